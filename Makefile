@@ -1,0 +1,40 @@
+# Two commands for a newcomer: `make run` and `make test`. Everything else builds on them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: run demo test lint types bench docs clean
+
+run: $(VENV)/.ready
+	@$(BIN)/gpucommons up
+
+demo: $(VENV)/.ready
+	@$(BIN)/gpucommons up --simulate lab
+
+test: $(VENV)/.ready-test
+	@scripts/install-test-programs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready-test
+	$(BIN)/mypy
+
+$(VENV)/.ready: pyproject.toml
+	@scripts/make-venv $(PYTHON) $(VENV)
+	@echo "installing gpucommons into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready pyproject.toml
+	@echo "installing what the tests need into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

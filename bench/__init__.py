@@ -1,0 +1,1 @@
+"""Benchmarks: each compares with a peer in one interleaved run and prints one table."""

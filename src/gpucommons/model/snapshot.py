@@ -1,0 +1,31 @@
+"""Everything the agent knows at one instant, as one immutable value that every face is drawn from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpucommons.model.agent import AgentReading
+from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.processes import ProcessTable
+from gpucommons.model.source_state import SourceState
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The newest reading of each source; None where the source is down, absent or too old."""
+
+    cpu: CpuReading | None = None
+    memory: MemoryReading | None = None
+    pressure: PressureReading | None = None
+    processes: ProcessTable | None = None
+    agent: AgentReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    sequence: int
+    monotonic_s: float
+    wall_s: float
+    hostname: str
+    scenario: str | None = None
+    readings: Readings = field(default_factory=Readings)
+    sources: Mapping[str, SourceState] = field(default_factory=dict)

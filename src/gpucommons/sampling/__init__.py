@@ -1,0 +1,1 @@
+"""The clock: runs each source at its own cadence and deadline, and publishes the Snapshot."""

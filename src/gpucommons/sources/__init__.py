@@ -1,0 +1,1 @@
+"""One file per thing that is read. A source returns model values and knows no face."""

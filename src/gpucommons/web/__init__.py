@@ -1,0 +1,1 @@
+"""Listeners, routes and pages: HTTP in, cached bytes out. Never reads the machine."""
