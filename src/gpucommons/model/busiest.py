@@ -19,7 +19,6 @@ class CpuWindow:
         self._window_s = window_s
         self._mark_every_s = window_s / marks
         self._marks: deque[tuple[float, dict[ProcessKey, float]]] = deque()
-        self._unknown_before_s: float | None = None
 
     def used(self, rows: Iterable[ProcessRow], now_s: float) -> dict[ProcessKey, float]:
         rows = list(rows)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
@@ -108,7 +109,8 @@ class Sampler:
             before = tracker.state
             if tracker.check_deadline(now_s):
                 _log_change(before, tracker.state)
-        values = {t.source.feeds: t.value for t in self._trackers if t.value is not None}
+        # Each value was checked against what its source produces when it came back.
+        values: dict[str, Any] = {t.source.feeds: t.value for t in self._trackers if t.value is not None}
         snapshot = Snapshot(
             sequence=0 if self._snapshot is None else self._snapshot.sequence + 1,
             monotonic_s=now_s,

@@ -5,6 +5,7 @@ runs two reads at once: a new one waits until the last has come back.
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -26,10 +27,9 @@ class ReadThread:
                 outcome, error = read(), None
             except Exception as raised:
                 outcome, error = None, raised
-            try:
+            # The loop may have closed while we read: then nobody is left to tell.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_resolve, future, outcome, error)
-            except RuntimeError:
-                pass  # the loop closed while we read: nobody is left to tell
 
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"source-{self._name}", daemon=True)
