@@ -21,9 +21,7 @@ def full() -> Readings:
         9: ProcessRow(ProcessKey(9, 1), "idle", 0.0, 1),
     }
     table = ProcessTable(rows, (ProcessKey(7, 1), ProcessKey(8, 1), ProcessKey(10, 1)))
-    return Readings(
-        CpuReading(8, 4, 1, 1, 0.5), MemoryReading(100, 50), PressureReading(line, line, None), table
-    )
+    return Readings(CpuReading(8, 4, 1, 1, 0.5), MemoryReading(100, 50), PressureReading(line, line, None), table)
 
 
 def test_every_name_and_value() -> None:
