@@ -73,9 +73,7 @@ def _resolve(address: Address, setting: str) -> list[tuple[int, SocketAddress]]:
         both, ipv4 = (socket.AF_INET6, ("::", address.port)), (socket.AF_INET, ("", address.port))
         return [both if _has_ipv6() else ipv4]
     try:
-        found = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise ListenError(
             f"cannot listen on {address}: the host {address.host!r} does not resolve; change {setting}"
@@ -166,13 +164,9 @@ class Listener:
     def _pause(self, error: OSError) -> None:
         """The waiting peer stays in the kernel's queue; without a pause the loop would spin on it."""
         self._connections.refused["descriptors"] += 1
-        log.warning(
-            "cannot accept connections for a moment: %s; raise the limit of open files", error.strerror
-        )
+        log.warning("cannot accept connections for a moment: %s; raise the limit of open files", error.strerror)
         self._loop.remove_reader(self._socket)
-        self._resume = self._loop.call_later(
-            _PAUSE_WHEN_OUT_S, self._loop.add_reader, self._socket, self._accept_some
-        )
+        self._resume = self._loop.call_later(_PAUSE_WHEN_OUT_S, self._loop.add_reader, self._socket, self._accept_some)
 
     def _open(self, accepted: socket.socket) -> None:
         tls = self._current_tls()
