@@ -117,9 +117,7 @@ def mig_device(
 ) -> str:
     """A line of the control file that gives a GPU one MIG device."""
     uuid = uuid or f"MIG-0000000{gpu:x}-00{gi:02x}-00{ci:02x}-0000-000000000000"
-    return (
-        f"mig_device {gpu} {gi} {ci} {profile} {gi_slices} {ci_slices} {memory_mb} {used_mb} {start} {size} {uuid}"
-    )
+    return f"mig_device {gpu} {gi} {ci} {profile} {gi_slices} {ci_slices} {memory_mb} {used_mb} {start} {size} {uuid}"
 
 
 def process(
@@ -128,6 +126,8 @@ def process(
     return f"process {gpu} {kind} {pid} {used_bytes} {gi} {ci}"
 
 
-def usage(gpu: int, pid: int, sm: int, *, mem: int = 0, enc: int = 0, dec: int = 0, age_us: int = 200_000) -> str:
+def usage(
+    gpu: int, pid: int, sm: int, *, mem: int = 0, enc: int = 0, dec: int = 0, age_us: int = 200_000
+) -> str:
     """A utilisation sample, that old by the driver's clock; a negative age is the future."""
     return f"usage {gpu} {pid} {age_us} {sm} {mem} {enc} {dec}"
