@@ -124,7 +124,7 @@ class MigReadings:
                 yield handle, instance.gpu_instance_id, instance.compute_instance_id
 
     def _handle(self, instance: MigInstance) -> Handle | None:
-        handle: Handle = pynvml.c_nvmlDevice_t()
+        handle = pynvml.c_nvmlDevice_t()
         if self._by_uuid is None:
             return None
         code = self._by_uuid(c_char_p(instance.uuid.encode()), byref(handle))
@@ -133,7 +133,8 @@ class MigReadings:
         if code:
             self.changed = True
             return None
-        return handle
+        found: Handle = handle
+        return found
 
     # -- memory, as a Call
 

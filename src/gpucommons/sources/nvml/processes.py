@@ -206,6 +206,6 @@ def merge(
     rows = []
     for (pid, gi, ci), (bits, memory) in merged.items():
         sample = usage.get(pid)
-        percent = _NO_USAGE if sample is None else sample
-        rows.append(GpuProcess(pid, keys.key_of(pid), _KINDS[bits], memory, *percent[2:6], gi, ci))
+        _, _, sm, mem, enc, dec = _NO_USAGE if sample is None else sample
+        rows.append(GpuProcess(pid, keys.key_of(pid), _KINDS[bits], memory, sm, mem, enc, dec, gi, ci))
     return tuple(rows)
