@@ -129,3 +129,7 @@ def test_a_digit_storm_is_no_number() -> None:
 
 def test_unicode_digits_are_no_digits() -> None:
     assert identify("0::/user.slice/user-١٠٠٠.slice").uid is None
+
+
+def test_a_cgroup_that_was_removed_under_its_process_is_still_told() -> None:
+    assert identify(f"0::/system.slice/docker-{C}.scope (deleted)\n").container_id == C

@@ -86,7 +86,8 @@ def _tells(found: CgroupIdentity) -> tuple[bool, int, bool, bool, bool]:
 def _paths(text: str) -> list[str]:
     lines = text[:MAX_TEXT].split("\n", MAX_LINES)[:MAX_LINES]
     fields = (line.split(":", 2) for line in lines)
-    return [parts[2] for parts in fields if len(parts) == 3]
+    # The kernel marks so the cgroup of a process that outlived it.
+    return [parts[2].removesuffix(" (deleted)") for parts in fields if len(parts) == 3]
 
 
 def _of_path(path: str) -> CgroupIdentity:

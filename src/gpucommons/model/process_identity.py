@@ -28,6 +28,20 @@ class CgroupIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessDetails:
+    """What procfs holds of one process, unread: whoever hands this over has parsed only `key` and `name`.
+
+    `holds_gpu` tells whether it has a GPU's device file open; None where nobody looked or could look.
+    """
+
+    key: ProcessKey
+    name: str
+    status: str
+    cgroup: str
+    holds_gpu: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessIdentity:
     """One process as it was when first seen. `namespaced_pids` runs from our view of it to its own."""
 
@@ -38,15 +52,30 @@ class ProcessIdentity:
     cgroup: CgroupIdentity = field(default_factory=CgroupIdentity)
 
 
-class PidViewKind(StrEnum):
+@dataclass(frozen=True, slots=True)
+class PidFacts:
+    """What a procfs shows of its pid namespace. None where it could not be read."""
+
+    procfs: str
+    own_status: str | None
+    own_namespace: str | None
+    first_namespace: str | None
+    first_is_there: bool
+    second_name: str | None
+
+
+class PidScope(StrEnum):
+    """Whose pids our procfs shows: all of the host's, one namespace's, only our user's, or none."""
+
     HOST = "host"
     NAMESPACE = "namespace"
-    UNREADABLE = "unreadable"
+    OWN_USER = "own_user"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class PidView:
-    """Whose pids our procfs shows. The driver counts in the host's; `sentence` says it in plain words."""
+    """What our procfs lets us see. `sentence` is for a person: what is hidden, why, what to do."""
 
-    kind: PidViewKind
+    scope: PidScope
     sentence: str
