@@ -4,4 +4,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
+from gpucommons.model.containers import ContainerReading
+from gpucommons.model.gpu import GpuReading
+from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.pods import PodDevicesReading, PodReading
+from gpucommons.model.processes import ProcessTable
+from gpucommons.model.source_state import SourceState
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The newest reading of each source; None where the source is down, absent or too old."""
+
+    cpu: CpuReading | None = None
+    memory: MemoryReading | None = None
+    pressure: PressureReading | None = None
+    processes: ProcessTable | None = None
     gpus: GpuReading | None = None
+    docker: ContainerReading | None = None
+    podman: ContainerReading | None = None
+    pods: PodReading | None = None
+    pod_devices: PodDevicesReading | None = None
+    agent: AgentReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    sequence: int
+    monotonic_s: float
+    wall_s: float
+    hostname: str
+    scenario: str | None = None
+    readings: Readings = field(default_factory=Readings)
+    sources: Mapping[str, SourceState] = field(default_factory=dict)

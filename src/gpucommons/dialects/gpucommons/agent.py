@@ -1,4 +1,4 @@
-"""gpucommons_agent_*, gpucommons_snapshot_*, gpucommons_simulated: the agent's own cost and what it dropped."""
+"""gpucommons_agent_*, _snapshot_*, _web_*, _simulated: the agent itself, its cost and what it dropped."""
 
 from collections.abc import Iterator
 
