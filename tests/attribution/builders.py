@@ -1,6 +1,6 @@
 """Short ways to make the values that attribution folds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpucommons.attribution.cgroup import identify
 from gpucommons.attribution.process_identity import IdentityTable
@@ -83,11 +83,10 @@ def identity(
     return ProcessIdentity(ProcessKey(pid, start_ticks), name, uid, (pid,), identify(cgroup))
 
 
-def table(*identities: ProcessIdentity, view: PidView = HOST, **failures: Reason) -> IdentityTable:
-    """Failures are given as p7=Reason..."""
-    return IdentityTable(
-        {one.key: one for one in identities}, {int(pid[1:]): why for pid, why in failures.items()}, view
-    )
+def table(
+    *identities: ProcessIdentity, view: PidView = HOST, failures: Mapping[int, Reason] | None = None
+) -> IdentityTable:
+    return IdentityTable({one.key: one for one in identities}, failures or {}, view)
 
 
 def container(id: str, name: str = "train", image: str = "torch:2", **labels: str) -> Container:

@@ -7,6 +7,7 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
 from gpucommons.model.source_state import SourceState
@@ -25,6 +26,7 @@ class Readings:
     podman: ContainerReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
+    attribution: Attribution | None = None
     agent: AgentReading | None = None
 
 
