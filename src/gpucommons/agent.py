@@ -17,6 +17,7 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
 from gpucommons.sources.cpu import CpuSource
 from gpucommons.sources.memory import MemorySource
+from gpucommons.sources.nvml.source import NvmlSource
 from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
 from gpucommons.sources.pressure import PressureSource
 from gpucommons.sources.processes import ProcessSource
@@ -35,6 +36,7 @@ def machine_sources(settings: Settings) -> list[Source]:
             MemorySource(procfs, interval_s),
             PressureSource(procfs, interval_s),
             ProcessSource(procfs, processes_s, busiest),
+            NvmlSource(procfs, interval_s),
         ]
     return [
         PortableCpuSource(interval_s),
@@ -44,17 +46,18 @@ def machine_sources(settings: Settings) -> list[Source]:
 
 
 class Agent:
-    """One node's agent. `start` binds the listeners and takes the first sample; `stop` ends it all."""
+    """One node's agent. `bind` opens the listeners, `begin` starts to sample, `stop` ends it all."""
 
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
+        self.scenario = None if scenario is None else scenario.name
         sources = machine_sources(settings) if scenario is None else scenario.sources(interval_s)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
             [*sources, own],
             interval_s=interval_s,
             hostname=socket.gethostname(),
-            scenario=None if scenario is None else scenario.name,
+            scenario=self.scenario,
         )
         self.exposition = Exposition(self.sampler.latest, DIALECTS)
         self.web = WebServer(
@@ -66,9 +69,12 @@ class Agent:
         )
         self._sampling: asyncio.Task[None] | None = None
 
-    async def start(self) -> Snapshot:
-        """Bind first, so that a port in use is known before anything else is done; then sample once."""
+    async def bind(self) -> None:
+        """Open the listeners first: a port in use is known before anything else is done."""
         await self.web.start()
+
+    async def begin(self) -> Snapshot:
+        """Take the first sample, and go on from there."""
         snapshot = await self.sampler.tick()
         self._sampling = asyncio.create_task(self.sampler.run(), name="sampling")
         return snapshot

@@ -16,7 +16,7 @@ ERROR_CODES = {
     "System is not in ready state": 27,
     "Unknown Error": 999,
 }
-# nvidia-ml-py asks twice (how many? which?) when there is something to list: its recorded cost is of two calls.
+# nvidia-ml-py asks twice (how many? which?) when there is something to list: it recorded two calls.
 ASKED_TWICE = ("RunningProcesses", "ProcessUtilization")
 
 
