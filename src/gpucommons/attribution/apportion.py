@@ -115,14 +115,16 @@ def _divide_power(device: Device, residents: Sequence[Resident], sm: Division) -
     draw = device.power_milliwatts
     if draw is None:
         return Division(None, [None] * len(residents))
-    if not sm.total:
+    weights = [part.amount if part else 0 for part in sm.parts]
+    # What division left over of the SM time was nobody's activity: it has no draw.
+    nobodys: Rest = {reason: amount for reason, amount in sm.rest.items() if reason is not Reason.ROUNDING}
+    if not any(weights) and not nobodys:
         # No activity tells whose the draw is: all of it is theirs for being here.
-        weights = _by_memory_or_evenly(residents) if sm.total is None else [1] * len(residents)
-        return _shared(draw, weights, device.nobody)
+        by_presence = _by_memory_or_evenly(residents) if sm.total is None else [1] * len(residents)
+        return _shared(draw, by_presence, device.nobody)
     idle = min(draw, device.idle_milliwatts or 0)
     resting = _shared(idle, [1] * len(residents), device.nobody)
-    weights = [part.amount if part else 0 for part in sm.parts]
-    busy, busy_rest = _weighed(draw - idle, weights, sm.rest)
+    busy, busy_rest = _weighed(draw - idle, weights, nobodys)
     for reason, amount in busy_rest.items():
         _leave(resting.rest, reason, amount)
     both = zip(busy, resting.parts, strict=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
+from gpucommons.model.allocation_ratio import AllocationRatioReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
@@ -26,6 +27,7 @@ class Readings:
     podman: ContainerReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
+    allocation_ratio: AllocationRatioReading | None = None
     attribution: Attribution | None = None
     agent: AgentReading | None = None
 
