@@ -82,9 +82,7 @@ class App:
         return routes | self._common_routes()
 
     def _drop_in_routes(self, dialect: str) -> dict[str, Route]:
-        return {
-            "/metrics": self._metrics_route("metrics", dialect, f"the {dialect} dialect")
-        } | self._common_routes()
+        return {"/metrics": self._metrics_route("metrics", dialect, f"the {dialect} dialect")} | self._common_routes()
 
     def _common_routes(self) -> dict[str, Route]:
         return {

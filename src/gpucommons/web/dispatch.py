@@ -32,9 +32,7 @@ log = logging.getLogger(__name__)
 class Door:
     """What stands before every route of every listener: the rate limit, then the password."""
 
-    def __init__(
-        self, settings: Callable[[], WebSettings], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, settings: Callable[[], WebSettings], clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         self._authenticator = Authenticator()
@@ -122,9 +120,7 @@ class Dispatcher:
             return _BROKEN
 
 
-async def _send(
-    request: web.BaseRequest, reply: Reply, headers: dict[str, str], last: bool
-) -> web.StreamResponse:
+async def _send(request: web.BaseRequest, reply: Reply, headers: dict[str, str], last: bool) -> web.StreamResponse:
     response: web.StreamResponse
     whole = len(reply.body) <= _WHOLE_BYTES or request.method == "HEAD"
     if whole:

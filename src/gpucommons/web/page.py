@@ -27,9 +27,7 @@ th, td { border-bottom: 1px solid #d0d7de; }
 """
 _COLUMNS = ("source", "state", "last read", "took", "what is wrong, what to do")
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_HEADERS = {
-    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; {CLOSED_POLICY}"
-}
+_HEADERS = {"Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; {CLOSED_POLICY}"}
 
 
 def render(
@@ -59,8 +57,7 @@ def _headline(snapshot: Snapshot | None, complaints: Sequence[str]) -> Iterator[
     if snapshot is not None:
         if snapshot.scenario:
             yield (
-                f'<p class="simulated">SIMULATED: scenario {escape(snapshot.scenario)}. '
-                "Nothing here was measured.</p>"
+                f'<p class="simulated">SIMULATED: scenario {escape(snapshot.scenario)}. Nothing here was measured.</p>'
             )
         yield f"<p>Node {escape(snapshot.hostname)}, snapshot {snapshot.sequence}.</p>"
     if complaints:

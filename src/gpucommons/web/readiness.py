@@ -4,9 +4,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
 
 
-def complaints(
-    snapshot: Snapshot | None, now_monotonic_s: float, snapshot_stale_after_s: float
-) -> tuple[str, ...]:
+def complaints(snapshot: Snapshot | None, now_monotonic_s: float, snapshot_stale_after_s: float) -> tuple[str, ...]:
     """What is not fresh, one line each; nothing means ready."""
     if snapshot is None:
         return ("no snapshot yet",)

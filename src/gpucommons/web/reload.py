@@ -74,9 +74,7 @@ class WebConfigFile:
         self._last = loaded = await self._attempt(self._path, last.files)
         if loaded.settings is None:
             self.ok = False
-            log.warning(
-                "the web configuration changed and is broken; the previous one stays: %s", loaded.error
-            )
+            log.warning("the web configuration changed and is broken; the previous one stays: %s", loaded.error)
         else:
             self.settings, self.ok = loaded.settings, True
             log.info("the web configuration was read again: %s", self._path)

@@ -102,15 +102,11 @@ class WebServer:
         self._http.clear()
 
     def stats(self) -> Stats:
-        return Stats(
-            self._connections.open, dict(self._connections.refused), dict(self._requests), self._config.ok
-        )
+        return Stats(self._connections.open, dict(self._connections.refused), dict(self._requests), self._config.ok)
 
     def _serve(self, dialect: str | None, address: Address, sockets: list[socket.socket]) -> None:
         app = App(self._faces, dialect, snapshot_stale_after_s=self._stale_after_s)
-        dispatcher = Dispatcher(
-            app, self._door, self._connections, lambda: self._config.settings, self._requests
-        )
+        dispatcher = Dispatcher(app, self._door, self._connections, lambda: self._config.settings, self._requests)
         http = web.Server(
             dispatcher,
             access_log=None,

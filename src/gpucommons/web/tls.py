@@ -33,9 +33,7 @@ _CIPHERS = {
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
 }
 # TLS 1.3 has no choice of these in Go; naming them in the file is allowed there and changes nothing.
-_TLS13_CIPHERS = frozenset(
-    {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
-)
+_TLS13_CIPHERS = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 
 PeerCertificate = Mapping[str, object]
 
@@ -84,9 +82,7 @@ def build_tls(config: TlsConfig, file: Path) -> Tls:
         if version not in _VERSIONS:
             raise mistake(key, f"{version} is broken and not offered here; use TLS12 or TLS13")
     if len(config.curve_preferences) > 1:
-        raise mistake(
-            "curve_preferences", "only one curve can be set here; keep the one you want, or leave it out"
-        )
+        raise mistake("curve_preferences", "only one curve can be set here; keep the one you want, or leave it out")
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = (

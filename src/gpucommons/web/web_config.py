@@ -39,7 +39,10 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
 
 
 class WebConfigError(ValueError):
-    """One line that names the file, the key and what is wrong."""
+    """One line that names the file, the key and what is wrong, whatever the file holds."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(" ".join(line.split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,7 @@ class TlsConfig:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return tuple(
-            path for path in (self.cert_file, self.key_file, self.client_ca_file) if path is not None
-        )
+        return tuple(path for path in (self.cert_file, self.key_file, self.client_ca_file) if path is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +213,13 @@ def _tls(section: _Section) -> TlsConfig | None:
             raise section.mistake(key, "is missing: TLS needs a certificate and its key")
     verifies = config.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
     if verifies and config.client_ca_file is None:
-        raise section.mistake(
-            "client_ca_file", f"is missing: {config.client_auth_type} needs a CA to check with"
-        )
+        raise section.mistake("client_ca_file", f"is missing: {config.client_auth_type} needs a CA to check with")
     if config.client_auth_type == "NoClientCert" and (config.client_ca_file or config.client_allowed_sans):
         raise section.mistake(
             "client_auth_type", "wants RequireAndVerifyClientCert when client_ca_file or sans are given"
         )
     if TLS_VERSIONS.index(config.min_version) > TLS_VERSIONS.index(config.max_version):
-        raise section.mistake(
-            "min_version", f"{config.min_version} is above max_version {config.max_version}"
-        )
+        raise section.mistake("min_version", f"{config.min_version} is above max_version {config.max_version}")
     for curve in config.curve_preferences:
         if curve not in CURVES:
             raise section.mistake("curve_preferences", f"{curve!r} is not one of {', '.join(CURVES)}")
