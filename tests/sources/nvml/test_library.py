@@ -1,4 +1,4 @@
-"""The library as nvidia-ml-py finds it: on the loader's path, not at all, too old, or replaced while we run."""
+"""The library as nvidia-ml-py finds it: on the loader's path, not at all, too old, or replaced."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The processes of a GPU: lists merged, memory missing where unknown, utilisation fresh and believable or none."""
+"""The processes of a GPU: lists merged, memory missing where unknown, utilisation believable or none."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +65,7 @@ def test_memory_that_is_not_available_is_missing(rig: Rig) -> None:
 
 
 def test_what_a_scrambled_list_says_is_not_believed(rig: Rig) -> None:
-    """Memory beyond the GPU's, a pid beyond the kernel's: a driver and a binding that disagree on a struct."""
+    """Memory beyond the GPU's, a pid beyond the kernel's: driver and binding disagree on a struct."""
     rig.fake.say(process(0, 10, 2**50), process(0, 4294967295, GIB), process(0, 0, GIB))
     reading = rig.read()
     assert [(row.pid, row.used_memory_bytes) for row in reading.gpus[0].processes or ()] == [(10, None)]

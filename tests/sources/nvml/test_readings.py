@@ -1,4 +1,4 @@
-"""Every reading is what the driver says, missing where it says nothing, and asked for only where it answers."""
+"""Every reading is what the driver says, missing where it says nothing, asked for only where it answers."""
 
 import json
 from typing import Any
