@@ -1,4 +1,4 @@
-"""MIG: instances as they are now, what belongs to a GPU instance counted once, and no stale handle ever used."""
+"""MIG: instances as they are now, a GPU instance counted once, and no stale handle ever used."""
 
 import logging
 
