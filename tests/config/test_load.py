@@ -11,18 +11,14 @@ from gpucommons.config.load import Flag, Loaded, keys, load
 from gpucommons.config.option import ConfigError, check_address
 
 
-def loaded(
-    tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object
-) -> Loaded:
+def loaded(tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object) -> Loaded:
     file = tmp_path / "gpucommons.toml"
     file.write_text(toml)
     given_flags = {path.replace("__", "."): Flag(value, f"--{path}") for path, value in flags.items()}
     return load(file, environment or {}, given_flags)
 
 
-def refused(
-    tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object
-) -> str:
+def refused(tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object) -> str:
     with pytest.raises(ConfigError) as caught:
         loaded(tmp_path, toml, environment, **flags)
     message = str(caught.value)
@@ -73,12 +69,8 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, toml: str, names: list
 
 
 def test_what_is_wrong_in_the_environment_is_named(tmp_path: Path) -> None:
-    assert "GPUCOMMONS_SAMPLING_INTERVAL_S" in refused(
-        tmp_path, environment={"GPUCOMMONS_SAMPLING_INTERVAL_S": "soon"}
-    )
-    assert "did you mean GPUCOMMONS_PATH_PROCFS" in refused(
-        tmp_path, environment={"GPUCOMMONS_PATH_PROCS": "/x"}
-    )
+    assert "GPUCOMMONS_SAMPLING_INTERVAL_S" in refused(tmp_path, environment={"GPUCOMMONS_SAMPLING_INTERVAL_S": "soon"})
+    assert "did you mean GPUCOMMONS_PATH_PROCFS" in refused(tmp_path, environment={"GPUCOMMONS_PATH_PROCS": "/x"})
 
 
 def test_what_kubernetes_puts_beside_a_service_is_no_mistake(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_prefixes_of_the_departed_are_forgotten() -> None:
     renderer = FamilyRenderer(X)
     for generation in range(20):
         renderer.render(X.of(((str(generation * 100 + i), "p"), 1) for i in range(100)))
-    assert len(renderer._prefixes) <= 2 * 100 + 256 + 100
+    assert len(renderer._cache) <= 2 * 100 + 256 + 100
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def test_the_unread_is_left_out_and_told() -> None:
 reading = st.one_of(st.none(), st.floats(-10, 1e6))
 
 
-@given(
-    reading, reading, st.one_of(st.none(), st.integers(-5, 10**12)), st.floats(-5, 1e6), st.floats(-5, 1e6)
-)
+@given(reading, reading, st.one_of(st.none(), st.integers(-5, 10**12)), st.floats(-5, 1e6), st.floats(-5, 1e6))
 def test_always_within_bounds(
     busy: float | None, load: float | None, available: int | None, psi_cpu: float, psi_memory: float
 ) -> None:

@@ -27,9 +27,7 @@ def proc(root: Path, **files: str) -> Path:
 
 
 def test_utilisation_takes_two_reads(tmp_path: Path) -> None:
-    proc(
-        tmp_path, stat="cpu 100 0 100 700 100 0 0 0 0 0\ncpu0 1\ncpu1 1\nintr 5\n", loadavg="1.5 2 3 1/9 4\n"
-    )
+    proc(tmp_path, stat="cpu 100 0 100 700 100 0 0 0 0 0\ncpu0 1\ncpu1 1\nintr 5\n", loadavg="1.5 2 3 1/9 4\n")
     source = CpuSource(tmp_path, 1.0)
     first = source.read()
     assert (first.cores, first.load_1m, first.load_5m, first.load_15m) == (2, 1.5, 2.0, 3.0)
@@ -81,9 +79,7 @@ def test_no_proc_is_absent_and_says_what_to_do(make: type[CpuSource | MemorySour
     assert "--path.procfs" in caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    "text", ["", "cpu\n", "cpu a b c d\n", "\x00\xff", "MemTotal: many\n", "MemTotal:\n"]
-)
+@pytest.mark.parametrize("text", ["", "cpu\n", "cpu a b c d\n", "\x00\xff", "MemTotal: many\n", "MemTotal:\n"])
 def test_garbage_is_a_counted_failure(text: str, tmp_path: Path) -> None:
     proc(tmp_path, stat=text, meminfo=text)
     for source in (CpuSource(tmp_path, 1.0), MemorySource(tmp_path, 1.0)):

@@ -27,9 +27,7 @@ def add(root: Path, pid: int, name: bytes = b"p", **stat: int) -> None:
     (root / str(pid) / "stat").write_bytes(stat_line(pid, name, **stat))
 
 
-@given(
-    st.binary(min_size=0, max_size=64), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9)
-)
+@given(st.binary(min_size=0, max_size=64), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
 def test_any_name_is_read_back(name: bytes, ticks: int, start: int, pages: int) -> None:
     row = parse_stat(stat_line(7, name, ticks=ticks, start=start, pages=pages), 100, 4096)
     assert row.key == ProcessKey(7, start)
@@ -92,9 +90,7 @@ def test_nothing_to_read_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 def test_the_real_proc_agrees_with_psutil() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as child:
         ours = ProcessSource(Path("/proc"), 1.0, 100).read().by_pid
         theirs = PortableProcessSource(1.0, 100).read().by_pid
         row = ours[child.pid]

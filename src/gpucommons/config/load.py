@@ -108,9 +108,7 @@ def _from_file(file: Path | None, by_path: Mapping[str, Key]) -> _Layer:
         for name, value in table.items():
             key = by_path.get(f"{section}.{name}")
             if key is None:
-                raise ConfigError(
-                    f"{file}: unknown key '{section}.{name}'{_suggestion(section, name, by_path)}"
-                )
+                raise ConfigError(f"{file}: unknown key '{section}.{name}'{_suggestion(section, name, by_path)}")
             found[key.path] = (_checked(key, value, f"{file}: '{key.path}'"), f"file {file}")
     return found
 
@@ -146,10 +144,7 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
 
 
 def _from_flags(flags: Mapping[str, Flag], by_path: Mapping[str, Key]) -> _Layer:
-    return {
-        path: (_checked(by_path[path], flag.value, flag.name), f"flag {flag.name}")
-        for path, flag in flags.items()
-    }
+    return {path: (_checked(by_path[path], flag.value, flag.name), f"flag {flag.name}") for path, flag in flags.items()}
 
 
 def _from_text(key: Key, text: str, where: str) -> Any:

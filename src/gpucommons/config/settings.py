@@ -16,9 +16,7 @@ class WebSettings:
     listen: str = option(
         "127.0.0.1:9460", "HOST:PORT of the main listener: page, API, every dialect", check=check_address
     )
-    config_file: str = option(
-        "", "file in the format of Prometheus's exporters: TLS, client certificates, passwords"
-    )
+    config_file: str = option("", "file in the format of Prometheus's exporters: TLS, client certificates, passwords")
     max_connections: int = option(512, "HTTP connections that may be open at once", minimum=1)
 
 
@@ -38,9 +36,7 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesSettings:
-    busiest: int = option(
-        100, "processes that get series of their own, by CPU time and by memory each", minimum=0
-    )
+    busiest: int = option(100, "processes that get series of their own, by CPU time and by memory each", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,4 @@ def daylight(elapsed_s: float) -> float:
 
 def wobble(elapsed_s: float, period_s: float, offset: float = 0.0) -> float:
     """A smooth, repeatable unrest between -1 and 1."""
-    return math.sin(2 * math.pi * elapsed_s / period_s + offset) * math.cos(
-        elapsed_s / (1.7 * period_s) + 2 * offset
-    )
+    return math.sin(2 * math.pi * elapsed_s / period_s + offset) * math.cos(elapsed_s / (1.7 * period_s) + 2 * offset)

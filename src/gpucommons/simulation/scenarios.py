@@ -14,9 +14,7 @@ def _lab(cadence_s: float) -> list[Source]:
         SimulatedSource("cpu", "cpu", CpuReading, lab_host.cpu, cadence_s, essential=True),
         SimulatedSource("memory", "memory", MemoryReading, lab_host.memory, cadence_s, essential=True),
         SimulatedSource("pressure", "pressure", PressureReading, lab_host.pressure, cadence_s),
-        SimulatedSource(
-            "processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at, cadence_s
-        ),
+        SimulatedSource("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at, cadence_s),
     ]
 
 

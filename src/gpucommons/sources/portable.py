@@ -83,9 +83,7 @@ class PortableProcessSource:
                 with process.oneshot():
                     times = process.cpu_times()
                     key = ProcessKey(process.pid, int(process.create_time() * _TICKS_PER_S))
-                    row = ProcessRow(
-                        key, process.name(), times.user + times.system, process.memory_info().rss
-                    )
+                    row = ProcessRow(key, process.name(), times.user + times.system, process.memory_info().rss)
             except psutil.Error:
                 continue
             by_pid[process.pid] = row
