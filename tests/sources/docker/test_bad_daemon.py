@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -66,6 +67,7 @@ class Daemon:
         self.ids = list(ids)
         self.inspects: list[str] = []
         self.pings = 0
+        self.listed_wall_s = 0.0
         self.broken: dict[str, Fault] = {}
         self.version: dict[str, object] = {"ApiVersion": "1.41", "MinAPIVersion": "1.12"}
         self.subscriptions: list[dict[str, str]] = []
@@ -97,6 +99,7 @@ class Daemon:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         assert request.query["all"] == "1"
+        self.listed_wall_s = time.time()
         if fault := self.broken.get("list"):
             return await fault()
         return web.json_response([{"Id": id} for id in self.ids])
@@ -320,6 +323,8 @@ def test_a_quiet_daemon_is_asked_once_about_each_container_and_never_again(path:
             await eventually(lambda: True if daemon.pings >= 5 else None)
             assert sorted(daemon.inspects) == [A, B]
             assert source.read() is first
+            # Daemons answer before they listen: what happens in between comes only if asked for.
+            assert float(daemon.subscriptions[0]["since"]) < daemon.listed_wall_s
             filters = json.loads(daemon.subscriptions[0]["filters"])
             assert filters["type"] == ["container"]
             assert "exec_create" not in filters["event"]
