@@ -123,9 +123,7 @@ class Exposition:
             body = self._bodies[key] = self._body(snapshot, dialect, openmetrics, gzip)
         return body, OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE
 
-    def _body(
-        self, snapshot: Snapshot | None, dialect: str | None, openmetrics: bool, compressed: bool
-    ) -> bytes:
+    def _body(self, snapshot: Snapshot | None, dialect: str | None, openmetrics: bool, compressed: bool) -> bytes:
         if compressed:
             plain, _ = self.metrics(dialect, openmetrics, gzip=False)
             return gzip.compress(plain, compresslevel=_GZIP_LEVEL, mtime=0)

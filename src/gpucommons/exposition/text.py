@@ -5,7 +5,7 @@ families differ, so the costly part is rendered once for both. Never reads a clo
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import add
 
 from gpucommons.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType
@@ -54,36 +54,48 @@ class RenderedFamily:
     duplicates: int
 
 
-@dataclass(slots=True)
 class FamilyRenderer:
-    """Renders one family again and again, keeping what does not change: each series' name and labels."""
+    """Renders one family again and again, keeping what does not change: each series' name and labels.
 
-    metric: Metric
-    _prefixes: dict[LabelValues, str] = field(default_factory=dict)
+    Mostly the same series come in the same order as the last time: then their prefixes are at hand, and
+    known to hold no duplicate, without a single look-up.
+    """
+
+    __slots__ = ("_cache", "_labels", "_prefixes", "_repeated", "metric")
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self._cache: dict[LabelValues, str] = {}
+        self._labels: list[LabelValues] = []
+        self._prefixes: list[str] = []
+        self._repeated = False
 
     def render(self, family: Family) -> RenderedFamily:
         if family.histograms:
             return self._render_histograms(family.histograms)
-        points, cache = family.points, self._prefixes
-        if len(cache) > 2 * len(points) + _SLACK:
-            cache.clear()
-        try:
-            prefixes = [cache[labels] for labels, _ in points]
-        except KeyError:
-            for labels, _ in points:
-                if labels not in cache:
-                    cache[labels] = self._prefix(labels)
-            prefixes = [cache[labels] for labels, _ in points]
-        numbers = [repr(value) for _, value in points]
+        labels = [labels for labels, _ in family.points]
+        if labels != self._labels:
+            self._remember(labels)
+        numbers = [repr(value) for _, value in family.points]
         if not _SPECIAL.keys().isdisjoint(numbers):
             numbers = [_SPECIAL.get(text, text) for text in numbers]
-        lines = list(map(add, prefixes, numbers))
-        # Compared as they will be served: two names can differ only in bytes that escaping makes equal.
-        if len(set(prefixes)) != len(prefixes):
-            lines = _first_of_each(prefixes, lines)
-        duplicates = len(points) - len(lines)
+        lines = list(map(add, self._prefixes, numbers))
+        if self._repeated:
+            lines = _first_of_each(self._prefixes, lines)
+        duplicates = len(labels) - len(lines)
         lines.append("")
         return RenderedFamily(self.metric, "\n".join(lines), duplicates)
+
+    def _remember(self, labels: list[LabelValues]) -> None:
+        cache = self._cache
+        if len(cache) > 2 * len(labels) + _SLACK:
+            cache.clear()
+        for values in labels:
+            if values not in cache:
+                cache[values] = self._prefix(values)
+        self._labels, self._prefixes = labels, [cache[values] for values in labels]
+        # Compared as they will be served: two names can differ only in bytes that escaping makes equal.
+        self._repeated = len(set(self._prefixes)) != len(self._prefixes)
 
     def _prefix(self, labels: LabelValues) -> str:
         metric = self.metric

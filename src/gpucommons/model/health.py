@@ -35,9 +35,7 @@ def _unpressed(pressure: Pressure | None) -> float | None:
     return None if pressure is None or pressure.some is None else 1.0 - _clamp(pressure.some.avg10 / 100.0)
 
 
-def health_of(
-    cpu: CpuReading | None, memory: MemoryReading | None, pressure: PressureReading | None
-) -> Health | None:
+def health_of(cpu: CpuReading | None, memory: MemoryReading | None, pressure: PressureReading | None) -> Health | None:
     """None when nothing at all was read: no score is better than an invented one."""
     signals: dict[str, float | None] = {
         "cpu_utilization": None

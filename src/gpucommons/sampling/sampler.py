@@ -79,9 +79,7 @@ class Sampler:
         # Only those begun in this tick are awaited: one that hangs must not hold up every tick after it.
         reads = [read for read in pending if read is not None]
         if reads:
-            await asyncio.wait(
-                reads, timeout=self._interval_s * _SETTLE_RATIO if settle_s is None else settle_s
-            )
+            await asyncio.wait(reads, timeout=self._interval_s * _SETTLE_RATIO if settle_s is None else settle_s)
         return self._publish()
 
     def _start(self, tracker: SourceTracker, now_s: float) -> "asyncio.Future[object] | None":

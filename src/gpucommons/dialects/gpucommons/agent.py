@@ -1,4 +1,4 @@
-"""gpucommons_agent_*, gpucommons_snapshot_*, gpucommons_simulated: the agent's own cost and what it dropped."""
+"""gpucommons_agent_*, _snapshot_*, _web_*, _simulated: the agent itself, its cost and what it dropped."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,7 @@ from gpucommons.model.snapshot import Snapshot
 SIMULATED = gauge(
     "gpucommons_simulated", "1 if nothing here was measured: the named scenario is being played.", "scenario"
 )
-SNAPSHOT_SEQUENCE = counter(
-    "gpucommons_snapshots_total", "Snapshots that were published since the agent started."
-)
+SNAPSHOT_SEQUENCE = counter("gpucommons_snapshots_total", "Snapshots that were published since the agent started.")
 SNAPSHOT_TIME = gauge("gpucommons_snapshot_timestamp_seconds", "Unix time of the snapshot that is served.")
 INFO = gauge("gpucommons_agent_info", "1; the version that runs.", "version")
 START_TIME = gauge("gpucommons_agent_start_timestamp_seconds", "Unix time at which the agent started.")
@@ -35,9 +33,7 @@ REFUSED = counter(
     "HTTP connections that were refused or ended by us, by reason.",
     "reason",
 )
-REQUESTS = counter(
-    "gpucommons_web_requests_total", "HTTP requests by handler and status.", "handler", "status"
-)
+REQUESTS = counter("gpucommons_web_requests_total", "HTTP requests by handler and status.", "handler", "status")
 CONFIG_RELOAD_OK = gauge(
     "gpucommons_web_config_reload_ok",
     "0 if the changed web configuration file was refused and the old one is in use.",

@@ -1,4 +1,4 @@
-"""gpucommons_health_*, gpucommons_pressure_*: what the health score is made of, and all of the kernel's PSI."""
+"""gpucommons_health_*, gpucommons_pressure_*: what the health score is made of, and the rest of PSI."""
 
 from collections.abc import Iterator
 

@@ -7,7 +7,6 @@ from gpucommons.dialects.node import host, processes
 from gpucommons.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-
 _PARTS = (host, processes)
 
 

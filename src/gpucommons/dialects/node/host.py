@@ -11,9 +11,7 @@ LOAD_1M = gauge("cpu_load_1m", "Load average of the host over the last minute.")
 CPU_UTILIZATION = gauge(
     "node_cpu_utilization_ratio", "Share of CPU time that was not idle since the last reading, 0 to 1."
 )
-CPU_PRESSURE = gauge(
-    "node_cpu_pressure_avg10", "Percent of the last 10 s in which some task waited for a CPU (PSI)."
-)
+CPU_PRESSURE = gauge("node_cpu_pressure_avg10", "Percent of the last 10 s in which some task waited for a CPU (PSI).")
 MEMORY_PRESSURE = gauge(
     "node_memory_pressure_avg10", "Percent of the last 10 s in which some task waited for memory (PSI)."
 )
