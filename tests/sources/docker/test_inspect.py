@@ -32,9 +32,7 @@ WHOLE: dict[str, Any] = {
         "Privileged": True,
         "CgroupParent": "ds01-lab-alice.slice",
         "Devices": [{"PathOnHost": "/dev/nvidia0"}, {"PathOnHost": "/dev/nvidiactl"}],
-        "DeviceRequests": [
-            {"Driver": "cdi", "Count": 0, "DeviceIDs": ["nvidia.com/gpu=0"], "Capabilities": None}
-        ],
+        "DeviceRequests": [{"Driver": "cdi", "Count": 0, "DeviceIDs": ["nvidia.com/gpu=0"], "Capabilities": None}],
     },
 }
 
@@ -105,9 +103,7 @@ PATHS = [
 
 
 @given(path=st.sampled_from(PATHS), damage=anything)
-def test_any_damage_to_any_field_leaves_a_container_that_can_be_told(
-    path: tuple[str, ...], damage: object
-) -> None:
+def test_any_damage_to_any_field_leaves_a_container_that_can_be_told(path: tuple[str, ...], damage: object) -> None:
     document = copy.deepcopy(WHOLE)
     place = document
     for key in path[:-1]:

@@ -246,6 +246,5 @@ def test_a_user_without_access_is_told_how_to_get_it(dockerd: Dockerd) -> None:
         timeout=30,
     )
     assert done.stdout == (
-        f"denied: may not open {dockerd.socket}: "
-        "add the agent's user to the group docker, or run the agent as root"
+        f"denied: may not open {dockerd.socket}: add the agent's user to the group docker, or run the agent as root"
     ), done.stderr

@@ -122,9 +122,7 @@ class Engine:
     async def inspect(self, id: str) -> Container | None:
         """None: there is no such container."""
         with self._failures():
-            async with self._http.get(
-                f"{self._base}/containers/{id}/json", allow_redirects=False
-            ) as response:
+            async with self._http.get(f"{self._base}/containers/{id}/json", allow_redirects=False) as response:
                 if response.status == 404:
                     return None
                 self._check_status(response)
@@ -178,9 +176,7 @@ class Engine:
         except PermissionError:
             raise SourceError("denied", f"may not open {self._socket}: {self._kind.how_to_allow}") from None
         except ConnectionRefusedError:
-            raise SourceError(
-                "refused", f"nobody answers at {self._socket}: {self._kind.how_to_start}"
-            ) from None
+            raise SourceError("refused", f"nobody answers at {self._socket}: {self._kind.how_to_start}") from None
         except OSError as error:
             raise SourceError("disconnected", f"cannot reach {self._whose}: {error.strerror}") from None
 

@@ -68,9 +68,7 @@ def container_of(document: object, runtime: str) -> Container | None:
 
 
 def _labels(value: object) -> dict[str, str]:
-    labels = {
-        key: item for key, item in text_mapping(value).items() if len(key) + len(item) <= _LONGEST_LABEL
-    }
+    labels = {key: item for key, item in text_mapping(value).items() if len(key) + len(item) <= _LONGEST_LABEL}
     return dict(list(labels.items())[:_MOST_LABELS])
 
 
