@@ -50,11 +50,12 @@ def pod(namespace: str, name: str, **containers: list[Any]) -> Any:
 
 
 class Kubelet:
-    """What it answers, and how badly. `fault` is raised in place of every answer."""
+    """What it answers, and how badly. A `fault` is raised in place of the answer."""
 
     def __init__(self, *pods: Any, allocatable: list[Any] | None = None) -> None:
         self.pods = list(pods)
         self.allocatable = allocatable
+        self.allocatable_fault = grpc.StatusCode.UNKNOWN
         self.lists = 0
         self.fault: grpc.StatusCode | None = None
         self.raw_list: bytes | None = None
@@ -73,7 +74,7 @@ class Kubelet:
 
     async def _get_allocatable(self, request: bytes, context: Any) -> bytes:
         if self.allocatable is None:
-            await context.abort(grpc.StatusCode.UNKNOWN, "API GetAllocatableResources disabled")
+            await context.abort(self.allocatable_fault, "API GetAllocatableResources disabled")
         answer: bytes = messages().AllocatableResourcesResponse(devices=self.allocatable).SerializeToString()
         return answer
 

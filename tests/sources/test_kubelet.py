@@ -72,6 +72,17 @@ def test_a_kubelet_without_allocatable_still_tells_who_has_what(path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_a_connection_lost_between_the_two_questions_is_lost(path: Path) -> None:
+    async def scenario() -> None:
+        kubelet = Kubelet(a_pod())
+        kubelet.allocatable_fault = grpc.StatusCode.UNAVAILABLE
+        source = source_at(path)
+        async with kubelet.serving(path), following(source):
+            await eventually_fails(source, "disconnected")
+
+    asyncio.run(scenario())
+
+
 def test_it_asks_sooner_when_told_to(path: Path) -> None:
     async def scenario() -> None:
         kubelet = Kubelet(a_pod())
@@ -81,7 +92,8 @@ def test_it_asks_sooner_when_told_to(path: Path) -> None:
             kubelet.pods.append(a_pod("infer"))
             source.refresh()
             await eventually_given(source, "train", "infer")
-            assert kubelet.lists == 2
+            await asyncio.sleep(0.1)
+            assert kubelet.lists == 2, "told once, it asks once"
 
     asyncio.run(scenario())
 
@@ -100,6 +112,7 @@ def test_no_kubelet_is_absent_until_there_is_one_and_its_restart_heals(path: Pat
                 await eventually_fails(source, "disconnected")
             async with Kubelet(a_pod("infer")).serving(path):
                 await eventually_given(source, "infer")
+                assert source._backoff.next_s() <= 0.02, "the next failure is a first one again"
 
     asyncio.run(scenario())
 

@@ -67,13 +67,18 @@ def test_the_shares_of_a_resource_on_two_numa_nodes_are_one() -> None:
 
 
 def test_fields_of_a_later_version_are_skipped() -> None:
-    # Field 9 of each kind: a number, 8 bytes, a text, 4 bytes; then a pod's name.
-    later = b"\x48\x96\x01" + b"\x49" + b"8 bytes!" + b"\x4a\x02hi" + b"\x4d" + b"four"
+    # Field 9 of each kind: a number, the longest number, 8 bytes, a text, 4 bytes.
+    later = b"\x48\x96\x01" + b"\x48" + b"\xff" * 9 + b"\x01"
+    later += b"\x49" + b"8 bytes!" + b"\x4a\x02hi" + b"\x4d" + b"four"
     devices_message = b"\x0a\x01r\x12\x07nvidia0" + later
     container = b"\x0a\x01c\x12" + bytes([len(devices_message)]) + devices_message + later
     pod_message = b"\x0a\x01p\x1a" + bytes([len(container)]) + container + later
     message = later + b"\x0a" + bytes([len(pod_message)]) + pod_message
     assert decode_list(message) == (PodDevices("", "p", "c", "r", (parse_device_id("nvidia0"),)),)
+
+
+def test_a_field_that_changed_its_kind_is_skipped() -> None:
+    assert decode_list(b"\x08\x01" + b"\x09" + b"8 bytes!" + b"\x0d" + b"four") == ()
 
 
 @given(data=st.binary(max_size=200))

@@ -34,8 +34,6 @@ _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
     ("grpc.enable_http_proxy", 0),
-    # A shared pool would remember a dead socket, and back off from it long after the kubelet is back.
-    ("grpc.use_local_subchannel_pool", 1),
 )
 
 

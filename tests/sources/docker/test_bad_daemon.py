@@ -157,6 +157,7 @@ def test_without_a_socket_it_is_absent_and_found_once_it_comes(path: Path) -> No
             assert "systemctl start docker" in absent.remedy
             async with Daemon(A).serving(path):
                 await eventually(has(source, A))
+                assert source._backoff.next_s() <= 0.02, "the next failure is a first one again"
 
     asyncio.run(scenario())
 
