@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
+from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
 from gpucommons.model.source_state import SourceState
 
@@ -19,6 +21,10 @@ class Readings:
     pressure: PressureReading | None = None
     processes: ProcessTable | None = None
     gpus: GpuReading | None = None
+    docker: ContainerReading | None = None
+    podman: ContainerReading | None = None
+    pods: PodReading | None = None
+    pod_devices: PodDevicesReading | None = None
     agent: AgentReading | None = None
 
 

@@ -22,9 +22,7 @@ def said(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[st
 # -- one GPU
 
 
-def test_a_lost_gpu_is_down_with_its_address_and_the_others_go_on(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_gpu_is_down_with_its_address_and_the_others_go_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.fake.say("gpus 3")
     before = rig.read_for(3).gpus[1]
     rig.fake.say("lose 1")
@@ -68,9 +66,7 @@ def test_it_returns(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     assert rig.read().connections == 2, "all are here: no reason to look again"
 
 
-def test_while_it_stays_lost_it_is_looked_for_ever_less_often(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_while_it_stays_lost_it_is_looked_for_ever_less_often(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.fake.say("gpus 2")
     rig.read()
     rig.fake.say("lose 1")
