@@ -19,6 +19,7 @@ from gpucommons.attribution.stage import AttributionStage, IdentifiedGpus, ticks
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
+from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.sources.process_details import ProcessDetailsReader
@@ -132,6 +133,18 @@ def test_devices_of_pods_are_placed(node: Node) -> None:
         (PodDevices("ml", "train", "main", "nvidia.com/gpu", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),)
     )
     assert node.stage(Readings(gpus=gpus_of(node), pod_devices=devices)).attribution is not None
+
+
+def test_what_hides_processes_is_said_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    view = PidView(PidScope.NAMESPACE, "run with hostPID: true")
+    stage = AttributionStage(ProcessIdentities(ProcessDetailsReader(Path("/nowhere")), view), node.users)
+    stage(Readings())
+    assert not caplog.records
+    for _ in range(3):
+        stage(Readings(gpus=reading(gpu(0))))
+    assert [record.message for record in caplog.records] == [
+        "not every GPU process can be seen: run with hostPID: true"
+    ]
 
 
 def test_without_gpus_there_is_nothing_to_attribute(node: Node) -> None:

@@ -9,17 +9,18 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, SeenProcess
+from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, ProcessReader, SeenProcess
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pod_placement import pods_by_place
+from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings
 
 log = logging.getLogger(__name__)
@@ -28,13 +29,20 @@ log = logging.getLogger(__name__)
 class GpuSource(Protocol):
     """As much of a Source as is passed on."""
 
-    name: str
-    feeds: str
-    produces: type
-    cadence_s: float
-    deadline_s: float
-    essential: bool
-    runs_on: Literal["thread", "loop"]
+    @property
+    def name(self) -> str: ...
+    @property
+    def feeds(self) -> str: ...
+    @property
+    def produces(self) -> type: ...
+    @property
+    def cadence_s(self) -> float: ...
+    @property
+    def deadline_s(self) -> float: ...
+    @property
+    def essential(self) -> bool: ...
+    @property
+    def runs_on(self) -> Literal["thread", "loop"]: ...
 
     def read(self) -> object: ...
 
@@ -48,6 +56,15 @@ class NamesUsers(Protocol):
 def ticks_since_boot() -> int:
     """Now, in the unit and from the beginning that the kernel counts a process's start in."""
     return math.floor(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWorld:
+    """Where processes and their users are looked up, and how much of them can be seen from here."""
+
+    reader: ProcessReader
+    view: PidView
+    users: NamesUsers
 
 
 class IdentifiedGpus:
@@ -96,10 +113,14 @@ class AttributionStage:
         self._around = Surroundings()
         self._folded: tuple[GpuReading, IdentityTable, Surroundings] | None = None
         self._attribution: Attribution | None = None
+        self._warned = False
 
     def __call__(self, readings: Readings) -> Readings:
         if readings.gpus is None:
             return readings
+        if not self._warned and self._identities.table.view.scope is not PidScope.HOST:
+            self._warned = True
+            log.warning("not every GPU process can be seen: %s", self._identities.table.view.sentence)
         inputs = (readings.gpus, self._identities.table, self._surroundings(readings, readings.gpus))
         if self._folded is None or any(new is not old for new, old in zip(inputs, self._folded, strict=True)):
             self._attribution = self._attributor.attribute(*inputs)
