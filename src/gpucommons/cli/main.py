@@ -7,6 +7,7 @@ import typer
 
 from gpucommons.cli import check_config, sample, up, version
 from gpucommons.cli.errors import CommandError
+from gpucommons.config.option import ConfigError
 
 app = typer.Typer(
     name="gpucommons",
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         status = app(args=given or ["--help"], prog_name="gpucommons", standalone_mode=False)
-    except CommandError as error:
+    except (CommandError, ConfigError) as error:
         status = _fail(str(error))
     except typer.Exit as stop:
         status = stop.exit_code
