@@ -120,9 +120,7 @@ class TestPower:
         assert power.rest == {Reason.NO_UTILIZATION_SAMPLE: 100_000}
 
     def test_an_idle_gpu_is_paid_for_by_its_residents_alike(self) -> None:
-        power = apportion(
-            Device(sm_millionths=0, power_milliwatts=70_001), [Resident(1, 0), Resident(9, 0)]
-        ).power
+        power = apportion(Device(sm_millionths=0, power_milliwatts=70_001), [Resident(1, 0), Resident(9, 0)]).power
         assert amounts(power) == [35_000, 35_000]
         assert power.rest == {Reason.ROUNDING: 1}
 
@@ -146,9 +144,7 @@ def maybe(most: int) -> st.SearchStrategy[int | None]:
     return st.none() | st.integers(0, most) | st.sampled_from([0, 1, -1, most + 1, 2**64 - 1])
 
 
-RESIDENTS = st.lists(
-    st.builds(Resident, maybe(80 * GIB), maybe(WHOLE_SM), st.none() | st.integers(0, 3)), max_size=12
-)
+RESIDENTS = st.lists(st.builds(Resident, maybe(80 * GIB), maybe(WHOLE_SM), st.none() | st.integers(0, 3)), max_size=12)
 DEVICES = st.builds(
     Device,
     memory_used_bytes=st.none() | st.integers(0, 80 * GIB),
@@ -200,9 +196,7 @@ def test_what_is_called_measured_is_what_the_driver_told(device: Device, residen
 
 
 @given(DEVICES, RESIDENTS, st.data())
-def test_the_order_of_the_list_does_not_matter(
-    device: Device, residents: list[Resident], data: st.DataObject
-) -> None:
+def test_the_order_of_the_list_does_not_matter(device: Device, residents: list[Resident], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(range(len(residents))))
     first = apportion(device, residents)
     second = apportion(device, [residents[i] for i in shuffled])

@@ -32,6 +32,10 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^ +{name} ", done.stdout, re.MULTILINE)
 
 
+def test_no_command_at_all_is_help() -> None:
+    assert command().stdout == command("--help").stdout
+
+
 @pytest.mark.parametrize("name", ["up", "sample", "check-config", "version"])
 def test_each_command_has_help(name: str) -> None:
     done = command(name, "--help")

@@ -22,8 +22,7 @@ class Resident(NamedTuple):
     gpu_instance_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """One GPU, as the driver tells of it.
 
     `instances` holds, under MIG, the SM time of each GPU instance whose activity is known, in millionths
@@ -37,6 +36,11 @@ class Device:
     idle_milliwatts: int | None = None
     instances: Mapping[int, int] | None = None
     unlisted: Reason = Reason.DRIVER_RESERVED
+
+    @property
+    def busy(self) -> int | None:
+        """The SM time of the whole GPU."""
+        return self.sm_millionths if self.instances is None else sum(self.instances.values())
 
     @property
     def nobody(self) -> Reason:
@@ -87,7 +91,7 @@ def _divide_sm(device: Device, residents: Sequence[Resident]) -> Division:
     """Under MIG each instance's time is its residents'; otherwise the GPU's is everybody's."""
     if device.instances is None:
         return _divide_sm_pool(device.sm_millionths, residents, device.nobody)
-    whole = Division(sum(device.instances.values()), [None] * len(residents))
+    whole = Division(device.busy, [None] * len(residents))
     for instance_id, sm_millionths in device.instances.items():
         inside = [i for i, resident in enumerate(residents) if resident.gpu_instance_id == instance_id]
         pool = _divide_sm_pool(sm_millionths, [residents[i] for i in inside], device.nobody)
@@ -111,14 +115,16 @@ def _divide_power(device: Device, residents: Sequence[Resident], sm: Division) -
     draw = device.power_milliwatts
     if draw is None:
         return Division(None, [None] * len(residents))
-    if not sm.total:
+    weights = [part.amount if part else 0 for part in sm.parts]
+    # What division left over of the SM time was nobody's activity: it has no draw.
+    nobodys: Rest = {reason: amount for reason, amount in sm.rest.items() if reason is not Reason.ROUNDING}
+    if not any(weights) and not nobodys:
         # No activity tells whose the draw is: all of it is theirs for being here.
-        weights = _by_memory_or_evenly(residents) if sm.total is None else [1] * len(residents)
-        return _shared(draw, weights, device.nobody)
+        by_presence = _by_memory_or_evenly(residents) if sm.total is None else [1] * len(residents)
+        return _shared(draw, by_presence, device.nobody)
     idle = min(draw, device.idle_milliwatts or 0)
     resting = _shared(idle, [1] * len(residents), device.nobody)
-    weights = [part.amount if part else 0 for part in sm.parts]
-    busy, busy_rest = _weighed(draw - idle, weights, sm.rest)
+    busy, busy_rest = _weighed(draw - idle, weights, nobodys)
     for reason, amount in busy_rest.items():
         _leave(resting.rest, reason, amount)
     both = zip(busy, resting.parts, strict=True)

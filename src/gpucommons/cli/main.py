@@ -7,11 +7,11 @@ import typer
 
 from gpucommons.cli import check_config, sample, up, version
 from gpucommons.cli.errors import CommandError
+from gpucommons.config.option import ConfigError
 
 app = typer.Typer(
     name="gpucommons",
     help="See who uses each GPU, share it fairly, and keep the accounts: one agent per node.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -24,8 +24,9 @@ for command in (up.up, sample.sample, check_config.check_config, version.version
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and exit. Reading stops being fun when a pipe closes, so that is no error."""
     try:
-        status = app(args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
-    except CommandError as error:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        status = app(args=given or ["--help"], prog_name="gpucommons", standalone_mode=False)
+    except (CommandError, ConfigError) as error:
         status = _fail(str(error))
     except typer.Exit as stop:
         status = stop.exit_code

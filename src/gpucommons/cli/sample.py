@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.agent import Agent
+from gpucommons.agent.agent import Agent
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
 from gpucommons.cli.scenarios import scenario_named

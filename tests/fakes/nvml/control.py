@@ -136,8 +136,6 @@ def process(
     return f"process {gpu} {kind} {pid} {used_bytes} {gi} {ci}"
 
 
-def usage(
-    gpu: int, pid: int, sm: int, *, mem: int = 0, enc: int = 0, dec: int = 0, age_us: int = 200_000
-) -> str:
+def usage(gpu: int, pid: int, sm: int, *, mem: int = 0, enc: int = 0, dec: int = 0, age_us: int = 200_000) -> str:
     """A utilisation sample, that old by the driver's clock; a negative age is the future."""
     return f"usage {gpu} {pid} {age_us} {sm} {mem} {enc} {dec}"

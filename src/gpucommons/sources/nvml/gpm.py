@@ -127,9 +127,7 @@ class GpmSampler:
     def _leave_out_refused(self, answer: tuple[float, ...]) -> None:
         """What this GPU cannot tell (NVLink on a board without) is not asked for again."""
         self._metrics = tuple(
-            metric
-            for position, metric in enumerate(self._metrics)
-            if answer[3 * position + 1] != _NOT_SUPPORTED
+            metric for position, metric in enumerate(self._metrics) if answer[3 * position + 1] != _NOT_SUPPORTED
         )
         self._prepare()
 

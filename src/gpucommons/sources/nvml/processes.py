@@ -52,9 +52,7 @@ Instance = tuple[Handle, int | None, int | None]
 class ProcessList:
     """One list of one GPU, or of its MIG devices one after the other. `invoke` and `store` are a Call's."""
 
-    def __init__(
-        self, function: Function, has_instances: bool, targets: Callable[[], Iterable[Instance]]
-    ) -> None:
+    def __init__(self, function: Function, has_instances: bool, targets: Callable[[], Iterable[Instance]]) -> None:
         self._function = function
         self._entry = _ENTRY if has_instances else _ENTRY_V1
         self._targets = targets
@@ -113,7 +111,7 @@ class ProcessList:
 
 
 class ProcessUsage:
-    """Utilisation by process. Not asked for while the GPU has no process: the call is among the dearest."""
+    """Utilisation by process. Not asked for while the GPU surely has none: the call is among the dearest."""
 
     def __init__(
         self,

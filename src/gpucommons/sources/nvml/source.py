@@ -112,9 +112,7 @@ class NvmlSource:
                 "install the NVIDIA driver; in a container, run it with the NVIDIA runtime (--gpus all)",
             )
         if code == codes.DRIVER_NOT_LOADED and not self._connections:
-            return SourceAbsent(
-                "the NVIDIA driver is installed but not loaded", "load it with: modprobe nvidia"
-            )
+            return SourceAbsent("the NVIDIA driver is installed but not loaded", "load it with: modprobe nvidia")
         if code == codes.VERSION_MISMATCH:
             # The file has been replaced under us, or the kernel still runs the old module.
             library.unload()

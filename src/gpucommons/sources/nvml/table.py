@@ -136,19 +136,11 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     _slow("nvlinks", ("nvmlDeviceGetNvLinkState", kinds.nvlinks)),
-    _slow(
-        "nvlink_tx", _field("nvlink_tx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS)
-    ),
-    _slow(
-        "nvlink_rx", _field("nvlink_rx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS)
-    ),
+    _slow("nvlink_tx", _field("nvlink_tx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS)),
+    _slow("nvlink_rx", _field("nvlink_rx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS)),
     _slow("nvlink_replays", _field("nvlink_replays", pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
-    _slow(
-        "nvlink_recoveries", _field("nvlink_recoveries", pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)
-    ),
-    _slow(
-        "nvlink_crc_errors", _field("nvlink_crc_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)
-    ),
+    _slow("nvlink_recoveries", _field("nvlink_recoveries", pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
+    _slow("nvlink_crc_errors", _field("nvlink_crc_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)),
     _slow("recovery_action", _field("recovery_action", _RECOVERY_ACTION)),
     _slow(
         "persistence_mode",
