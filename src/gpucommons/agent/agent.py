@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.machine import machine_parts
-from gpucommons.agent.parts import Parts
+from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
 from gpucommons.dialects.all import DIALECTS
@@ -27,7 +27,7 @@ class Agent:
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
-        parts = machine_parts(settings) if scenario is None else Parts(scenario.sources(interval_s))
+        parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
             [*parts.sources, own],
