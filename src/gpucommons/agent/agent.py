@@ -53,10 +53,13 @@ class Agent:
 
     async def begin(self) -> Snapshot:
         """Take the first sample, and go on from there."""
-        self._tasks = [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
+        self._tasks = self.start_background()
         snapshot = await self.sampler.tick()
         self._tasks.append(asyncio.create_task(self.sampler.run(), name="sampling"))
         return snapshot
+
+    def start_background(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
 
     async def stop(self) -> None:
         await self.web.stop()
