@@ -14,9 +14,7 @@ from gpucommons.sources.user_names import host_user_names
 
 
 def this_machine(procfs: Path) -> ProcessWorld:
-    return ProcessWorld(
-        ProcessDetailsReader(procfs), pid_view(read_pid_facts(procfs)), host_user_names(procfs)
-    )
+    return ProcessWorld(ProcessDetailsReader(procfs), pid_view(read_pid_facts(procfs)), host_user_names(procfs))
 
 
 def attributed(

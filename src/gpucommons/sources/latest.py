@@ -2,7 +2,7 @@
 
 from typing import Generic, TypeVar
 
-from gpucommons.sources.source import SourceAbsent, SourceError
+from gpucommons.sources.source import SourceAbsent, SourceError, SourceStarting
 
 Value = TypeVar("Value")
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 class Latest(Generic[Value]):
     def __init__(self, waiting: str) -> None:
         self._value: Value | None = None
-        self._failure: SourceError | SourceAbsent = SourceError("starting", waiting)
+        self._failure: SourceError | SourceAbsent = SourceStarting(waiting)
 
     def succeed(self, value: Value) -> None:
         self._value = value
