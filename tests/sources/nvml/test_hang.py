@@ -72,9 +72,7 @@ def test_a_hung_call_does_not_keep_the_process_from_ending(rig: Rig) -> None:
     rig.fake.say("hang nvmlDeviceGetPowerUsage")
     root = Path(__file__).resolve().parents[3]
     environment = {"PYTHONPATH": str(root / "src"), "PATH": "", **rig.fake.environment()}
-    process = subprocess.Popen(
-        [sys.executable, "-c", HUNG_AGENT], env=environment, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", HUNG_AGENT], env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "hung\n"

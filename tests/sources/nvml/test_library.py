@@ -67,9 +67,7 @@ def test_what_an_old_driver_lacks_is_missing_and_the_rest_is_there(
     assert (gpu["memory_used_bytes"], gpu["memory_reserved_bytes"]) == (644939776, None)
     assert gpu["throttle_mask"] == 1
     assert (gpu["jpeg_percent"], gpu["ofa_percent"], gpu["gpm"], gpu["mig_enabled"]) == (None,) * 4
-    assert [(row["pid"], row["used_memory_bytes"], row["sm_percent"]) for row in gpu["processes"]] == [
-        (10, 2**30, 50)
-    ]
+    assert [(row["pid"], row["used_memory_bytes"], row["sm_percent"]) for row in gpu["processes"]] == [(10, 2**30, 50)]
     assert gpu["pcie_tx_bytes_per_s"] == 1614000
     assert not answer["failures"]
 

@@ -12,20 +12,14 @@ from gpucommons.sources.source import SourceError
 MIB = 2**20
 SPLIT = (
     "mig_mode 0 1 1",
-    mig_device(
-        0, 1, profile="3g.71gb", gi_slices=3, ci_slices=3, memory_mb=71168, used_mb=500, start=0, size=4
-    ),
+    mig_device(0, 1, profile="3g.71gb", gi_slices=3, ci_slices=3, memory_mb=71168, used_mb=500, start=0, size=4),
     mig_device(0, 5, profile="1g.18gb", memory_mb=16384, used_mb=100, start=4, size=1),
     mig_device(0, 6, profile="1g.18gb", memory_mb=16384, used_mb=200, start=5, size=1),
 )
 SHARED = (
     "mig_mode 0 1 1",
-    mig_device(
-        0, 1, ci=0, profile="1c.3g.71gb", gi_slices=3, ci_slices=1, memory_mb=71168, used_mb=500, size=4
-    ),
-    mig_device(
-        0, 1, ci=1, profile="2c.3g.71gb", gi_slices=3, ci_slices=2, memory_mb=71168, used_mb=500, size=4
-    ),
+    mig_device(0, 1, ci=0, profile="1c.3g.71gb", gi_slices=3, ci_slices=1, memory_mb=71168, used_mb=500, size=4),
+    mig_device(0, 1, ci=1, profile="2c.3g.71gb", gi_slices=3, ci_slices=2, memory_mb=71168, used_mb=500, size=4),
 )
 
 
@@ -115,9 +109,7 @@ def test_utilisation_of_a_split_gpu_is_missing_not_zero(rig: Rig) -> None:
     assert gpu.readings.power_watts is not None
 
 
-def test_a_change_is_seen_within_10_s_without_a_new_session(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_change_is_seen_within_10_s_without_a_new_session(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     rig.fake.say(*SPLIT)
     rig.read_for(2)
@@ -155,9 +147,7 @@ def test_the_same_name_with_another_shape_is_another_instance(rig: Rig) -> None:
     """UUIDs of MIG devices are derived from their ids: a new layout can have an old name in it."""
     rig.fake.say("mig_mode 0 1 1", mig_device(0, 1, profile="1g.18gb"))
     rig.read_for(2)
-    rig.fake.replace(
-        "mig_mode 0 1 1", mig_device(0, 1, profile="3g.71gb", gi_slices=3, ci_slices=3, memory_mb=71168)
-    )
+    rig.fake.replace("mig_mode 0 1 1", mig_device(0, 1, profile="3g.71gb", gi_slices=3, ci_slices=3, memory_mb=71168))
     gpu = rig.read_for(6).gpus[0]
     assert (profiles(gpu), gpu.mig[0].memory_bytes) == (["3g.71gb"], 71168 * MIB)
 

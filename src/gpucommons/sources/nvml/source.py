@@ -29,8 +29,6 @@ class NvmlSource:
     produces = GpuReading
     essential = False
     runs_on: Literal["thread"] = "thread"
-    # The third tick after a call hung must be past it: then the readings are gone within three intervals.
-    deadline_s = 2.5
 
     def __init__(
         self,
@@ -43,6 +41,8 @@ class NvmlSource:
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cadence_s = cadence_s
+        # The third tick after a call hung must be past it: then the readings are gone within three intervals.
+        self.deadline_s = 2.5 * max(cadence_s, FAST_EVERY_S)
         self._monotonic = monotonic
         self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
         self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s)
