@@ -331,7 +331,11 @@ class Device:
         return self._usage
 
     def close(self) -> None:
+        """Free what the driver gave us, and let go of the calls: they hold buffers, and us."""
         if self._gpm is not None:
             self._gpm.close()
         if self._mig is not None:
             self._mig.close()
+        self._gpm = self._mig = self._usage = None
+        for held in (self._fast, self._slow, self._invokes, self._stores, self._lists, self._known_lists):
+            held.clear()
