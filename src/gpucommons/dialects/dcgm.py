@@ -4,13 +4,15 @@ A GPU that is split by MIG has its framebuffer and its PROF figures once per GPU
 GPU_I_ID; what belongs to the whole board (power, temperature, clocks, errors) is there once, so that sums are right.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from gpucommons.dialects.dialect import Dialect
 from gpucommons.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
-from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
+from gpucommons.model.gpu import GpmReading, Gpu, GpuIdentity, MigInstance
+from gpucommons.model.ownership import Place
+from gpucommons.model.pod_placement import PodLabels, pods_by_place
 from gpucommons.model.snapshot import Snapshot
 
 PORT = 9400
@@ -217,6 +219,7 @@ class _Labeller:
     hostname: str
     older_hostname: str
     driver_version: str
+    pods: Mapping[Place, tuple[PodLabels, ...]]
 
     def of(self, gpu: Gpu, instance: MigInstance | None = None) -> LabelValues:
         identity = gpu.identity
@@ -231,10 +234,15 @@ class _Labeller:
             self.hostname,
             self.older_hostname,
             self.driver_version,
-            "",
-            "",
-            "",
+            *self._pod_labels(identity, instance),
         )
+
+    def _pod_labels(self, identity: GpuIdentity, instance: MigInstance | None) -> tuple[str, str, str]:
+        """The pod that was given the GPU. Several that share it are not named here: a series for each would
+        count the GPU as often in every sum, and one of them would stand for the others' work."""
+        place = Place(identity.uuid, identity.index, None if instance is None else instance.gpu_instance_id)
+        holders = {(pod.container, pod.namespace, pod.pod) for pod in self.pods.get(place, ())}
+        return holders.pop() if len(holders) == 1 else ("", "", "")
 
 
 def _parts_of(gpu: Gpu, labeller: _Labeller) -> Iterator[_Part]:
@@ -267,7 +275,13 @@ def _collector(older_hostname: bool) -> Callable[[Snapshot], Iterator[Family]]:
         reading = snapshot.readings.gpus
         if reading is None:
             return
-        labeller = _Labeller(snapshot.hostname, snapshot.hostname if older_hostname else "", reading.driver_version)
+        devices = snapshot.readings.pod_devices
+        labeller = _Labeller(
+            snapshot.hostname,
+            snapshot.hostname if older_hostname else "",
+            reading.driver_version,
+            {} if devices is None else pods_by_place(reading.gpus, devices),
+        )
         boards = [(labeller.of(gpu), gpu) for gpu in reading.present_gpus()]
         for metric, of_board in _BOARD:
             yield metric.of(_points(boards, of_board))
