@@ -5,6 +5,7 @@ protocol behind it parses, and the dispatcher tells the guard when a request beg
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
@@ -12,6 +13,8 @@ from typing import Protocol, cast
 
 from gpucommons.web.limits import Limits
 from gpucommons.web.tls import Tls
+
+log = logging.getLogger(__name__)
 
 # A peer that ended in the middle of its request; a whole one would have reached the dispatcher long before.
 _HALF_ASKED_S = 0.5
@@ -211,6 +214,7 @@ class Guard(asyncio.Protocol):
             self._end_after_answer()
 
     def cut(self) -> None:
+        """End at once, whatever is under way, and count nothing."""
         self._ended_here = True
         if self._transport is not None:
             self._transport.abort()
@@ -276,7 +280,11 @@ class Connections:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.limits.sweep_s)
-            self.sweep(loop.time())
+            try:
+                self.sweep(loop.time())
+            except Exception:
+                # Without a sweeper every bound on time would be gone: it outlives its own mistakes.
+                log.exception("a sweep of the connections failed; the next one comes as usual")
 
     async def drain(self) -> None:
         """Let what was begun be finished, within `stop_s`; then cut what is left."""
