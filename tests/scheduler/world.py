@@ -10,7 +10,7 @@ from itertools import count
 
 from gpucommons.scheduler.actions import Action, Fence
 from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings
+from gpucommons.scheduler.settings import Mode, SchedulerSettings
 from gpucommons.scheduler.state import Client, Standing
 from gpucommons.scheduler.wire import MessageType, Version
 

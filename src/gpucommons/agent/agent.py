@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.machine import machine_parts
-from gpucommons.agent.parts import Parts
+from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.dialects.all import DIALECTS, dialects
 from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
@@ -31,7 +31,7 @@ class Agent:
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
-        parts = machine_parts(settings) if scenario is None else Parts(scenario.sources(interval_s))
+        parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
             [*parts.sources, own],
@@ -40,7 +40,8 @@ class Agent:
             scenario=self.scenario,
             derive=parts.derive,
         )
-        self.exposition = Exposition(self.sampler.latest, DIALECTS)
+        spoken = dialects(older_hostname=settings.dcgm.older_hostname, pod_namespace=settings.vgpu.namespace_label)
+        self.exposition = Exposition(self.sampler.latest, spoken)
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings))
         self.sampler.subscribe(self.api.observe)
         self.web = WebServer(
@@ -62,10 +63,13 @@ class Agent:
 
     async def begin(self) -> Snapshot:
         """Take the first sample, and go on from there."""
-        self._tasks = [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
+        self._tasks = self.start_background()
         snapshot = await self.sampler.tick()
         self._tasks.append(asyncio.create_task(self.sampler.run(), name="sampling"))
         return snapshot
+
+    def start_background(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
 
     async def stop(self) -> None:
         await self.web.stop()

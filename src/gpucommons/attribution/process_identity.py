@@ -46,10 +46,10 @@ class IdentityTable:
     by_pid: Mapping[int, ProcessIdentity | Reason] = field(default_factory=dict)
     view: PidView = NOT_LOOKED_YET
 
-    def find(self, process: SeenProcess) -> ProcessIdentity | Reason:
-        found = self.by_pid.get(process.pid)
-        if found is None and process.key is not None:
-            found = self.by_key.get(process.key)
+    def find(self, pid: int, key: ProcessKey | None) -> ProcessIdentity | Reason:
+        found = self.by_pid.get(pid)
+        if found is None and key is not None:
+            found = self.by_key.get(key)
         return found or Reason.PROCESS_GONE
 
 
@@ -67,7 +67,9 @@ class ProcessIdentities:
         """
         before, now = self._current, dict[int, ProcessIdentity]()
         by_pid: dict[int, ProcessIdentity | Reason] = {}
-        for pid, key in dict.fromkeys(processes):
+        for pid, key in processes:
+            if pid in now or pid in by_pid:
+                continue
             known = before.get(pid)
             lives = known is not None and self._reader.is_alive(known.key)
             found = known if known and lives else self._look_at(pid, begun_ticks)
@@ -90,7 +92,7 @@ class ProcessIdentities:
         if isinstance(details, Reason):
             return self._why_unseen(details)
         if confined and not details.holds_gpu:
-            # Another process of our namespace may bear the number that the driver means for one of the host.
+            # Older drivers tell the host's pids in a container, too: a stranger of ours may bear that number.
             return Reason.PID_NAMESPACE
         if details.key.start_ticks >= begun_ticks:
             # It started after the reading began: whom the driver listed under this pid has gone.

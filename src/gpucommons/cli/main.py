@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gpucommons.cli import check_config, sample, up, version
+from gpucommons.cli import check_config, gpus, sample, up, version, who
 from gpucommons.cli.errors import CommandError
 from gpucommons.config.option import ConfigError
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up.up, sample.sample, check_config.check_config, version.version):
+for command in (up.up, gpus.gpus, who.who, sample.sample, check_config.check_config, version.version):
     app.command()(command)
 
 

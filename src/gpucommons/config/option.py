@@ -39,6 +39,11 @@ def check_address(text: str) -> str | None:
     return None
 
 
+def check_address_or_port(text: str) -> str | None:
+    """As check_address, or a port alone."""
+    return None if text.isdigit() and int(text) <= 65535 else check_address(text)
+
+
 def check_unix_address(text: str) -> str | None:
     """unix:/PATH"""
     return None if text.startswith("unix:/") else "wants unix:/PATH, such as unix:/run/gpucommons/api.sock"

@@ -524,9 +524,7 @@ class Policy:
         if bucket is not None:
             bucket.settle_idle(now)
             self._join_limited(gpu, client, now)
-            bucket.throttled = bucket.is_over() or (
-                bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S
-            )
+            bucket.throttled = bucket.is_over() or (bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S)
             if bucket.throttled:
                 client.standing = THROTTLED
                 gpu.throttled[client.id] = client
@@ -654,9 +652,7 @@ class Policy:
 
     def _lend(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
         """Nobody else wants the GPU: the throttled client that is nearest to its refill may have it."""
-        nearest = min(
-            gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0
-        )
+        nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
         if self._blocked(gpu, nearest, now) is None:
             self._requeue(gpu, nearest, now)
             self._grant(gpu, nearest, now, actions)
@@ -770,6 +766,4 @@ class Policy:
             solo.solo_tries += 1
 
     def _status(self, client: Client) -> Send:
-        return Send(
-            client, MessageType.SCHED_ON if self.on else MessageType.SCHED_OFF, client.core_limit_percent
-        )
+        return Send(client, MessageType.SCHED_ON if self.on else MessageType.SCHED_OFF, client.core_limit_percent)

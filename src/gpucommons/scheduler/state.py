@@ -210,7 +210,7 @@ class Gpu:
         self.limited_scale = 1.0
         self.refill_s = NEVER
 
-        # Demand: until when the last busy sample counts, since when the running set is what it is, a turn kept alone to measure.
+        # Demand: until when the last busy sample counts, since when this set runs, a turn kept alone to measure.
         self.busy_until_s = LONG_AGO
         self.alone_s = now_s
         self.refreshed_s = now_s

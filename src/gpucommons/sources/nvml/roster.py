@@ -18,10 +18,19 @@ class Roster:
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._most_enumerated = 0
+        self._strangers = 0
+        self.present = 0
 
     def enumerated(self, count: int) -> None:
         """How many GPUs the driver counts, one that cannot be opened included."""
         self._most_enumerated = max(self._most_enumerated, count)
+
+    def unopened(self, count: int) -> bool:
+        """How many of those cannot be opened. True when there are more such strangers than before: a GPU
+        that was lost while we looked is known already, and so is a stranger that we have told of."""
+        strangers = count - len(self._entries) + self.present
+        more, self._strangers = strangers > self._strangers, strangers
+        return more
 
     def found(self, identity: GpuIdentity, wall_s: float) -> bool:
         """A GPU answers. True when it was lost before."""
@@ -29,6 +38,7 @@ class Roster:
         returned = known is not None and not known.up
         if known is None or returned:
             self._entries[identity.uuid] = Entry(identity, True, wall_s)
+            self.present += 1
         else:
             known.identity = identity
         return returned
@@ -39,6 +49,7 @@ class Roster:
         if not entry.up:
             return False
         self._entries[uuid] = Entry(entry.identity, False, wall_s, reason)
+        self.present -= 1
         return True
 
     def missing(self, present: set[str], wall_s: float) -> list[Entry]:
@@ -57,10 +68,6 @@ class Roster:
     @property
     def expected(self) -> int:
         return max(len(self._entries), self._most_enumerated)
-
-    @property
-    def present(self) -> int:
-        return sum(entry.up for entry in self._entries.values())
 
     @property
     def complete(self) -> bool:
