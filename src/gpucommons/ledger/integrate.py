@@ -58,12 +58,13 @@ class Integrator:
         if before is not None:
             elapsed_ns = sample.monotonic_ns - before.monotonic_ns
             began_s = sample.wall_s - elapsed_ns / NS
-            if elapsed_ns > self._longest_ns:
+            stalled = elapsed_ns > self._longest_ns
+            if stalled:
                 self._gaps.append(Gap(int(began_s), "", STALLED, elapsed_ns))
                 self._covered_ns = {uuid: ns + elapsed_ns for uuid, ns in self._covered_ns.items()}
             else:
                 self._elapsed_ns += elapsed_ns
-                self._bill(sample, elapsed_ns, int(began_s // MINUTE_S))
+            self._bill(sample, 0 if stalled else elapsed_ns, int(began_s // MINUTE_S))
         self._remember(sample)
 
     def take(self) -> Batch:
@@ -83,9 +84,9 @@ class Integrator:
             uuid = now.slot.uuid
             usage = self._usage_before.get(uuid)
             if usage is not None:
-                self._bill_slot(usage, elapsed_ns, minute)
-            elif uuid in self._covered_ns:
-                gone_ns = after.monotonic_ns - self._covered_ns[uuid]
+                if elapsed_ns:
+                    self._bill_slot(usage, elapsed_ns, minute)
+            elif (gone_ns := after.monotonic_ns - self._covered_ns.get(uuid, after.monotonic_ns)) > 0:
                 self._gaps.append(Gap(int(after.wall_s - gone_ns / NS), uuid, UNREAD, gone_ns))
 
     def _bill_slot(self, usage: SlotUsage, elapsed_ns: int, minute: int) -> None:
