@@ -8,9 +8,10 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.ledger.amounts import MINUTE_S, NS, Amounts, Batch
+from gpucommons.ledger.batch import MINUTE_S, NS, Batch
 from gpucommons.ledger.integrate import STALLED, UNREAD, Integrator
 from gpucommons.ledger.shares import divide
+from gpucommons.model.accounts import Amounts
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Holding, Slot, SlotUsage, UsageSample
 
 LONGEST_S = 5.0

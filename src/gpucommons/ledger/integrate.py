@@ -5,7 +5,8 @@ seen at its beginning, for exactly the monotonic time between the two. All else 
 to nobody. The wall clock only says which minute an amount is filed under.
 """
 
-from gpucommons.ledger.amounts import MINUTE_S, NS, Amounts, Batch, Gap, SlotTime, TimeKey, UsageKey
+from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Gap, TimeKey, UsageKey
+from gpucommons.model.accounts import Amounts, SlotTime
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Slot, SlotUsage, UsageSample
 
 STALLED = "stalled"
