@@ -41,6 +41,8 @@ _FIRST = (
     *_layer("minute"),
     *_layer("hour"),
     *_layer("day"),
+    # From when on each layer is whole: what is older was let go of.
+    "CREATE TABLE kept (layer TEXT PRIMARY KEY, since INTEGER NOT NULL) WITHOUT ROWID",
     # Hourly sums: a node that flaps all day must not grow the file.
     """CREATE TABLE gaps (
         start INTEGER NOT NULL, slot_uuid TEXT NOT NULL, reason TEXT NOT NULL, ns INTEGER NOT NULL,

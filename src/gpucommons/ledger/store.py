@@ -130,6 +130,7 @@ class Store:
             with self._transaction():
                 for table in (f"usage_{layer.name}", f"time_{layer.name}"):
                     self._connection.execute(f"DELETE FROM {table} WHERE start < ?", (first_kept_s,))
+                self._connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (layer.name, first_kept_s))
         with self._transaction():
             self._connection.execute("DELETE FROM gaps WHERE start < ?", (first_kept_s,))
             # Pods and jobs do not come back; people do, and their counters go on.
