@@ -38,12 +38,8 @@ def container(runtime: str, uid: int | None = None, delegated: bool = False) -> 
     return CgroupIdentity(runtime=runtime, container_id=C, uid=uid, delegated=delegated)
 
 
-NESTED_IN_K = CgroupIdentity(
-    runtime="containerd", container_id=C, pod_uid=DASHED, qos="besteffort", enclosing=(K,)
-)
-NESTED_IN_K_V1 = CgroupIdentity(
-    runtime="kubelet", container_id=C, pod_uid=DASHED, qos="burstable", enclosing=(K,)
-)
+NESTED_IN_K = CgroupIdentity(runtime="containerd", container_id=C, pod_uid=DASHED, qos="besteffort", enclosing=(K,))
+NESTED_IN_K_V1 = CgroupIdentity(runtime="kubelet", container_id=C, pod_uid=DASHED, qos="burstable", enclosing=(K,))
 
 VECTORS: dict[str, tuple[str, CgroupIdentity]] = {
     "1 docker v1": (f"11:memory:/docker/{C}", container("docker")),

@@ -61,17 +61,13 @@ def test_noise_around_does_not_change_the_answer(name: str, before: list[str], a
 
 @given(outer=IDS, middle=IDS, inner=IDS)
 def test_the_innermost_runtime_wins(outer: str, middle: str, inner: str) -> None:
-    found = identify(
-        f"0::/system.slice/docker-{outer}.scope/docker/{middle}/machine.slice/libpod-{inner}.scope"
-    )
+    found = identify(f"0::/system.slice/docker-{outer}.scope/docker/{middle}/machine.slice/libpod-{inner}.scope")
     assert (found.runtime, found.container_id) == ("podman", inner)
     assert found.enclosing == tuple(dict.fromkeys(c for c in (middle, outer) if c != inner))
 
 
 def test_docker_inside_a_pod_keeps_the_pod() -> None:
-    found = identify(
-        f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{K}.scope/docker/{C}"
-    )
+    found = identify(f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{K}.scope/docker/{C}")
     assert (found.container_id, found.pod_uid, found.enclosing) == (C, DASHED, (K,))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from attribution.procfs_tree import add_process
 from gpucommons.model.process_identity import ProcessDetails
+from gpucommons.model.processes import ProcessKey
 from gpucommons.model.reasons import Reason
 from gpucommons.sources.process_details import ProcessDetailsReader
 
@@ -130,11 +131,39 @@ def test_who_holds_a_gpu(tmp_path: Path, files: tuple[str, ...], holds: bool) ->
     assert details_of(tmp_path, 7, look_for_gpu=True).holds_gpu is holds
 
 
+def test_a_process_is_alive_until_it_ends() -> None:
+    reader = ProcessDetailsReader(PROC)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        found = reader.read(process.pid)
+        assert isinstance(found, ProcessDetails)
+        assert reader.is_alive(found.key)
+        assert not reader.is_alive(found.key._replace(start_ticks=1))
+        process.communicate(b"\n")
+    assert not reader.is_alive(found.key)
+
+
+def test_the_next_owner_of_a_pid_is_not_the_last(tmp_path: Path) -> None:
+    reader = ProcessDetailsReader(tmp_path)
+    process = add_process(tmp_path, 7, start_ticks=1)
+    reader.read(7)
+    shutil.rmtree(process)
+    add_process(tmp_path, 7, start_ticks=2)
+    assert not reader.is_alive(ProcessKey(7, 1))
+    assert reader.is_alive(ProcessKey(7, 2))
+
+
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
-    add_process(tmp_path, 7)
+    keys = [ProcessKey(pid, 100) for pid in range(1000, 1600)]
+    for key in keys:
+        add_process(tmp_path, key.pid)
     (add_process(tmp_path, 8) / "stat").write_text("?")
     reader = ProcessDetailsReader(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
-    for pid in (7, 8, 9) * 50:
+    for pid in (8, 9, *(key.pid for key in keys)) * 2:
         reader.read(pid, look_for_gpu=True)
+    assert len(os.listdir("/proc/self/fd")) == before + 512
+    assert all(reader.is_alive(key) for key in keys)
+    reader.keep(keys[:5])
+    assert len(os.listdir("/proc/self/fd")) == before + 5
+    reader.keep(())
     assert len(os.listdir("/proc/self/fd")) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sources.user_names import UserNames, name_of_uid, parse_passwd
+from gpucommons.sources.user_names import UserNames, host_user_names, name_of_uid, parse_passwd
 
 LINES = "root:x:0:0:root:/root:/bin/bash\nalice:x:1000:1000::/home/alice:/bin/sh\ntoor:x:0:0::/:/bin/sh\n"
 
@@ -110,6 +110,23 @@ def test_the_system_is_asked() -> None:
     assert name_of_uid(os.getuid()) == pwd.getpwuid(os.getuid()).pw_name
     assert name_of_uid(2**31 + 12345) is None
     assert name_of_uid(2**64) is None
+
+
+def test_a_container_that_sees_the_hosts_processes_takes_the_hosts_names(tmp_path: Path) -> None:
+    """Our own passwd file would tell the names of strangers who bear the same numbers."""
+    etc = tmp_path / "1" / "root" / "etc"
+    etc.mkdir(parents=True)
+    (etc / "passwd").write_text("hostess:x:0:0::/:/bin/sh\n")
+    names = host_user_names(tmp_path)
+    assert names.see([0, 2**30]) == {0: "hostess"}
+
+
+def test_on_the_host_the_names_are_our_own(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "root").symlink_to("/")
+    expected = {os.getuid(): pwd.getpwuid(os.getuid()).pw_name}
+    assert host_user_names(tmp_path).see([os.getuid()]) == expected
+    assert host_user_names(tmp_path / "nowhere").see([os.getuid()]) == expected
 
 
 @given(st.text())

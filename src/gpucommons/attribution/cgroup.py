@@ -40,9 +40,7 @@ _SLURM_V2_ROOT = re.compile(r"(?:.+_)?slurmstepd\.scope")
 _SLURM_UID = re.compile(r"uid_([0-9]{1,10})")
 _SLURM_JOB = re.compile(r"job_([0-9]{1,18})")
 _SLURM_SLUID = re.compile(r"s[0-9A-Z]{13}")
-_NOT_A_UNIT = re.compile(
-    r"session-[^/]*\.scope|init\.scope|user@[0-9]+\.service|(?:[^/]+_)?slurmstepd\.scope"
-)
+_NOT_A_UNIT = re.compile(r"session-[^/]*\.scope|init\.scope|user@[0-9]+\.service|(?:[^/]+_)?slurmstepd\.scope")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import typer
 
-from gpucommons.cli import check_config, sample, up, version
+from gpucommons.cli import check_config, sample, up, version, who
 from gpucommons.cli.errors import CommandError
+from gpucommons.config.option import ConfigError
 
 app = typer.Typer(
     name="gpucommons",
@@ -16,7 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up.up, sample.sample, check_config.check_config, version.version):
+for command in (up.up, who.who, sample.sample, check_config.check_config, version.version):
     app.command()(command)
 
 
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         status = app(args=given or ["--help"], prog_name="gpucommons", standalone_mode=False)
-    except CommandError as error:
+    except (CommandError, ConfigError) as error:
         status = _fail(str(error))
     except typer.Exit as stop:
         status = stop.exit_code

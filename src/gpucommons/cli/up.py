@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import signal
-import sys
 from typing import Annotated
 
 import typer
 import uvloop
 
-from gpucommons.agent import Agent
+from gpucommons.agent.agent import Agent
 from gpucommons.cli import logs
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
@@ -68,25 +67,29 @@ async def _run(agent: Agent) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
-        first = await agent.start()
+        await agent.bind()
     except (OSError, WebConfigError) as error:
         raise CommandError(str(error)) from error
-    _announce(agent, first)
+    _announce(agent)
+    first = await agent.begin()
+    if agent.scenario is None and not _has_gpus(first):
+        log.info("to see a node with GPUs, simulated: make demo (gpucommons up --simulate lab)")
     await stop.wait()
     log.info("stopping")
     await agent.stop()
 
 
-def _announce(agent: Agent, snapshot: Snapshot) -> None:
-    main = agent.web.addresses[0]
-    if snapshot.scenario is not None:
-        log.warning("SIMULATED: scenario %s is being played, nothing of this machine is measured", snapshot.scenario)
+def _announce(agent: Agent) -> None:
+    if agent.scenario is not None:
+        log.warning("SIMULATED: scenario %s is being played, nothing of this machine is measured", agent.scenario)
+    main, *others = agent.web.addresses
     log.info("page    %s/", main.url)
     log.info("metrics %s/metrics", main.url)
-    for address in agent.web.addresses[1:]:
-        log.info("metrics %s/metrics (%s dialect alone)", address.url, address.dialect)
-    if snapshot.scenario is None and sys.stderr.isatty() and not _has_gpus(snapshot):
-        log.info("no GPU on this machine? 'make demo' (gpucommons up --simulate lab) shows one that has eight")
+    for address in others:
+        if address.dialect is None:
+            log.info("API     %s (each sees their own rows)", address.url)
+        else:
+            log.info("metrics %s/metrics (%s dialect alone)", address.url, address.dialect)
 
 
 def _has_gpus(snapshot: Snapshot) -> bool:

@@ -203,6 +203,9 @@ class XidRecord:
     events: Mapping[str, int] = field(default_factory=dict)
 
 
+_NO_READINGS = GpuReadings()
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU that is here, or was: `up` is False once it fell off the bus, and its readings are gone."""
@@ -211,7 +214,7 @@ class Gpu:
     up: bool
     since_wall_s: float
     down_reason: str = ""
-    readings: GpuReadings = GpuReadings()
+    readings: GpuReadings = _NO_READINGS
     gpm: GpmReading | None = None
     processes: tuple[GpuProcess, ...] | None = None
     mig_enabled: bool | None = None
@@ -245,7 +248,7 @@ class LaneMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One pass over all GPUs: present ones by index, then the lost. The counts are since the agent started."""
+    """One pass over all GPUs: present ones by index, then the lost. Counts are since the agent started."""
 
     driver_version: str
     nvml_version: str

@@ -103,6 +103,18 @@ class UserNames:
                 self._all_answered.set()
 
 
+def host_user_names(procfs: Path) -> UserNames:
+    """The names of the machine whose processes this procfs shows, which may not be those of our container."""
+    root_of_first = procfs / "1" / "root"
+    try:
+        theirs, ours = os.stat(root_of_first), os.stat("/")
+    except OSError:
+        return UserNames(PASSWD, name_of_uid)
+    if (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino):
+        return UserNames(PASSWD, name_of_uid)
+    return UserNames(root_of_first / "etc" / "passwd")
+
+
 def parse_passwd(text: str) -> dict[int, str]:
     """Names by uid; of two that share a uid, the first, as the system does. Bad lines are left out."""
     names: dict[int, str] = {}

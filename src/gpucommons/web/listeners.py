@@ -11,13 +11,16 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from gpucommons.web.address import Address
+from gpucommons.web.address import Address, UnixAddress
 from gpucommons.web.connections import Connections, Guard, HttpProtocol
 from gpucommons.web.port_owner import port_owner
 from gpucommons.web.threads import in_daemon_thread
 from gpucommons.web.tls import Tls
+from gpucommons.web.unix_socket import listen_unix
 
 _BACKLOG = 512
+# Left to itself the kernel would buffer megabytes for each peer that does not read.
+_SEND_BUFFER_BYTES = 256 * 1024
 _ACCEPTS_PER_WAKE = 64
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_WHEN_OUT_S = 1.0
@@ -36,9 +39,20 @@ class ListenError(OSError):
     """One line that names the address, what is wrong and which setting to change."""
 
 
-async def open_sockets(address: Address, setting: str) -> list[socket.socket]:
+async def open_sockets(address: Address | UnixAddress, setting: str) -> list[socket.socket]:
     """Listening sockets for every address that the host stands for. `setting` is where the user wrote it."""
-    return await in_daemon_thread(lambda: _open_sockets(address, setting))
+    if isinstance(address, UnixAddress):
+        path = address.path
+        return await in_daemon_thread(lambda: [_open_unix(path, setting)])
+    tcp = address
+    return await in_daemon_thread(lambda: _open_sockets(tcp, setting))
+
+
+def _open_unix(path: str, setting: str) -> socket.socket:
+    try:
+        return listen_unix(path, _BACKLOG)
+    except OSError as error:
+        raise ListenError(f"cannot listen on unix:{path}: {error.strerror or error}; change {setting}") from error
 
 
 def _open_sockets(address: Address, setting: str) -> list[socket.socket]:
@@ -94,6 +108,8 @@ def _listen(family: int, sockaddr: SocketAddress) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sockaddr[0] != "::"))
         listening.bind(sockaddr)
@@ -137,6 +153,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._resume: asyncio.TimerHandle | None = None
+        self._exhausted = False
         self._loop.add_reader(self._socket, self._accept_some)
 
     def close(self) -> None:
@@ -159,12 +176,15 @@ class Listener:
                     raise
                 self._pause(error)
                 return
+            self._exhausted = False
             self._open(accepted)
 
     def _pause(self, error: OSError) -> None:
         """The waiting peer stays in the kernel's queue; without a pause the loop would spin on it."""
         self._connections.refused["descriptors"] += 1
-        log.warning("cannot accept connections for a moment: %s; raise the limit of open files", error.strerror)
+        if not self._exhausted:
+            log.warning("cannot accept connections for now: %s; raise the limit of open files", error.strerror)
+        self._exhausted = True
         self._loop.remove_reader(self._socket)
         self._resume = self._loop.call_later(_PAUSE_WHEN_OUT_S, self._loop.add_reader, self._socket, self._accept_some)
 
@@ -184,15 +204,16 @@ class Listener:
         opening.add_done_callback(partial(self._opened, accepted, guard))
 
     async def _complete(self, accepted: socket.socket, guard: Guard, tls: Tls | None) -> None:
-        """The transport, and with TLS the handshake. Who fails here never reaches the HTTP protocol."""
-        with_tls = tls is not None
+        """The transport, and with TLS the handshake. Who fails here never reaches the HTTP protocol.
+
+        A handshake that takes too long is ended by the sweeper, as any other silence.
+        """
         try:
             await self._loop.connect_accepted_socket(
                 guard.claim,
                 accepted,
                 ssl=tls.context if tls is not None else None,
-                ssl_handshake_timeout=self._connections.limits.header_s if with_tls else None,
-                ssl_shutdown_timeout=_TLS_GOODBYE_S if with_tls else None,
+                ssl_shutdown_timeout=_TLS_GOODBYE_S if tls is not None else None,
             )
         except OSError:
             self._connections.refused["tls_handshake"] += 1

@@ -16,8 +16,17 @@ NO_INSTANCE = 0xFFFFFFFF
 XID = 8
 COMPUTE, GRAPHICS, MPS = 0, 1, 2
 
-_HEADER = ("generation", "clock_us", "inits", "shutdowns", "references", "gpm_samples", "event_sets")
-_HEADER += ("stale_mig_uses", "misuses")
+_HEADER = (
+    "generation",
+    "clock_us",
+    "inits",
+    "shutdowns",
+    "references",
+    "gpm_samples",
+    "event_sets",
+    "stale_mig_uses",
+    "misuses",
+)
 
 
 @dataclass
@@ -42,7 +51,7 @@ class FakeNvml:
         return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_NVML_DIR": str(self.directory)}
 
     def load_here(self) -> None:
-        """In this process: a library that is loaded under the name nvidia-ml-py asks for is the one it gets."""
+        """In this process: nvidia-ml-py asks for a library by name, and gets the one loaded under it."""
         os.environ["FAKE_NVML_DIR"] = str(self.directory)
         ctypes.CDLL(str(self.library))
 
@@ -117,9 +126,8 @@ def mig_device(
 ) -> str:
     """A line of the control file that gives a GPU one MIG device."""
     uuid = uuid or f"MIG-0000000{gpu:x}-00{gi:02x}-00{ci:02x}-0000-000000000000"
-    return (
-        f"mig_device {gpu} {gi} {ci} {profile} {gi_slices} {ci_slices} {memory_mb} {used_mb} {start} {size} {uuid}"
-    )
+    slices, place = f"{gi_slices} {ci_slices}", f"{start} {size}"
+    return f"mig_device {gpu} {gi} {ci} {profile} {slices} {memory_mb} {used_mb} {place} {uuid}"
 
 
 def process(

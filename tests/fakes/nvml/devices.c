@@ -63,6 +63,9 @@ int nvmlSystemGetDriverVersion(char *out, unsigned length)
 int nvmlSystemGetNVMLVersion(char *out, unsigned length)
 {
     ENTER("nvmlSystemGetNVMLVersion", NULL, 0, NULL);
+#ifdef NVML_VERSION
+    return text(out, length, NVML_VERSION);
+#endif
     return text(out, length, r->text);
 }
 
@@ -329,7 +332,12 @@ int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *active)
     return OK;
 }
 
-struct licence { int supported; unsigned count; struct { unsigned code, state; char text[256]; unsigned enabled; unsigned expiry[7]; } feature[3]; };
+struct licence {
+    int supported;
+    unsigned count;
+    struct { unsigned code, state; char info[128], product[128]; unsigned enabled; unsigned char expiry[16]; } feature[3];
+};
+_Static_assert(sizeof(struct licence) == 860, "as nvidia-ml-py has it");
 
 int nvmlDeviceGetGridLicensableFeatures_v4(void *device, struct licence *out)
 {
