@@ -37,6 +37,8 @@ class ListenersSettings:
 
     gpucommons: str = _listener("gpucommons", 9460)
     node: str = _listener("node", 9100)
+    nvshare: str = _listener("nvshare", 9402)
+    dcgm: str = _listener("dcgm", 9400)
 
 
 @dataclass(frozen=True, slots=True)
