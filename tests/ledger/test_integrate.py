@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpucommons.attribution.shares import divide
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch
 from gpucommons.ledger.integrate import STALLED, UNREAD, Integrator
-from gpucommons.ledger.shares import divide
 from gpucommons.model.accounts import Amounts
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Holding, Slot, SlotUsage, UsageSample
 

@@ -24,7 +24,7 @@ from gpucommons.model.usage import Account, Slot
 from ledger.builders import ALICE, BOB, GPU, MIG, WALL_S, batch, moment
 
 words = st.sampled_from(["", "a", "b", "c"])
-accounts = st.builds(Account, st.sampled_from(["user", "pod"]), words, words, words, words, words, words)
+accounts = st.builds(Account, st.sampled_from(["user", "pod"]), words, words, words, words, words, words, words)
 slots = st.sampled_from([GPU, MIG, Slot("GPU-2", "GPU-2", "2")])
 
 

@@ -117,7 +117,9 @@ def test_what_is_too_old_goes_and_the_layers_above_it_stay(tmp_path: Path) -> No
     assert scalar(path, "SELECT count(*) FROM accounts") == 2, "nothing refers to the pod any more"
     assert scalar(path, "SELECT count(*) FROM totals") == 2
     store.write(4, batch(10, pod, WALL_S), moment(4))
-    assert scalar(path, "SELECT pod FROM accounts JOIN usage_minute ON id = account ORDER BY id DESC") == "train-0"
+    assert (
+        scalar(path, "SELECT pod FROM accounts JOIN usage_minute ON number = account ORDER BY number DESC") == "train-0"
+    )
 
 
 def test_a_file_that_is_no_database_is_told_and_left_as_it_is(tmp_path: Path) -> None:

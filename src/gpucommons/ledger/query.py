@@ -14,6 +14,8 @@ from gpucommons.model.accounts import Amounts, SlotTime
 from gpucommons.model.usage import Account, Slot
 
 _AMOUNTS = ", ".join(f"sum({name})" for name in Amounts._fields)
+_ACCOUNT = ", ".join(f'"{name}"' for name in Account._fields)
+_SLOT = ", ".join(f'"{name}"' for name in Slot._fields)
 _TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
 
 
@@ -71,13 +73,8 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
     parts = pieces(since_s, until_s, {layer: kept.get(layer.name, 0) for layer in LAYERS})
     if not parts:
         return PeriodUsage(since_s, until_s)
-    accounts = {
-        row[0]: Account(*row[1:])
-        for row in connection.execute('SELECT id, kind, owner, namespace, user, "group", pod, job FROM accounts')
-    }
-    slots = {
-        row[0]: Slot(*row[1:]) for row in connection.execute('SELECT id, uuid, gpu_uuid, name, slices, "of" FROM slots')
-    }
+    accounts = {row[0]: Account(*row[1:]) for row in connection.execute(f"SELECT number, {_ACCOUNT} FROM accounts")}
+    slots = {row[0]: Slot(*row[1:]) for row in connection.execute(f"SELECT number, {_SLOT} FROM slots")}
     usage: dict[tuple[int, int], Amounts] = {}
     times: dict[int, SlotTime] = {}
     for part in parts:

@@ -30,11 +30,11 @@ def _layer(name: str) -> tuple[str, str]:
 
 _FIRST = (
     """CREATE TABLE accounts (
-        id INTEGER PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, namespace TEXT NOT NULL,
+        number INTEGER PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, namespace TEXT NOT NULL, id TEXT NOT NULL,
         user TEXT NOT NULL, "group" TEXT NOT NULL, pod TEXT NOT NULL, job TEXT NOT NULL,
-        UNIQUE (kind, owner, namespace, user, "group", pod, job))""",
+        UNIQUE (kind, owner, namespace, id, user, "group", pod, job))""",
     """CREATE TABLE slots (
-        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL, gpu_uuid TEXT NOT NULL, name TEXT NOT NULL,
+        number INTEGER PRIMARY KEY, uuid TEXT NOT NULL, gpu_uuid TEXT NOT NULL, name TEXT NOT NULL,
         slices INTEGER, "of" INTEGER NOT NULL)""",
     # A NULL is unlike any other, so that an unknown number of slices would make a slot anew each time.
     """CREATE UNIQUE INDEX slots_once ON slots (uuid, gpu_uuid, name, ifnull(slices, -1), "of")""",

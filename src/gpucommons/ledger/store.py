@@ -29,6 +29,13 @@ _ADD_AMOUNTS = ", ".join(f"{name} = {name} + excluded.{name}" for name in Amount
 _ADD_TIME = ", ".join(f"{name} = {name} + excluded.{name}" for name in SlotTime._fields)
 _QUESTION_MARKS = ", ".join("?" * len(Amounts._fields))
 
+_ACCOUNT = [f'"{name}"' for name in Account._fields]
+_INSERT_ACCOUNT = f"INSERT INTO accounts ({', '.join(_ACCOUNT)}) VALUES ({', '.join('?' * len(_ACCOUNT))})"
+_FIND_ACCOUNT = f"SELECT number FROM accounts WHERE {' AND '.join(f'{name} = ?' for name in _ACCOUNT)}"
+_SLOT = [f'"{name}"' for name in Slot._fields]
+_INSERT_SLOT = f"INSERT INTO slots ({', '.join(_SLOT)}) VALUES ({', '.join('?' * len(_SLOT))})"
+_FIND_SLOT = f"SELECT number FROM slots WHERE {' AND '.join(f'{name} IS ?' for name in _SLOT)}"
+
 _Key = TypeVar("_Key", Account, Slot)
 
 
@@ -138,7 +145,7 @@ class Store:
                 "DELETE FROM totals WHERE kind != 'user' AND last_wall_s < ?", (now_wall_s - retention.hours_d * DAY_S,)
             )
             used = " UNION ".join(f"SELECT account FROM usage_{layer.name}" for layer in LAYERS)
-            self._connection.execute(f"DELETE FROM accounts WHERE id NOT IN ({used})")
+            self._connection.execute(f"DELETE FROM accounts WHERE number NOT IN ({used})")
             self._connection.execute(
                 "DELETE FROM runs WHERE token != ? AND id < (SELECT max(id) FROM runs)", (self._run,)
             )
@@ -218,21 +225,10 @@ class Store:
         )
 
     def _account(self, account: Account) -> int:
-        return self._number(
-            self._accounts,
-            account,
-            'INSERT INTO accounts (kind, owner, namespace, user, "group", pod, job) VALUES (?, ?, ?, ?, ?, ?, ?)',
-            "SELECT id FROM accounts WHERE kind = ? AND owner = ? AND namespace = ? AND user = ? "
-            'AND "group" = ? AND pod = ? AND job = ?',
-        )
+        return self._number(self._accounts, account, _INSERT_ACCOUNT, _FIND_ACCOUNT)
 
     def _slot(self, slot: Slot) -> int:
-        return self._number(
-            self._slots,
-            slot,
-            'INSERT INTO slots (uuid, gpu_uuid, name, slices, "of") VALUES (?, ?, ?, ?, ?)',
-            'SELECT id FROM slots WHERE uuid = ? AND gpu_uuid = ? AND name = ? AND slices IS ? AND "of" = ?',
-        )
+        return self._number(self._slots, slot, _INSERT_SLOT, _FIND_SLOT)
 
     def _number(self, known: dict[_Key, int], key: _Key, insert: str, select: str) -> int:
         number = known.get(key)

@@ -13,12 +13,14 @@ WHOLE_SM = 1_000_000
 class Account(NamedTuple):
     """Who is billed. `kind`, `owner` and `namespace` name the counters; the rest are ways to add them up.
 
-    A text that is empty does not apply: a bare process has no pod, a pod no user.
+    `id` is what stays when the owner is renamed: a uid, a pod's UID. A text that is empty does not apply: a
+    bare process has no pod, a pod no user.
     """
 
     kind: str
     owner: str
     namespace: str = ""
+    id: str = ""
     user: str = ""
     group: str = ""
     pod: str = ""

@@ -12,6 +12,9 @@ def divide(claims: Sequence[Fraction]) -> list[int]:
     Claims that fit are granted as they are and leave the rest free; claims that together exceed the
     slot are cut in proportion and fill it to the last billionth.
     """
+    if all(claim == 1 for claim in claims):
+        # The usual case, and a slot may have hundreds of holders: no fractions are needed.
+        return [(i + 1) * WHOLE_SHARE // len(claims) - i * WHOLE_SHARE // len(claims) for i in range(len(claims))]
     whole = max(sum(claims, Fraction(0)), Fraction(1))
     shares = []
     so_far, granted = Fraction(0), 0
