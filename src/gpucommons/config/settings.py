@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from gpucommons.config.option import check_address, option
+from gpucommons.config.stack import StackSettings
 
 
 def _listener(dialect: str, port: int) -> str:
@@ -58,3 +59,4 @@ class Settings:
     processes: ProcessesSettings = field(default_factory=ProcessesSettings)
     path: PathSettings = field(default_factory=PathSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    stack: StackSettings = field(default_factory=StackSettings)
