@@ -13,7 +13,7 @@ def configuration_page() -> str:
 def _lines() -> Iterator[str]:
     yield "# Configuration"
     yield ""
-    yield "Generated from the settings by `make docs`. One TOML file (`--config FILE`), then environment variables, then"
+    yield "Generated from the settings by `make docs`. One TOML file (`--config FILE`), the environment, then"
     yield "flags, in rising precedence. `gpucommons check-config FILE` validates a file and prints what is in force and"
     yield "where each value came from. An unknown key or a wrong value is refused in one line that names it."
     for section, members in groupby(keys(), key=lambda key: key.section):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
+from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.processes import ProcessTable
 from gpucommons.model.source_state import SourceState
@@ -17,6 +18,7 @@ class Readings:
     memory: MemoryReading | None = None
     pressure: PressureReading | None = None
     processes: ProcessTable | None = None
+    gpus: GpuReading | None = None
     agent: AgentReading | None = None
 
 

@@ -1,0 +1,294 @@
+"""One GPU in one session: its calls, made ready and sorted into lanes, and the pass over them."""
+
+import logging
+from functools import partial
+
+from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance
+from gpucommons.sources.nvml import codes, library, mig
+from gpucommons.sources.nvml.call import Call, Handle, Slots
+from gpucommons.sources.nvml.gpm import GpmSampler
+from gpucommons.sources.nvml.lanes import (
+    SLOW_EVERY_S,
+    Lane,
+    is_cheap_again,
+    is_costly,
+    remember,
+)
+from gpucommons.sources.nvml.notes import Notes
+from gpucommons.sources.nvml.processes import LISTS, Instance, ProcessList, ProcessUsage, merge
+from gpucommons.sources.nvml.table import ROWS
+
+MIG_EVERY_S = 5.0
+_MEMORY_TOTAL = GpuReadings._fields.index("memory_total_bytes")
+_VERSIONS = (("_v3", True), ("_v2", True), ("", False))
+
+log = logging.getLogger(__name__)
+
+
+def _nothing() -> str | None:
+    return None
+
+
+class Device:
+    """`read` raises GpuLost when this GPU is gone and SessionLost when the driver is."""
+
+    def __init__(self, handle: Handle, identity: GpuIdentity, notes: Notes) -> None:
+        self.identity = identity
+        self._handle = handle
+        self._notes = notes
+        self._slots: Slots = [None] * len(GpuReadings._fields)
+        self._whole: tuple[Instance, ...] = ((handle, None, None),)
+        self._slow_due_s: float | None = None
+        self._mig_due_s = 0.0
+        self._mig_mode: mig.MigMode | None = None
+        self._mig: mig.MigReadings | None = None
+        self._gpm: GpmSampler | None = None
+        self._usage: ProcessUsage | None = None
+        self._lists: list[tuple[int, ProcessList]] = []
+        self._fast: list[Call] = []
+        self._slow: list[Call] = []
+        self._rearrange = True
+        self._failed_calls = 0
+
+    @property
+    def mig_pending(self) -> bool:
+        """Whether a change of the MIG mode waits for everybody, us included, to let go of the GPU."""
+        return self._mig_mode is not None and self._mig_mode.enabled != self._mig_mode.pending
+
+    # -- the pass
+
+    def read(self, now_s: float, slow_offset_s: float) -> Gpu:
+        """All that is due now. The slow lanes of several GPUs are set apart by their offsets."""
+        self._failed_calls = 0
+        if now_s >= self._mig_due_s or (self._mig is not None and self._mig.changed):
+            self._mig_due_s = now_s + MIG_EVERY_S
+            self._check_mig()
+        if self._rearrange:
+            self._arrange()
+        self._run_fast()
+        if self._slow_due_s is None or now_s >= self._slow_due_s:
+            first = self._slow_due_s is None
+            self._slow_due_s = now_s + (SLOW_EVERY_S if not first else SLOW_EVERY_S + slow_offset_s)
+            self._run_slow()
+        if self._failed_calls and self._failed_calls >= len(self._fast):
+            # It is there, but answers nothing: for whoever looks at it, that is lost.
+            raise codes.GpuLost("unresponsive")
+        return self._gpu()
+
+    def _run_fast(self) -> None:
+        timer, budget_s = self._notes.timer, self._notes.fast_budget_s
+        for call in self._fast:
+            began_s = timer()
+            code = call.invoke()
+            took_s = timer() - began_s
+            if code:
+                self._failed(call, code)
+            else:
+                reason = call.store()
+                if reason is not None:
+                    self._notes.drop(self.identity.uuid, reason)
+            if took_s > budget_s or call.history:
+                call.history = remember(call.history, took_s > budget_s)
+                if is_costly(call.history):
+                    self._move(call, Lane.SLOW, took_s)
+
+    def _run_slow(self) -> None:
+        timer, calm_s = self._notes.timer, self._notes.fast_budget_s / 2
+        for call in self._slow:
+            began_s = timer()
+            code = call.invoke()
+            took_s = timer() - began_s
+            if code:
+                self._failed(call, code)
+            else:
+                reason = call.store()
+                if reason is not None:
+                    self._notes.drop(self.identity.uuid, reason)
+            if call.home is Lane.FAST:
+                call.history = remember(call.history, took_s < calm_s)
+                if is_cheap_again(call.history):
+                    self._move(call, Lane.FAST, took_s)
+
+    def _move(self, call: Call, to: Lane, took_s: float) -> None:
+        call.history = 0
+        self._notes.lanes.move(self.identity.uuid, call.name, to)
+        self._rearrange = True
+        log.info(
+            "GPU %d: call %s takes %.1f ms and now runs in the %s lane",
+            self.identity.index,
+            call.name,
+            took_s * 1000,
+            to,
+        )
+
+    def _failed(self, call: Call, code: int) -> None:
+        if code in codes.SESSION_LOST:
+            raise codes.SessionLost(code)
+        if code in codes.GPU_LOST:
+            raise codes.GpuLost(codes.name_of(code))
+        call.clear()
+        if code in codes.SETTLED:
+            self._notes.capabilities.refuse(self.identity.uuid, call.key)
+            self._rearrange = True
+        else:
+            self._failed_calls += 1
+            self._notes.fail(call.name, codes.name_of(code))
+
+    def _gpu(self) -> Gpu:
+        entry = self._notes.roster.entry(self.identity.uuid)
+        usage = self._usage
+        return Gpu(
+            identity=self.identity,
+            up=True,
+            since_wall_s=entry.since_wall_s,
+            readings=GpuReadings._make(self._slots),
+            gpm=None if self._gpm is None else self._gpm.reading,
+            processes=merge(
+                self._lists,
+                {} if usage is None else usage.window.current(round(self._notes.wall() * 1e6)),
+                self._memory_total(),
+                self._notes.start_times,
+                partial(self._notes.drop, self.identity.uuid),
+            ),
+            mig_enabled=None if self._mig_mode is None else self._mig_mode.enabled,
+            mig=() if self._mig is None else self._mig.instances(),
+            xid=self._notes.events.record(self.identity.uuid),
+        )
+
+    def _memory_total(self) -> int | None:
+        total = self._slots[_MEMORY_TOTAL]
+        return None if total is None else int(total)
+
+    # -- MIG
+
+    def _check_mig(self) -> None:
+        mode = mig.read_mode(self._handle)
+        enabled, was_enabled = mode is not None and mode.enabled, self._mig_is_enabled()
+        self._mig_mode = mode
+        if enabled != was_enabled:
+            # A GPU that is split supports other calls than a whole one: everything is asked anew.
+            self._notes.capabilities.forget(self.identity.uuid)
+            self._slots[:] = [None] * len(self._slots)
+            self._slow_due_s = None
+            self._rearrange = True
+        before = () if self._mig is None else self._mig.layout
+        layout = mig.read_layout(self._handle, before) if enabled else ()
+        if self._mig is not None and layout == before and not self._mig.changed:
+            return
+        if self._mig is not None or layout:
+            self._change_layout(layout)
+
+    def _mig_is_enabled(self) -> bool:
+        return self._mig_mode is not None and self._mig_mode.enabled
+
+    def _change_layout(self, layout: tuple[MigInstance, ...]) -> None:
+        if self._mig is not None:
+            self._mig.close()
+        self._mig = mig.MigReadings(self._handle, layout, self.identity.gpm_supported) if layout else None
+        self._rearrange = True
+        profiles = ", ".join(instance.profile for instance in layout) or "none"
+        log.info("GPU %d: MIG instances are now: %s", self.identity.index, profiles)
+
+    # -- the calls
+
+    def _arrange(self) -> None:
+        """Make the calls that this GPU has not refused, and sort them into their lanes."""
+        self._rearrange = False
+        histories = {call.name: call.history for call in (*self._fast, *self._slow)}
+        calls = [*self._gpm_calls(), *self._mig_calls(), *self._process_calls()]
+        calls[:0] = self._table_calls()
+        self._fast, self._slow = [], []
+        for call in calls:
+            call.history = histories.get(call.name, 0)
+            lane = self._notes.lanes.lane(self.identity.uuid, call.name, call.home)
+            (self._fast if lane is Lane.FAST else self._slow).append(call)
+
+    def _allowed(self, key: str) -> bool:
+        return not self._notes.capabilities.refuses(self.identity.uuid, key)
+
+    def _table_calls(self) -> list[Call]:
+        calls = []
+        for row in ROWS:
+            if row.unless_gpm and self._gpm is not None:
+                continue
+            for name, maker in row.getters:
+                key = f"{row.name}:{name}"
+                function = library.function(name)
+                if function is not None and self._allowed(key):
+                    calls.append(Call(row.name, key, row.lane, *maker(function, self._handle, self._slots)))
+                    break
+        return calls
+
+    def _gpm_calls(self) -> list[Call]:
+        allowed = self.identity.gpm_supported and self._allowed("gpm")
+        if allowed and self._gpm is None:
+            self._gpm = GpmSampler(self._handle)
+        elif not allowed and self._gpm is not None:
+            self._gpm.close()
+            self._gpm = None
+        sampler = self._gpm
+        if sampler is None:
+            return []
+        return [Call("gpm", "gpm", Lane.FAST, sampler.invoke, sampler.store, sampler.clear)]
+
+    def _mig_calls(self) -> list[Call]:
+        view = self._mig
+        if view is None:
+            return []
+        calls = []
+        if self._allowed("mig_memory"):
+            memory = (view.invoke_memory, _nothing, view.clear_memory)
+            calls.append(Call("mig_memory", "mig_memory", Lane.FAST, *memory))
+        if self.identity.gpm_supported and self._allowed("mig_gpm"):
+            gpm = (view.invoke_gpm, view.store_gpm, view.clear_gpm)
+            calls.append(Call("mig_gpm", "mig_gpm", Lane.FAST, *gpm))
+        return calls
+
+    def _process_calls(self) -> list[Call]:
+        """The lists, then the utilisation: it is not asked for while the lists are empty."""
+        calls, self._lists = [], []
+        for name, function, bit in LISTS:
+            made = self._process_list(name, function)
+            if made is not None:
+                key, one = made
+                self._lists.append((bit, one))
+                calls.append(Call(name, key, Lane.FAST, one.invoke, one.store, one.clear))
+        usage = self._process_usage()
+        if usage is not None:
+            key = "process_utilization"
+            calls.append(Call(key, key, Lane.FAST, usage.invoke, usage.store, usage.clear))
+        return calls
+
+    def _process_list(self, name: str, function_name: str) -> tuple[str, ProcessList] | None:
+        """The newest version of the list that the driver has: of the whole GPU or, where that takes more
+        rights than we have on a GPU split by MIG, of each instance."""
+        for version, has_instances in _VERSIONS:
+            function = library.function(function_name + version)
+            if function is None:
+                continue
+            key = f"{name}{version}"
+            if self._allowed(key):
+                return key, ProcessList(function, has_instances, lambda: self._whole)
+            if self._mig is not None and self._allowed(f"{key}:instances"):
+                return f"{key}:instances", ProcessList(function, has_instances, self._mig.handles)
+        return None
+
+    def _process_usage(self) -> ProcessUsage | None:
+        function = library.function("nvmlDeviceGetProcessUtilization")
+        if function is None or not self._allowed("process_utilization"):
+            self._usage = None
+        elif self._usage is None:
+            self._usage = ProcessUsage(
+                function,
+                self._handle,
+                self._notes.wall,
+                lambda: any(one.entries for _, one in self._lists),
+                partial(self._notes.drop, self.identity.uuid),
+            )
+        return self._usage
+
+    def close(self) -> None:
+        if self._gpm is not None:
+            self._gpm.close()
+        if self._mig is not None:
+            self._mig.close()

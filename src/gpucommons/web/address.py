@@ -1,0 +1,29 @@
+"""HOST:PORT as text -> a value. Pure: resolves no name and opens nothing."""
+
+from dataclasses import dataclass
+
+
+class AddressError(ValueError):
+    """One line that says what an address looks like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. An empty host means every interface, IPv4 and IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise AddressError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9460 or [::1]:9460")
+    if host.startswith("[") and host.endswith("]"):
+        return Address(host[1:-1], int(port))
+    if ":" in host:
+        raise AddressError(f"{text!r}: an IPv6 address goes in brackets, such as [::1]:9460")
+    return Address(host, int(port))
