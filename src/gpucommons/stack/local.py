@@ -32,6 +32,7 @@ _READY_S = 60.0
 _STOP_S = 40.0
 _KILL_S = 5.0
 _POLL_S = 0.1
+_PACKAGES = Path(__file__).resolve().parents[2]
 _INSTALL = "sudo apt install prometheus prometheus-alertmanager   (macOS: brew install prometheus alertmanager)"
 
 
@@ -56,8 +57,7 @@ class LocalEngine:
                 self._layout.data(name).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_plan(self._layout.run, plan)
             if not foreground:
-                self._spawn()
-                self._wait_ready()
+                self._wait_ready(self._spawn())
         if foreground:
             run_supervisor(self._layout.run)
             return
@@ -154,28 +154,31 @@ class LocalEngine:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> "subprocess.Popen[bytes]":
         log = self._layout.log("supervisor")
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The supervisor is of the very package that starts it, wherever that was imported from.
+        path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
         with open(log, "ab") as output:
-            subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "gpucommons.stack.supervisor", str(self._layout.run)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
                 cwd="/",
+                env={**os.environ, "PYTHONPATH": path},
             )
 
-    def _wait_ready(self) -> None:
+    def _wait_ready(self, supervisor: "subprocess.Popen[bytes]") -> None:
         urls = self._stack.health_urls(with_grafana=False)
         deadline = time.monotonic() + _READY_S
         waiting = list(self.services)
-        while waiting and time.monotonic() < deadline and not self._gave_up(waiting):
+        while waiting and time.monotonic() < deadline and supervisor.poll() is None and not self._gave_up(waiting):
             waiting = [name for name in waiting if not judge(name, http_get(urls[name])).ok]
             time.sleep(_POLL_S)
         if waiting:
-            tail = "\n".join(line for name in waiting for line in last_lines(self._layout.log(name), 5))
+            logs = [*waiting, *([] if supervisor.poll() is None else ["supervisor"])]
+            tail = "\n".join(line for name in logs for line in last_lines(self._layout.log(name), 5))
             self._end(self._running(), self._supervisor())
             raise StackError(f"{', '.join(waiting)} did not become ready; the last lines of the log:\n{tail}")
 
