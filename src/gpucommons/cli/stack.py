@@ -69,10 +69,9 @@ def _told() -> Iterator[None]:
         for line in all_but_last:
             typer.echo(f"gpucommons: {line}", err=True)
         raise CommandError(last) from error
-    except PermissionError as error:
-        raise CommandError(
-            f"{error.strerror}: {error.filename}; run as its owner, or choose another place with --data-dir"
-        ) from error
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise CommandError(f"{what}; run as its owner, or choose another place with --data-dir") from error
 
 
 @app.command()

@@ -39,8 +39,7 @@ class ComposeEngine:
         if not self._running():
             demand_free(self._stack.addresses(with_grafana=True), self._stack.port_owner)
         self._call([*compose, "up", "--detach", "--remove-orphans"])
-        for name, address in self._stack.addresses(with_grafana=True).items():
-            self._stack.say(f"{name}: http://{address}/")
+        self._stack.say_where(with_grafana=True)
         if made is not None:
             user = self._stack.settings.grafana_admin_user
             self._stack.say(f"Grafana's administrator is '{user}' with the password: {made}")
@@ -57,7 +56,7 @@ class ComposeEngine:
         compose = self._compose()
         common.prepare(self._stack, with_grafana=True, run=self._checker())
         self._hand_over()
-        self._call([*compose, "kill", "--signal", "SIGHUP", "prometheus", "alertmanager"])
+        self._call([*compose, "kill", "-s", "SIGHUP", "prometheus", "alertmanager"])
 
     def update(self) -> None:
         compose = self._compose()

@@ -1,4 +1,7 @@
-"""The Docker compose file of the stack as a value. Everything is on the host's network and binds to loopback. Pure."""
+"""The Docker compose file of the stack as a value: all on the host's network, bound to loopback. Pure.
+
+It keeps to what docker-compose 1.29, which distributions still ship, and the newer plugin both know.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,9 +37,9 @@ def compose_file(settings: StackSettings, layout: Layout, host: Host) -> Yaml:
     for name, service in services.items():
         services[name] = {"user": host.user} | _confined() | service
     if not settings.run_agent:
-        return {"name": PROJECT, "services": services}
+        return {"services": services}
     services["agent"] = _confined() | _agent(settings, host.has_gpus)
-    return {"name": PROJECT, "services": services, "volumes": {"gpucommons-state": {}}}
+    return {"services": services, "volumes": {"gpucommons-state": {}}}
 
 
 def _confined() -> Yaml:

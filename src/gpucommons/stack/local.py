@@ -61,8 +61,7 @@ class LocalEngine:
         if foreground:
             run_supervisor(self._layout.run)
             return
-        for name, address in self._stack.addresses(with_grafana=False).items():
-            self._stack.say(f"{name}: http://{address}/")
+        self._stack.say_where(with_grafana=False)
         self._stack.say("Grafana needs the compose engine; its dashboards are in the package as JSON")
 
     def stop(self) -> None:
@@ -173,18 +172,19 @@ class LocalEngine:
         urls = self._stack.health_urls(with_grafana=False)
         deadline = time.monotonic() + _READY_S
         waiting = list(self.services)
-        while waiting and time.monotonic() < deadline and supervisor.poll() is None and not self._gave_up(waiting):
+        while waiting and time.monotonic() < deadline and supervisor.poll() is None and not self._dead(waiting):
             waiting = [name for name in waiting if not judge(name, http_get(urls[name])).ok]
             time.sleep(_POLL_S)
         if waiting:
-            logs = [*waiting, *([] if supervisor.poll() is None else ["supervisor"])]
+            failed = self._dead(waiting) or waiting
+            logs = [*failed, *([] if supervisor.poll() is None else ["supervisor"])]
             tail = "\n".join(line for name in logs for line in last_lines(self._layout.log(name), 5))
             self._end(self._running(), self._supervisor())
-            raise StackError(f"{', '.join(waiting)} did not become ready; the last lines of the log:\n{tail}")
+            raise StackError(f"{', '.join(failed)} did not become ready; the last lines of the log:\n{tail}")
 
-    def _gave_up(self, waiting: list[str]) -> bool:
-        """A program that ends at once on a checked configuration will end again: say so now."""
-        return any(deaths_file(self._layout.run, name).exists() for name in waiting)
+    def _dead(self, names: list[str]) -> list[str]:
+        """A program that ends at once on a checked configuration will end again: no use waiting for it."""
+        return [name for name in names if deaths_file(self._layout.run, name).exists()]
 
     def _end(self, processes: list[ProcessIdentity], supervisor: ProcessIdentity | None = None) -> None:
         everyone = [*([supervisor] if supervisor else []), *processes]

@@ -11,6 +11,7 @@ from gpucommons.config.stack import StackSettings
 from gpucommons.stack.check import Problem, Run, check_directory
 from gpucommons.stack.compose_file import Host
 from gpucommons.stack.errors import StackError
+from gpucommons.stack.health import get, judge
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.ports import PortOwner
 from gpucommons.stack.render import read_secret, rendered, write
@@ -41,6 +42,13 @@ class Stack:
         paths = {"prometheus": "/-/ready", "alertmanager": "/-/ready", "grafana": "/api/health"}
         urls = {name: f"http://{address}{paths[name]}" for name, address in self.addresses(with_grafana).items()}
         return {"agent": f"http://{self.settings.agent}/readyz", **urls}
+
+    def say_where(self, with_grafana: bool) -> None:
+        for name, address in self.addresses(with_grafana).items():
+            self.say(f"{name}: http://{address}/")
+        agent = judge("agent", get(self.health_urls(with_grafana)["agent"]))
+        if not agent.ok:
+            self.say(f"the agent on {self.settings.agent} {agent.detail}; start it with: gpucommons up")
 
     def files(self, with_grafana: bool) -> dict[str, str]:
         webhook_url = read_secret(self.settings.webhook_url_file, "webhook_url_file")

@@ -35,7 +35,7 @@ class Service:
 
 def restart_delay_s(failures: int) -> float:
     """1 s after the first death, doubling to a minute."""
-    return min(2.0 ** max(failures - 1, 0), 60.0)
+    return min(2.0 ** min(max(failures - 1, 0), 6), 60.0)
 
 
 def failures_after(failures: int, ran_s: float) -> int:
