@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,15 @@ class RunningAgent:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def wait_for_the_first_sample(self) -> None:
+        """The listeners stand before the first sample is taken; until then /metrics answers 503."""
+        if self.url.startswith("https"):
+            return
+        deadline = time.monotonic() + 30
+        while self.get("/metrics")[0] == 503:
+            assert time.monotonic() < deadline, "no sample was taken"
+            time.sleep(0.02)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end and wait; its exit status. Hanging is a failure of the test, not of the machine."""
         self.process.send_signal(number)
@@ -77,6 +87,7 @@ def running_agent(*arguments: str, environment: Mapping[str, str] | None = None)
     try:
         assert agent.ready.wait(30), "the agent did not start"
         assert agent.url, "\n".join(agent.lines)
+        agent.wait_for_the_first_sample()
         yield agent
     finally:
         if process.poll() is None:

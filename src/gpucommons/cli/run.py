@@ -7,13 +7,14 @@ from typing import NoReturn
 import typer
 
 from gpucommons.cli.errors import CommandError
+from gpucommons.config.option import ConfigError
 
 
 def run(command: typer.Typer, name: str, arguments: Sequence[str]) -> NoReturn:
     """Run and exit. Reading stops being fun when a pipe closes, so that is no error."""
     try:
         status = command(args=list(arguments), prog_name=name, standalone_mode=False)
-    except CommandError as error:
+    except (CommandError, ConfigError) as error:
         status = _fail(name, str(error))
     except typer.Exit as stop:
         status = stop.exit_code

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.agent import Agent
+from gpucommons.agent.agent import Agent
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
 from gpucommons.cli.scenarios import scenario_named
@@ -50,7 +50,7 @@ def sample(
     settings = load_settings(config, {"path.procfs": ("--path.procfs", procfs)}).settings
     # However seldom the agent samples by its settings, this command must see two readings now.
     agent = Agent(replace(settings, sampling=SamplingSettings()), scenario_named(simulate))
-    snapshot = asyncio.run(_two_ticks(agent))
+    snapshot = asyncio.run(two_ticks(agent))
     if format is SampleFormat.JSON:
         text = json.dumps(as_json(snapshot), indent=2, ensure_ascii=False) + "\n"
     else:
@@ -59,7 +59,7 @@ def sample(
     sys.stdout.write(text)
 
 
-async def _two_ticks(agent: Agent) -> Snapshot:
+async def two_ticks(agent: Agent) -> Snapshot:
     try:
         await agent.sampler.tick(_SETTLE_S)
         await asyncio.sleep(_BETWEEN_S)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gpucommons.agent import Agent
+from gpucommons.agent.agent import Agent
 from gpucommons.cli import logs
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings

@@ -43,6 +43,31 @@ class ProcessesSettings:
 @dataclass(frozen=True, slots=True)
 class PathSettings:
     procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
+    docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
+    podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
+    kubelet_socket: str = option(
+        "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet's PodResources service"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersSettings:
+    """Who owns a process: the first rule that answers."""
+
+    order: str = option("site,pod,label,job,unit,user", "rules in the order in which they are tried, as a comma list")
+    labels: str = option(
+        "gpucommons.owner,ds01.user,aime.mlc.USER", "container labels that may name an owner, a comma list"
+    )
+    rules_file: str = option("", "TOML file with the site's own rules (regular expressions)")
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuSettings:
+    allocation_file: str = option(
+        "",
+        "file that says into how many virtual GPUs each GPU is split; "
+        "unset: gpu_allocation.txt of the working directory, if it is there",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +83,7 @@ class Settings:
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     processes: ProcessesSettings = field(default_factory=ProcessesSettings)
     path: PathSettings = field(default_factory=PathSettings)
+    owners: OwnersSettings = field(default_factory=OwnersSettings)
+    vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     log: LogSettings = field(default_factory=LogSettings)
     stack: StackSettings = field(default_factory=StackSettings)

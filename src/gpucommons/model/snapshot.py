@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
+from gpucommons.model.allocation_ratio import AllocationRatioReading
+from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.ownership import Attribution
+from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
 from gpucommons.model.source_state import SourceState
 
@@ -19,6 +23,12 @@ class Readings:
     pressure: PressureReading | None = None
     processes: ProcessTable | None = None
     gpus: GpuReading | None = None
+    docker: ContainerReading | None = None
+    podman: ContainerReading | None = None
+    pods: PodReading | None = None
+    pod_devices: PodDevicesReading | None = None
+    allocation_ratio: AllocationRatioReading | None = None
+    attribution: Attribution | None = None
     agent: AgentReading | None = None
 
 

@@ -147,5 +147,5 @@ def _log_change(before: SourceState, after: SourceState) -> None:
         log.info("source %s: answers again", after.name)
     elif after.absent and not before.absent:
         log.info("source %s: %s; %s", after.name, after.detail, after.remedy)
-    elif not after.up and not after.absent and (before.up or before.absent or not before.failures):
+    elif after.failures != before.failures and (before.up or before.absent or not before.failures):
         log.warning("source %s: %s; its readings are left out until it answers", after.name, after.detail)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gpucommons.model.source_state import SourceState
 from gpucommons.sampling.beat import next_beat, on_beat
-from gpucommons.sources.source import Source, SourceAbsent, SourceError
+from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
 
 # What is absent now is looked for again, ever less often: a driver may be installed while we run.
 _ABSENT_RETRY_FIRST_S = 5.0
@@ -62,6 +62,9 @@ class SourceTracker:
         self._timed_out = False
         if isinstance(outcome, SourceAbsent):
             self._absent(outcome, duration_s, now_s)
+        elif isinstance(outcome, SourceStarting):
+            self.value = None
+            self.state = replace(self.state, up=False, absent=False, duration_s=duration_s, detail=str(outcome))
         elif isinstance(outcome, SourceError):
             self._fail(outcome.reason, str(outcome), duration_s)
         elif isinstance(outcome, BaseException):

@@ -36,6 +36,13 @@ class SourceError(Exception):
         self.reason = reason
 
 
+class SourceStarting(SourceError):
+    """Nothing to read yet: a background task has been started and has not answered. Not a failure."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("starting", detail)
+
+
 class SourceAbsent(Exception):
     """What this source reads is not on this node. `remedy` tells the admin how to get it."""
 

@@ -22,6 +22,8 @@ def parse_address(text: str) -> Address:
     host, colon, port = text.strip().rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise AddressError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9460 or [::1]:9460")
+    if any(character.isspace() or not character.isprintable() for character in host):
+        raise AddressError(f"{text!r} is no host name")
     if host.startswith("[") and host.endswith("]"):
         return Address(host[1:-1], int(port))
     if ":" in host:

@@ -18,6 +18,8 @@ from gpucommons.web.threads import in_daemon_thread
 from gpucommons.web.tls import Tls
 
 _BACKLOG = 512
+# Left to itself the kernel would buffer megabytes for each peer that does not read.
+_SEND_BUFFER_BYTES = 256 * 1024
 _ACCEPTS_PER_WAKE = 64
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_WHEN_OUT_S = 1.0
@@ -94,6 +96,8 @@ def _listen(family: int, sockaddr: SocketAddress) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sockaddr[0] != "::"))
         listening.bind(sockaddr)
@@ -137,6 +141,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._resume: asyncio.TimerHandle | None = None
+        self._exhausted = False
         self._loop.add_reader(self._socket, self._accept_some)
 
     def close(self) -> None:
@@ -159,12 +164,15 @@ class Listener:
                     raise
                 self._pause(error)
                 return
+            self._exhausted = False
             self._open(accepted)
 
     def _pause(self, error: OSError) -> None:
         """The waiting peer stays in the kernel's queue; without a pause the loop would spin on it."""
         self._connections.refused["descriptors"] += 1
-        log.warning("cannot accept connections for a moment: %s; raise the limit of open files", error.strerror)
+        if not self._exhausted:
+            log.warning("cannot accept connections for now: %s; raise the limit of open files", error.strerror)
+        self._exhausted = True
         self._loop.remove_reader(self._socket)
         self._resume = self._loop.call_later(_PAUSE_WHEN_OUT_S, self._loop.add_reader, self._socket, self._accept_some)
 

@@ -39,7 +39,10 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
 
 
 class WebConfigError(ValueError):
-    """One line that names the file, the key and what is wrong."""
+    """One line that names the file, the key and what is wrong, whatever the file holds."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(" ".join(line.split()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,18 +69,22 @@ def header() -> str:
     return "\n".join(lines) + "\n"
 
 
-def build(into: Path, without: Iterable[str] = ()) -> Path:
-    """Build into a directory, with the named symbols hidden as an older driver lacks them."""
+def build(into: Path, without: Iterable[str] = (), nvml_version: str = "") -> Path:
+    """Build into a directory, with the named symbols hidden as an older driver lacks them.
+
+    Replaces a library that is there as a package manager does: the old file lives on where it is mapped.
+    """
     into.mkdir(parents=True, exist_ok=True)
     (into / "recording.h").write_text(header())
     hidden = " ".join(f"{name};" for name in without)
     (into / "symbols.map").write_text(f"{{ global: *; {f'local: {hidden}' if hidden else ''} }};\n")
-    library = into / SONAME
+    library, made = into / SONAME, into / "made.so"
+    defines = [f'-DNVML_VERSION="{nvml_version}"'] if nvml_version else []
     subprocess.run(
-        ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{into}"]
-        + [f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={into / 'symbols.map'}", "-o", str(library)]
+        ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{into}", *defines]
+        + [f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={into / 'symbols.map'}", "-o", str(made)]
         + [str(HERE / part) for part in ("control.c", "devices.c", "instances.c")]
         + ["-lpthread"],
         check=True,
     )
-    return library
+    return made.rename(library)

@@ -117,6 +117,7 @@ static void read_line(struct control *c, const char *line)
     else if (sscanf(line, "absent %d", &gpu) == 1) c->absent[gpu & 15] = 1;
     else if (!strncmp(line, "recording busy", 14)) c->busy = 1;
     else if (!strncmp(line, "replay_cost", 11)) c->replay_cost = 1;
+    else if (!strncmp(line, "held", 4)) c->held = 1; /* somebody else has the GPU open */
     else if (!strncmp(line, "unprivileged", 12)) c->unprivileged = 1;
     else if (sscanf(line, "driver %63s", c->driver) == 1) return;
     else if (sscanf(line, "fail %63s %lld%n", word, &n, &used) == 2) add_rule(c, RULE_FAIL, word, n, optional_gpu(line + used));
@@ -166,7 +167,7 @@ static void read_control(void)
 /* A MIG mode that waits for the GPU to be free becomes the mode now. */
 void fake_released(void)
 {
-    for (int g = 0; g < MAX_GPUS; g++)
+    for (int g = 0; g < MAX_GPUS && !control.held; g++)
         if (control.mig_pending[g] != control.mig_mode[g])
             activated[g] = 1;
 }
@@ -229,7 +230,9 @@ static int slot_of(const char *call)
 static int matches(const char *wanted, const char *call, const char *flavour)
 {
     size_t n = strlen(call);
-    if (!strcmp(wanted, "*") || !strcmp(wanted, call))
+    if (!strcmp(wanted, "*"))
+        return strcmp(call, "nvmlInit") && strcmp(call, "nvmlShutdown") && !strstr(call, "Free");
+    if (!strcmp(wanted, call))
         return 1;
     return flavour && !strncmp(wanted, call, n) && wanted[n] == '.' && !strcmp(wanted + n + 1, flavour);
 }

@@ -63,6 +63,9 @@ int nvmlSystemGetDriverVersion(char *out, unsigned length)
 int nvmlSystemGetNVMLVersion(char *out, unsigned length)
 {
     ENTER("nvmlSystemGetNVMLVersion", NULL, 0, NULL);
+#ifdef NVML_VERSION
+    return text(out, length, NVML_VERSION);
+#endif
     return text(out, length, r->text);
 }
 

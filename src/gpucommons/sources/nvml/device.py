@@ -1,6 +1,7 @@
 """One GPU in one session: its calls, made ready and sorted into lanes, and the pass over them."""
 
 import logging
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance
@@ -45,6 +46,7 @@ class Device:
         self._gpm: GpmSampler | None = None
         self._usage: ProcessUsage | None = None
         self._lists: list[tuple[int, ProcessList]] = []
+        self._known_lists: dict[str, ProcessList] = {}
         self._fast: list[Call] = []
         self._slow: list[Call] = []
         self._rearrange = True
@@ -267,11 +269,21 @@ class Device:
             if function is None:
                 continue
             key = f"{name}{version}"
-            if self._allowed(key):
-                return key, ProcessList(function, has_instances, lambda: self._whole)
-            if self._mig is not None and self._allowed(f"{key}:instances"):
-                return f"{key}:instances", ProcessList(function, has_instances, self._mig.handles)
+            targets: Callable[[], Iterable[Instance]] = self._whole_gpu
+            if not self._allowed(key):
+                key, targets = f"{key}:instances", self._each_instance
+                if self._mig is None or not self._allowed(key):
+                    continue
+            if key not in self._known_lists:
+                self._known_lists[key] = ProcessList(function, has_instances, targets)
+            return key, self._known_lists[key]
         return None
+
+    def _whole_gpu(self) -> Iterable[Instance]:
+        return self._whole
+
+    def _each_instance(self) -> Iterable[Instance]:
+        return () if self._mig is None else self._mig.handles()
 
     def _process_usage(self) -> ProcessUsage | None:
         function = library.function("nvmlDeviceGetProcessUtilization")
@@ -282,7 +294,7 @@ class Device:
                 function,
                 self._handle,
                 self._notes.wall,
-                lambda: any(one.entries for _, one in self._lists),
+                lambda: any(one.entries is None or one.entries for _, one in self._lists),
                 partial(self._notes.drop, self.identity.uuid),
             )
         return self._usage

@@ -111,7 +111,7 @@ class ProcessList:
 
 
 class ProcessUsage:
-    """Utilisation by process. Not asked for while the GPU has no process: the call is among the dearest."""
+    """Utilisation by process. Not asked for while the GPU surely has none: the call is among the dearest."""
 
     def __init__(
         self,

@@ -1,12 +1,14 @@
-"""The agent put together: sources, sampler, exposition, listeners, all from settings. Decides nothing."""
+"""One node's agent: sampler, exposition and listeners around the parts that the node has."""
 
 import asyncio
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from gpucommons import __version__
+from gpucommons.agent.machine import machine_parts
+from gpucommons.agent.parts import Parts
+from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
 from gpucommons.dialects.all import DIALECTS
 from gpucommons.exposition.exposition import Exposition
@@ -15,34 +17,8 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
-from gpucommons.sources.cpu import CpuSource
-from gpucommons.sources.memory import MemorySource
-from gpucommons.sources.nvml.source import NvmlSource
-from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
-from gpucommons.sources.pressure import PressureSource
-from gpucommons.sources.processes import ProcessSource
-from gpucommons.sources.source import Source
 from gpucommons.web.limits import Limits
 from gpucommons.web.server import WebServer
-
-
-def machine_sources(settings: Settings) -> list[Source]:
-    """Everything that can be read of this machine, whether it is there or not."""
-    interval_s, processes_s = settings.sampling.interval_s, settings.sampling.processes_interval_s
-    procfs, busiest = Path(settings.path.procfs), settings.processes.busiest
-    if sys.platform == "linux":
-        return [
-            CpuSource(procfs, interval_s),
-            MemorySource(procfs, interval_s),
-            PressureSource(procfs, interval_s),
-            ProcessSource(procfs, processes_s, busiest),
-            NvmlSource(procfs, interval_s),
-        ]
-    return [
-        PortableCpuSource(interval_s),
-        PortableMemorySource(interval_s),
-        PortableProcessSource(processes_s, busiest),
-    ]
 
 
 class Agent:
@@ -51,13 +27,14 @@ class Agent:
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
-        sources = machine_sources(settings) if scenario is None else scenario.sources(interval_s)
+        parts = machine_parts(settings) if scenario is None else Parts(scenario.sources(interval_s))
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
-            [*sources, own],
+            [*parts.sources, own],
             interval_s=interval_s,
             hostname=socket.gethostname(),
             scenario=self.scenario,
+            derive=parts.derive,
         )
         self.exposition = Exposition(self.sampler.latest, DIALECTS)
         self.web = WebServer(
@@ -67,7 +44,8 @@ class Agent:
             limits=Limits(connections=settings.web.max_connections),
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
         )
-        self._sampling: asyncio.Task[None] | None = None
+        self._background = parts.background
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def bind(self) -> None:
         """Open the listeners first: a port in use is known before anything else is done."""
@@ -75,15 +53,17 @@ class Agent:
 
     async def begin(self) -> Snapshot:
         """Take the first sample, and go on from there."""
+        self._tasks = [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
         snapshot = await self.sampler.tick()
-        self._sampling = asyncio.create_task(self.sampler.run(), name="sampling")
+        self._tasks.append(asyncio.create_task(self.sampler.run(), name="sampling"))
         return snapshot
 
     async def stop(self) -> None:
         await self.web.stop()
-        if self._sampling is not None:
-            self._sampling.cancel()
-            await asyncio.wait([self._sampling])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def _complete(self, own: AgentReading) -> AgentReading:
         stats = self.web.stats()
