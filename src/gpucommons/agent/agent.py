@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.machine import machine_parts
-from gpucommons.agent.parts import Parts
+from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
 from gpucommons.dialects.all import DIALECTS
@@ -27,7 +27,7 @@ class Agent:
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
-        parts = machine_parts(settings) if scenario is None else Parts(scenario.sources(interval_s))
+        parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
             [*parts.sources, own],
@@ -53,10 +53,13 @@ class Agent:
 
     async def begin(self) -> Snapshot:
         """Take the first sample, and go on from there."""
-        self._tasks = [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
+        self._tasks = self.start_background()
         snapshot = await self.sampler.tick()
         self._tasks.append(asyncio.create_task(self.sampler.run(), name="sampling"))
         return snapshot
+
+    def start_background(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
 
     async def stop(self) -> None:
         await self.web.stop()

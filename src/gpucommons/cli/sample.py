@@ -1,27 +1,18 @@
 """`gpucommons sample`: take one sample, print it, exit."""
 
-import asyncio
 import dataclasses
 import json
 import math
 import sys
-from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from gpucommons.agent.agent import Agent
 from gpucommons.cli.errors import CommandError
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
-from gpucommons.config.settings import SamplingSettings
+from gpucommons.cli.look import look
+from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.dialects.all import DIALECTS
-from gpucommons.model.snapshot import Snapshot
-
-# Rates take two readings; the second comes this long after the first. A source that is slower is left out.
-_BETWEEN_S = 1.0
-_SETTLE_S = 0.8
 
 
 class SampleFormat(StrEnum):
@@ -47,25 +38,13 @@ def sample(
     """Take one sample of this node, print it, and exit within 3 seconds."""
     if dialect is not None and dialect not in {d.name for d in DIALECTS}:
         raise CommandError(f"no dialect '{dialect}'; there are {', '.join(d.name for d in DIALECTS)}")
-    settings = load_settings(config, {"path.procfs": ("--path.procfs", procfs)}).settings
-    # However seldom the agent samples by its settings, this command must see two readings now.
-    agent = Agent(replace(settings, sampling=SamplingSettings()), scenario_named(simulate))
-    snapshot = asyncio.run(two_ticks(agent))
+    agent, snapshot = look(config, simulate, procfs)
     if format is SampleFormat.JSON:
         text = json.dumps(as_json(snapshot), indent=2, ensure_ascii=False) + "\n"
     else:
         body, _ = agent.exposition.metrics(dialect, openmetrics=format is SampleFormat.OPENMETRICS, gzip=False)
         text = body.decode()
     sys.stdout.write(text)
-
-
-async def two_ticks(agent: Agent) -> Snapshot:
-    try:
-        await agent.sampler.tick(_SETTLE_S)
-        await asyncio.sleep(_BETWEEN_S)
-        return await agent.sampler.tick(_SETTLE_S)
-    finally:
-        agent.sampler.close()
 
 
 def as_json(value: object) -> object:

@@ -1,20 +1,15 @@
 """`gpucommons who`: take one sample and say whose each part of each GPU is, or why one process is whose."""
 
-import asyncio
 import json
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from gpucommons.agent import Agent
 from gpucommons.cli.errors import CommandError
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
-from gpucommons.cli.sample import two_ticks
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.look import look
+from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.who_view import Wanted, as_rows, explain, render
-from gpucommons.config.settings import SamplingSettings
 from gpucommons.model.snapshot import Snapshot
 
 
@@ -34,9 +29,7 @@ def who(
     procfs: Procfs = None,
 ) -> None:
     """Say who uses each GPU now: memory, SM time and power, and what nobody can be named for."""
-    settings = load_settings(config, {"path.procfs": ("--path.procfs", procfs)}).settings
-    agent = Agent(replace(settings, sampling=SamplingSettings()), scenario_named(simulate))
-    snapshot = asyncio.run(two_ticks(agent))
+    _, snapshot = look(config, simulate, procfs)
     if pid is not None:
         sys.stdout.write(_explained(snapshot, pid))
         return

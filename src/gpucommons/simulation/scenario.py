@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.sources.source import Source
 
 DAY_S = 600.0
@@ -39,9 +40,12 @@ class SimulatedSource:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
+    """`world` is where its processes and users are looked up; without one, nobody is looked up."""
+
     name: str
     summary: str
     sources: Callable[[float], list[Source]]
+    world: ProcessWorld | None = None
 
 
 def daylight(elapsed_s: float) -> float:
