@@ -60,7 +60,7 @@ def _read_only(path: str) -> str:
 
 def _prometheus(settings: StackSettings, layout: Layout) -> Yaml:
     data = layout.data("prometheus")
-    seen = {str(layout.config), settings.targets_dir or str(layout.targets), str(layout.secrets)}
+    seen = {str(layout.config), settings.targets_dir or str(layout.targets)}
     if settings.rules_dir:
         seen.add(settings.rules_dir)
     if settings.remote_write_token_file:
@@ -124,6 +124,8 @@ def _agent(settings: StackSettings, has_gpus: bool) -> Yaml:
     """The agent sees the host's processes and GPUs; of the host it can change nothing."""
     service: Yaml = {
         "image": AGENT_IMAGE,
+        # Docker's socket is for root. Root without a single capability.
+        "user": "0:0",
         "command": ["up", "--listen", settings.agent, "--path.procfs", "/host/proc"],
         "pid": "host",
         "volumes": [

@@ -64,16 +64,15 @@ def settings_rules(settings: StackSettings) -> Yaml:
     return {"groups": [{"name": "gpucommons-settings", "rules": [record]}]}
 
 
-def cluster_config(settings: StackSettings, rules: str, alertmanager: str) -> Yaml:
+def cluster_config(settings: StackSettings, rules: str) -> Yaml:
     """For a Prometheus inside a cluster: the agents are found through the Kubernetes API."""
+    interval = duration(settings.scrape_interval_s)
     return {
-        "global": {"scrape_interval": duration(settings.scrape_interval_s)},
+        "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": [rules],
-        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
         "scrape_configs": [
             *(_job(settings, dialect.name) | _found_in_cluster() for dialect in DIALECTS),
             {"job_name": "prometheus", "static_configs": [{"targets": ["127.0.0.1:9090"]}]},
-            {"job_name": "alertmanager", "static_configs": [{"targets": [alertmanager]}]},
         ],
     }
 

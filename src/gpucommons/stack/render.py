@@ -20,10 +20,17 @@ _HEADER = "# Written by `gpucommons stack`; a change here is lost. Settings: [st
 
 
 class _Plain(yaml.SafeDumper):
-    """No anchors: a person reads these files."""
+    """No anchors, and text of several lines as such: a person reads these files."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _text)
 
 
 def to_yaml(value: Mapping[str, Any]) -> str:
