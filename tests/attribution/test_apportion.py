@@ -107,15 +107,15 @@ class TestSmTime:
 
 class TestPower:
     def test_idle_draw_is_shared_and_the_rest_goes_by_sm_time(self) -> None:
-        device = Device(sm_millionths=800_000, power_milliwatts=500_000, idle_milliwatts=100_000)
-        power = apportion(device, [Resident(1, 600_000), Resident(9, 200_000)]).power
+        device = Device(sm_millionths=800_000, power_milliwatts=500_000)
+        power = apportion(device, [Resident(1, 600_000), Resident(9, 200_000)], 100_000).power
         assert amounts(power) == [50_000 + 300_000, 50_000 + 100_000]
         assert bases(power) == {APPORTIONED}
         assert power.rest == {}
 
     def test_what_nobody_was_seen_using_is_nobodys_draw(self) -> None:
-        device = Device(sm_millionths=800_000, power_milliwatts=500_000, idle_milliwatts=100_000)
-        power = apportion(device, [Resident(1, 600_000)]).power
+        device = Device(sm_millionths=800_000, power_milliwatts=500_000)
+        power = apportion(device, [Resident(1, 600_000)], 100_000).power
         assert amounts(power) == [100_000 + 300_000]
         assert power.rest == {Reason.NO_UTILIZATION_SAMPLE: 100_000}
 
@@ -132,8 +132,8 @@ class TestPower:
         assert amounts(power) == [60, 30]
 
     def test_an_idle_draw_above_the_draw_is_the_draw(self) -> None:
-        device = Device(sm_millionths=10, power_milliwatts=50, idle_milliwatts=100)
-        assert amounts(apportion(device, [Resident(1, 10), Resident(1, 0)]).power) == [25, 25]
+        device = Device(sm_millionths=10, power_milliwatts=50)
+        assert amounts(apportion(device, [Resident(1, 10), Resident(1, 0)], 100).power) == [25, 25]
 
     def test_no_power_reading(self) -> None:
         assert apportion(Device(), [Resident(1, 1)]).power == Division(None, [None])
@@ -145,13 +145,13 @@ def maybe(most: int) -> st.SearchStrategy[int | None]:
 
 
 RESIDENTS = st.lists(st.builds(Resident, maybe(80 * GIB), maybe(WHOLE_SM), st.none() | st.integers(0, 3)), max_size=12)
+IDLE = st.none() | st.integers(0, 1_000_000)
 DEVICES = st.builds(
     Device,
     memory_used_bytes=st.none() | st.integers(0, 80 * GIB),
     memory_total_bytes=st.none() | st.integers(0, 80 * GIB),
     sm_millionths=st.none() | st.integers(0, WHOLE_SM),
     power_milliwatts=st.none() | st.integers(0, 1_000_000),
-    idle_milliwatts=st.none() | st.integers(0, 1_000_000),
     instances=st.none() | st.dictionaries(st.integers(0, 3), st.integers(0, WHOLE_SM), max_size=4),
     unlisted=st.sampled_from([Reason.DRIVER_RESERVED, Reason.NOT_VISIBLE, Reason.NO_PROCESS_LIST]),
 )
@@ -161,9 +161,9 @@ def divisions(result: Apportionment) -> Iterable[Division]:
     return (result.memory, result.sm, result.power)
 
 
-@given(DEVICES, RESIDENTS)
-def test_nothing_is_lost_or_made(device: Device, residents: list[Resident]) -> None:
-    result = apportion(device, residents)
+@given(DEVICES, RESIDENTS, IDLE)
+def test_nothing_is_lost_or_made(device: Device, residents: list[Resident], idle: int | None) -> None:
+    result = apportion(device, residents, idle)
     for division in divisions(result):
         assert len(division.parts) == len(residents)
         assert all(part.amount >= 0 for part in division.parts if part)
@@ -178,16 +178,18 @@ def test_nothing_is_lost_or_made(device: Device, residents: list[Resident]) -> N
         assert result.sm.total == device.sm_millionths
 
 
-@given(DEVICES, RESIDENTS)
-def test_rounding_is_only_rounding(device: Device, residents: list[Resident]) -> None:
+@given(DEVICES, RESIDENTS, IDLE)
+def test_rounding_is_only_rounding(device: Device, residents: list[Resident], idle: int | None) -> None:
     pools = 1 + len(device.instances or ())
-    for division in divisions(apportion(device, residents)):
+    for division in divisions(apportion(device, residents, idle)):
         assert division.rest.get(Reason.ROUNDING, 0) <= pools + 2 * (len(residents) + len(Reason))
 
 
-@given(DEVICES, RESIDENTS)
-def test_what_is_called_measured_is_what_the_driver_told(device: Device, residents: list[Resident]) -> None:
-    result = apportion(device, residents)
+@given(DEVICES, RESIDENTS, IDLE)
+def test_what_is_called_measured_is_what_the_driver_told(
+    device: Device, residents: list[Resident], idle: int | None
+) -> None:
+    result = apportion(device, residents, idle)
     for resident, memory, sm in zip(residents, result.memory.parts, result.sm.parts, strict=True):
         if memory and memory.basis is MEASURED:
             assert memory.amount == resident.memory_bytes
@@ -195,11 +197,13 @@ def test_what_is_called_measured_is_what_the_driver_told(device: Device, residen
             assert sm.amount == resident.sm_millionths
 
 
-@given(DEVICES, RESIDENTS, st.data())
-def test_the_order_of_the_list_does_not_matter(device: Device, residents: list[Resident], data: st.DataObject) -> None:
+@given(DEVICES, RESIDENTS, IDLE, st.data())
+def test_the_order_does_not_matter(
+    device: Device, residents: list[Resident], idle: int | None, data: st.DataObject
+) -> None:
     shuffled = data.draw(st.permutations(range(len(residents))))
-    first = apportion(device, residents)
-    second = apportion(device, [residents[i] for i in shuffled])
+    first = apportion(device, residents, idle)
+    second = apportion(device, [residents[i] for i in shuffled], idle)
     for one, other in zip(divisions(first), divisions(second), strict=True):
         assert [one.parts[i] for i in shuffled] == other.parts
         assert one.rest == other.rest

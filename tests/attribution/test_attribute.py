@@ -298,8 +298,8 @@ def test_every_part_has_an_owner_or_a_reason(
 def test_the_self_check_sees_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that cannot fail proves nothing: lose one part, and it must say by how much."""
 
-    def losing(device: Device, residents: Sequence[Resident]) -> Apportionment:
-        split = apportion(device, residents)
+    def losing(device: Device, residents: Sequence[Resident], idle_milliwatts: int | None) -> Apportionment:
+        split = apportion(device, residents, idle_milliwatts)
         return split._replace(memory=replace(split.memory, total=(split.memory.total or 0) + 5))
 
     monkeypatch.setattr("gpucommons.attribution.attribute.apportion", losing)

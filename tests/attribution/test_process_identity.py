@@ -58,7 +58,7 @@ def key_of(found: ProcessIdentity | Reason) -> ProcessKey:
 
 def test_what_is_found(tmp_path: Path) -> None:
     add_process(tmp_path, 7, name="train", uid=1001, cgroup=f"0::/docker-{C}.scope\n", inner_pids=(1,))
-    found = ProcessIdentities(ProcessDetailsReader(tmp_path), HOST).see([seen(7)], NOW).find(seen(7))
+    found = ProcessIdentities(ProcessDetailsReader(tmp_path), HOST).see([seen(7)], NOW).find(*seen(7))
     assert isinstance(found, ProcessIdentity)
     assert (found.key, found.name, found.uid) == (ProcessKey(7, 100), "train", 1001)
     assert found.namespaced_pids == (7, 1)
@@ -85,7 +85,7 @@ def test_a_reused_pid_is_another_process() -> None:
     identities = ProcessIdentities(machine, HOST)
     identities.see([seen(7, 100)], NOW)
     machine.starts[7] = 200
-    assert key_of(identities.see([seen(7, 200)], NOW).find(seen(7, 200))) == ProcessKey(7, 200)
+    assert key_of(identities.see([seen(7, 200)], NOW).find(*seen(7, 200))) == ProcessKey(7, 200)
 
 
 def test_a_key_that_is_out_of_date_is_corrected() -> None:
@@ -94,59 +94,59 @@ def test_a_key_that_is_out_of_date_is_corrected() -> None:
     identities = ProcessIdentities(machine, HOST)
     identities.see([seen(7, 100)], NOW)
     machine.starts[7] = 200
-    assert key_of(identities.see([seen(7, 100)], NOW).find(seen(7, 100))) == ProcessKey(7, 200)
+    assert key_of(identities.see([seen(7, 100)], NOW).find(*seen(7, 100))) == ProcessKey(7, 200)
 
 
 def test_who_started_after_the_reading_began_was_not_listed_by_it() -> None:
     machine = Machine({7: 200, 8: 199})
     identities = ProcessIdentities(machine, HOST)
     table = identities.see([seen(7, 100), seen(8, 199)], begun_ticks=200)
-    assert table.find(seen(7, 100)) is Reason.PROCESS_GONE
-    assert key_of(table.find(seen(8, 199))) == ProcessKey(8, 199)
-    assert key_of(identities.see([seen(7, 200)], 300).find(seen(7, 200))) == ProcessKey(7, 200)
+    assert table.find(*seen(7, 100)) is Reason.PROCESS_GONE
+    assert key_of(table.find(*seen(8, 199))) == ProcessKey(8, 199)
+    assert key_of(identities.see([seen(7, 200)], 300).find(*seen(7, 200))) == ProcessKey(7, 200)
 
 
 def test_the_departed_stay_for_one_pass_and_then_leave() -> None:
     machine = Machine({7: 100})
     identities = ProcessIdentities(machine, HOST)
     identities.see([seen(7)], NOW)
-    assert key_of(identities.see([], NOW).find(seen(7))) == ProcessKey(7, 100)
+    assert key_of(identities.see([], NOW).find(*seen(7))) == ProcessKey(7, 100)
     assert machine.kept == set()
-    assert identities.see([], NOW).find(seen(7)) is Reason.PROCESS_GONE
+    assert identities.see([], NOW).find(*seen(7)) is Reason.PROCESS_GONE
     assert not identities.table.by_key
 
 
 def test_a_process_without_a_start_time_is_found_by_its_pid() -> None:
     table = ProcessIdentities(Machine({7: 100}), HOST).see([seen(7, None), seen(8, None)], NOW)
-    assert key_of(table.find(seen(7, None))) == ProcessKey(7, 100)
-    assert table.find(seen(8, None)) is Reason.PROCESS_GONE
+    assert key_of(table.find(*seen(7, None))) == ProcessKey(7, 100)
+    assert table.find(*seen(8, None)) is Reason.PROCESS_GONE
 
 
 def test_a_failure_is_looked_at_again() -> None:
     machine = Machine({}, refused={7})
     identities = ProcessIdentities(machine, HOST)
-    assert identities.see([seen(7)], NOW).find(seen(7)) is Reason.PROCESS_UNREADABLE
+    assert identities.see([seen(7)], NOW).find(*seen(7)) is Reason.PROCESS_UNREADABLE
     machine.refused.clear()
     machine.starts[7] = 100
-    assert key_of(identities.see([seen(7)], NOW).find(seen(7))) == ProcessKey(7, 100)
+    assert key_of(identities.see([seen(7)], NOW).find(*seen(7))) == ProcessKey(7, 100)
 
 
 def test_in_a_pid_namespace_a_pid_counts_only_if_it_holds_a_gpu() -> None:
     """The host's 7 may be a stranger here; only a holder of the device file can be whom the driver means."""
     machine = Machine({7: 100, 8: 100}, gpu_holders={8})
     table = ProcessIdentities(machine, CONFINED).see([seen(7), seen(8), seen(9, None)], NOW)
-    assert table.find(seen(7)) is Reason.PID_NAMESPACE
-    assert key_of(table.find(seen(8))) == ProcessKey(8, 100)
-    assert table.find(seen(9, None)) is Reason.PID_NAMESPACE
+    assert table.find(*seen(7)) is Reason.PID_NAMESPACE
+    assert key_of(table.find(*seen(8))) == ProcessKey(8, 100)
+    assert table.find(*seen(9, None)) is Reason.PID_NAMESPACE
 
 
 def test_behind_hidepid_who_is_not_there_is_hidden() -> None:
     table = ProcessIdentities(Machine(), PidView(PidScope.OWN_USER, "")).see([seen(7)], NOW)
-    assert table.find(seen(7)) is Reason.PROCESS_UNREADABLE
+    assert table.find(*seen(7)) is Reason.PROCESS_UNREADABLE
 
 
 def test_before_the_first_pass() -> None:
-    assert IdentityTable().find(seen(7)) is Reason.PROCESS_GONE
+    assert IdentityTable().find(*seen(7)) is Reason.PROCESS_GONE
 
 
 PIDS = st.integers(1, 6)
@@ -173,6 +173,6 @@ def test_nobody_is_ever_taken_for_another(steps: list[tuple[str, int, bool]]) ->
             read = {ProcessKey(p, machine.starts[p]) for p in machine.reads}
             assert len(machine.reads) == len(read)
             truth = [ProcessKey(p, machine.starts[p]) for p in listed]
-            assert [key_of(table.find(process)) for process in listed.values()] == truth
+            assert [key_of(table.find(*process)) for process in listed.values()] == truth
             assert not read & stayed, "a process that stayed was read twice"
             stayed = set(truth)

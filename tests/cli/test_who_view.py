@@ -46,8 +46,8 @@ GPU 0  NVIDIA H200  4.0 GiB of 80.0 GiB used  SM 60 %  400 W
   2.0 GiB  40 %  ~267 W    7  python   0      pod ml/train-0  3f1a5c7e9b2d  ml/train-0
   1.0 GiB  10 %   ~67 W    8  python   alice  label carol     notebook      -
   unattributed
-        -  10 %  67 W  no_utilization_sample: the GPU was busy, but no sample says for which process
   1.0 GiB     -     -  driver_reserved: kept by the driver, in no process
+        -  10 %  67 W  no_utilization_sample: the GPU was busy, but no sample says for which process
         -     -   0 W  rounding: what is left after division into whole parts
 
 GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
@@ -55,8 +55,8 @@ GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
   1.0 GiB  ~10 %  ~50 W    9  python   alice  job 4242        4242
   1.0 GiB  ~10 %  ~50 W   10  -        -      (process_gone)  -
   unattributed
-  1.0 GiB  10 %  50 W  process_gone: used by a process that ended before it could be looked at
   1.0 GiB     -     -  driver_reserved: kept by the driver, in no process
+  1.0 GiB  10 %  50 W  process_gone: used by a process that ended before it could be looked at
 
 ~ is a share of what the driver measured of the GPU; without it, the driver measured the process.
 """

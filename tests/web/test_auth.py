@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpucommons.web import auth
 from gpucommons.web.auth import Authenticator, Credentials, Verdict, parse_authorization
-from peers import run
+from peers import run, until
 
 
 def hashed(password: bytes) -> bytes:
@@ -126,7 +126,8 @@ def test_checks_run_off_the_loop_one_at_a_time_and_no_more_wait_than_may(monkeyp
             for number in range(3)
         ]
         same = asyncio.create_task(authenticator.check(USERS, Credentials("alice", bytes([0]))))
-        await asyncio.sleep(0)
+        await until(lambda: bool(at_once))
+        await asyncio.sleep(0.05)  # time for a second one to begin, if it may
         assert await authenticator.check(USERS, Credentials("alice", b"one too many")) is Verdict.BUSY
         release.set()
         assert [await task for task in (*waiting, same)] == [Verdict.DENIED] * 4

@@ -115,6 +115,19 @@ def test_a_kept_connection_ends_when_idle_and_is_no_refusal() -> None:
     run(check())
 
 
+def test_a_peer_that_leaves_in_the_middle_of_its_request_is_forgotten_and_no_refusal() -> None:
+    async def check() -> None:
+        async with serving(limits=limits()) as server:
+            peer = await Peer.connect(port_of(server))
+            peer.send(b"GET /metrics HTT")
+            peer.writer.close()
+            await until(lambda: server.stats().connections_open == 1)
+            await until(lambda: server.stats().connections_open == 0)
+            assert server.stats().connections_refused == {}
+
+    run(check())
+
+
 def test_a_busy_peer_is_never_ended_however_long_it_stays() -> None:
     async def check() -> None:
         bounds = limits(header_s=0.3, request_s=0.3, idle_s=0.3)
@@ -239,6 +252,32 @@ def on_a_listener(
             await connections.drain()
 
     run(stand())
+
+
+async def answer_that_stays_in_our_buffer(request: web.BaseRequest) -> web.StreamResponse:
+    """Ends with a few bytes that the kernel no longer takes, too few to hold the handler up."""
+    transport = request.transport
+    guard = guard_of(transport)
+    assert guard is not None
+    assert transport is not None
+    guard.request_began()
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while transport.get_write_buffer_size() == 0:
+        await response.write(b"x" * 8000)
+    await response.write_eof()
+    guard.request_ended()
+    return response
+
+
+def test_an_answer_is_not_over_while_we_still_hold_a_part_of_it() -> None:
+    async def check(port: int, connections: Connections) -> None:
+        async with await Peer.connect(port, receive_buffer=2048) as peer:
+            peer.request("/")
+            await until(lambda: connections.refused["slow_reader"] == 1)
+            await until(lambda: connections.open == 0)
+
+    on_a_listener(answer_that_stays_in_our_buffer, limits(request_s=0.2), check)
 
 
 def test_a_stream_outlives_the_time_of_a_request_while_it_is_read() -> None:

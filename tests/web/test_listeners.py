@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from fakes.faces import FakeFaces
 from gpucommons.web.address import Address
 from gpucommons.web.connections import Connections, HttpProtocol
 from gpucommons.web.limits import Limits
 from gpucommons.web.listeners import Listener, ListenError, open_sockets
 from gpucommons.web.port_owner import port_owner
+from gpucommons.web.server import WebServer
 from peers import Peer, fetch, run, serving
 
 linux_only = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
@@ -60,9 +62,14 @@ def test_nothing_stays_open_when_one_listener_of_several_fails() -> None:
 
 def test_it_restarts_on_the_same_port_at_once() -> None:
     async def check() -> None:
-        async with serving() as server:
-            port = server.addresses[0].port
-            assert (await fetch(port)).status == 200
+        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)])
+        await server.start()
+        port = server.addresses[0].port
+        async with await Peer.connect(port) as peer:
+            assert (await peer.ask("/healthz")).status == 200
+            # The server closes first, so that its end of the connection lingers in the kernel.
+            await server.stop()
+            assert await peer.ended() == b""
         async with serving(listeners=[(f"127.0.0.1:{port}", None)]):
             assert (await fetch(port)).status == 200
 
@@ -100,6 +107,20 @@ def test_no_host_is_every_interface_and_localhost_is_both_families() -> None:
                     assert (await fetch(server.addresses[0].port, host="::1")).status == 200
 
     run(check())
+
+
+@needs_ipv6
+def test_a_name_whose_second_address_is_taken_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+    ]
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as holder:
+        port = holder.getsockname()[1]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
+        assert "in use" in refused(Address("localhost", port))
+        with socket.create_server(("127.0.0.1", port)):
+            pass
 
 
 class ExhaustedOnce(socket.socket):

@@ -73,7 +73,12 @@ def test_the_page_stands_before_the_first_snapshot() -> None:
     assert "SIMULATED" not in seen.text
 
 
-@given(st.text(), st.text(), st.text())
+HOSTILE = st.text() | st.sampled_from(
+    ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style><b>", "<!--", "&lt;b&gt;", "'onload='x"]
+)
+
+
+@given(HOSTILE, HOSTILE, HOSTILE)
 def test_no_text_becomes_markup(name: str, detail: str, scenario: str) -> None:
     plain = page.render(
         snapshot_now(SourceState("n", detail="d"), scenario="s" if scenario else None), [("/p", "w")], ("c",), 0

@@ -169,6 +169,8 @@ def test_a_face_that_fails_is_a_500_without_its_secrets(caplog: pytest.LogCaptur
             answer = await fetch(port_of(server))
             assert answer.status == 500
             assert b"secret" not in answer.body
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert server.stats().requests == {("metrics", 500): 1}
             assert (await fetch(port_of(server), "/healthz")).status == 200
 
     run(check())

@@ -119,6 +119,18 @@ def test_a_slow_reader_over_tls_is_ended(tmp_path: Path, authority: Authority) -
     run(check())
 
 
+def test_a_peer_that_leaves_in_the_middle_of_its_request_is_no_refusal(tmp_path: Path, authority: Authority) -> None:
+    async def check() -> None:
+        async with serving(web_config=written(tmp_path, TLS)) as server:
+            async with await Peer.connect(port_of(server), tls=authority.client()) as peer:
+                peer.send(b"GET /metrics HTT")
+                await until(lambda: server.stats().connections_open == 1)
+            await until(lambda: server.stats().connections_open == 0)
+            assert server.stats().connections_refused == {}
+
+    run(check())
+
+
 def test_stopping_over_tls_finishes_the_answer_and_closes_the_rest(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         faces = FakeFaces(padding=4_000_000)

@@ -33,7 +33,6 @@ class Device(NamedTuple):
     memory_total_bytes: int | None = None
     sm_millionths: int | None = None
     power_milliwatts: int | None = None
-    idle_milliwatts: int | None = None
     instances: Mapping[int, int] | None = None
     unlisted: Reason = Reason.DRIVER_RESERVED
 
@@ -49,6 +48,8 @@ class Device(NamedTuple):
 
 
 Rest = dict[Reason, int]
+# What the driver told of each resident, in their order.
+Told = list[int | None]
 
 
 @dataclass(slots=True)
@@ -66,35 +67,34 @@ class Apportionment(NamedTuple):
     power: Division
 
 
-def apportion(device: Device, residents: Sequence[Resident]) -> Apportionment:
-    believed = [_believed(resident, device.memory_total_bytes) for resident in residents]
-    sm = _divide_sm(device, believed)
-    return Apportionment(_divide_memory(device, believed), sm, _divide_power(device, believed, sm))
+def apportion(device: Device, residents: Sequence[Resident], idle_milliwatts: int | None = None) -> Apportionment:
+    """Divide all there is. `idle_milliwatts` is what the GPU draws doing nothing, where that is known."""
+    # A binding that does not fit the driver gives wild numbers: one beyond the device is no reading.
+    memory = _believed([resident[0] for resident in residents], device.memory_total_bytes)
+    sampled = _believed([resident[1] for resident in residents], WHOLE_SM)
+    sm = _divide_sm(device, residents, memory, sampled)
+    silent = Reason.NO_MEMORY_READING if None in memory else device.unlisted
+    return Apportionment(
+        _as_told(device.memory_used_bytes, memory, silent),
+        sm,
+        _divide_power(device, memory, sm, idle_milliwatts or 0),
+    )
 
 
-def _believed(resident: Resident, memory_total_bytes: int | None) -> Resident:
-    """A binding that does not fit the driver gives wild numbers: one beyond the device is no reading."""
-    memory, sm, instance = resident
-    most = memory_total_bytes if memory_total_bytes is not None else memory
-    believable_memory = memory is not None and most is not None and 0 <= memory <= most
-    believable_sm = sm is not None and 0 <= sm <= WHOLE_SM
-    return Resident(memory if believable_memory else None, sm if believable_sm else None, instance)
+def _believed(told: Told, most: int | None) -> Told:
+    if most is None:
+        return [None if t is None or t < 0 else t for t in told]
+    return [None if t is None or not 0 <= t <= most else t for t in told]
 
 
-def _divide_memory(device: Device, residents: Sequence[Resident]) -> Division:
-    told = [resident.memory_bytes for resident in residents]
-    silent = Reason.NO_MEMORY_READING if None in told else device.unlisted
-    return _as_told(device.memory_used_bytes, told, silent)
-
-
-def _divide_sm(device: Device, residents: Sequence[Resident]) -> Division:
+def _divide_sm(device: Device, residents: Sequence[Resident], memory: Told, sampled: Told) -> Division:
     """Under MIG each instance's time is its residents'; otherwise the GPU's is everybody's."""
     if device.instances is None:
-        return _divide_sm_pool(device.sm_millionths, residents, device.nobody)
+        return _divide_sm_pool(device.sm_millionths, memory, sampled, device.nobody)
     whole = Division(device.busy, [None] * len(residents))
     for instance_id, sm_millionths in device.instances.items():
         inside = [i for i, resident in enumerate(residents) if resident.gpu_instance_id == instance_id]
-        pool = _divide_sm_pool(sm_millionths, [residents[i] for i in inside], device.nobody)
+        pool = _divide_sm_pool(sm_millionths, [memory[i] for i in inside], [sampled[i] for i in inside], device.nobody)
         for i, part in zip(inside, pool.parts, strict=True):
             whole.parts[i] = part
         for reason, amount in pool.rest.items():
@@ -102,37 +102,34 @@ def _divide_sm(device: Device, residents: Sequence[Resident]) -> Division:
     return whole
 
 
-def _divide_sm_pool(total: int | None, residents: Sequence[Resident], nobody: Reason) -> Division:
+def _divide_sm_pool(total: int | None, memory: Told, sampled: Told, nobody: Reason) -> Division:
     """By what was sampled of each process; where nothing was, by memory or evenly."""
-    told = [resident.sm_millionths for resident in residents]
-    if total is None or any(t is not None for t in told):
-        return _as_told(total, told, Reason.NO_UTILIZATION_SAMPLE)
-    return _shared(total, _by_memory_or_evenly(residents), nobody)
+    if total is None or any(sample is not None for sample in sampled):
+        return _as_told(total, sampled, Reason.NO_UTILIZATION_SAMPLE)
+    return _shared(total, _by_memory_or_evenly(memory), nobody)
 
 
-def _divide_power(device: Device, residents: Sequence[Resident], sm: Division) -> Division:
+def _divide_power(device: Device, memory: Told, sm: Division, idle_milliwatts: int) -> Division:
     """What the GPU draws beyond its idle draw goes by SM time; the idle draw is shared by all residents."""
     draw = device.power_milliwatts
     if draw is None:
-        return Division(None, [None] * len(residents))
-    weights = [part.amount if part else 0 for part in sm.parts]
+        return Division(None, [None] * len(memory))
+    weights = [part[0] if part else 0 for part in sm.parts]
     # What division left over of the SM time was nobody's activity: it has no draw.
     nobodys: Rest = {reason: amount for reason, amount in sm.rest.items() if reason is not Reason.ROUNDING}
     if not any(weights) and not nobodys:
         # No activity tells whose the draw is: all of it is theirs for being here.
-        by_presence = _by_memory_or_evenly(residents) if sm.total is None else [1] * len(residents)
+        by_presence = _by_memory_or_evenly(memory) if sm.total is None else [1] * len(memory)
         return _shared(draw, by_presence, device.nobody)
-    idle = min(draw, device.idle_milliwatts or 0)
-    resting = _shared(idle, [1] * len(residents), device.nobody)
-    busy, busy_rest = _weighed(draw - idle, weights, nobodys)
-    for reason, amount in busy_rest.items():
-        _leave(resting.rest, reason, amount)
-    both = zip(busy, resting.parts, strict=True)
-    parts: list[Part | None] = [Part(b + (r.amount if r else 0), Basis.APPORTIONED) for b, r in both]
-    return Division(draw, parts, resting.rest)
+    idle = min(draw, idle_milliwatts)
+    # Evenly: what each has of the idle draw, and what that leaves over.
+    resting, left_over = divmod(idle, len(memory)) if memory else (0, 0)
+    busy, rest = _weighed(draw - idle, weights, nobodys)
+    _leave(rest, Reason.ROUNDING if memory else device.nobody, left_over if memory else idle)
+    return Division(draw, [Part(amount + resting, Basis.APPORTIONED) for amount in busy], rest)
 
 
-def _as_told(total: int | None, told: Sequence[int | None], silent: Reason) -> Division:
+def _as_told(total: int | None, told: Told, silent: Reason) -> Division:
     """To each what was told of it, scaled down where that exceeds the total; what nobody has is the rest."""
     weights = [t or 0 for t in told]
     if total is None or sum(weights) <= total:
@@ -161,9 +158,9 @@ def _weighed(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[li
     return amounts, rest
 
 
-def _by_memory_or_evenly(residents: Sequence[Resident]) -> list[int]:
-    known = [r.memory_bytes for r in residents if r.memory_bytes is not None]
-    return known if len(known) == len(residents) and sum(known) > 0 else [1] * len(residents)
+def _by_memory_or_evenly(memory: Told) -> list[int]:
+    known = [amount for amount in memory if amount is not None]
+    return known if len(known) == len(memory) and sum(known) > 0 else [1] * len(memory)
 
 
 def _rest(reason: Reason, amount: int) -> Rest:

@@ -6,18 +6,21 @@ and who had which pid, so that nobody is billed for what the pid's last holder d
 
 from gpucommons.attribution.apportion import Apportionment, apportion
 from gpucommons.attribution.device import device_of, residents_of
-from gpucommons.attribution.fold import Entry, Finding, GpuFold, fold
+from gpucommons.attribution.fold import Entry, Finding, fold
 from gpucommons.attribution.idle_draw import IdleDraw
 from gpucommons.attribution.owner import OwnerRules, owner_of
-from gpucommons.attribution.process_identity import IdentityTable, SeenProcess
+from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
 from gpucommons.model.ownership import Attribution, Place, Workload
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
-from gpucommons.model.processes import ProcessKey
 from gpucommons.model.reasons import SENTENCES, Reason
 
 _UNKNOWN = Workload()
+
+
+# By pid and MIG instance, on one GPU.
+_Findings = dict[tuple[int, int | None], Finding]
 
 
 class Attributor:
@@ -25,17 +28,16 @@ class Attributor:
         self._rules = rules or OwnerRules()
         self._idle_draw = IdleDraw()
         self._around: Surroundings | None = None
-        self._findings: dict[tuple[ProcessKey, Place], Finding] = {}
-        self._findings_before = self._findings
-        self._holders: dict[tuple[str, int], ProcessKey] = {}
-        self._holders_before = self._holders
+        self._findings: dict[str, _Findings] = {}
 
     def attribute(self, reading: GpuReading, identities: IdentityTable, around: Surroundings) -> Attribution:
         """One fold. `around` must be the same object for as long as nothing in it has changed."""
-        self._findings_before = self._findings if around is self._around else {}
-        self._holders_before = self._holders
-        self._around, self._findings, self._holders = around, {}, {}
-        folds = [self._fold(gpu, identities, around) for gpu in reading.present_gpus()]
+        stand = around is self._around
+        before, self._around, self._findings = self._findings, around, {}
+        folds = []
+        for gpu in reading.present_gpus():
+            entries = self._entries(gpu, identities, before.get(gpu.identity.uuid, {}), stand)
+            folds.append(fold(gpu, entries, self._split(gpu, identities.view)))
         return Attribution(
             processes=tuple(row for each in folds for row in each.processes),
             owners=tuple(row for each in folds for row in each.owners),
@@ -44,43 +46,44 @@ class Attributor:
             view=identities.view,
         )
 
-    def _fold(self, gpu: Gpu, identities: IdentityTable, around: Surroundings) -> GpuFold:
+    def _entries(self, gpu: Gpu, identities: IdentityTable, before: _Findings, stand: bool) -> list[Entry]:
+        """What is found of each process. `stand`: what was found before is true still, for the same process."""
+        now = self._findings[gpu.identity.uuid] = {}
         entries = []
         for process in gpu.processes or ():
-            finding = self._finding(gpu, process, identities, around)
-            entries.append(Entry(process, finding, self._is_newcomer(gpu, process, finding)))
-        return fold(gpu, entries, self._split(gpu, identities.view))
+            holder = (process.pid, process.gpu_instance_id)
+            last = before.get(holder)
+            identity = identities.find(process.pid, process.key)
+            if isinstance(identity, Reason):
+                finding = _unseen(identity, identities.view, _place(gpu, process))
+            elif stand and last is not None and last.key == identity.key:
+                finding = last
+            else:
+                finding = self._judge(identity, _place(gpu, process))
+            now[holder] = finding
+            # Another process had this pid in the last reading: the driver's samples may still be of it.
+            newcomer = last is not None and last.key != finding.key and None not in (last.key, finding.key)
+            entries.append(Entry(process, finding, newcomer))
+        return entries
 
     def _split(self, gpu: Gpu, view: PidView) -> Apportionment:
         device = device_of(gpu, view)
         idle_milliwatts = self._idle_draw.see(gpu.identity.uuid, device.busy, device.power_milliwatts)
-        return apportion(device._replace(idle_milliwatts=idle_milliwatts), residents_of(gpu.processes or ()))
+        return apportion(device, residents_of(gpu.processes or ()), idle_milliwatts)
 
-    def _finding(self, gpu: Gpu, process: GpuProcess, identities: IdentityTable, around: Surroundings) -> Finding:
-        identity = identities.find(SeenProcess(process.pid, process.key))
-        if isinstance(identity, Reason):
-            return _unseen(identity, identities.view)
-        place = Place(gpu.identity.uuid, gpu.identity.index, process.gpu_instance_id)
-        memo = (identity.key, place)
-        finding = self._findings_before.get(memo) or self._judge(identity, place, around)
-        self._findings[memo] = finding
-        return finding
-
-    def _judge(self, identity: ProcessIdentity, place: Place, around: Surroundings) -> Finding:
-        candidate, steps = resolve(identity, place, around)
+    def _judge(self, identity: ProcessIdentity, place: Place) -> Finding:
+        assert self._around is not None
+        candidate, steps = resolve(identity, place, self._around)
         owner, owner_steps = owner_of(candidate, self._rules)
         reason = Reason.NO_OWNER if owner is None else None
-        return Finding(identity.key, owner, reason, candidate.workload, (*steps, *owner_steps))
-
-    def _is_newcomer(self, gpu: Gpu, process: GpuProcess, finding: Finding) -> bool:
-        """Whether another process had this pid on this GPU in the last reading."""
-        if finding.key is None:
-            return False
-        holding = (gpu.identity.uuid, process.pid)
-        self._holders[holding] = finding.key
-        return self._holders_before.get(holding, finding.key) != finding.key
+        holder = f"{owner.kind} {owner.id}" if owner else ""
+        return Finding(identity.key, holder, place, owner, reason, candidate.workload, (*steps, *owner_steps))
 
 
-def _unseen(reason: Reason, view: PidView) -> Finding:
+def _place(gpu: Gpu, process: GpuProcess) -> Place:
+    return Place(gpu.identity.uuid, gpu.identity.index, process.gpu_instance_id)
+
+
+def _unseen(reason: Reason, view: PidView, place: Place) -> Finding:
     why = () if view.scope is PidScope.HOST else (view.sentence,)
-    return Finding(None, None, reason, _UNKNOWN, (SENTENCES[reason], *why))
+    return Finding(None, "", place, None, reason, _UNKNOWN, (SENTENCES[reason], *why))

@@ -1,7 +1,7 @@
 """The account of one GPU: its divided parts, given to owners or to reasons, and checked to sum up. Pure."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpucommons.attribution.apportion import Apportionment, Division, Rest
@@ -22,9 +22,14 @@ from gpucommons.model.reasons import Reason
 
 
 class Finding(NamedTuple):
-    """What was found out about one process. Exactly one of `owner` and `reason` is set."""
+    """What was found out about one process. Exactly one of `owner` and `reason` is set.
+
+    `holder` is the owner's identity as one text, which is quick to group by.
+    """
 
     key: ProcessKey | None
+    holder: str
+    place: Place
     owner: Owner | None
     reason: Reason | None
     workload: Workload
@@ -50,58 +55,56 @@ def fold(gpu: Gpu, entries: Sequence[Entry], split: Apportionment) -> GpuFold:
     uuid, index = gpu.identity.uuid, gpu.identity.index
     rest = _Rests(dict(split.memory.rest), dict(split.sm.rest), dict(split.power.rest))
     processes: list[ProcessShare] = []
-    sums: dict[tuple[str, str], _Sum] = {}
+    owned: dict[str, list[ProcessShare]] = {}
     parts = zip(entries, split.memory.parts, split.sm.parts, split.power.parts, strict=True)
     for (process, finding, departed_sample), memory, sm, power in parts:
         if departed_sample and process.sm_percent is not None:
             rest.leave(Reason.PROCESS_GONE, None, sm, power)
             sm = power = None
-        processes.append(
-            ProcessShare(
-                Place(uuid, index, process.gpu_instance_id),
-                process.pid,
-                finding.key,
-                memory,
-                sm,
-                power,
-                finding.owner,
-                finding.reason,
-                finding.workload,
-                finding.steps,
-            )
-        )
-        if finding.owner is None:
-            rest.leave(finding.reason or Reason.NO_OWNER, memory, sm, power)
+        key, holder, place, owner, reason, workload, steps = finding
+        share = ProcessShare(place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
+        processes.append(share)
+        if owner is None:
+            rest.leave(reason or Reason.NO_OWNER, memory, sm, power)
         else:
-            identity = (finding.owner.kind, finding.owner.id)
-            sums.setdefault(identity, _Sum(finding.owner)).add(memory, sm, power)
-    owners = [OwnerShare(uuid, index, s.owner, s.processes, s.memory, s.sm, s.power) for s in sums.values()]
+            owned.setdefault(holder, []).append(share)
+    owners = [_owner_share(uuid, index, shares) for shares in owned.values()]
     unattributed = list(rest.rows(uuid, index))
     return GpuFold(processes, owners, unattributed, _account(gpu, split, owners, unattributed))
 
 
-@dataclass(slots=True)
-class _Sum:
-    owner: Owner
-    processes: int = 0
-    memory: Part | None = None
-    sm: Part | None = None
-    power: Part | None = None
+def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> OwnerShare:
+    owner = shares[0].owner
+    assert owner is not None
+    return OwnerShare(
+        uuid,
+        index,
+        owner,
+        len(shares),
+        _sum(share.memory for share in shares),
+        _sum(share.sm for share in shares),
+        _sum(share.power for share in shares),
+    )
 
-    def add(self, memory: Part | None, sm: Part | None, power: Part | None) -> None:
-        self.processes += 1
-        self.memory = _plus(self.memory, memory)
-        self.sm = _plus(self.sm, sm)
-        self.power = _plus(self.power, power)
+
+def _sum(parts: Iterable[Part | None]) -> Part | None:
+    """What is known, together; measured only if all of it is."""
+    total, basis = None, Basis.MEASURED
+    for part in parts:
+        if part is not None:
+            total = part.amount if total is None else total + part.amount
+            if part.basis is not Basis.MEASURED:
+                basis = Basis.APPORTIONED
+    return None if total is None else Part(total, basis)
 
 
 @dataclass(slots=True)
 class _Rests:
     """What has no owner, by reason, of each quantity."""
 
-    memory: Rest = field(default_factory=dict)
-    sm: Rest = field(default_factory=dict)
-    power: Rest = field(default_factory=dict)
+    memory: Rest
+    sm: Rest
+    power: Rest
 
     def leave(self, reason: Reason, memory: Part | None, sm: Part | None, power: Part | None) -> None:
         for rest, part in ((self.memory, memory), (self.sm, sm), (self.power, power)):
@@ -109,17 +112,9 @@ class _Rests:
                 rest[reason] = rest.get(reason, 0) + part.amount
 
     def rows(self, uuid: str, index: int) -> Iterator[Unattributed]:
-        for reason in Reason:
+        for reason in sorted({*self.memory, *self.sm, *self.power}):
             amounts = self.memory.get(reason), self.sm.get(reason), self.power.get(reason)
-            if amounts != (None, None, None):
-                yield Unattributed(uuid, index, reason, *amounts)
-
-
-def _plus(one: Part | None, other: Part | None) -> Part | None:
-    if one is None or other is None:
-        return one or other
-    both_measured = one.basis is other.basis is Basis.MEASURED
-    return Part(one.amount + other.amount, Basis.MEASURED if both_measured else Basis.APPORTIONED)
+            yield Unattributed(uuid, index, reason, *amounts)
 
 
 def _account(

@@ -46,10 +46,10 @@ class IdentityTable:
     by_pid: Mapping[int, ProcessIdentity | Reason] = field(default_factory=dict)
     view: PidView = NOT_LOOKED_YET
 
-    def find(self, process: SeenProcess) -> ProcessIdentity | Reason:
-        found = self.by_pid.get(process.pid)
-        if found is None and process.key is not None:
-            found = self.by_key.get(process.key)
+    def find(self, pid: int, key: ProcessKey | None) -> ProcessIdentity | Reason:
+        found = self.by_pid.get(pid)
+        if found is None and key is not None:
+            found = self.by_key.get(key)
         return found or Reason.PROCESS_GONE
 
 

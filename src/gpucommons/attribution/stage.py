@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -84,6 +85,8 @@ class IdentifiedGpus:
         self._identities = identities
         self._users = users
         self._ticks = ticks
+        self._table: IdentityTable | None = None
+        self._uids: AbstractSet[int] = frozenset()
 
     def read(self) -> object:
         begun_ticks = self._ticks()
@@ -98,8 +101,10 @@ class IdentifiedGpus:
     def _look_up(self, reading: GpuReading, begun_ticks: int) -> None:
         listed = (process for gpu in reading.present_gpus() for process in gpu.processes or ())
         table = self._identities.see([SeenProcess(process.pid, process.key) for process in listed], begun_ticks)
-        uids = (uid for one in table.by_key.values() for uid in (one.uid, one.cgroup.uid) if uid is not None)
-        self._users.see(uids)
+        if table is not self._table:
+            uids = {uid for one in table.by_key.values() for uid in (one.uid, one.cgroup.uid) if uid is not None}
+            self._table, self._uids = table, uids
+        self._users.see(self._uids)
 
 
 class AttributionStage:

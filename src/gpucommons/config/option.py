@@ -35,3 +35,8 @@ def check_address(text: str) -> str | None:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         return "wants an IPv6 address in brackets, such as [::1]:9460"
     return None
+
+
+def check_address_or_port(text: str) -> str | None:
+    """As check_address, or a port alone."""
+    return None if text.isdigit() and int(text) <= 65535 else check_address(text)

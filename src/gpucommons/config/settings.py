@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gpucommons.config.option import check_address, option
+from gpucommons.config.option import check_address, check_address_or_port, option
 from gpucommons.config.stack import StackSettings
 
 
@@ -71,6 +71,81 @@ class VgpuSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Turns for nvshare's clients. The NVSHARE_* variables of the original keep their meaning and units."""
+
+    enabled: bool = option(False, "serve nvshare's clients")
+    socket: str = option("/var/run/nvshare/scheduler.sock", "socket that libnvshare.so and nvsharectl look for")
+    admin_group: str = option("", "group whose members may switch it and set limits, beside root and our own user")
+    debug: bool = option(False, "log every client that comes and goes", aliases=("NVSHARE_DEBUG",))
+    mode: str = option(
+        "auto",
+        "one at a time, together while memory fits, or by measured demand",
+        choices=("auto", "serial", "concurrent"),
+        aliases=("NVSHARE_SCHEDULING_MODE",),
+    )
+    corun_limit: float = option(1.5, "auto: demands that may sum up to this run together", minimum=0)
+    turn_quantum_s: float = option(1.0, "auto: length of a turn where nothing has to be swapped", minimum=0.05)
+    max_bypass_s: float = option(0.0, "how long a big waiter may be passed by smaller ones; 0: two quanta", minimum=0)
+    switch_time_mode: str = option(
+        "auto",
+        "quantum by the memory that a switch moves, or fixed",
+        choices=("auto", "fixed"),
+        aliases=("NVSHARE_SWITCH_TIME_MODE",),
+    )
+    switch_time_fixed_s: float = option(
+        60.0, "quantum in mode fixed", minimum=0.1, aliases=("NVSHARE_SWITCH_TIME_FIXED",)
+    )
+    switch_time_multiplier: float = option(
+        5.0, "quantum in mode auto, seconds per GiB", minimum=0, aliases=("NVSHARE_SWITCH_TIME_MULTIPLIER",)
+    )
+    memory_reserve_percent: float = option(
+        10.0, "part of a GPU's memory that is never promised", minimum=0, aliases=("NVSHARE_MEMORY_RESERVE_PERCENT",)
+    )
+    default_gpu_memory_gb: float = option(
+        16.0, "GiB of a GPU where NVML cannot tell", minimum=0.001, aliases=("NVSHARE_DEFAULT_GPU_MEMORY_GB",)
+    )
+    quota_sample_interval_ms: float = option(
+        50.0, "how finely a core quota is watched", minimum=1, aliases=("NVSHARE_QUOTA_SAMPLE_INTERVAL_MS",)
+    )
+    compute_window_ms: float = option(
+        2000.0, "window of a core quota", minimum=100, aliases=("NVSHARE_COMPUTE_WINDOW_MS",)
+    )
+    quota_carryover_percent: float = option(
+        25.0, "part of an unused window that may be saved up", minimum=0, aliases=("NVSHARE_QUOTA_CARRYOVER_PERCENT",)
+    )
+    drop_tail_billing_percent: float = option(
+        100.0,
+        "part of the time between DROP_LOCK and the release that is billed; the original's 70 undercharges the slow",
+        minimum=0,
+        aliases=("NVSHARE_DROP_TAIL_BILLING_PERCENT",),
+    )
+    work_conserving: bool = option(False, "lend idle share beyond a core quota while nobody else wants it")
+    revoke_after_s: float = option(30.0, "a client that ignores DROP_LOCK for this long loses its turn", minimum=1)
+    fence: str = option("none", "what befalls it then", choices=("none", "disconnect"))
+    metrics_enable: bool = option(
+        False, "open the nvshare drop-in listener on metrics_addr", aliases=("NVSHARE_METRICS_ENABLE",)
+    )
+    metrics_addr: str = option(
+        "0.0.0.0:9402", "its HOST:PORT, or a port", check=check_address_or_port, aliases=("NVSHARE_METRICS_ADDR",)
+    )
+    metrics_nvml_interval_ms: float = option(
+        1000.0, "how often the GPUs are read, at most", minimum=100, aliases=("NVSHARE_METRICS_NVML_INTERVAL_MS",)
+    )
+    metrics_debug_labels: bool = option(
+        True,
+        "client_id and host_pid on every series; off: a pod's clients on one GPU are one series",
+        aliases=("NVSHARE_METRICS_DEBUG_LABELS",),
+    )
+    metrics_stale_ttl_s: float = option(
+        0.0,
+        "keep the last values of a client that left for this long",
+        minimum=0,
+        aliases=("NVSHARE_METRICS_STALE_TTL_SEC",),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     format: str = option("human", "lines for people, or one JSON object a line", choices=("human", "json"))
     level: str = option("info", "the least that is logged", choices=("debug", "info", "warning", "error"))
@@ -85,5 +160,6 @@ class Settings:
     path: PathSettings = field(default_factory=PathSettings)
     owners: OwnersSettings = field(default_factory=OwnersSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     log: LogSettings = field(default_factory=LogSettings)
     stack: StackSettings = field(default_factory=StackSettings)

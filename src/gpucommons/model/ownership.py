@@ -1,4 +1,7 @@
-"""Who uses what of each GPU at an instant, and what has no owner. Whole numbers, so that sums are exact."""
+"""Who uses what of each GPU at an instant, and what has no owner. Whole numbers, so that sums are exact.
+
+The rows are NamedTuples, not dataclasses: each pass makes them anew for every process on every GPU.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,8 +78,7 @@ class Place(NamedTuple):
     gpu_instance_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessShare:
+class ProcessShare(NamedTuple):
     """What one process uses of one GPU. Exactly one of `owner` and `reason` is set."""
 
     place: Place
@@ -91,8 +93,7 @@ class ProcessShare:
     steps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerShare:
+class OwnerShare(NamedTuple):
     """What one owner uses of one GPU, over all of its processes there."""
 
     gpu_uuid: str
@@ -104,8 +105,7 @@ class OwnerShare:
     power: Part | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unattributed:
+class Unattributed(NamedTuple):
     """What of one GPU has no owner, for one reason. None where that quantity has no such part."""
 
     gpu_uuid: str
@@ -116,8 +116,7 @@ class Unattributed:
     power_milliwatts: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuAccount:
+class GpuAccount(NamedTuple):
     """What the driver told of one GPU, and how far the parts are from it: 0, unless this code is wrong.
 
     A total is None where the driver did not tell it; then there is nothing that the parts must sum to.

@@ -13,6 +13,9 @@ from typing import Protocol, cast
 from gpucommons.web.limits import Limits
 from gpucommons.web.tls import Tls
 
+# A peer that ended in the middle of its request; a whole one would have reached the dispatcher long before.
+_HALF_ASKED_S = 0.5
+
 
 class HttpProtocol(Protocol):
     """The part of aiohttp's request handler that a guard uses; all of it is public there."""
@@ -60,7 +63,7 @@ class Guard(asyncio.Protocol):
         "_http_factory",
         "_loop",
         "_opening",
-        "_peer_ended",
+        "_peer_ended_s",
         "_stalled_since_s",
         "_transport",
         "claimed",
@@ -83,7 +86,7 @@ class Guard(asyncio.Protocol):
         self._opening: asyncio.Task[None] | None = None
         self._answered = False
         self._exempt = False
-        self._peer_ended = False
+        self._peer_ended_s: float | None = None
         self._ended_here = False
         self._stalled_since_s: float | None = None
         self.tls = tls
@@ -114,7 +117,7 @@ class Guard(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A peer that has said all it will say still gets its answer, if it asked in the clear."""
-        self._peer_ended = True
+        self._peer_ended_s = self._loop.time()
         if self._http is None:
             return False
         self._http.eof_received()
@@ -135,7 +138,7 @@ class Guard(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         # Closed from our side before a request was understood: the parser answered 400 and gave up.
-        if self.phase is Phase.HEADER and exc is None and not self._peer_ended and not self._ended_here:
+        if self.phase is Phase.HEADER and exc is None and self._peer_ended_s is None and not self._ended_here:
             self._connections.refused["malformed"] += 1
         if self._http is not None:
             self._http.connection_lost(exc)
@@ -145,8 +148,6 @@ class Guard(asyncio.Protocol):
 
     def request_began(self) -> None:
         self.phase, self.since_s, self._answered = Phase.ANSWERING, self._loop.time(), False
-        if self._connections.stopping:
-            self._end_after_answer()
 
     def request_ended(self) -> None:
         self._answered, self._exempt = True, False
@@ -177,6 +178,9 @@ class Guard(asyncio.Protocol):
         """End the connection if it has outstayed its phase."""
         if self._answered:
             self._settle(now_s)
+        if self.phase is Phase.HEADER and self._peer_ended_s is not None and now_s - self._peer_ended_s > _HALF_ASKED_S:
+            self.cut()
+            return
         since_s = self.since_s
         if self._exempt:
             if self._stalled_since_s is None:

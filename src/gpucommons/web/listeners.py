@@ -192,15 +192,16 @@ class Listener:
         opening.add_done_callback(partial(self._opened, accepted, guard))
 
     async def _complete(self, accepted: socket.socket, guard: Guard, tls: Tls | None) -> None:
-        """The transport, and with TLS the handshake. Who fails here never reaches the HTTP protocol."""
-        with_tls = tls is not None
+        """The transport, and with TLS the handshake. Who fails here never reaches the HTTP protocol.
+
+        A handshake that takes too long is ended by the sweeper, as any other silence.
+        """
         try:
             await self._loop.connect_accepted_socket(
                 guard.claim,
                 accepted,
                 ssl=tls.context if tls is not None else None,
-                ssl_handshake_timeout=self._connections.limits.header_s if with_tls else None,
-                ssl_shutdown_timeout=_TLS_GOODBYE_S if with_tls else None,
+                ssl_shutdown_timeout=_TLS_GOODBYE_S if tls is not None else None,
             )
         except OSError:
             self._connections.refused["tls_handshake"] += 1

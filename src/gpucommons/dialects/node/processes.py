@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gpucommons.exposition.families import Family, counter, gauge
+from gpucommons.model.gpu import GpuReading
 from gpucommons.model.processes import ProcessRow, ProcessTable
 from gpucommons.model.snapshot import Snapshot
 
@@ -14,16 +15,18 @@ RSS = gauge("cpu_process_rss_bytes", "Memory of a process that is resident, in b
 CATALOGUE = (CPU_SECONDS, RSS)
 
 
-def shown(table: ProcessTable) -> list[ProcessRow]:
-    """The busiest that are still there under the same start time."""
-    rows = (table.by_pid.get(key.pid) for key in table.busiest)
-    return [row for row, key in zip(rows, table.busiest, strict=True) if row is not None and row.key == key]
+def shown(table: ProcessTable, gpus: GpuReading | None) -> list[ProcessRow]:
+    """The busiest and every GPU process, those that are still there under the same start time."""
+    on_gpus = (p.key for gpu in gpus.present_gpus() for p in gpu.processes or ()) if gpus is not None else ()
+    keys = dict.fromkeys([*table.busiest, *(key for key in on_gpus if key is not None)])
+    rows = (table.by_pid.get(key.pid) for key in keys)
+    return [row for row, key in zip(rows, keys, strict=True) if row is not None and row.key == key]
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     table = snapshot.readings.processes
     if table is None:
         return
-    rows = [((str(row.key.pid), row.name), row) for row in shown(table)]
+    rows = [((str(row.key.pid), row.name), row) for row in shown(table, snapshot.readings.gpus)]
     yield CPU_SECONDS.of((labels, row.cpu_seconds) for labels, row in rows)
     yield RSS.of((labels, row.rss_bytes) for labels, row in rows)
