@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.allocation_ratio import AllocationRatioReading
+from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
@@ -25,6 +26,7 @@ class Readings:
     gpus: GpuReading | None = None
     docker: ContainerReading | None = None
     podman: ContainerReading | None = None
+    container_usage: ContainerUsageReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
     allocation_ratio: AllocationRatioReading | None = None

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from gpucommons.dialects.dialect import Dialect
-from gpucommons.dialects.gpucommons import agent, health, sources
+from gpucommons.dialects.gpucommons import agent, containers, health, sources
 from gpucommons.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-_PARTS = (agent, sources, health)
+_PARTS = (agent, sources, health, containers)
 
 
 def _collect(snapshot: Snapshot) -> Iterator[Family]:
