@@ -1,6 +1,9 @@
 """Whose pids our procfs shows is told from plain facts, and what to do about it in plain words."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from attribution.procfs_tree import add_process, status_text
 from gpucommons.attribution.pid_view import pid_view
 from gpucommons.model.process_identity import PidFacts, PidScope
 from gpucommons.sources.pid_facts import read_pid_facts
+from needs import needs_program, needs_root
 
 HOST = "pid:[4026531836]"
 OTHER = "pid:[4026532201]"
@@ -22,12 +26,14 @@ ON_THE_HOST = PidFacts("/proc", status_text("us", 0, (900,)), HOST, HOST, True, 
         (ON_THE_HOST, PidScope.HOST),
         (dataclasses.replace(ON_THE_HOST, first_namespace=None), PidScope.HOST),
         (dataclasses.replace(ON_THE_HOST, first_namespace=None, second_name=None), PidScope.HOST),
-        # A container with the host's /proc mounted: two pids, another namespace, but kernel threads in sight.
-        (
-            PidFacts("/host/proc", status_text("us", 0, (900, 1)), OTHER, None, True, "kthreadd"),
-            PidScope.HOST,
-        ),
-        (PidFacts("/host/proc", status_text("us", 0, (900, 1)), OTHER, HOST, True, None), PidScope.HOST),
+        # In the host's pid namespace, with the host's /proc mounted elsewhere: hostPID in a pod.
+        (PidFacts("/host", status_text("us", 0, (900,)), HOST, None, True, "kthreadd"), PidScope.HOST),
+        # The host's /proc mounted, but a pid namespace of our own: two pids.
+        (PidFacts("/host", status_text("us", 0, (900, 1)), OTHER, None, True, "kthreadd"), PidScope.NAMESPACE),
+        (PidFacts("/host", status_text("us", 0, (900, 1)), OTHER, HOST, True, None), PidScope.NAMESPACE),
+        # A kernel that does not tell namespaced pids.
+        (PidFacts("/proc", "Name:\tus\n", HOST, HOST, True, "kthreadd"), PidScope.HOST),
+        (PidFacts("/host", "Name:\tus\n", OTHER, HOST, True, "kthreadd"), PidScope.NAMESPACE),
         # A container of its own.
         (PidFacts("/proc", status_text("us", 0, (1,)), OTHER, OTHER, True, None), PidScope.NAMESPACE),
         (PidFacts("/proc", status_text("us", 0, (1,)), None, None, True, "sh"), PidScope.NAMESPACE),
@@ -44,10 +50,17 @@ def test_each_case(facts: PidFacts, scope: PidScope) -> None:
     assert facts.procfs in view.sentence
 
 
-def test_a_container_is_told_what_to_do() -> None:
-    sentence = pid_view(PidFacts("/proc", status_text("us", 0, (1,)), OTHER, OTHER, True, None)).sentence
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (PidFacts("/proc", status_text("us", 0, (1,)), OTHER, OTHER, True, None), "of one container"),
+        (PidFacts("/host", status_text("us", 0, (900, 1)), OTHER, HOST, True, None), "a pid namespace of its own"),
+    ],
+)
+def test_a_container_is_told_why_and_what_to_do(facts: PidFacts, says: str) -> None:
+    sentence = pid_view(facts).sentence
+    assert says in sentence
     assert "hostPID: true" in sentence
-    assert "--path.procfs" in sentence
 
 
 def test_the_procfs_of_this_machine_is_read() -> None:
@@ -55,6 +68,35 @@ def test_the_procfs_of_this_machine_is_read() -> None:
     assert facts.own_status is not None
     assert facts.first_is_there
     assert pid_view(facts).scope in (PidScope.HOST, PidScope.NAMESPACE)
+
+
+IN_A_NAMESPACE = """
+from pathlib import Path
+from gpucommons.attribution.pid_view import pid_view
+from gpucommons.sources.pid_facts import read_pid_facts
+view = pid_view(read_pid_facts(Path("/proc")))
+print(view.scope, view.sentence)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [(("--mount-proc",), "of one container"), ((), "shows the host's processes, but")]
+)
+def test_a_real_pid_namespace_is_told(options: tuple[str, ...], says: str) -> None:
+    """With a /proc of its own, and with the host's still mounted."""
+    needs_program("unshare")
+    needs_root()
+    if pid_view(read_pid_facts(Path("/proc"))).scope is not PidScope.HOST:
+        pytest.skip("this machine is itself a pid namespace")
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", *options, sys.executable, "-c", IN_A_NAMESPACE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout.startswith("namespace "), done.stderr
+    assert says in done.stdout
 
 
 def test_a_made_container_is_read(tmp_path: Path) -> None:

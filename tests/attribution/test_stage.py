@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -172,3 +173,24 @@ def test_the_sampler_carries_it(node: Node) -> None:
     snapshot = asyncio.run(one_tick())
     assert snapshot.readings.attribution is not None
     assert snapshot.readings.attribution.accounts[0].memory_error_bytes == 0
+
+
+def test_real_processes_that_vanish_at_any_moment_fail_no_pass() -> None:
+    """Two hundred processes end while they are looked at, pass after pass; each pass adds up all the same."""
+    driver = Driver(None)
+    identities = ProcessIdentities(ProcessDetailsReader(Path("/proc")), HOST)
+    source = IdentifiedGpus(driver, identities, Users())
+    stage = AttributionStage(identities, Users())
+    dying = [subprocess.Popen(["sleep", f"{number / 400}"]) for number in range(200)]
+    try:
+        for _ in range(40):
+            driver.now = reading(gpu(0, [gpu_process(one.pid, 1, start_ticks=None) for one in dying], used=200))
+            derived = stage(Readings(gpus=source.read()))  # type: ignore[arg-type]
+            assert derived.attribution is not None
+            assert derived.attribution.accounts[0].memory_error_bytes == 0
+            assert all(row.owner or row.reason for row in derived.attribution.processes)
+            dying = [one for one in dying if one.poll() is None] + dying[:10]
+    finally:
+        for one in dying:
+            one.kill()
+            one.wait()

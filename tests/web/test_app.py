@@ -15,7 +15,7 @@ def app(faces: FakeFaces | None = None, dialect: str | None = None) -> App:
 
 
 def get(application: App, path: str, **headers: str) -> Reply:
-    return application.answer(Asked("GET", path, **headers))
+    return application.answer(Asked("GET", path, headers.get("accept", ""), headers.get("accept_encoding", "")))
 
 
 def test_metrics_serve_all_dialects_or_one() -> None:

@@ -17,8 +17,12 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
+from gpucommons.web.api.api import Api
+from gpucommons.web.history import History
 from gpucommons.web.limits import Limits
+from gpucommons.web.prometheus import Prometheus
 from gpucommons.web.server import WebServer
+from gpucommons.web.static_files import page_routes
 
 
 class Agent:
@@ -37,11 +41,16 @@ class Agent:
             derive=parts.derive,
         )
         self.exposition = Exposition(self.sampler.latest, DIALECTS)
+        self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings))
+        self.sampler.subscribe(self.api.observe)
         self.web = WebServer(
             self.exposition,
-            [(settings.web.listen, None), *_drop_in_listeners(settings)],
+            [*_main_listeners(settings), *_drop_in_listeners(settings)],
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
             limits=Limits(connections=settings.web.max_connections),
+            routes=page_routes(self.sampler.latest) | self.api.routes(),
+            show_owners=settings.privacy.show_owners,
+            before_drain=self.api.close,
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
         )
         self._background = parts.background
@@ -79,6 +88,15 @@ class Agent:
             requests=stats.requests,
             web_config_reload_ok=stats.web_config_reload_ok,
         )
+
+
+def _main_listeners(settings: Settings) -> list[tuple[str, None]]:
+    return [(address, None) for address in (settings.web.listen, settings.web.socket) if address]
+
+
+def _prometheus(settings: Settings) -> Prometheus | None:
+    url = settings.history.prometheus_url
+    return Prometheus(url, settings.history.prometheus_selector) if url else None
 
 
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from gpucommons.agent.cluster import pod_source
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Background, Parts
 from gpucommons.attribution.allocation_ratio import parse_allocation_ratios
@@ -48,6 +49,7 @@ def _linux(settings: Settings) -> Parts:
     podman = ContainerSource(PODMAN, settings.path.podman_socket or None)
     kubelet = PodDevicesSource(settings.path.kubelet_socket)
     seen_docker, seen_podman = Overheard(docker), Overheard(podman)
+    pods = pod_source(settings.kubernetes)
     sources: list[Source] = [
         CpuSource(procfs, sampling.interval_s),
         MemorySource(procfs, sampling.interval_s),
@@ -63,12 +65,14 @@ def _linux(settings: Settings) -> Parts:
             lambda: all_containers(seen_docker.last, seen_podman.last).items(),
         ),
         kubelet,
+        pods,
         *_allocation_ratio(settings.vgpu.allocation_file),
     ]
     background = [
         Background("docker", docker.run),
         Background("podman", podman.run),
         Background("kubelet", kubelet.run),
+        Background("kubernetes", pods.run),
     ]
     return Parts(*attributed(sources, this_machine(procfs), owner_rules(settings.owners)), background)
 

@@ -90,7 +90,7 @@ class ProcessIdentities:
         if isinstance(details, Reason):
             return self._why_unseen(details)
         if confined and not details.holds_gpu:
-            # Another process of our namespace may bear the number that the driver means for one of the host.
+            # Older drivers tell the host's pids in a container, too: a stranger of ours may bear that number.
             return Reason.PID_NAMESPACE
         if details.key.start_ticks >= begun_ticks:
             # It started after the reading began: whom the driver listed under this pid has gone.

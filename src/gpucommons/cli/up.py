@@ -82,11 +82,14 @@ async def _run(agent: Agent) -> None:
 def _announce(agent: Agent) -> None:
     if agent.scenario is not None:
         log.warning("SIMULATED: scenario %s is being played, nothing of this machine is measured", agent.scenario)
-    main, *drop_ins = agent.web.addresses
+    main, *others = agent.web.addresses
     log.info("page    %s/", main.url)
     log.info("metrics %s/metrics", main.url)
-    for address in drop_ins:
-        log.info("metrics %s/metrics (%s dialect alone)", address.url, address.dialect)
+    for address in others:
+        if address.dialect is None:
+            log.info("API     %s (each sees their own rows)", address.url)
+        else:
+            log.info("metrics %s/metrics (%s dialect alone)", address.url, address.dialect)
 
 
 def _has_gpus(snapshot: Snapshot) -> bool:

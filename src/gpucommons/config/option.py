@@ -28,7 +28,9 @@ def option(
 
 
 def check_address(text: str) -> str | None:
-    """HOST:PORT, [IPv6]:PORT or :PORT."""
+    """HOST:PORT, [IPv6]:PORT or :PORT; or unix:/PATH."""
+    if text.startswith("unix:"):
+        return check_unix_address(text)
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
         return "wants HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9460"
@@ -40,3 +42,16 @@ def check_address(text: str) -> str | None:
 def check_address_or_port(text: str) -> str | None:
     """As check_address, or a port alone."""
     return None if text.isdigit() and int(text) <= 65535 else check_address(text)
+
+
+def check_unix_address(text: str) -> str | None:
+    """unix:/PATH"""
+    return None if text.startswith("unix:/") else "wants unix:/PATH, such as unix:/run/gpucommons/api.sock"
+
+
+def check_url(text: str) -> str | None:
+    """http:// or https:// and a host"""
+    scheme, separator, rest = text.partition("://")
+    if scheme in ("http", "https") and separator and rest.strip("/"):
+        return None
+    return "wants a URL, such as http://127.0.0.1:9090"

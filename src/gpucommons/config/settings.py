@@ -2,7 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from gpucommons.config.option import check_address, check_address_or_port, option
+from gpucommons.config.option import (
+    check_address,
+    check_address_or_port,
+    check_unix_address,
+    check_url,
+    option,
+)
 from gpucommons.config.stack import StackSettings
 
 
@@ -16,6 +22,11 @@ def _listener(dialect: str, port: int) -> str:
 class WebSettings:
     listen: str = option(
         "127.0.0.1:9460", "HOST:PORT of the main listener: page, API, every dialect", check=check_address
+    )
+    socket: str = option(
+        "",
+        "unix:PATH of a second main listener, for the people of this machine: each sees their own rows",
+        check=check_unix_address,
     )
     config_file: str = option("", "file in the format of Prometheus's exporters: TLS, client certificates, passwords")
     max_connections: int = option(512, "HTTP connections that may be open at once", minimum=1)
@@ -60,6 +71,18 @@ class OwnersSettings:
         "gpucommons.owner,ds01.user,aime.mlc.USER", "container labels that may name an owner, a comma list"
     )
     rules_file: str = option("", "TOML file with the site's own rules (regular expressions)")
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """How this node's pods are known; unset, what Kubernetes tells each pod of its API server is used."""
+
+    api_url: str = option("", "API server, or the kubelet (with source = kubelet)", check=check_url)
+    node_name: str = option("", "this node's name in the cluster; unset: NODE_NAME")
+    ca_file: str = option("", "certificate of the authority that signed the server's")
+    token_file: str = option("", "file with the bearer token; read anew for each request")
+    source: str = option("api", "who is asked for the pods", choices=("api", "kubelet"))
+    pod_labels: str = option("", "labels of pods that may be kept, a comma list; unset: none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +170,29 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PrivacySettings:
+    show_owners: str = option(
+        "auto",
+        "whose names the page and the API show: everybody's, or to each their own; "
+        "auto: everybody's on loopback, to each their own elsewhere",
+        choices=("auto", "all", "own"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    prometheus_url: str = option(
+        "", "Prometheus that scrapes this agent, for history beyond the 24 h in memory", check=check_url
+    )
+    prometheus_selector: str = option("", 'label matchers that pick this node there, such as instance="gpu1:9460"')
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsSettings:
+    alertmanager_url: str = option("", "Alertmanager whose firing alerts the page shows", check=check_url)
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     format: str = option("human", "lines for people, or one JSON object a line", choices=("human", "json"))
     level: str = option("info", "the least that is logged", choices=("debug", "info", "warning", "error"))
@@ -160,7 +206,11 @@ class Settings:
     processes: ProcessesSettings = field(default_factory=ProcessesSettings)
     path: PathSettings = field(default_factory=PathSettings)
     owners: OwnersSettings = field(default_factory=OwnersSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
+    alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     stack: StackSettings = field(default_factory=StackSettings)

@@ -4,15 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
+from gpucommons.model.alerts import AlertsReading
 from gpucommons.model.allocation_ratio import AllocationRatioReading
 from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.journal import JournalReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.source_state import SourceState
+from gpucommons.model.statement import StatementReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,10 @@ class Readings:
     pod_devices: PodDevicesReading | None = None
     allocation_ratio: AllocationRatioReading | None = None
     attribution: Attribution | None = None
+    sharing: SharingReading | None = None
+    statement: StatementReading | None = None
+    journal: JournalReading | None = None
+    alerts: AlertsReading | None = None
     agent: AgentReading | None = None
 
 

@@ -22,6 +22,8 @@ def failures_of(whose: str) -> Iterator[None]:
         yield
     except TimeoutError:
         raise SourceError("timeout", f"{whose} does not answer in time") from None
+    except aiohttp.ClientSSLError as error:
+        raise SourceError("tls", f"{whose} cannot be trusted: {_short(error)}") from None
     except aiohttp.ClientConnectorError as error:
         raise error.os_error from None
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, aiohttp.InvalidURL) as error:

@@ -4,18 +4,22 @@ Reads cached bytes and the current snapshot only; takes no lock and does no I/O.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from gpucommons.web import page
 from gpucommons.web.faces import Faces
 from gpucommons.web.negotiation import negotiate
+from gpucommons.web.privacy import SEES_ALL, SHOWS_ALL, Privacy, Viewer
 from gpucommons.web.readiness import complaints
 from gpucommons.web.reply import Reply, text
 
 _ALLOW = {"Allow": "GET, HEAD"}
 _METRICS_VARY = "Accept, Accept-Encoding"
+_NAMES_INSIDE = text(
+    "metrics name everybody's work, and here each sees only their own (privacy.show_owners); what there is: /\n", 403
+)
 _NOT_SAMPLED_YET = text("no sample yet, come back in a moment\n", 503, {"Retry-After": "1"})
 
 
@@ -27,6 +31,9 @@ class Asked:
     path: str
     accept: str = ""
     accept_encoding: str = ""
+    if_none_match: str = ""
+    query: Sequence[tuple[str, str]] = ()
+    viewer: Viewer = SEES_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,10 @@ class Route:
 
 
 class App:
-    """The routes of one listener. `dialect` None is the main one; a name is a drop-in for that dialect."""
+    """The routes of one listener. `dialect` None is the main one; a name is a drop-in for that dialect.
+
+    `routes` are further ones; where a path is the same, they come instead of what is here.
+    """
 
     def __init__(
         self,
@@ -47,6 +57,8 @@ class App:
         dialect: str | None = None,
         *,
         snapshot_stale_after_s: float,
+        routes: Mapping[str, Route] | None = None,
+        privacy: Privacy = SHOWS_ALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if dialect is not None and dialect not in faces.dialect_names:
@@ -54,7 +66,9 @@ class App:
         self._faces = faces
         self._stale_after_s = snapshot_stale_after_s
         self._clock = clock
+        self._privacy = privacy
         self._routes = self._main_routes() if dialect is None else self._drop_in_routes(dialect)
+        self._routes.update(routes or {})
 
     def handler_of(self, path: str) -> str:
         route = self._routes.get(path)
@@ -89,10 +103,13 @@ class App:
             "/healthz": Route("healthz", "whether the agent lives", lambda _: text("OK")),
             "/readyz": Route("readyz", "whether its readings are fresh", lambda _: self._ready()),
             "/": Route("page", "this page", lambda _: self._page()),
+            "/plain": Route("plain", "the sources, on a page without scripts", lambda _: self._page()),
         }
 
     def _metrics_route(self, handler: str, dialect: str | None, summary: str) -> Route:
         def answer(asked: Asked) -> Reply:
+            if not self._privacy.metrics_open(asked.viewer):
+                return _NAMES_INSIDE
             if self._faces.latest() is None:
                 return _NOT_SAMPLED_YET
             choice = negotiate(asked.accept, asked.accept_encoding)

@@ -6,13 +6,16 @@ A large body is written in pieces as the peer takes them: a slow reader holds a 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from aiohttp import web
 
 from gpucommons.web.app import App, Asked
 from gpucommons.web.auth import Authenticator, Verdict, parse_authorization
-from gpucommons.web.connections import Connections, guard_of
+from gpucommons.web.connections import Connections, Guard, guard_of
+from gpucommons.web.peer import Peers
+from gpucommons.web.privacy import SEES_ALL, SHOWS_ALL, Privacy, Viewer
 from gpucommons.web.rate_limit import RateLimit, TokenBucket
 from gpucommons.web.reload import WebSettings
 from gpucommons.web.reply import SECURITY_HEADERS, Reply, text
@@ -39,11 +42,12 @@ class Door:
         self._limit: RateLimit | None = None
         self._bucket: TokenBucket | None = None
 
-    async def refusal(self, authorization: str) -> Reply | None:
+    async def refusal(self, authorization: str, peer_is_known: bool = False) -> Reply | None:
+        """`peer_is_known`: the kernel vouches for who it is, so that no password is wanted."""
         settings = self._settings()
         if not self._in_rate(settings.rate_limit):
             return _TOO_FAST
-        if not settings.users:
+        if peer_is_known or not settings.users:
             return None
         credentials = parse_authorization(authorization)
         if credentials is None:
@@ -71,8 +75,11 @@ class Dispatcher:
         connections: Connections,
         settings: Callable[[], WebSettings],
         requests: Counter[tuple[str, int]],
+        privacy: Privacy = SHOWS_ALL,
     ) -> None:
         self._app = app
+        self._privacy = privacy
+        self._peers = Peers()
         self._door = door
         self._connections = connections
         self._settings = settings
@@ -96,28 +103,60 @@ class Dispatcher:
             }
             # A body is never read here, so the next request could not be found behind it; and whoever came
             # in under TLS settings that have changed since comes in anew.
-            last = self._connections.stopping or request.body_exists or guard.tls is not settings.tls
+            tls_changed = guard.tls is not settings.tls and not self._privacy.unix
+            last = self._connections.stopping or request.body_exists or tls_changed
+            if reply.live is not None and request.method != "HEAD":
+                return await _send_live(request, reply.status, headers, guard, reply.live)
             return await _send(request, reply, headers, last)
         finally:
             guard.request_ended()
 
+    async def _viewer(self, request: web.BaseRequest) -> Viewer:
+        uid, user = await self._peers.of(request.transport)
+        return self._privacy.viewer(uid, user, authenticated=bool(self._settings().users) and not self._privacy.unix)
+
     async def _answer(self, request: web.BaseRequest) -> Reply:
         headers = request.headers
         try:
-            refusal = await self._door.refusal(headers.get("Authorization", ""))
+            refusal = await self._door.refusal(headers.get("Authorization", ""), self._privacy.unix)
             if refusal is not None:
                 return refusal
-            return self._app.answer(
+            reply = self._app.answer(
                 Asked(
                     request.method,
                     request.path,
                     ",".join(headers.getall("Accept", ())),
                     ",".join(headers.getall("Accept-Encoding", ())),
+                    ",".join(headers.getall("If-None-Match", ())),
+                    tuple(request.query.items()) if request.query_string else (),
+                    await self._viewer(request) if self._privacy.asks_who else SEES_ALL,
                 )
             )
+            return reply if reply.later is None else await reply.later()
         except Exception:
             log.exception("no answer for %s %r", request.method, request.path)
             return _BROKEN
+
+
+async def _send_live(
+    request: web.BaseRequest,
+    status: int,
+    headers: dict[str, str],
+    guard: Guard,
+    live: Callable[[], AsyncGenerator[bytes, None]],
+) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, headers=headers)
+    response.force_close()
+    guard.exempt_stream()
+    try:
+        await response.prepare(request)
+        async with aclosing(live()) as pieces:
+            async for piece in pieces:
+                await response.write(piece)
+        await response.write_eof()
+    except ConnectionError:
+        log.debug("a viewer went away")
+    return response
 
 
 async def _send(request: web.BaseRequest, reply: Reply, headers: dict[str, str], last: bool) -> web.StreamResponse:

@@ -11,11 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from gpucommons.web.address import Address
+from gpucommons.web.address import Address, UnixAddress
 from gpucommons.web.connections import Connections, Guard, HttpProtocol
 from gpucommons.web.port_owner import port_owner
 from gpucommons.web.threads import in_daemon_thread
 from gpucommons.web.tls import Tls
+from gpucommons.web.unix_socket import listen_unix
 
 _BACKLOG = 512
 # Left to itself the kernel would buffer megabytes for each peer that does not read.
@@ -38,9 +39,20 @@ class ListenError(OSError):
     """One line that names the address, what is wrong and which setting to change."""
 
 
-async def open_sockets(address: Address, setting: str) -> list[socket.socket]:
+async def open_sockets(address: Address | UnixAddress, setting: str) -> list[socket.socket]:
     """Listening sockets for every address that the host stands for. `setting` is where the user wrote it."""
-    return await in_daemon_thread(lambda: _open_sockets(address, setting))
+    if isinstance(address, UnixAddress):
+        path = address.path
+        return await in_daemon_thread(lambda: [_open_unix(path, setting)])
+    tcp = address
+    return await in_daemon_thread(lambda: _open_sockets(tcp, setting))
+
+
+def _open_unix(path: str, setting: str) -> socket.socket:
+    try:
+        return listen_unix(path, _BACKLOG)
+    except OSError as error:
+        raise ListenError(f"cannot listen on unix:{path}: {error.strerror or error}; change {setting}") from error
 
 
 def _open_sockets(address: Address, setting: str) -> list[socket.socket]:

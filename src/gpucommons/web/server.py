@@ -1,10 +1,12 @@
 """The web server that the agent runs: listeners, routes, bounds and the web configuration put together."""
 
 import asyncio
+import ipaddress
 import logging
+import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +14,17 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gpucommons.web.address import Address, parse_address
-from gpucommons.web.app import App
+from gpucommons.web.address import Address, UnixAddress, parse_address
+from gpucommons.web.app import App, Route
 from gpucommons.web.connections import Connections
 from gpucommons.web.dispatch import Dispatcher, Door
 from gpucommons.web.faces import Faces
 from gpucommons.web.limits import Limits
 from gpucommons.web.listeners import Listener, open_sockets
+from gpucommons.web.privacy import SHOWS_ALL, Privacy
 from gpucommons.web.reload import WebConfigFile
 from gpucommons.web.tls import Tls
+from gpucommons.web.unix_socket import SocketFile
 
 _LINGER_S = 2.0
 
@@ -35,7 +39,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A listener that stands: where, and for which dialect (None: all)."""
+    """A listener that stands: where, and for which dialect (None: all). A Unix socket has the port 0."""
 
     url: str
     port: int
@@ -43,7 +47,11 @@ class Bound:
 
 
 class WebServer:
-    """`start` raises ListenError or WebConfigError, each one line, and leaves nothing open when it does."""
+    """`start` raises ListenError or WebConfigError, each one line, and leaves nothing open when it does.
+
+    `routes` are those that a main listener has beyond the metrics. `before_drain` is told that it is time to end
+    what would go on for ever.
+    """
 
     def __init__(
         self,
@@ -52,12 +60,19 @@ class WebServer:
         *,
         web_config: Path | None = None,
         limits: Limits | None = None,
+        routes: Mapping[str, Route] | None = None,
+        show_owners: str = "auto",
+        before_drain: Callable[[], None] = lambda: None,
         snapshot_stale_after_s: float = 10.0,
         poll_s: float = 3.0,
     ) -> None:
         self._faces = faces
         self._wanted = [(parse_address(address), dialect) for address, dialect in listeners]
         self._limits = limits or Limits()
+        self._routes = dict(routes or {})
+        self._show_owners = show_owners
+        self._before_drain = before_drain
+        self._socket_files: list[SocketFile] = []
         self._stale_after_s = snapshot_stale_after_s
         self._config = WebConfigFile(web_config, poll_s)
         self._connections = Connections(self._limits)
@@ -70,14 +85,13 @@ class WebServer:
 
     async def start(self) -> None:
         await self._config.load()
-        opened: list[tuple[str | None, Address, list[socket.socket]]] = []
+        opened: list[tuple[str | None, Address | UnixAddress, list[socket.socket]]] = []
         try:
             for address, dialect in self._wanted:
                 opened.append((dialect, address, await open_sockets(address, _setting(dialect))))
         except OSError:
-            for _, _, sockets in opened:
-                for listening in sockets:
-                    listening.close()
+            for _, address, sockets in opened:
+                _close(address, sockets)
             raise
         for dialect, address, sockets in opened:
             self._serve(dialect, address, sockets)
@@ -88,9 +102,13 @@ class WebServer:
 
     async def stop(self) -> None:
         """Accept no more, finish what was begun, cut what takes too long."""
+        for file in self._socket_files:
+            file.remove()
+        self._socket_files.clear()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        self._before_drain()
         await self._connections.drain()
         for task in self._tasks:
             task.cancel()
@@ -104,9 +122,19 @@ class WebServer:
     def stats(self) -> Stats:
         return Stats(self._connections.open, dict(self._connections.refused), dict(self._requests), self._config.ok)
 
-    def _serve(self, dialect: str | None, address: Address, sockets: list[socket.socket]) -> None:
-        app = App(self._faces, dialect, snapshot_stale_after_s=self._stale_after_s)
-        dispatcher = Dispatcher(app, self._door, self._connections, lambda: self._config.settings, self._requests)
+    def _serve(self, dialect: str | None, address: Address | UnixAddress, sockets: list[socket.socket]) -> None:
+        unix = isinstance(address, UnixAddress)
+        privacy = Privacy(self._show_owners, unix, not unix and _all_loopback(sockets), os.getuid())
+        app = App(
+            self._faces,
+            dialect,
+            snapshot_stale_after_s=self._stale_after_s,
+            routes=self._routes if dialect is None else None,
+            privacy=privacy if dialect is None else SHOWS_ALL,
+        )
+        dispatcher = Dispatcher(
+            app, self._door, self._connections, lambda: self._config.settings, self._requests, privacy
+        )
         http = web.Server(
             dispatcher,
             access_log=None,
@@ -118,15 +146,37 @@ class WebServer:
             max_field_size=self._limits.header_field_bytes,
         )
         self._http.append(http)
+        # On a Unix socket the kernel says who the peer is, and nobody listens in between.
+        tls = _no_tls if unix else self._current_tls
         for listening in sockets:
-            self._listeners.append(Listener(listening, self._connections, http, self._current_tls))
-        port = sockets[0].getsockname()[1]
+            self._listeners.append(Listener(listening, self._connections, http, tls))
+        self.addresses.append(self._bound(address, sockets[0], dialect))
+
+    def _bound(self, address: Address | UnixAddress, listening: socket.socket, dialect: str | None) -> Bound:
+        if isinstance(address, UnixAddress):
+            self._socket_files.append(SocketFile.of(address.path))
+            return Bound(str(address), 0, dialect)
+        port = listening.getsockname()[1]
         scheme = "http" if self._current_tls() is None else "https"
-        shown = Address(address.host or socket.gethostname(), port)
-        self.addresses.append(Bound(f"{scheme}://{shown}", port, dialect))
+        return Bound(f"{scheme}://{Address(address.host or socket.gethostname(), port)}", port, dialect)
 
     def _current_tls(self) -> Tls | None:
         return self._config.settings.tls
+
+
+def _no_tls() -> Tls | None:
+    return None
+
+
+def _all_loopback(sockets: Iterable[socket.socket]) -> bool:
+    return all(ipaddress.ip_address(listening.getsockname()[0]).is_loopback for listening in sockets)
+
+
+def _close(address: Address | UnixAddress, sockets: Iterable[socket.socket]) -> None:
+    if isinstance(address, UnixAddress):
+        SocketFile.of(address.path).remove()
+    for listening in sockets:
+        listening.close()
 
 
 def _setting(dialect: str | None) -> str:

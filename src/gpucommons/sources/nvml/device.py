@@ -1,12 +1,11 @@
 """One GPU in one session: its calls, made ready and sorted into lanes, and the pass over them."""
 
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance
 from gpucommons.sources.nvml import codes, library, mig
-from gpucommons.sources.nvml.call import Call, Handle, Slots
+from gpucommons.sources.nvml.call import Call, Handle, Invoke, Slots, Store
 from gpucommons.sources.nvml.gpm import GpmSampler
 from gpucommons.sources.nvml.lanes import (
     SLOW_EVERY_S,
@@ -16,7 +15,15 @@ from gpucommons.sources.nvml.lanes import (
     remember,
 )
 from gpucommons.sources.nvml.notes import Notes
-from gpucommons.sources.nvml.processes import LISTS, Instance, ProcessList, ProcessUsage, merge
+from gpucommons.sources.nvml.processes import (
+    LISTS,
+    Instance,
+    InstanceProcessList,
+    ProcessList,
+    ProcessUsage,
+    merge,
+)
+from gpucommons.sources.nvml.samples import UsageSample
 from gpucommons.sources.nvml.table import ROWS
 
 MIG_EVERY_S = 5.0
@@ -33,12 +40,12 @@ def _nothing() -> str | None:
 class Device:
     """`read` raises GpuLost when this GPU is gone and SessionLost when the driver is."""
 
-    def __init__(self, handle: Handle, identity: GpuIdentity, notes: Notes) -> None:
+    def __init__(self, handle: Handle, identity: GpuIdentity, since_wall_s: float, notes: Notes) -> None:
         self.identity = identity
+        self._since_wall_s = since_wall_s
         self._handle = handle
         self._notes = notes
         self._slots: Slots = [None] * len(GpuReadings._fields)
-        self._whole: tuple[Instance, ...] = ((handle, None, None),)
         self._slow_due_s: float | None = None
         self._mig_due_s = 0.0
         self._mig_mode: mig.MigMode | None = None
@@ -49,6 +56,9 @@ class Device:
         self._known_lists: dict[str, ProcessList] = {}
         self._fast: list[Call] = []
         self._slow: list[Call] = []
+        self._invokes: list[Invoke] = []
+        self._stores: list[Store] = []
+        self._watch = True
         self._rearrange = True
         self._failed_calls = 0
 
@@ -78,38 +88,58 @@ class Device:
         return self._gpu()
 
     def _run_fast(self) -> None:
-        timer, budget_s = self._notes.timer, self._notes.fast_budget_s
+        """All calls of the fast lane. While together they take less than one of them may, none is timed."""
+        if self._watch:
+            self._watch = self._run_fast_timed()
+            return
+        began_s = self._notes.timer()
+        returned = [invoke() for invoke in self._invokes]
+        self._watch = self._notes.timer() - began_s > self._notes.fast_budget_s
+        if any(returned):
+            for call, code in zip(self._fast, returned, strict=True):
+                self._take_over(call, code)
+            return
+        reasons = [store() for store in self._stores]
+        if any(reasons):
+            for reason in filter(None, reasons):
+                self._dropped(reason)
+
+    def _run_fast_timed(self) -> bool:
+        """The same, each call with its cost. True as long as there is something to watch."""
+        budget_s = self._notes.fast_budget_s
+        total_s = 0.0
         for call in self._fast:
-            began_s = timer()
-            code = call.invoke()
-            took_s = timer() - began_s
-            if code:
-                self._failed(call, code)
-            else:
-                reason = call.store()
-                if reason is not None:
-                    self._notes.drop(self.identity.uuid, reason)
-            if took_s > budget_s or call.history:
-                call.history = remember(call.history, took_s > budget_s)
-                if is_costly(call.history):
-                    self._move(call, Lane.SLOW, took_s)
+            took_s = self._timed(call)
+            total_s += took_s
+            call.history = remember(call.history, took_s > budget_s)
+            if is_costly(call.history):
+                self._move(call, Lane.SLOW, took_s)
+        return total_s > budget_s or any(call.history for call in self._fast)
 
     def _run_slow(self) -> None:
-        timer, calm_s = self._notes.timer, self._notes.fast_budget_s / 2
+        calm_s = self._notes.fast_budget_s / 2
         for call in self._slow:
-            began_s = timer()
-            code = call.invoke()
-            took_s = timer() - began_s
-            if code:
-                self._failed(call, code)
-            else:
-                reason = call.store()
-                if reason is not None:
-                    self._notes.drop(self.identity.uuid, reason)
+            took_s = self._timed(call)
             if call.home is Lane.FAST:
                 call.history = remember(call.history, took_s < calm_s)
                 if is_cheap_again(call.history):
                     self._move(call, Lane.FAST, took_s)
+
+    def _timed(self, call: Call) -> float:
+        timer = self._notes.timer
+        began_s = timer()
+        code = call.invoke()
+        took_s = timer() - began_s
+        self._take_over(call, code)
+        return took_s
+
+    def _take_over(self, call: Call, code: int) -> None:
+        if code:
+            self._failed(call, code)
+            return
+        reason = call.store()
+        if reason is not None:
+            self._dropped(reason)
 
     def _move(self, call: Call, to: Lane, took_s: float) -> None:
         call.history = 0
@@ -137,29 +167,30 @@ class Device:
             self._notes.fail(call.name, codes.name_of(code))
 
     def _gpu(self) -> Gpu:
-        entry = self._notes.roster.entry(self.identity.uuid)
-        usage = self._usage
         return Gpu(
-            identity=self.identity,
-            up=True,
-            since_wall_s=entry.since_wall_s,
-            readings=GpuReadings._make(self._slots),
-            gpm=None if self._gpm is None else self._gpm.reading,
-            processes=merge(
+            self.identity,
+            True,
+            self._since_wall_s,
+            "",
+            GpuReadings._make(self._slots),
+            None if self._gpm is None else self._gpm.reading,
+            merge(
                 self._lists,
-                {} if usage is None else usage.window.current(round(self._notes.wall() * 1e6)),
-                self._memory_total(),
+                self._current_usage,
+                self._slots[_MEMORY_TOTAL],
                 self._notes.start_times,
-                partial(self._notes.drop, self.identity.uuid),
+                self._dropped,
             ),
-            mig_enabled=None if self._mig_mode is None else self._mig_mode.enabled,
-            mig=() if self._mig is None else self._mig.instances(),
-            xid=self._notes.events.record(self.identity.uuid),
+            None if self._mig_mode is None else self._mig_mode.enabled,
+            () if self._mig is None else self._mig.instances(),
+            self._notes.events.record(self.identity.uuid),
         )
 
-    def _memory_total(self) -> int | None:
-        total = self._slots[_MEMORY_TOTAL]
-        return None if total is None else int(total)
+    def _current_usage(self) -> dict[int, UsageSample]:
+        return {} if self._usage is None else self._usage.window.current(round(self._notes.wall() * 1e6))
+
+    def _dropped(self, reason: str) -> None:
+        self._notes.drop(self.identity.uuid, reason)
 
     # -- MIG
 
@@ -204,6 +235,8 @@ class Device:
             call.history = histories.get(call.name, 0)
             lane = self._notes.lanes.lane(self.identity.uuid, call.name, call.home)
             (self._fast if lane is Lane.FAST else self._slow).append(call)
+        self._invokes = [call.invoke for call in self._fast]
+        self._stores = [call.store for call in self._fast]
 
     def _allowed(self, key: str) -> bool:
         return not self._notes.capabilities.refuses(self.identity.uuid, key)
@@ -248,7 +281,8 @@ class Device:
 
     def _process_calls(self) -> list[Call]:
         """The lists, then the utilisation: it is not asked for while the lists are empty."""
-        calls, self._lists = [], []
+        calls = []
+        self._lists.clear()
         for name, function, bit in LISTS:
             made = self._process_list(name, function)
             if made is not None:
@@ -268,19 +302,16 @@ class Device:
             function = library.function(function_name + version)
             if function is None:
                 continue
-            key = f"{name}{version}"
-            targets: Callable[[], Iterable[Instance]] = self._whole_gpu
-            if not self._allowed(key):
-                key, targets = f"{key}:instances", self._each_instance
-                if self._mig is None or not self._allowed(key):
-                    continue
-            if key not in self._known_lists:
-                self._known_lists[key] = ProcessList(function, has_instances, targets)
-            return key, self._known_lists[key]
+            whole, instances = f"{name}{version}", f"{name}{version}:instances"
+            if self._allowed(whole):
+                if whole not in self._known_lists:
+                    self._known_lists[whole] = ProcessList(function, has_instances, self._handle)
+                return whole, self._known_lists[whole]
+            if self._mig is not None and self._allowed(instances):
+                if instances not in self._known_lists:
+                    self._known_lists[instances] = InstanceProcessList(function, has_instances, self._each_instance)
+                return instances, self._known_lists[instances]
         return None
-
-    def _whole_gpu(self) -> Iterable[Instance]:
-        return self._whole
 
     def _each_instance(self) -> Iterable[Instance]:
         return () if self._mig is None else self._mig.handles()
@@ -294,13 +325,17 @@ class Device:
                 function,
                 self._handle,
                 self._notes.wall,
-                lambda: any(one.entries is None or one.entries for _, one in self._lists),
-                partial(self._notes.drop, self.identity.uuid),
+                self._lists,
+                self._dropped,
             )
         return self._usage
 
     def close(self) -> None:
+        """Free what the driver gave us, and let go of the calls: they hold buffers, and us."""
         if self._gpm is not None:
             self._gpm.close()
         if self._mig is not None:
             self._mig.close()
+        self._gpm = self._mig = self._usage = None
+        for held in (self._fast, self._slow, self._invokes, self._stores, self._lists, self._known_lists):
+            held.clear()

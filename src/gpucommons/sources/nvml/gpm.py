@@ -4,7 +4,9 @@ Two samples take turns: each pass fills the older one and compares it with the o
 """
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import byref
+from operator import itemgetter, mul
 from struct import Struct
 
 import pynvml
@@ -14,30 +16,30 @@ from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.call import ABOVE_LIMIT, Handle
 
 _PERCENT = 0.01
-_MEBIBYTES = 2**20
+_MEBIBYTES = 2.0**20
 # Rounding puts a busy unit a hair over its maximum; more than that is not a measurement.
-_MOST = {_PERCENT: 101.0, _MEBIBYTES: float(2**24)}
+_MOST_RATIO = 1.01
+_MOST_BYTES_PER_S = 2.0**44
 
-# field of GpmReading, metric id of NVML, factor
-_METRICS: tuple[tuple[str, int, float], ...] = (
-    ("graphics_ratio", 1, _PERCENT),
-    ("sm_ratio", 2, _PERCENT),
-    ("sm_occupancy_ratio", 3, _PERCENT),
-    ("tensor_ratio", 5, _PERCENT),
-    ("fp64_ratio", 11, _PERCENT),
-    ("fp32_ratio", 12, _PERCENT),
-    ("fp16_ratio", 13, _PERCENT),
-    ("integer_ratio", 4, _PERCENT),
-    ("tensor_double_ratio", 6, _PERCENT),
-    ("tensor_half_ratio", 7, _PERCENT),
-    ("tensor_integer_ratio", 9, _PERCENT),
-    ("dram_ratio", 10, _PERCENT),
-    ("pcie_tx_bytes_per_s", 20, _MEBIBYTES),
-    ("pcie_rx_bytes_per_s", 21, _MEBIBYTES),
-    ("nvlink_tx_bytes_per_s", 61, _MEBIBYTES),
-    ("nvlink_rx_bytes_per_s", 60, _MEBIBYTES),
+# Field of GpmReading and metric id of NVML: first the ratios, then the rates.
+_METRICS: tuple[tuple[str, int], ...] = (
+    ("graphics_ratio", 1),
+    ("sm_ratio", 2),
+    ("sm_occupancy_ratio", 3),
+    ("tensor_ratio", 5),
+    ("fp64_ratio", 11),
+    ("fp32_ratio", 12),
+    ("fp16_ratio", 13),
+    ("integer_ratio", 4),
+    ("tensor_double_ratio", 6),
+    ("tensor_half_ratio", 7),
+    ("tensor_integer_ratio", 9),
+    ("dram_ratio", 10),
+    ("pcie_tx_bytes_per_s", 20),
+    ("pcie_rx_bytes_per_s", 21),
+    ("nvlink_tx_bytes_per_s", 61),
+    ("nvlink_rx_bytes_per_s", 60),
 )
-_FIELD = {name: index for index, name in enumerate(GpmReading._fields)}
 _METRIC_BYTES = ctypes.sizeof(pynvml.c_nvmlGpmMetric_t)
 _METRICS_AT = pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
 _NOT_SUPPORTED = 3
@@ -46,12 +48,12 @@ _NOT_SUPPORTED = 3
 class _Comparison:
     """One direction of the turn: from `first` to `second`, with its request and how to read the answer."""
 
-    def __init__(self, first: object, second: object, metrics: tuple[tuple[str, int, float], ...]) -> None:
+    def __init__(self, first: object, second: object, metrics: tuple[tuple[str, int], ...]) -> None:
         self.request = pynvml.c_nvmlGpmMetricsGet_t()
         self.request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         self.request.numMetrics = len(metrics)
         self.request.sample1, self.request.sample2 = first, second
-        for position, (_, metric, _) in enumerate(metrics):
+        for position, (_, metric) in enumerate(metrics):
             self.request.metrics[position].metricId = metric
         self.reference = byref(self.request)
         self.buffer = memoryview(self.request).cast("B")
@@ -84,11 +86,14 @@ class GpmSampler:
         )
         # Each metric is its id, its return code and its value; pointers to texts follow. Reading them all at
         # once costs a tenth of reading them through ctypes.
-        self._layout = Struct("=" + f"IId{_METRIC_BYTES - 16}x" * len(self._metrics))
-        self._plan = tuple(
-            (3 * position + 1, _FIELD[name], factor, _MOST[factor])
-            for position, (name, _, factor) in enumerate(self._metrics)
-        )
+        self._layout = Struct("=" + f"4xId{_METRIC_BYTES - 16}x" * len(self._metrics))
+        is_ratio = [name.endswith("_ratio") for name, _ in self._metrics]
+        self._factors = [_PERCENT if ratio else _MEBIBYTES for ratio in is_ratio]
+        self._ratios = sum(is_ratio)
+        # What was not asked for is taken from behind the last value, where there is None.
+        asked = [name for name, _ in self._metrics]
+        places = (asked.index(name) if name in asked else len(asked) for name in GpmReading._fields)
+        self._in_order = itemgetter(*places)
 
     def invoke(self) -> int:
         """Take a sample and, from the second on, compare it with the one before."""
@@ -107,28 +112,47 @@ class GpmSampler:
         if self._taken < 2:
             return None
         answer = self._layout.unpack_from(self._comparisons[self._turn ^ 1].buffer, _METRICS_AT)
-        values: list[float | None] = [None] * len(_FIELD)
+        returned = answer[::2]
+        values = list(map(mul, answer[1::2], self._factors))
+        if any(returned) or not self._all_plausible(values):
+            return self._store_one_by_one(returned, values)
+        self._fill(values)
+        return None
+
+    def _all_plausible(self, values: list[float]) -> bool:
+        """Whether there is nothing to look into; compares with itself because NaN is not its own equal."""
+        total = sum(values)
+        return (
+            total == total
+            and min(values) >= 0.0
+            and max(values[: self._ratios], default=0.0) <= 1.0
+            and max(values[self._ratios :], default=0.0) <= _MOST_BYTES_PER_S
+        )
+
+    def _store_one_by_one(self, returned: tuple[int, ...], values: list[float]) -> str | None:
+        kept: list[float | None] = []
         dropped = None
-        refused = False
-        for at, field, factor, most in self._plan:
-            code, value = answer[at], answer[at + 1]
+        for position, (code, value) in enumerate(zip(returned, values, strict=True)):
+            ratio = position < self._ratios
             if code:
-                refused = refused or code == _NOT_SUPPORTED
-            elif 0.0 <= value <= most:
-                scaled = value * factor
-                values[field] = 1.0 if factor == _PERCENT and scaled > 1.0 else scaled
+                kept.append(None)
+            elif 0.0 <= value <= (_MOST_RATIO if ratio else _MOST_BYTES_PER_S):
+                kept.append(min(value, 1.0) if ratio else value)
             else:
+                kept.append(None)
                 dropped = ABOVE_LIMIT
-        self.reading = GpmReading._make(values)
-        if refused:
-            self._leave_out_refused(answer)
+        self._fill(kept)
+        if _NOT_SUPPORTED in returned:
+            self._leave_out_refused(returned)
         return dropped
 
-    def _leave_out_refused(self, answer: tuple[float, ...]) -> None:
+    def _fill(self, values: Sequence[float | None]) -> None:
+        self.reading = GpmReading._make(self._in_order((*values, None)))
+
+    def _leave_out_refused(self, returned: tuple[int, ...]) -> None:
         """What this GPU cannot tell (NVLink on a board without) is not asked for again."""
-        self._metrics = tuple(
-            metric for position, metric in enumerate(self._metrics) if answer[3 * position + 1] != _NOT_SUPPORTED
-        )
+        both = zip(self._metrics, returned, strict=True)
+        self._metrics = tuple(metric for metric, code in both if code != _NOT_SUPPORTED)
         self._prepare()
 
     def clear(self) -> None:

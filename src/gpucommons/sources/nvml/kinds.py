@@ -1,5 +1,6 @@
 """The shapes that NVML's getters have, each as a maker of ready calls."""
 
+import math
 from collections.abc import Callable
 from ctypes import byref, c_int, c_uint, c_ulonglong
 from functools import partial
@@ -43,7 +44,7 @@ def number(
     *arguments: int,
     ctype: Scalar = c_uint,
     scale: float | int = 1,
-    at_most: float | None = None,
+    at_most: float = math.inf,
     unknown: int | None = None,
 ) -> Maker:
     """fn(device, arguments..., &number)."""
@@ -57,11 +58,11 @@ def number(
             value = out.value
             if value == nothing:
                 slots[slot] = None
-                return None
-            if at_most is not None and value > at_most:
+            elif value > at_most:
                 slots[slot] = None
                 return ABOVE_LIMIT
-            slots[slot] = value if scale == 1 else value * scale
+            else:
+                slots[slot] = value if scale == 1 else value * scale
             return None
 
         return partial(function, handle, *arguments, byref(out)), store, clearing(slots, name)

@@ -46,18 +46,19 @@ _KINDS = (
 # Shaped like a UsageSample.
 _NO_USAGE = (0, 0, None, None, None, None)
 
-Instance = tuple[Handle, int | None, int | None]
+Instance = tuple[Handle, int, int]
+# pid, used bytes, GPU instance, compute instance
+Entry = tuple[int, int, int | None, int | None]
 
 
 class ProcessList:
-    """One list of one GPU, or of its MIG devices one after the other. `invoke` and `store` are a Call's."""
+    """One of the lists of one GPU. `invoke`, `store` and `clear` are those of a Call."""
 
-    def __init__(self, function: Function, has_instances: bool, targets: Callable[[], Iterable[Instance]]) -> None:
+    def __init__(self, function: Function, has_instances: bool, handle: Handle) -> None:
         self._function = function
         self._entry = _ENTRY if has_instances else _ENTRY_V1
-        self._targets = targets
-        self._found: list[tuple[int, int, int | None, int | None]] = []
-        self.entries: list[tuple[int, int, int | None, int | None]] | None = None
+        self._handle = handle
+        self.entries: list[Entry] | None = None
         self._make_room(_ROOM)
 
     def _make_room(self, entries: int) -> None:
@@ -68,15 +69,17 @@ class ProcessList:
         self._count_reference = byref(self._count)
 
     def invoke(self) -> int:
-        self._found = []
-        for handle, gpu_instance_id, compute_instance_id in self._targets():
-            code = self._ask(handle)
-            if code:
-                return code
-            count = self._count.value
-            if count:
-                self._decode(count, gpu_instance_id, compute_instance_id)
-        return codes.OK
+        """Also takes the answer over: the utilisation that is asked for next depends on it."""
+        self._count.value = self._capacity
+        code = self._function(self._handle, self._count_reference, self._buffer)
+        if code == codes.INSUFFICIENT_SIZE:
+            code = self._ask(self._handle)
+        if code:
+            self.entries = None
+            return code
+        count = self._count.value
+        self.entries = self._decode(count) if count else []
+        return code
 
     def _ask(self, handle: Handle) -> int:
         self._count.value = self._capacity
@@ -87,27 +90,40 @@ class ProcessList:
             code = self._function(handle, self._count_reference, self._buffer)
         return code
 
-    def _decode(self, count: int, gpu_instance_id: int | None, compute_instance_id: int | None) -> None:
+    def _decode(self, count: int, gi: int | None = None, ci: int | None = None) -> list[Entry]:
+        """The entries; where the driver names no instance, the one that was asked."""
         raw = self._entry.iter_unpack(self._view[: count * self._entry.size])
         if self._entry is _ENTRY_V1:
-            self._found += [(pid, used, gpu_instance_id, compute_instance_id) for pid, used in raw]
-            return
-        self._found += [
-            (
-                pid,
-                used,
-                gpu_instance_id if gi == _NO_INSTANCE else gi,
-                compute_instance_id if ci == _NO_INSTANCE else ci,
-            )
-            for pid, used, gi, ci in raw
+            return [(pid, used, gi, ci) for pid, used in raw]
+        return [
+            (pid, used, gi if its_gi == _NO_INSTANCE else its_gi, ci if its_ci == _NO_INSTANCE else its_ci)
+            for pid, used, its_gi, its_ci in raw
         ]
 
     def store(self) -> str | None:
-        self.entries = self._found
         return None
 
     def clear(self) -> None:
         self.entries = None
+
+
+class InstanceProcessList(ProcessList):
+    """The same list, asked of each MIG device: for those who may not ask the whole GPU."""
+
+    def __init__(self, function: Function, has_instances: bool, instances: Callable[[], Iterable[Instance]]) -> None:
+        super().__init__(function, has_instances, None)
+        self._instances = instances
+
+    def invoke(self) -> int:
+        found: list[Entry] = []
+        self.entries = None
+        for handle, gpu_instance_id, compute_instance_id in self._instances():
+            code = self._ask(handle)
+            if code:
+                return code
+            found += self._decode(self._count.value, gpu_instance_id, compute_instance_id)
+        self.entries = found
+        return codes.OK
 
 
 class ProcessUsage:
@@ -118,13 +134,13 @@ class ProcessUsage:
         function: Function,
         handle: Handle,
         wall: Callable[[], float],
-        wanted: Callable[[], bool],
+        lists: list[tuple[int, ProcessList]],
         dropped: Callable[[str], None],
     ) -> None:
         self._function = function
         self._handle = handle
         self._wall = wall
-        self._wanted = wanted
+        self._lists = lists
         self._dropped = dropped
         self.window = UsageWindow()
         self._make_room(_ROOM)
@@ -136,8 +152,11 @@ class ProcessUsage:
         self._count = c_uint()
         self._count_reference = byref(self._count)
 
+    def _surely_none(self) -> bool:
+        return not any(one.entries is None or one.entries for _, one in self._lists)
+
     def invoke(self) -> int:
-        if not self._wanted():
+        if self._surely_none():
             self._count.value = 0
             return codes.OK
         self._now_us = round(self._wall() * 1e6)
@@ -169,8 +188,8 @@ class ProcessUsage:
 
 def merge(
     lists: Iterable[tuple[int, ProcessList]],
-    usage: dict[int, UsageSample],
-    most_bytes: int | None,
+    usage: Callable[[], dict[int, UsageSample]],
+    most_bytes: float | None,
     keys: StartTimes,
     dropped: Callable[[str], None],
 ) -> tuple[GpuProcess, ...] | None:
@@ -181,11 +200,10 @@ def merge(
     merged: dict[tuple[int, int | None, int | None], tuple[int, int | None]] = {}
     read = False
     for bit, one in lists:
-        entries = one.entries
-        if entries is None:
+        if one.entries is None:
             continue
         read = True
-        for pid, used, gi, ci in entries:
+        for pid, used, gi, ci in one.entries:
             if not 0 < pid <= _MOST_PID:
                 dropped("pid")
                 continue
@@ -201,9 +219,9 @@ def merge(
             merged[(pid, gi, ci)] = (bits | bit, memory)
     if not merged:
         return () if read else None
-    rows = []
+    rows, samples = [], usage()
     for (pid, gi, ci), (bits, memory) in merged.items():
-        sample = usage.get(pid)
+        sample = samples.get(pid)
         _, _, sm, mem, enc, dec = _NO_USAGE if sample is None else sample
         rows.append(GpuProcess(pid, keys.key_of(pid), _KINDS[bits], memory, sm, mem, enc, dec, gi, ci))
     return tuple(rows)

@@ -18,10 +18,18 @@ class Roster:
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._most_enumerated = 0
+        self._strangers = 0
 
     def enumerated(self, count: int) -> None:
         """How many GPUs the driver counts, one that cannot be opened included."""
         self._most_enumerated = max(self._most_enumerated, count)
+
+    def unopened(self, count: int) -> bool:
+        """How many of those cannot be opened. True when there are more such strangers than before: a GPU
+        that was lost while we looked is known already, and so is a stranger that we have told of."""
+        strangers = count - len(self._entries) + self.present
+        more, self._strangers = strangers > self._strangers, strangers
+        return more
 
     def found(self, identity: GpuIdentity, wall_s: float) -> bool:
         """A GPU answers. True when it was lost before."""

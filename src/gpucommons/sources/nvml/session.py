@@ -5,8 +5,9 @@ from ctypes import byref, c_int, c_uint
 
 import pynvml
 
-from gpucommons.model.gpu import Gpu
+from gpucommons.model.gpu import Gpu, GpuIdentity
 from gpucommons.sources.nvml import codes, library
+from gpucommons.sources.nvml.call import Handle
 from gpucommons.sources.nvml.device import Device
 from gpucommons.sources.nvml.events import EventSet
 from gpucommons.sources.nvml.identity import read_identity
@@ -51,20 +52,25 @@ class Session:
         if code:
             raise codes.SessionLost(code)
         roster, wall_s = self._notes.roster, self._notes.wall()
+        unopened: list[str] = []
         roster.enumerated(count.value)
         for index in range(count.value):
             try:
-                device = self._open(index)
+                handle, identity = self._open(index)
             except codes.GpuLost as lost:
-                log.warning("GPU %d cannot be opened: %s", index, lost.reason)
+                unopened.append(f"GPU {index} cannot be opened: {lost.reason}")
                 continue
-            if roster.found(device.identity, wall_s):
-                log.info("GPU %d (%s) is back", index, device.identity.uuid)
-            self._devices.append(device)
+            if roster.found(identity, wall_s):
+                log.info("GPU %d (%s) is back", index, identity.uuid)
+            since_wall_s = roster.entry(identity.uuid).since_wall_s
+            self._devices.append(Device(handle, identity, since_wall_s, self._notes))
         for entry in roster.missing({device.identity.uuid for device in self._devices}, wall_s):
             log.error("GPU %s at %s is gone", entry.identity.uuid, entry.identity.pci_bus_id)
+        if roster.unopened(len(unopened)):
+            for line in unopened:
+                log.error(line)
 
-    def _open(self, index: int) -> Device:
+    def _open(self, index: int) -> tuple[Handle, GpuIdentity]:
         handle = pynvml.c_nvmlDevice_t()
         ask = library.function("nvmlDeviceGetHandleByIndex_v2")
         if ask is None:
@@ -76,7 +82,7 @@ class Session:
             raise codes.GpuLost(codes.name_of(code))
         identity = read_identity(handle, index)
         self._events.watch(handle, identity.uuid)
-        return Device(handle, identity, self._notes)
+        return handle, identity
 
     @property
     def mig_pending(self) -> bool:

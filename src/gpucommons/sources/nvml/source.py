@@ -29,8 +29,6 @@ class NvmlSource:
     produces = GpuReading
     essential = False
     runs_on: Literal["thread"] = "thread"
-    # The third tick after a call hung must be past it: then the readings are gone within three intervals.
-    deadline_s = 2.5
 
     def __init__(
         self,
@@ -43,13 +41,15 @@ class NvmlSource:
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cadence_s = cadence_s
+        # The third tick after a call hung must be past it: then the readings are gone within three intervals.
+        self.deadline_s = 2.5 * max(cadence_s, FAST_EVERY_S)
         self._monotonic = monotonic
         self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
         self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s)
         self._session: Session | None = None
         self._connections = 0
         self._retry = Backoff(first_s=1.0, most_s=60.0)
-        self._retry_error: SourceError | None = None
+        self._refused_code: int | None = None
         # To see a lost GPU again the driver must be started anew; that costs the others one GPM reading.
         self._rescan = Backoff(first_s=10.0, most_s=300.0)
         self._aside = Backoff(first_s=60.0, most_s=3600.0)
@@ -81,8 +81,8 @@ class NvmlSource:
     def _connect(self, now_s: float) -> Session:
         if now_s < self._aside_until_s:
             raise _stepping_aside()
-        if not self._retry.is_due(now_s) and self._retry_error is not None:
-            raise self._retry_error
+        if self._refused_code is not None and not self._retry.is_due(now_s):
+            raise _refused(self._refused_code)
         try:
             library.start()
             try:
@@ -95,6 +95,7 @@ class NvmlSource:
         self._session = session
         self._connections += 1
         self._retry.reset()
+        self._refused_code = None
         self._kernel_gpus = self._count_kernel_gpus()
         return session
 
@@ -117,8 +118,8 @@ class NvmlSource:
             # The file has been replaced under us, or the kernel still runs the old module.
             library.unload()
         self._retry.postpone(now_s)
-        self._retry_error = SourceError(codes.name_of(code), f"NVML: {library.error_text(code)}")
-        return self._retry_error
+        self._refused_code = code
+        return _refused(code)
 
     # -- when to begin anew
 
@@ -180,6 +181,11 @@ class NvmlSource:
             samples_dropped=dict(notes.dropped),
             call_failures=dict(notes.failures),
         )
+
+
+def _refused(code: int) -> SourceError:
+    """Made anew each time: an exception that is raised again and again collects tracebacks."""
+    return SourceError(codes.name_of(code), f"NVML: {library.error_text(code)}")
 
 
 def _stepping_aside() -> SourceError:

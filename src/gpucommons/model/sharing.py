@@ -1,0 +1,117 @@
+"""Whose turn it is on every GPU, at an instant: what the scheduler shows of itself.
+
+Client rows are NamedTuples, not dataclasses: a node may have thousands, and they are made anew every second.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramReading:
+    """`counts` are cumulative and one longer than `bounds`: the last is everything."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+class WaitReading(NamedTuple):
+    """Why a client that asked does not run, and about how long it still will not.
+
+    `why` is one of quota, turn, memory, demand, solo, ready. `room_bytes` is free under the safe limit.
+    """
+
+    why: str
+    waited_s: float
+    ahead: int
+    room_bytes: int
+    expected_s: float | None
+
+
+class ClientSharing(NamedTuple):
+    """One client. Times are lengths, not instants; a need that cannot be known (v1 clients) is None."""
+
+    client_id: str
+    pod: str
+    namespace: str
+    gpu_uuid: str
+    gpu_index: int | None
+    protocol_version: int
+    pid: int
+    uid: int
+    gid: int
+    standing: str
+    revoked: bool
+    pending_drop: bool
+    connected_s: float
+    turn_s: float | None
+    turns: int
+    wait: WaitReading | None
+    allocated_bytes: int
+    allocated_peak_bytes: int
+    nvml_bytes: int | None
+    overhead_bytes: int | None
+    need_bytes: int | None
+    memory_quota_bytes: int
+    memory_quota_source: str
+    core_quota_percent: int
+    core_quota_effective_percent: float
+    core_quota_source: str
+    window_usage_s: float
+    window_limit_s: float
+    throttled: bool
+    debt_s: float
+    billed_s: float
+    demand_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSharing:
+    """One GPU's queues. `way` is how its clients share it now (alone, together, turns), `way_reason` why."""
+
+    uuid: str
+    index: int | None
+    present: bool
+    running: tuple[str, ...]
+    request_queue: tuple[str, ...]
+    wait_queue: tuple[str, ...]
+    running_memory_bytes: int
+    running_memory_peak_bytes: int
+    total_memory_bytes: int
+    total_memory_measured: bool
+    safe_limit_bytes: int
+    overloaded: bool
+    way: str
+    way_reason: str
+    quantum_left_s: float | None
+    busy_seconds: float
+    drop_lock: Mapping[str, int]
+    wait_for_mem: int
+    mem_available: int
+    wait_seconds: HistogramReading
+    turn_seconds: HistogramReading
+    drain_seconds: HistogramReading
+
+
+@dataclass(frozen=True, slots=True)
+class SharingReading:
+    """`departed` are the last rows of clients that left, for as long as the stale time-to-live keeps them."""
+
+    on: bool
+    mode: str
+    fixed_quantum_s: float | None
+    gpus: tuple[GpuSharing, ...]
+    clients: tuple[ClientSharing, ...]
+    departed: tuple[ClientSharing, ...]
+    messages: Mapping[str, int]
+    disconnects: Mapping[str, int]
+    refusals: Mapping[str, int]
+    handoff_seconds: HistogramReading
+    window_s: float
+    debug_labels: bool = True
+    socket_path: str = ""
+    connections: int = 0
+    descriptor_limited: bool = False
+    control_methods: tuple[str, ...] = field(default=())

@@ -1,0 +1,769 @@
+"""Every rule of whose turn it is. Pure: (event, now) in, actions out; no clock, socket or thread.
+
+An event is a method call: it changes the state, then the GPU that it touched is evaluated again, at once and
+in full, and what came of it is returned. `deadline_s` of a GPU says when `tick` must be called next.
+
+The rules, in the order in which `_evaluate` applies them:
+
+ 1. Pressing. A client that does not answer DROP_LOCK is told again every `drop_resend_s`. After
+    `revoke_after_s` its turn ends in the accounts (revoked); the memory it holds still counts; `fence` closes
+    its socket.
+ 2. Overload. Running clients grew past the safe limit: all but the oldest are dropped (memory), and nobody
+    joins until what runs is down to 90 % of the limit, or alone.
+ 3. Refill. A throttled client may run again once its bucket is refilled; it queues from then on.
+ 4. Spending. A running client whose core quota is spent is dropped (quota). Limits that sum above 100 among
+    those that want to run are scaled down in proportion. `work_conserving`: not while it is alone and nobody
+    waits.
+ 5. Admission. First come, first served. A client may run if nothing runs, or if it fits beside what runs:
+      - serial: nothing fits. v1 clients do not tell their memory: they run alone, except in concurrent mode.
+      - memory: the needs (D + O_base) of all that run, with what revoked clients hold, stay within the safe
+        limit.
+      - auto, while the GPU's utilisation is known: the demands sum to at most `corun_limit`. A client of
+        unknown demand runs alone until it is measured; one per GPU is measured again each `solo_refresh_s`.
+    One that does not fit may be passed by later ones that do, until it has waited `max_bypass_s`: then the
+    room is kept for it. Who waits for memory is told WAIT_FOR_MEM once, and MEM_AVAILABLE before LOCK_OK.
+ 6. Making room. While the first in the queue waits for room, the oldest turns that must end for it are
+    dropped (quantum), all at once, when each of them has had its quantum.
+
+Repeats are harmless: REQ_LOCK of a runner is answered again, of a waiter ignored; LOCK_RELEASED out of turn
+is ignored; all are counted in `refusals`. While the scheduler is off every client runs free, unbilled.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+from itertools import islice
+from typing import Final
+
+from gpucommons.scheduler.actions import Action, Fence, Send
+from gpucommons.scheduler.billing import EPSILON_S, Bucket, BucketRules
+from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.settings import Fence as FenceMode
+from gpucommons.scheduler.state import NEVER, Client, Drop, Gpu, Standing
+from gpucommons.scheduler.wire import MessageType
+
+IDLE, WAITING, THROTTLED, RUNNING = Standing.IDLE, Standing.WAITING, Standing.THROTTLED, Standing.RUNNING
+LOCK_OK, DROP_LOCK = MessageType.LOCK_OK, MessageType.DROP_LOCK
+SERIAL, CONCURRENT, AUTO = Mode.SERIAL, Mode.CONCURRENT, Mode.AUTO
+
+# Overload ends, and a client dropped by it may join others again, only this far below the safe limit.
+_REFIT_RATIO: Final = 0.9
+# How many waiters are looked at for one that fits: bounds the work of one message.
+_BYPASS_WINDOW: Final = 64
+# A solo turn ends without a measurement after this long; after so many of them the demand stays unknown.
+_SOLO_LIMIT_S: Final = 3.0
+_SOLO_TRIES: Final = 3
+# Utilisation older than this is unknown.
+_BUSY_FRESH_S: Final = 5.0
+_DEMAND_SMOOTHING: Final = 0.5
+
+
+class Block(StrEnum):
+    """Why a client that asked does not run."""
+
+    QUOTA = "quota"
+    TURN = "turn"
+    MEMORY = "memory"
+    DEMAND = "demand"
+    SOLO = "solo"
+
+
+class Policy:
+    """The state of all GPUs and clients, and the events that move it."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self.mode = settings.mode
+        self.on = True
+        self.operator_quantum_s: float | None = None
+        self.gpus: dict[str, Gpu] = {}
+        self.clients: dict[int, Client] = {}
+        self.refusals: Counter[str] = Counter()
+        self._bucket_rules = BucketRules.of(settings)
+        self._corun_milli = round(settings.corun_limit * 1000)
+
+    # Events: devices
+
+    def add_gpu(self, key: str, index: int | None, now: float) -> Gpu:
+        gpu = Gpu(key, index, now, self.settings.compute_window_s)
+        self.gpus[key] = gpu
+        self._set_total(gpu, self.settings.default_gpu_memory_bytes, known=False)
+        return gpu
+
+    def remove_gpu(self, gpu: Gpu) -> None:
+        """Only one without clients can go."""
+        if not gpu.clients:
+            del self.gpus[gpu.key]
+
+    def resize(self, gpu: Gpu, total_bytes: int, now: float) -> list[Action]:
+        """NVML told how much memory the device has."""
+        self._set_total(gpu, total_bytes, known=True)
+        return self._after(gpu, now)
+
+    def sample_busy(self, gpu: Gpu, busy_ratio: float, window_s: float, now: float) -> list[Action]:
+        """The device was busy for this share of the last `window_s`."""
+        actions: list[Action] = []
+        gpu.busy_until_s = now + _BUSY_FRESH_S
+        gpu.clock.advance(now)
+        if len(gpu.running) == 1 and not gpu.revoked and gpu.alone_s <= now - window_s:
+            self._learn_demand(gpu, next(iter(gpu.running.values())), busy_ratio, now)
+        elif self.mode is AUTO and gpu.solo is None:
+            self._refresh_demand(gpu, now, actions)
+        self._evaluate(gpu, now, actions)
+        return actions
+
+    # Events: clients
+
+    def register(self, client: Client, now: float) -> list[Action]:
+        self.clients[client.id] = client
+        client.gpu.clients[client.id] = client
+        return [self._status(client)]
+
+    def request(self, client: Client, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if client.standing is not IDLE:
+            self._repeated_request(client, actions)
+        elif not self.on:
+            actions.append(Send(client, LOCK_OK))
+        else:
+            gpu = client.gpu
+            gpu.clock.advance(now)
+            self._want(gpu, client, now)
+            self._evaluate(gpu, now, actions)
+            if client.standing is WAITING and client.version == 2 and not client.told_to_wait:
+                self._tell_to_wait(gpu, client, now, actions)
+        return actions
+
+    def release(self, client: Client, now: float) -> list[Action]:
+        actions: list[Action] = []
+        gpu = client.gpu
+        gpu.clock.advance(now)
+        if client.standing is RUNNING:
+            self._end_turn(gpu, client, now)
+            if client.asked_again:
+                self._want(gpu, client, now)
+        elif client.revoked:
+            self.refusals["release_after_revocation"] += 1
+            self._forget_revocation(gpu, client)
+        else:
+            self.refusals["release_out_of_turn"] += 1
+            return actions
+        self._evaluate(gpu, now, actions)
+        return actions
+
+    def disconnect(self, client: Client, now: float) -> list[Action]:
+        gpu = client.gpu
+        gpu.clock.advance(now)
+        if client.standing is RUNNING:
+            self._end_turn(gpu, client, now)
+        else:
+            self._stop_wanting(gpu, client, now)
+        self._forget_revocation(gpu, client)
+        del self.clients[client.id]
+        del gpu.clients[client.id]
+        return self._after(gpu, now)
+
+    def update_memory(self, client: Client, used_bytes: int, now: float) -> list[Action]:
+        client.used_bytes = used_bytes
+        if used_bytes > client.peak_bytes:
+            client.peak_bytes = used_bytes
+        return self._need_changed(client, now)
+
+    def update_overhead(self, client: Client, overhead_bytes: int, now: float) -> list[Action]:
+        client.overhead_bytes = overhead_bytes
+        return self._need_changed(client, now)
+
+    def limit_core(self, client: Client, percent: int, now: float) -> list[Action]:
+        """100 means no limit."""
+        if percent == client.core_limit_percent:
+            return []
+        gpu = client.gpu
+        gpu.clock.advance(now)
+        self._leave_limited(gpu, client, now)
+        client.core_limit_percent = percent
+        self._rebucket(client, now)
+        if client.standing is not IDLE:
+            self._join_limited(gpu, client, now)
+        if client.standing is THROTTLED and client.bucket is None:
+            self._requeue(gpu, client, now)
+        self._find_refill(gpu)
+        actions = self._after(gpu, now)
+        if client.version == 2:
+            actions.insert(0, Send(client, MessageType.UPDATE_CORE_LIMIT, percent))
+        return actions
+
+    def limit_memory(self, client: Client, limit_bytes: int, now: float) -> list[Action]:
+        """0 means no limit. The client enforces it; what it may hold changes nothing of what it does hold."""
+        if limit_bytes == client.memory_limit_bytes:
+            return []
+        client.memory_limit_bytes = limit_bytes
+        return [Send(client, MessageType.UPDATE_LIMIT, limit_bytes)] if client.version == 2 else []
+
+    # Events: the operator, and time
+
+    def switch(self, on: bool, now: float) -> list[Action]:
+        """Off ends every turn and empties every queue: each client believes to hold the lock."""
+        if on == self.on:
+            return []
+        self.on = on
+        for gpu in self.gpus.values():
+            gpu.clock.advance(now)
+            for client in list(gpu.running.values()):
+                self._end_turn(gpu, client, now)
+            for client in (*gpu.waiting.values(), *gpu.throttled.values()):
+                self._stop_wanting(gpu, client, now)
+            for client in list(gpu.revoked.values()):
+                self._forget_revocation(gpu, client)
+            self._evaluate(gpu, now, [])
+        return [self._status(client) for client in self.clients.values()]
+
+    def set_quantum(self, seconds: float, now: float) -> list[Action]:
+        self.operator_quantum_s = seconds
+        return self._everywhere(now)
+
+    def set_mode(self, mode: Mode, now: float) -> list[Action]:
+        self.mode = mode
+        actions: list[Action] = []
+        for gpu in self.gpus.values():
+            gpu.clock.advance(now)
+            self._end_solo(gpu)
+            if mode is SERIAL:
+                self._keep_oldest(gpu, Drop.QUANTUM, now, actions)
+            self._evaluate(gpu, now, actions)
+        return actions
+
+    def tick(self, now: float) -> list[Action]:
+        """A deadline has come. Early or needless calls change nothing."""
+        actions: list[Action] = []
+        for gpu in self.gpus.values():
+            if gpu.deadline_s <= now:
+                gpu.clock.advance(now)
+                self._evaluate(gpu, now, actions)
+        return actions
+
+    def next_deadline_s(self) -> float:
+        return min((gpu.deadline_s for gpu in self.gpus.values()), default=NEVER)
+
+    # Questions
+
+    def why_waiting(self, client: Client, now: float) -> Block | None:
+        """What holds up a client that asked; None if it does not wait (or is about to run)."""
+        if client.standing is THROTTLED:
+            return Block.QUOTA
+        if client.standing is not WAITING:
+            return None
+        return self._blocked(client.gpu, client, now)
+
+    def quantum_s(self, holder: Client, front: Client, why: Block) -> float:
+        """How long `holder` may go on while `front` waits for its room."""
+        settings = self.settings
+        if self.operator_quantum_s is not None:
+            return self.operator_quantum_s
+        if why is Block.DEMAND or why is Block.SOLO:
+            return settings.turn_quantum_s
+        if settings.switch_time_mode is SwitchTime.FIXED:
+            return settings.switch_time_fixed_s
+        moved_gib = max(holder.used_bytes, front.used_bytes) / GIB
+        wanted = settings.switch_time_s_per_gib * moved_gib
+        return min(max(wanted, settings.switch_time_min_s), settings.switch_time_max_s)
+
+    def knows_demand(self, gpu: Gpu, now: float) -> bool:
+        """Whether `auto` has something to decide by."""
+        return self.mode is AUTO and now < gpu.busy_until_s
+
+    # Evaluation
+
+    def _after(self, gpu: Gpu, now: float) -> list[Action]:
+        actions: list[Action] = []
+        gpu.clock.advance(now)
+        self._evaluate(gpu, now, actions)
+        return actions
+
+    def _everywhere(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for gpu in self.gpus.values():
+            gpu.clock.advance(now)
+            self._evaluate(gpu, now, actions)
+        return actions
+
+    def _evaluate(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+        """Applies every rule to one GPU. The turn clock must stand at `now`."""
+        if gpu.draining:
+            self._press(gpu, now, actions)
+        if now >= gpu.solo_until_s:
+            self._end_solo(gpu)
+        if gpu.running_bytes > gpu.safe_limit_bytes or gpu.overloaded:
+            self._check_overload(gpu, now, actions)
+        if gpu.throttled and now >= gpu.refill_s - EPSILON_S:
+            self._refill(gpu, now)
+        if gpu.limited_running:
+            self._check_quotas(gpu, now, actions)
+        deadline = NEVER
+        if gpu.waiting:
+            deadline = self._serve(gpu, now, actions)
+        elif gpu.throttled and not gpu.running and self.settings.work_conserving:
+            self._lend(gpu, now, actions)
+        if gpu.draining or gpu.limited:
+            deadline = min(deadline, self._due(gpu, now))
+        if gpu.solo is not None:
+            deadline = min(deadline, gpu.solo_until_s)
+        gpu.deadline_s = deadline
+
+    def _serve(self, gpu: Gpu, now: float, actions: list[Action]) -> float:
+        """Admits all that may run; then makes room for the first that may not. Returns when to look again."""
+        waiting = gpu.waiting
+        while waiting:
+            front: Client | None = None
+            why = Block.TURN
+            for client in islice(waiting.values(), _BYPASS_WINDOW):
+                blocked = self._blocked(gpu, client, now)
+                if blocked is None:
+                    break
+                if front is None and not self._held_up_by_revoked(gpu, client):
+                    front, why = client, blocked
+                    if self._nothing_fits(gpu) or self._room_is_kept(gpu, front, why, now):
+                        return self._make_room(gpu, front, why, now, actions)
+            else:
+                return NEVER if front is None else self._make_room(gpu, front, why, now, actions)
+            self._grant(gpu, client, now, actions)
+        return NEVER
+
+    def _blocked(self, gpu: Gpu, client: Client, now: float) -> Block | None:
+        """Why this client may not run now, quota aside; None: it may."""
+        if not gpu.running:
+            return Block.MEMORY if self._held_up_by_revoked(gpu, client) else None
+        if self._nothing_fits(gpu):
+            return Block.TURN
+        if client.version == 1 and self.mode is not CONCURRENT:
+            return Block.TURN
+        wanted = gpu.running_bytes + gpu.held_bytes + client.need_bytes
+        if gpu.overloaded or wanted > self._room_for(gpu, client):
+            return Block.MEMORY
+        if self.mode is AUTO and now < gpu.busy_until_s:
+            if gpu.solo is not None or self._must_be_alone(client):
+                return Block.SOLO
+            if gpu.demand_milli + (client.demand_milli or 0) > self._corun_milli:
+                return Block.DEMAND
+        return None
+
+    def _nothing_fits(self, gpu: Gpu) -> bool:
+        """Whether what runs excludes everybody else, whoever asks."""
+        if not gpu.running:
+            return False
+        return self.mode is SERIAL or (gpu.running_v1 > 0 and self.mode is not CONCURRENT)
+
+    def _held_up_by_revoked(self, gpu: Gpu, client: Client) -> bool:
+        """Whether it could not even run alone, for what revoked clients still hold."""
+        return gpu.held_bytes > 0 and gpu.held_bytes + client.need_bytes > gpu.safe_limit_bytes
+
+    def _room_for(self, gpu: Gpu, client: Client) -> float:
+        return gpu.safe_limit_bytes * _REFIT_RATIO if client.must_refit else gpu.safe_limit_bytes
+
+    def _must_be_alone(self, client: Client) -> bool:
+        """Whether its demand is to be measured in its next turn."""
+        if client.refresh_demand:
+            return True
+        return client.demand_milli is None and client.solo_tries < _SOLO_TRIES
+
+    def _room_is_kept(self, gpu: Gpu, front: Client, why: Block, now: float) -> bool:
+        """Whether the first waiter has been passed for long enough."""
+        limit = self.settings.max_bypass_s
+        if limit is None:
+            holder = next(iter(gpu.running.values()), front)
+            limit = 2 * self.quantum_s(holder, front, why)
+        return now - front.eligible_s >= limit
+
+    def _make_room(self, gpu: Gpu, front: Client, why: Block, now: float, actions: list[Action]) -> float:
+        """Drops what must go for `front` once all of it has had its quantum. Returns when to look again."""
+        again = gpu.busy_until_s if why is Block.DEMAND or why is Block.SOLO else NEVER
+        if gpu.solo is not None and why is Block.SOLO:
+            return again
+        victims = self._in_the_way(gpu, front, why)
+        if not victims:
+            return again
+        due = max(victim.turn_s + self.quantum_s(victim, front, why) for victim in victims)
+        if due > now + EPSILON_S:
+            return min(due, again)
+        for victim in victims:
+            self._drop(gpu, victim, Drop.QUANTUM, now, actions)
+        return again
+
+    def _in_the_way(self, gpu: Gpu, front: Client, why: Block) -> list[Client]:
+        """The oldest turns that must end before `front` fits; those already told to end are not named."""
+        staying = [client for client in gpu.running.values() if client.drop_s is None]
+        if why is Block.TURN or why is Block.SOLO:
+            return staying
+        need = front.need_bytes + gpu.held_bytes + sum(client.need_bytes for client in staying)
+        demand = (front.demand_milli or 0) + sum(client.demand_milli or 0 for client in staying)
+        room = self._room_for(gpu, front)
+        by_demand = why is Block.DEMAND
+        for count, client in enumerate(staying):
+            if need <= room and not (by_demand and demand > self._corun_milli):
+                return staying[:count]
+            need -= client.need_bytes
+            demand -= client.demand_milli or 0
+        return staying
+
+    # Turns
+
+    def _grant(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
+        del gpu.waiting[client.id]
+        alone = not gpu.running
+        gpu.running[client.id] = client
+        clock = gpu.clock
+        clock.running += 1
+        client.standing = RUNNING
+        client.turn_s = now
+        client.turn_mark_s = client.settled_mark_s = clock.billed_s
+        client.must_refit = False
+        gpu.alone_s = now
+        gpu.running_bytes += client.need_bytes
+        if gpu.running_bytes > gpu.peak_running_bytes:
+            gpu.peak_running_bytes = gpu.running_bytes
+        gpu.running_v1 += client.version == 1
+        gpu.demand_milli += client.demand_milli or 0
+        if client.bucket is not None:
+            client.bucket.settle_wanting(now, 0.0)
+            client.bucket.throttled = False
+            gpu.limited_running[client.id] = client
+        if alone and self._must_be_alone(client) and self.knows_demand(gpu, now):
+            gpu.solo = client
+            gpu.solo_until_s = now + _SOLO_LIMIT_S
+        if client.told_to_wait:
+            client.told_to_wait = False
+            gpu.mem_available += 1
+            actions.append(Send(client, MessageType.MEM_AVAILABLE))
+        gpu.turns_wait.observe(now - client.wait_s)
+        actions.append(Send(client, LOCK_OK))
+
+    def _end_turn(self, gpu: Gpu, client: Client, now: float) -> None:
+        """The turn ends in the accounts. The turn clock must stand at `now`."""
+        clock = gpu.clock
+        client.billed_s += clock.billed_s - client.turn_mark_s
+        if client.window_end_s != clock.window_end_s:
+            client.window_end_s = clock.window_end_s
+            client.window_closed_s = 0.0
+        client.window_closed_s += clock.billed_s - max(client.turn_mark_s, clock.window_billed_s)
+        client.turns += 1
+        if client.bucket is not None:
+            self._settle(client, now)
+            client.bucket.borrowing = False
+            del gpu.limited_running[client.id]
+        if client.drop_s is not None:
+            self._end_drain(gpu, client, now)
+        del gpu.running[client.id]
+        clock.running -= 1
+        gpu.alone_s = now
+        gpu.running_bytes -= client.need_bytes
+        gpu.running_v1 -= client.version == 1
+        gpu.demand_milli -= client.demand_milli or 0
+        if gpu.solo is client:
+            self._end_solo(gpu)
+        elif gpu.solo is not None and len(gpu.running) == 1:
+            gpu.solo_until_s = now + _SOLO_LIMIT_S
+        gpu.turns_length.observe(now - client.turn_s)
+        client.standing = IDLE
+        if client.bucket is not None:
+            self._leave_limited(gpu, client, now)
+
+    def _end_drain(self, gpu: Gpu, client: Client, now: float) -> None:
+        assert client.drop_s is not None
+        tail = now - client.drop_s
+        gpu.turns_drain.observe(tail)
+        if client.bucket is not None:
+            client.bucket.learn_tail(tail)
+        client.drop_s = None
+        del gpu.draining[client.id]
+
+    def _drop(self, gpu: Gpu, client: Client, why: Drop, now: float, actions: list[Action]) -> None:
+        if client.bucket is not None:
+            self._settle(client, now)
+        client.drop_s = now
+        client.drop_again_s = now + self.settings.drop_resend_s
+        client.drop_reason = why
+        gpu.draining[client.id] = client
+        gpu.drops[why] += 1
+        actions.append(Send(client, DROP_LOCK))
+
+    def _press(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+        for client in list(gpu.draining.values()):
+            assert client.drop_s is not None
+            if now >= client.drop_s + self.settings.revoke_after_s - EPSILON_S:
+                self._revoke(gpu, client, now, actions)
+            elif now >= client.drop_again_s - EPSILON_S:
+                client.drop_again_s = now + self.settings.drop_resend_s
+                gpu.drops[client.drop_reason] += 1
+                actions.append(Send(client, DROP_LOCK))
+
+    def _revoke(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
+        self._end_turn(gpu, client, now)
+        client.revoked = True
+        client.asked_again = False
+        gpu.revoked[client.id] = client
+        gpu.held_bytes += client.need_bytes
+        gpu.drops[Drop.REVOKED] += 1
+        actions.append(Send(client, DROP_LOCK))
+        if self.settings.fence is FenceMode.DISCONNECT:
+            actions.append(Fence(client))
+
+    def _forget_revocation(self, gpu: Gpu, client: Client) -> None:
+        if client.revoked:
+            client.revoked = False
+            gpu.held_bytes -= client.need_bytes
+            del gpu.revoked[client.id]
+
+    # Wanting
+
+    def _want(self, gpu: Gpu, client: Client, now: float) -> None:
+        """The client queues. A revoked one that asks has stopped by itself: it blocks nobody any more."""
+        self._forget_revocation(gpu, client)
+        client.asked_again = False
+        client.wait_s = client.eligible_s = now
+        client.standing = WAITING
+        bucket = client.bucket
+        if bucket is not None:
+            bucket.settle_idle(now)
+            self._join_limited(gpu, client, now)
+            bucket.throttled = bucket.is_over() or (bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S)
+            if bucket.throttled:
+                client.standing = THROTTLED
+                gpu.throttled[client.id] = client
+                gpu.refill_s = min(gpu.refill_s, bucket.refilled_s())
+                return
+        gpu.waiting[client.id] = client
+
+    def _stop_wanting(self, gpu: Gpu, client: Client, now: float) -> None:
+        if client.standing is WAITING:
+            del gpu.waiting[client.id]
+        elif client.standing is THROTTLED:
+            del gpu.throttled[client.id]
+        else:
+            return
+        client.standing = IDLE
+        client.told_to_wait = False
+        self._leave_limited(gpu, client, now)
+
+    def _repeated_request(self, client: Client, actions: list[Action]) -> None:
+        self.refusals["repeated_request"] += 1
+        if client.standing is RUNNING:
+            if client.drop_s is None:
+                actions.append(Send(client, LOCK_OK))
+            else:
+                client.asked_again = True
+
+    def _tell_to_wait(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
+        if self._blocked(gpu, client, now) is Block.MEMORY:
+            client.told_to_wait = True
+            gpu.wait_for_mem += 1
+            actions.append(Send(client, MessageType.WAIT_FOR_MEM))
+
+    # Memory
+
+    def _set_total(self, gpu: Gpu, total_bytes: int, *, known: bool) -> None:
+        gpu.total_bytes = total_bytes
+        gpu.total_known = known
+        gpu.safe_limit_bytes = int(total_bytes * (1 - self.settings.memory_reserve_percent / 100))
+
+    def _need_changed(self, client: Client, now: float) -> list[Action]:
+        gpu = client.gpu
+        need = client.used_bytes + (client.overhead_bytes or 0)
+        grown = need - client.need_bytes
+        client.need_bytes = need
+        if client.standing is RUNNING:
+            gpu.running_bytes += grown
+            if gpu.running_bytes > gpu.peak_running_bytes:
+                gpu.peak_running_bytes = gpu.running_bytes
+        elif client.revoked:
+            gpu.held_bytes += grown
+        return self._after(gpu, now)
+
+    def _check_overload(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+        if len(gpu.running) <= 1 or gpu.running_bytes <= gpu.safe_limit_bytes * _REFIT_RATIO:
+            gpu.overloaded = False
+        elif gpu.running_bytes > gpu.safe_limit_bytes:
+            gpu.overloaded = True
+            for client in self._keep_oldest(gpu, Drop.MEMORY, now, actions):
+                client.must_refit = True
+
+    def _keep_oldest(self, gpu: Gpu, why: Drop, now: float, actions: list[Action]) -> Iterable[Client]:
+        """Back to one at a time: drops all turns but the oldest that was not dropped yet."""
+        leaving = [client for client in gpu.running.values() if client.drop_s is None][1:]
+        for client in leaving:
+            self._drop(gpu, client, why, now, actions)
+        return leaving
+
+    # Core quota
+
+    def _settle(self, client: Client, now: float) -> None:
+        """Brings the bucket of a running client up to now. After DROP_LOCK the tail's own share is billed."""
+        bucket = client.bucket
+        assert bucket is not None
+        billed = client.gpu.clock.billed_s
+        spent = billed - client.settled_mark_s
+        if client.drop_s is not None:
+            spent *= self._bucket_rules.tail_billing_ratio
+        bucket.settle_running(now, spent)
+        client.settled_mark_s = billed
+
+    def _check_quotas(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+        running = gpu.clock.running
+        for client in gpu.limited_running.values():
+            if client.drop_s is not None:
+                continue
+            bucket = client.bucket
+            assert bucket is not None
+            self._settle(client, now)
+            left = bucket.spent_after_s(running)
+            if left is None or left > EPSILON_S:
+                continue
+            if self.settings.work_conserving and running == 1 and not gpu.waiting:
+                bucket.borrowing = True
+                continue
+            bucket.borrowing = False
+            bucket.throttled = True
+            self._drop(gpu, client, Drop.QUOTA, now, actions)
+
+    def _refill(self, gpu: Gpu, now: float) -> None:
+        """Moves those whose share is back to the queue, in the order in which it came back."""
+        refilled: list[tuple[float, Client]] = []
+        for client in gpu.throttled.values():
+            bucket = client.bucket
+            assert bucket is not None
+            due = bucket.refilled_s()
+            if due <= now + EPSILON_S:
+                refilled.append((due, client))
+        for _, client in sorted(refilled, key=lambda pair: pair[0]):
+            self._requeue(gpu, client, now)
+        self._find_refill(gpu)
+
+    def _requeue(self, gpu: Gpu, client: Client, now: float) -> None:
+        del gpu.throttled[client.id]
+        gpu.waiting[client.id] = client
+        client.standing = WAITING
+        client.eligible_s = now
+        if client.bucket is not None:
+            client.bucket.throttled = False
+
+    def _find_refill(self, gpu: Gpu) -> None:
+        """When the next throttled client has its share again."""
+        gpu.refill_s = min(
+            (client.bucket.refilled_s() for client in gpu.throttled.values() if client.bucket), default=NEVER
+        )
+
+    def _lend(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+        """Nobody else wants the GPU: the throttled client that is nearest to its refill may have it."""
+        nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
+        if self._blocked(gpu, nearest, now) is None:
+            self._requeue(gpu, nearest, now)
+            self._grant(gpu, nearest, now, actions)
+            if nearest.bucket is not None:
+                nearest.bucket.borrowing = True
+
+    def _due(self, gpu: Gpu, now: float) -> float:
+        """When a drain must be pressed, a quota is spent, or one is refilled."""
+        due = NEVER
+        revoke_after_s = self.settings.revoke_after_s
+        for client in gpu.draining.values():
+            assert client.drop_s is not None
+            due = min(due, client.drop_again_s, client.drop_s + revoke_after_s)
+        running = gpu.clock.running
+        for client in gpu.limited_running.values():
+            bucket = client.bucket
+            if client.drop_s is not None or bucket is None:
+                continue
+            left = bucket.spent_after_s(running)
+            if left is not None and left > EPSILON_S:
+                due = min(due, now + left)
+        return min(due, gpu.refill_s) if gpu.throttled else due
+
+    def _join_limited(self, gpu: Gpu, client: Client, now: float) -> None:
+        if client.bucket is not None:
+            gpu.limited[client.id] = client
+            gpu.limited_percent += client.core_limit_percent
+            client.bucket.rate = client.core_limit_percent / 100 * gpu.limited_scale
+            self._rescale(gpu, now)
+
+    def _leave_limited(self, gpu: Gpu, client: Client, now: float) -> None:
+        if client.bucket is not None and gpu.limited.pop(client.id, None) is not None:
+            self._settle_standing(client, now)
+            gpu.limited_percent -= client.core_limit_percent
+            client.bucket.rate = client.core_limit_percent / 100
+            self._rescale(gpu, now)
+
+    def _rescale(self, gpu: Gpu, now: float) -> None:
+        """Limits above 100 in sum are scaled in proportion among those that want to run."""
+        scale = 1.0 if gpu.limited_percent <= 100 else 100 / gpu.limited_percent
+        if scale == gpu.limited_scale:
+            return
+        gpu.limited_scale = scale
+        for client in gpu.limited.values():
+            self._settle_standing(client, now)
+            assert client.bucket is not None
+            client.bucket.rate = client.core_limit_percent / 100 * scale
+        self._find_refill(gpu)
+
+    def _settle_standing(self, client: Client, now: float) -> None:
+        if client.standing is RUNNING:
+            self._settle(client, now)
+        elif client.bucket is not None:
+            client.bucket.settle_wanting(now, 0.0)
+
+    def _rebucket(self, client: Client, now: float) -> None:
+        """A changed limit keeps the balance: nobody escapes a debt by a change of quota."""
+        old = client.bucket
+        if client.core_limit_percent >= 100:
+            client.bucket = None
+        elif old is None:
+            client.bucket = Bucket(client.core_limit_percent, self._bucket_rules, now)
+        else:
+            old.rate = client.core_limit_percent / 100
+        if client.standing is RUNNING and client.bucket is None:
+            client.gpu.limited_running.pop(client.id, None)
+        elif client.standing is RUNNING:
+            client.gpu.limited_running[client.id] = client
+            client.settled_mark_s = client.gpu.clock.billed_s
+
+    # Demand
+
+    def _learn_demand(self, gpu: Gpu, client: Client, busy_ratio: float, now: float) -> None:
+        measured = busy_ratio * 1000
+        known = client.demand_milli
+        smoothed = measured if known is None else known + _DEMAND_SMOOTHING * (measured - known)
+        gpu.demand_milli += round(smoothed) - (known or 0)
+        client.demand_milli = round(smoothed)
+        client.demand_s = now
+        client.refresh_demand = False
+        client.solo_tries = 0
+        if gpu.solo is client:
+            self._end_solo(gpu)
+
+    def _refresh_demand(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+        """Under contention, the client measured longest ago gets a solo turn: now, or when it is next."""
+        wanting = [*gpu.running.values(), *gpu.waiting.values()]
+        every_s = self.settings.solo_refresh_s
+        if len(wanting) < 2 or now - gpu.refreshed_s < every_s:
+            return
+        stalest = min(wanting, key=lambda client: client.demand_s)
+        if now - stalest.demand_s < every_s:
+            return
+        gpu.refreshed_s = now
+        stalest.refresh_demand = True
+        if stalest.standing is RUNNING and stalest.drop_s is None:
+            gpu.solo = stalest
+            gpu.solo_until_s = now + _SOLO_LIMIT_S if len(gpu.running) == 1 else NEVER
+            for client in gpu.running.values():
+                if client is not stalest and client.drop_s is None:
+                    self._drop(gpu, client, Drop.QUANTUM, now, actions)
+
+    def _end_solo(self, gpu: Gpu) -> None:
+        solo = gpu.solo
+        if solo is None:
+            return
+        gpu.solo = None
+        gpu.solo_until_s = NEVER
+        if solo.refresh_demand or solo.demand_milli is None:
+            solo.refresh_demand = False
+            solo.solo_tries += 1
+
+    def _status(self, client: Client) -> Send:
+        return Send(client, MessageType.SCHED_ON if self.on else MessageType.SCHED_OFF, client.core_limit_percent)

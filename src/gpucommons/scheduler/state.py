@@ -1,0 +1,228 @@
+"""What the policy remembers: one Client per connection, one Gpu per device. It alone changes them."""
+
+from enum import StrEnum
+from typing import Final
+
+from gpucommons.scheduler.billing import Bucket, TurnClock
+from gpucommons.scheduler.histogram import DRAIN_BUCKETS, TURN_BUCKETS, Histogram
+from gpucommons.scheduler.wire import Version
+
+NEVER: Final = float("inf")
+LONG_AGO: Final = float("-inf")
+
+
+class Standing(StrEnum):
+    """idle: asked for nothing. throttled: asked, but its quota is spent. waiting: asked, and may run."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    THROTTLED = "throttled"
+    RUNNING = "running"
+
+
+class Drop(StrEnum):
+    """Why a client was told DROP_LOCK: the values of the metric's label."""
+
+    QUANTUM = "quantum"
+    QUOTA = "quota"
+    MEMORY = "memory"
+    REVOKED = "revoked"
+
+
+class Client:
+    """One registered client. Its need is None where it cannot be known: v1 clients do not tell."""
+
+    __slots__ = (
+        "asked_again",
+        "billed_s",
+        "bucket",
+        "core_limit_percent",
+        "demand_milli",
+        "demand_s",
+        "drop_again_s",
+        "drop_reason",
+        "drop_s",
+        "eligible_s",
+        "gid",
+        "gpu",
+        "id",
+        "memory_limit_bytes",
+        "must_refit",
+        "namespace",
+        "need_bytes",
+        "nvml_bytes",
+        "overhead_bytes",
+        "peak_bytes",
+        "pid",
+        "pod",
+        "refresh_demand",
+        "registered_s",
+        "revoked",
+        "settled_mark_s",
+        "solo_tries",
+        "standing",
+        "told_to_wait",
+        "turn_mark_s",
+        "turn_s",
+        "turns",
+        "uid",
+        "used_bytes",
+        "version",
+        "wait_s",
+        "window_closed_s",
+        "window_end_s",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        gpu: "Gpu",
+        *,
+        version: Version = 2,
+        pod: str = "none",
+        namespace: str = "none",
+        pid: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        now_s: float = 0.0,
+    ) -> None:
+        self.id = id
+        self.gpu = gpu
+        self.version: Version = version
+        self.pod = pod
+        self.namespace = namespace
+        self.pid = pid
+        self.uid = uid
+        self.gid = gid
+        self.registered_s = now_s
+
+        self.standing = Standing.IDLE
+        self.revoked = False
+        self.asked_again = False
+
+        # Memory: what it reported, the most it ever reported, its context's own overhead, NVML's figure.
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self.overhead_bytes: int | None = None
+        self.nvml_bytes: int | None = None
+        self.need_bytes = 0
+        self.memory_limit_bytes = 0
+        # It was dropped because memory ran over: it must fit with a margin before it may join others again.
+        self.must_refit = False
+
+        # The wait: since when it asked, since when only others hold it up, whether WAIT_FOR_MEM was sent.
+        self.wait_s = 0.0
+        self.eligible_s = 0.0
+        self.told_to_wait = False
+
+        # The turn: when it began, and what the GPU's turn clock showed then and at the last settlement.
+        self.turn_s = 0.0
+        self.turn_mark_s = 0.0
+        self.settled_mark_s = 0.0
+        self.turns = 0
+        self.drop_s: float | None = None
+        self.drop_again_s = 0.0
+        self.drop_reason = Drop.QUANTUM
+
+        # Accounts and quota. No bucket: no core limit.
+        self.billed_s = 0.0
+        self.window_closed_s = 0.0
+        self.window_end_s = 0.0
+        self.core_limit_percent = 100
+        self.bucket: Bucket | None = None
+
+        # Demand: how busy it keeps the GPU when alone, in thousandths; when that was measured.
+        self.demand_milli: int | None = None
+        self.demand_s = LONG_AGO
+        self.solo_tries = 0
+        self.refresh_demand = False
+
+
+class Gpu:
+    """One device and its queues. `waiting` is in order of arrival, `running` in order of turn start."""
+
+    __slots__ = (
+        "alone_s",
+        "busy_until_s",
+        "clients",
+        "clock",
+        "deadline_s",
+        "demand_milli",
+        "draining",
+        "drops",
+        "held_bytes",
+        "index",
+        "key",
+        "limited",
+        "limited_percent",
+        "limited_running",
+        "limited_scale",
+        "mem_available",
+        "name",
+        "overloaded",
+        "peak_running_bytes",
+        "refill_s",
+        "refreshed_s",
+        "revoked",
+        "running",
+        "running_bytes",
+        "running_v1",
+        "safe_limit_bytes",
+        "solo",
+        "solo_until_s",
+        "throttled",
+        "total_bytes",
+        "total_known",
+        "turns_drain",
+        "turns_length",
+        "turns_wait",
+        "wait_for_mem",
+        "waiting",
+    )
+
+    def __init__(self, key: str, index: int | None, now_s: float, window_s: float) -> None:
+        self.key = key
+        self.index = index
+        self.name = ""
+        self.total_bytes = 0
+        self.total_known = False
+        self.safe_limit_bytes = 0
+
+        self.clients: dict[int, Client] = {}
+        self.waiting: dict[int, Client] = {}
+        self.throttled: dict[int, Client] = {}
+        self.running: dict[int, Client] = {}
+        self.draining: dict[int, Client] = {}
+        self.revoked: dict[int, Client] = {}
+
+        # Sums over `running`, kept as it changes; `held_bytes` is what revoked clients still occupy.
+        self.running_bytes = 0
+        self.running_v1 = 0
+        self.demand_milli = 0
+        self.held_bytes = 0
+        self.peak_running_bytes = 0
+        self.overloaded = False
+
+        # Core limits of those that want to run: their sum, and by how much they are scaled down.
+        self.limited: dict[int, Client] = {}
+        self.limited_running: dict[int, Client] = {}
+        self.limited_percent = 0
+        self.limited_scale = 1.0
+        self.refill_s = NEVER
+
+        # Demand: until when the last busy sample counts, since when this set runs, a turn kept alone to measure.
+        self.busy_until_s = LONG_AGO
+        self.alone_s = now_s
+        self.refreshed_s = now_s
+        self.solo: Client | None = None
+        self.solo_until_s = NEVER
+
+        self.clock = TurnClock(now_s, window_s)
+        self.deadline_s = NEVER
+
+        self.drops = dict.fromkeys(Drop, 0)
+        self.wait_for_mem = 0
+        self.mem_available = 0
+        self.turns_wait = Histogram(TURN_BUCKETS)
+        self.turns_length = Histogram(TURN_BUCKETS)
+        self.turns_drain = Histogram(DRAIN_BUCKETS)

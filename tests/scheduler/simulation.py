@@ -1,0 +1,106 @@
+"""A simulated node: the policy under scripted clients, in simulated time. Nothing here waits or opens a socket."""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from gpucommons.scheduler.actions import Action, Fence, Send
+from gpucommons.scheduler.policy import Policy
+from gpucommons.scheduler.settings import SchedulerSettings
+from gpucommons.scheduler.state import Client, Gpu
+from gpucommons.scheduler.wire import MessageType, Version
+
+GPU = "GPU-00000000-0000-0000-0000-000000000000"
+
+
+@dataclass
+class Script:
+    """How a client behaves. It always wants to run; `tail_s` is how long it drains after DROP_LOCK."""
+
+    client: Client
+    tail_s: float = 0.0
+    obeys: bool = True
+    holds: bool = False
+    received: list[MessageType] = field(default_factory=list)
+
+
+class Simulation:
+    def __init__(self, settings: SchedulerSettings | None = None, start_s: float = 1000.0) -> None:
+        self.now = start_s
+        self.policy = Policy(settings or SchedulerSettings())
+        self.gpu: Gpu = self.policy.add_gpu(GPU, 0, self.now)
+        self.scripts: dict[int, Script] = {}
+        self._ids = count(1)
+        self._order = count()
+        self._events: list[tuple[float, int, Callable[[], list[Action]]]] = []
+
+    def add(
+        self,
+        *,
+        core: int = 100,
+        tail_s: float = 0.0,
+        memory: int = 0,
+        version: Version = 2,
+        obeys: bool = True,
+        request: bool = True,
+    ) -> Script:
+        client = Client(next(self._ids), self.gpu, version=version, now_s=self.now)
+        script = self.scripts[client.id] = Script(client, tail_s, obeys)
+        self.perform(self.policy.register(client, self.now))
+        self.perform(self.policy.limit_core(client, core, self.now))
+        if memory:
+            self.perform(self.policy.update_memory(client, memory, self.now))
+        if request:
+            self.perform(self.policy.request(client, self.now))
+        return script
+
+    def at(self, when_s: float, event: Callable[[], list[Action]]) -> None:
+        heapq.heappush(self._events, (when_s, next(self._order), event))
+
+    def perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            script = self.scripts[action.client.id]
+            if isinstance(action, Fence):
+                self.at(self.now, lambda c=action.client: self._gone(c))  # type: ignore[misc]
+            else:
+                self._deliver(script, action)
+
+    def _gone(self, client: Client) -> list[Action]:
+        self.scripts[client.id].holds = False
+        return self.policy.disconnect(client, self.now)
+
+    def _deliver(self, script: Script, action: Send) -> None:
+        script.received.append(action.message)
+        if action.message is MessageType.LOCK_OK:
+            script.holds = True
+        elif action.message is MessageType.DROP_LOCK and script.holds and script.obeys:
+            script.holds = False
+            self.at(self.now + script.tail_s, lambda: self._release_and_ask(script))
+
+    def _release_and_ask(self, script: Script) -> list[Action]:
+        released = self.policy.release(script.client, self.now)
+        return released + self.policy.request(script.client, self.now)
+
+    def run(self, seconds: float) -> None:
+        """Plays every event and deadline of the next `seconds`, in order."""
+        end = self.now + seconds
+        while True:
+            due = self.policy.next_deadline_s()
+            event_s = self._events[0][0] if self._events else float("inf")
+            upcoming = min(due, event_s)
+            if upcoming > end:
+                break
+            self.now = max(self.now, upcoming)
+            if event_s <= due:
+                self.perform(heapq.heappop(self._events)[2]())
+            else:
+                self.perform(self.policy.tick(self.now))
+        self.now = end
+        self.gpu.clock.advance(end)
+
+    def billed_s(self, script: Script) -> float:
+        """What a client was billed so far, the running turn included."""
+        client = script.client
+        running = client.id in self.gpu.running
+        return client.billed_s + (self.gpu.clock.billed_s - client.turn_mark_s if running else 0.0)

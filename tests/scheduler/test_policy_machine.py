@@ -1,0 +1,164 @@
+"""The policy under arbitrary sequences of events: what must hold, holds after every one of them."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.wire import Version
+from scheduler.world import Peer, World
+
+MEMORY = st.integers(0, 20).map(lambda quarters: quarters * GIB)
+CORE = st.sampled_from([100, 100, 100, 10, 25, 50, 75, 90])
+MANY = 8
+WHO = st.integers(0, MANY - 1)
+
+SETTINGS = st.builds(
+    SchedulerSettings,
+    mode=st.sampled_from(Mode),
+    switch_time_mode=st.sampled_from(SwitchTime),
+    work_conserving=st.booleans(),
+    fence=st.sampled_from(Fence),
+    max_bypass_s=st.sampled_from([None, 0.0, 5.0]),
+    drop_tail_billing_percent=st.sampled_from([100.0, 70.0]),
+)
+
+
+somebody = precondition(lambda self: bool(self.world.peers))
+
+
+class PolicyMachine(RuleBasedStateMachine):
+    world: World
+
+    @initialize(settings=SETTINGS)
+    def begin(self, settings: SchedulerSettings) -> None:
+        self.world = World(settings)
+
+    def pick(self, who: int) -> Peer:
+        return self.world.peers[who % len(self.world.peers)]
+
+    @precondition(lambda self: len(self.world.peers) < MANY)
+    @rule(version=st.sampled_from([1, 2, 2, 2]), core=CORE)
+    def join(self, version: Version, core: int) -> None:
+        self.world.join(version, core)
+
+    @somebody
+    @rule(who=WHO)
+    def leave(self, who: int) -> None:
+        self.world.leave(self.pick(who))
+
+    @somebody
+    @rule(who=WHO)
+    def ask(self, who: int) -> None:
+        self.world.ask(self.pick(who))
+
+    @somebody
+    @rule(who=WHO)
+    def ask_too(self, who: int) -> None:
+        self.world.ask(self.pick(who))
+
+    @somebody
+    @rule(who=WHO)
+    def release(self, who: int) -> None:
+        self.world.release(self.pick(who))
+
+    @somebody
+    @rule(who=WHO, used=MEMORY)
+    def memory(self, who: int, used: int) -> None:
+        self.world.memory(self.pick(who), used)
+
+    @somebody
+    @rule(who=WHO, overhead=MEMORY)
+    def overhead(self, who: int, overhead: int) -> None:
+        self.world.overhead(self.pick(who), overhead // 8)
+
+    @somebody
+    @rule(who=WHO, core=CORE)
+    def limit(self, who: int, core: int) -> None:
+        self.world.limit(self.pick(who), core)
+
+    @rule(mode=st.sampled_from(Mode))
+    def mode(self, mode: Mode) -> None:
+        self.world.mode(mode)
+
+    @rule(seconds=st.integers(1, 60))
+    def quantum(self, seconds: int) -> None:
+        self.world.quantum(seconds)
+
+    @rule(on=st.sampled_from([True, True, False]))
+    def switch(self, on: bool) -> None:
+        self.world.switch(on)
+
+    @rule(ratio=st.floats(0, 1), window_s=st.sampled_from([0.2, 1.0]))
+    def busy(self, ratio: float, window_s: float) -> None:
+        self.world.busy(ratio, window_s)
+
+    @rule(total=st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB]))
+    def resize(self, total: int) -> None:
+        self.world.resize(total)
+
+    @rule(seconds=st.sampled_from([0.0, 0.001, 0.3, 1.0, 4.0, 12.0, 40.0]), obey=st.booleans())
+    def advance(self, seconds: float, obey: bool) -> None:
+        self.world.advance(seconds, obey=obey)
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check_everybody_runs()
+            self.world.check()
+
+
+TestPolicyMachine = PolicyMachine.TestCase
+
+
+def random_step(world: World, dice: random.Random) -> None:
+    """One step of a walk: mostly asking, releasing and time, now and then everything else."""
+    peers = world.peers
+    if not peers or (len(peers) < MANY and dice.random() < 0.05):
+        world.join(dice.choice((1, 2, 2, 2)), dice.choice((100, 100, 25, 50, 75)))
+        return
+    peer = dice.choice(peers)
+    steps: list[tuple[int, Callable[[], None]]] = [
+        (30, lambda: world.ask(peer)),
+        (20, lambda: world.release(peer)),
+        (25, lambda: world.advance(dice.choice((0.01, 0.3, 1.0, 5.0, 31.0)), obey=dice.random() < 0.7)),
+        (10, lambda: world.memory(peer, dice.randrange(0, 20) * GIB)),
+        (8, lambda: world.busy(dice.random(), dice.choice((0.2, 1.0)))),
+        (3, lambda: world.limit(peer, dice.choice((100, 10, 25, 50, 75, 90)))),
+        (2, lambda: world.leave(peer)),
+        (1, lambda: world.mode(dice.choice(tuple(Mode)))),
+        (1, lambda: world.switch(dice.random() < 0.8)),
+        (1, lambda: world.overhead(peer, dice.randrange(0, 3) * GIB)),
+        (1, lambda: world.resize(dice.choice((8, 16, 24)) * GIB)),
+    ]
+    weights = [weight for weight, _ in steps]
+    dice.choices([step for _, step in steps], weights)[0]()
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_long_walk(mode: Mode, walk_steps: int) -> None:
+    dice = random.Random(f"walk {mode}")
+    world = World(SchedulerSettings(mode=mode))
+    for _ in range(walk_steps):
+        random_step(world, dice)
+        world.check()
+    world.check_everybody_runs()
+
+
+def test_the_same_events_give_the_same_actions() -> None:
+    logs = []
+    for _ in range(2):
+        dice = random.Random(7)
+        world = World(SchedulerSettings())
+        for _ in range(1000):
+            random_step(world, dice)
+        logs.append(world.log)
+    assert logs[0] == logs[1]
+    assert len(logs[0]) > 200

@@ -1,0 +1,240 @@
+"""A policy in a world of arbitrary clients, and what must hold in it after every step.
+
+The world sees only events and actions, and keeps its own books beside the policy's: messages sent, who may hold
+the lock, wall time in which somebody ran. `check` compares the two.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import count
+
+from gpucommons.scheduler.actions import Action, Fence
+from gpucommons.scheduler.policy import Policy
+from gpucommons.scheduler.settings import Mode, SchedulerSettings
+from gpucommons.scheduler.state import Client, Standing
+from gpucommons.scheduler.wire import MessageType, Version
+
+GPU = "GPU-test"
+FIRST_S = 1000.0
+# Longer than the longest quantum and the longest refill that a step can cause.
+PATIENCE_S = 4000.0
+
+
+@dataclass
+class Peer:
+    """A client as the wire shows it: whether it may believe to hold the lock, and what it still awaits."""
+
+    client: Client
+    holds: bool = False
+    awaits: bool = False
+    told_to_drop: bool = False
+
+
+class World:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.now = FIRST_S
+        self.policy = Policy(settings)
+        self.gpu = self.policy.add_gpu(GPU, 0, self.now)
+        self.peers: list[Peer] = []
+        self.sent: Counter[MessageType] = Counter()
+        self.departed_billed_s = 0.0
+        self.busy_s = 0.0
+        self.log: list[tuple[float, int, str]] = []
+        self._ids = count(1)
+
+    # Steps
+
+    def join(self, version: Version, core: int) -> None:
+        client = Client(next(self._ids), self.gpu, version=version, now_s=self.now)
+        self.peers.append(Peer(client))
+        self._perform(self.policy.register(client, self.now))
+        self._perform(self.policy.limit_core(client, core, self.now))
+
+    def leave(self, peer: Peer) -> None:
+        self.peers.remove(peer)
+        actions = self.policy.disconnect(peer.client, self.now)
+        self.departed_billed_s += peer.client.billed_s
+        self._perform(actions)
+
+    def ask(self, peer: Peer) -> None:
+        if not peer.holds or peer.told_to_drop:
+            peer.awaits = True
+        self._perform(self.policy.request(peer.client, self.now))
+
+    def release(self, peer: Peer) -> None:
+        peer.holds = peer.told_to_drop = False
+        self._perform(self.policy.release(peer.client, self.now))
+
+    def memory(self, peer: Peer, used_bytes: int) -> None:
+        self._perform(self.policy.update_memory(peer.client, used_bytes, self.now))
+
+    def overhead(self, peer: Peer, overhead_bytes: int) -> None:
+        self._perform(self.policy.update_overhead(peer.client, overhead_bytes, self.now))
+
+    def limit(self, peer: Peer, core: int) -> None:
+        self._perform(self.policy.limit_core(peer.client, core, self.now))
+
+    def mode(self, mode: Mode) -> None:
+        self._perform(self.policy.set_mode(mode, self.now))
+
+    def quantum(self, seconds: float) -> None:
+        self._perform(self.policy.set_quantum(seconds, self.now))
+
+    def switch(self, on: bool) -> None:
+        self._perform(self.policy.switch(on, self.now))
+
+    def busy(self, ratio: float, window_s: float) -> None:
+        self._perform(self.policy.sample_busy(self.gpu, ratio, window_s, self.now))
+
+    def resize(self, total_bytes: int) -> None:
+        self._perform(self.policy.resize(self.gpu, total_bytes, self.now))
+
+    def advance(self, seconds: float, *, obey: bool = False) -> None:
+        """Lets time pass, with every deadline on the way. `obey`: who is told to drop does so at once."""
+        end = self.now + seconds
+        turns = 0
+        while (due := self.policy.next_deadline_s()) <= end:
+            turns += 1
+            assert turns < 100_000, "the policy asks to be called for ever"
+            self._pass_until(max(due, self.now))
+            self._perform(self.policy.tick(self.now))
+            if obey:
+                self._obey()
+        self._pass_until(end)
+
+    def _pass_until(self, when_s: float) -> None:
+        if self.gpu.running:
+            self.busy_s += when_s - self.now
+        self.now = when_s
+
+    def _obey(self) -> None:
+        for peer in self.peers:
+            if peer.told_to_drop or (peer.holds and peer.client.drop_s is not None):
+                self.release(peer)
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Fence):
+                self.log.append((self.now, action.client.id, "fence"))
+                continue
+            self.log.append((self.now, action.client.id, action.message.name))
+            self.sent[action.message] += 1
+            self._receive(next(p for p in self.peers if p.client is action.client), action.message)
+
+    def _receive(self, peer: Peer, message: MessageType) -> None:
+        if message is MessageType.LOCK_OK:
+            assert peer.awaits or peer.holds, "a client that did not ask was given the lock"
+            peer.holds, peer.awaits, peer.told_to_drop = True, False, False
+        elif message is MessageType.DROP_LOCK:
+            assert peer.holds, "a client that holds nothing was told to drop it"
+            peer.told_to_drop = True
+        elif message in (MessageType.SCHED_ON, MessageType.SCHED_OFF):
+            peer.holds, peer.awaits, peer.told_to_drop = False, False, False
+        elif message in (MessageType.WAIT_FOR_MEM, MessageType.MEM_AVAILABLE):
+            assert peer.client.version == 2
+            assert peer.awaits
+
+    # What must hold
+
+    def check(self) -> None:
+        self._check_memory()
+        self._check_queues()
+        self._check_sums()
+        self._check_accounts()
+        self._check_counters()
+        self._check_nobody_is_forgotten()
+
+    def _check_memory(self) -> None:
+        gpu = self.gpu
+        needs = sum(client.need_bytes for client in (*gpu.running.values(), *gpu.revoked.values()))
+        if len(gpu.running) > 1:
+            running = sum(client.need_bytes for client in gpu.running.values())
+            assert needs <= gpu.safe_limit_bytes or gpu.overloaded or running <= gpu.safe_limit_bytes
+            assert running <= gpu.safe_limit_bytes or gpu.overloaded
+        else:
+            assert not gpu.overloaded
+        staying = [client for client in gpu.running.values() if client.drop_s is None]
+        if self.policy.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
+            assert len(staying) <= 1
+
+    def _check_queues(self) -> None:
+        gpu = self.gpu
+        places = {
+            Standing.WAITING: gpu.waiting,
+            Standing.THROTTLED: gpu.throttled,
+            Standing.RUNNING: gpu.running,
+        }
+        assert set(self.policy.clients) == {peer.client.id for peer in self.peers} == set(gpu.clients)
+        for peer in self.peers:
+            client = peer.client
+            for standing, place in places.items():
+                assert (client.id in place) == (client.standing is standing)
+            assert (client.id in gpu.draining) == (client.drop_s is not None)
+            assert (client.id in gpu.revoked) == client.revoked
+            assert not (client.revoked and client.standing is not Standing.IDLE)
+            assert client.told_to_wait <= (client.standing in (Standing.WAITING, Standing.THROTTLED))
+            if client.standing is Standing.RUNNING:
+                assert peer.holds, "the accounts say it runs, its messages do not"
+        starts = [client.turn_s for client in gpu.running.values()]
+        assert starts == sorted(starts)
+
+    def _check_sums(self) -> None:
+        gpu = self.gpu
+        running = list(gpu.running.values())
+        assert gpu.clock.running == len(running)
+        assert gpu.running_bytes == sum(client.need_bytes for client in running)
+        assert gpu.demand_milli == sum(client.demand_milli or 0 for client in running)
+        assert gpu.running_v1 == sum(client.version == 1 for client in running)
+        assert gpu.held_bytes == sum(client.need_bytes for client in gpu.revoked.values())
+        wanting = [p.client for p in self.peers if p.client.standing is not Standing.IDLE]
+        limited = {client.id for client in wanting if client.bucket is not None}
+        assert set(gpu.limited) == limited
+        assert set(gpu.limited_running) == limited & set(gpu.running)
+        assert gpu.limited_percent == sum(gpu.clients[id].core_limit_percent for id in limited)
+        rates = sum(client.bucket.rate for client in wanting if client.bucket is not None)
+        assert rates <= 1.0 + 1e-9
+
+    def _check_accounts(self) -> None:
+        """Bills sum to the wall time in which somebody ran."""
+        clock = self.gpu.clock
+        clock.advance(self.now)
+        open_turns = sum(clock.billed_s - client.turn_mark_s for client in self.gpu.running.values())
+        closed = sum(peer.client.billed_s for peer in self.peers) + self.departed_billed_s
+        assert abs(closed + open_turns - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
+        assert abs(clock.busy_s - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
+
+    def _check_counters(self) -> None:
+        gpu = self.gpu
+        assert sum(gpu.drops.values()) == self.sent[MessageType.DROP_LOCK]
+        assert gpu.wait_for_mem == self.sent[MessageType.WAIT_FOR_MEM]
+        assert gpu.mem_available == self.sent[MessageType.MEM_AVAILABLE]
+
+    def _check_nobody_is_forgotten(self) -> None:
+        """Whoever waits is held up by something, and that something has a deadline or is another client."""
+        gpu = self.gpu
+        for client in gpu.waiting.values():
+            blocked = self.policy.why_waiting(client, self.now)
+            front = next(iter(gpu.waiting.values()))
+            assert blocked is not None or client is not front, "the first in the queue could run and does not"
+        if gpu.waiting and not gpu.running:
+            assert gpu.revoked, "nothing runs, nothing is in the way, and a client waits"
+        if gpu.waiting and gpu.running and not gpu.revoked:
+            assert gpu.deadline_s < float("inf"), "a client waits and nothing will ever look again"
+        if gpu.throttled:
+            assert gpu.deadline_s < float("inf")
+        assert gpu.deadline_s > self.now - 1e-3
+
+    def check_everybody_runs(self) -> None:
+        """From here, if clients drop the lock when told, every waiter gets its turn."""
+        if not self.policy.on:
+            return
+        for peer in [p for p in self.peers if p.client.revoked]:
+            self.release(peer)
+        for _ in range(2):
+            self._obey()
+        waiting = [p for p in self.peers if p.client.standing in (Standing.WAITING, Standing.THROTTLED)]
+        turns = {id(peer): peer.client.turns for peer in waiting}
+        self.advance(PATIENCE_S, obey=True)
+        for peer in waiting:
+            ran = peer.client.turns > turns[id(peer)] or peer.client.standing is Standing.RUNNING
+            assert ran, "a waiter never ran although all others let go"
