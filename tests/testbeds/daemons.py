@@ -37,6 +37,8 @@ def busybox_root(home: Path) -> Path:
     archive = home / "root.tar"
     busybox = shutil.which("busybox")
     assert busybox is not None
+    if b"/lib64/ld-linux" in Path(busybox).read_bytes():
+        raise RuntimeError(f"{busybox} needs libraries that a container lacks: install busybox-static")
     with tarfile.open(archive, "w") as tar:
         tar.add(os.path.realpath(busybox), "bin/busybox")
         for name in ("sh", "sleep", "true"):

@@ -10,7 +10,7 @@ from gpucommons.agent.machine import machine_parts
 from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.dialects.all import DIALECTS, dialects
 from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
@@ -40,7 +40,8 @@ class Agent:
             scenario=self.scenario,
             derive=parts.derive,
         )
-        self.exposition = Exposition(self.sampler.latest, DIALECTS)
+        spoken = dialects(older_hostname=settings.dcgm.older_hostname, pod_namespace=settings.vgpu.namespace_label)
+        self.exposition = Exposition(self.sampler.latest, spoken)
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings))
         self.sampler.subscribe(self.api.observe)
         self.web = WebServer(

@@ -38,6 +38,9 @@ class ListenersSettings:
 
     gpucommons: str = _listener("gpucommons", 9460)
     node: str = _listener("node", 9100)
+    nvshare: str = _listener("nvshare", 9402)
+    dcgm: str = _listener("dcgm", 9400)
+    vgpu: str = _listener("vgpu", 8080)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,13 @@ class KubernetesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DcgmSettings:
+    older_hostname: bool = option(False, "also set the label Hostname, which older dashboards ask for")
+
+
+@dataclass(frozen=True, slots=True)
 class VgpuSettings:
+    namespace_label: bool = option(True, "tell pods of one name in two namespaces apart; off: as the original")
     allocation_file: str = option(
         "",
         "file that says into how many virtual GPUs each GPU is split; "
@@ -207,6 +216,7 @@ class Settings:
     path: PathSettings = field(default_factory=PathSettings)
     owners: OwnersSettings = field(default_factory=OwnersSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    dcgm: DcgmSettings = field(default_factory=DcgmSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)

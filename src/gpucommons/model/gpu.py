@@ -111,6 +111,12 @@ class GpuReadings(NamedTuple):
     vgpu_licensed: int | None = None
 
     @property
+    def memory_not_free_bytes(self) -> int | None:
+        """What older NVML calls used: all that is not free, the driver's reserve included."""
+        total, free = self.memory_total_bytes, self.memory_free_bytes
+        return None if total is None or free is None else total - free
+
+    @property
     def throttle_reasons(self) -> tuple[str, ...] | None:
         mask = self.throttle_mask
         return None if mask is None else tuple(name for bit, name in THROTTLE_REASONS if mask & bit)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from gpucommons.dialects.dialect import Dialect
-from gpucommons.dialects.node import host, processes
+from gpucommons.dialects.node import gpus, host, processes
 from gpucommons.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-_PARTS = (host, processes)
+_PARTS = (host, processes, gpus)
 
 
 def _collect(snapshot: Snapshot) -> Iterator[Family]:

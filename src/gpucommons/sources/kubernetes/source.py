@@ -73,7 +73,7 @@ class PodSource:
             try:
                 await self._follow()
             except Expired:
-                self._table = None
+                self._table, self._list_from_cache = None, False
             except Exception as error:
                 # A watch that breaks after it was of use is resumed where it stood: nothing is missing yet.
                 if not self._watch_was_useful:
@@ -96,7 +96,6 @@ class PodSource:
         parameters = {"fieldSelector": f"spec.nodeName={node_name}", "limit": str(_PAGE)}
         if self._list_from_cache:
             parameters["resourceVersion"] = "0"
-        self._list_from_cache = False
         documents: list[object] = []
         for _ in range(_MOST_PAGES):
             page = mapping(await api.get(_PODS, parameters))
