@@ -65,6 +65,7 @@ def test_its_settings_and_rights_are_those_of_the_manifests() -> None:
     for name, key in (("gpucommons", "gpucommons.toml"), ("gpu-allocation", "gpu_allocation.txt")):
         assert data[key].split() == named("ConfigMap", name)["data"][key].split()
     assert by_kind["ClusterRole"]["rules"] == named("ClusterRole", "gpucommons")["rules"]
-    assert by_kind["PodMonitor"]["spec"]["podMetricsEndpoints"] == (
-        named("PodMonitor", "gpucommons")["spec"]["podMetricsEndpoints"]
+    assert (
+        by_kind["PodMonitor"]["spec"]["podMetricsEndpoints"]
+        == (named("PodMonitor", "gpucommons")["spec"]["podMetricsEndpoints"])
     )

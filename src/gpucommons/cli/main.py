@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gpucommons.cli import check_config, sample, stack, stress, up, version, who
+from gpucommons.cli import check_config, gpus, sample, stack, stress, up, version, who
 from gpucommons.cli.run import run
 
 app = typer.Typer(
@@ -16,7 +16,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up.up, who.who, sample.sample, check_config.check_config, stress.stress, version.version):
+for command in (
+    up.up,
+    gpus.gpus,
+    who.who,
+    sample.sample,
+    check_config.check_config,
+    stress.stress,
+    version.version,
+):
     app.command()(command)
 app.add_typer(stack.app, name="stack")
 
