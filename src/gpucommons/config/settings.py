@@ -9,6 +9,7 @@ from gpucommons.config.option import (
     check_url,
     option,
 )
+from gpucommons.config.stack import StackSettings
 
 
 def _listener(dialect: str, port: int) -> str:
@@ -56,6 +57,7 @@ class ProcessesSettings:
 @dataclass(frozen=True, slots=True)
 class PathSettings:
     procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
+    cgroupfs: str = option("/sys/fs/cgroup", "where the control groups are")
     docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
     podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
     kubelet_socket: str = option(
@@ -221,3 +223,4 @@ class Settings:
     history: HistorySettings = field(default_factory=HistorySettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    stack: StackSettings = field(default_factory=StackSettings)

@@ -128,9 +128,7 @@ class Policy:
 
     # Events: clients
 
-    def register(
-        self, client: Client, now: float, core_percent: int = 100, memory_bytes: int = 0
-    ) -> list[Action]:
+    def register(self, client: Client, now: float, core_percent: int = 100, memory_bytes: int = 0) -> list[Action]:
         """A new client with its limits (100 and 0: none). It is told its status before anything else."""
         self.clients[client.id] = client
         client.gpu.clients[client.id] = client
@@ -624,9 +622,7 @@ class Policy:
         if bucket is not None:
             bucket.settle_idle(now)
             self._join_limited(gpu, client, now)
-            bucket.throttled = bucket.is_over() or (
-                bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S
-            )
+            bucket.throttled = bucket.is_over() or (bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S)
             if bucket.throttled:
                 client.standing = THROTTLED
                 gpu.throttled[client.id] = client
@@ -754,9 +750,7 @@ class Policy:
 
     def _lend(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
         """Nobody else wants the GPU: the throttled client that is nearest to its refill may have it."""
-        nearest = min(
-            gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0
-        )
+        nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
         if self._blocked(gpu, nearest, now) is None:
             self._requeue(gpu, nearest, now)
             self._grant(gpu, nearest, now, actions)

@@ -72,9 +72,7 @@ def _read_wait(policy: Policy, client: Client, ahead: int, now: float) -> WaitRe
     )
 
 
-def _expected_wait_s(
-    policy: Policy, client: Client, why: Block | None, ahead: int, now: float
-) -> float | None:
+def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: int, now: float) -> float | None:
     """An estimate: the turn in the way ends with its quantum, and each one ahead takes a quantum more."""
     gpu = client.gpu
     if client.standing is Standing.THROTTLED:
