@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gpucommons.cli import check_config, gpus, sample, stack, stress, up, version, who
+from gpucommons.cli import check_config, gpus, sample, scheduler, stack, stress, up, version, who
 from gpucommons.cli.run import run
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for command in (
     version.version,
 ):
     app.command()(command)
+app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(stack.app, name="stack")
 
 

@@ -199,6 +199,7 @@ class Policy:
         gpu.running[new.id] = new
         new.standing = RUNNING
         new.turn_s = now
+        new.turns += 1
         new.turn_mark_s = billed
         need = gpu.running_bytes = new.need_bytes
         if need > gpu.peak_running_bytes:
@@ -514,6 +515,7 @@ class Policy:
         clock.running += 1
         client.standing = RUNNING
         client.turn_s = now
+        client.turns += 1
         client.turn_mark_s = clock.billed_s
         client.must_refit = False
         gpu.running_bytes += client.need_bytes

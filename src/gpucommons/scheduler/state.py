@@ -89,6 +89,7 @@ class Client:
         "told_to_wait",
         "turn_mark_s",
         "turn_s",
+        "turns",
         "uid",
         "used_bytes",
         "version",
@@ -146,6 +147,7 @@ class Client:
 
         # The turn: when it began, and what the GPU's turn clock showed then and at the last settlement.
         self.turn_s = 0.0
+        self.turns = 0
         self.turn_mark_s = 0.0
         self.settled_mark_s = 0.0
         self.drop_s: float | None = None
