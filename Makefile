@@ -25,6 +25,15 @@ lint: $(VENV)/.ready-test
 types: $(VENV)/.ready-test
 	$(BIN)/mypy
 
+# Pages of docs/ that are drawn from the code.
+docs: $(VENV)/.ready
+	$(BIN)/python scripts/make_docs.py
+
+# Each prints one table; ratios from one interleaved run. Takes some minutes.
+bench: $(VENV)/.ready-test
+	@scripts/install-test-programs
+	@for name in $$($(BIN)/python -m bench.all); do $(BIN)/python -m bench.$$name || exit 1; done
+
 $(VENV)/.ready: pyproject.toml
 	@scripts/make-venv $(PYTHON) $(VENV)
 	@echo "installing gpucommons into $(VENV) ..."

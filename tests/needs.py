@@ -9,9 +9,17 @@ import pytest
 def needs_program(*names: str) -> None:
     """Skip, naming the programs, unless all are on the PATH. With CI=true a skip would hide a hole: fail."""
     missing = [name for name in names if shutil.which(name) is None]
-    if not missing:
-        return
-    reason = f"needs {', '.join(missing)} (see scripts/install-test-programs)"
+    if missing:
+        _do_without(f"needs {', '.join(missing)} (see scripts/install-test-programs)")
+
+
+def needs_root() -> None:
+    """Skip unless we are root, who alone may start a container runtime. In CI: fail."""
+    if os.geteuid() != 0:
+        _do_without("needs to run as root")
+
+
+def _do_without(reason: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)

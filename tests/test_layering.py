@@ -15,7 +15,7 @@ BELOW: dict[str, set[str]] = {
     "attribution": {"model"},
     "scheduler": {"model"},
     "ledger": {"model"},
-    "simulation": {"model", "sources"},
+    "simulation": {"model", "sources", "attribution"},
     "sampling": {"model", "sources", "attribution", "scheduler", "ledger"},
     "dialects": {"model", "exposition"},
     "web": {"model", "config", "exposition", "dialects", "sampling"},

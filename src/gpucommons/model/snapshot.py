@@ -4,9 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.agent import AgentReading
+from gpucommons.model.alerts import AlertsReading
+from gpucommons.model.allocation_ratio import AllocationRatioReading
+from gpucommons.model.containers import ContainerReading
+from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.journal import JournalReading
+from gpucommons.model.ownership import Attribution
+from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.source_state import SourceState
+from gpucommons.model.statement import StatementReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +26,17 @@ class Readings:
     memory: MemoryReading | None = None
     pressure: PressureReading | None = None
     processes: ProcessTable | None = None
+    gpus: GpuReading | None = None
+    docker: ContainerReading | None = None
+    podman: ContainerReading | None = None
+    pods: PodReading | None = None
+    pod_devices: PodDevicesReading | None = None
+    allocation_ratio: AllocationRatioReading | None = None
+    attribution: Attribution | None = None
+    sharing: SharingReading | None = None
+    statement: StatementReading | None = None
+    journal: JournalReading | None = None
+    alerts: AlertsReading | None = None
     agent: AgentReading | None = None
 
 

@@ -40,9 +40,7 @@ def listen(path: str) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise ListenError(
-            f"cannot serve {path}: {error.strerror or error}; choose another socket_path"
-        ) from None
+        raise ListenError(f"cannot serve {path}: {error.strerror or error}; choose another socket_path") from None
     listener.setblocking(False)
     return listener
 
@@ -137,6 +135,4 @@ def group_id(name: str) -> int | None:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        raise ListenError(
-            f"admin_group {name!r} does not exist: create it or leave admin_group empty"
-        ) from None
+        raise ListenError(f"admin_group {name!r} does not exist: create it or leave admin_group empty") from None

@@ -13,9 +13,7 @@ _LEAST_BYTES: Final = 256 * MIB
 _MOST_BYTES: Final = 4096 * MIB
 
 
-def next_overhead(
-    known_bytes: int | None, allocated_bytes: int, nvml_bytes: int | None, hot: bool
-) -> int | None:
+def next_overhead(known_bytes: int | None, allocated_bytes: int, nvml_bytes: int | None, hot: bool) -> int | None:
     """The estimate after one more sample; None as long as there never was a usable one."""
     if nvml_bytes is None or hot or allocated_bytes >= _SMALL_ALLOCATION_BYTES:
         return known_bytes

@@ -128,9 +128,7 @@ class Policy:
 
     # Events: clients
 
-    def register(
-        self, client: Client, now: float, core_percent: int = 100, memory_bytes: int = 0
-    ) -> list[Action]:
+    def register(self, client: Client, now: float, core_percent: int = 100, memory_bytes: int = 0) -> list[Action]:
         """A new client with its limits (100 and 0: none). It is told its status before anything else."""
         self.clients[client.id] = client
         client.gpu.clients[client.id] = client
@@ -193,6 +191,7 @@ class Policy:
         # One client runs before and after: the clock needs no setting, it goes as the wall's.
         billed = clock.billed_s + now - clock.at_s
         old.billed_s += billed - old.turn_mark_s
+        old.turns += 1
         old.standing = IDLE
         gpu.handovers.append((now - old.turn_s, now - new.wait_s))
         del gpu.running[old.id]
@@ -548,6 +547,7 @@ class Policy:
         if client.window_end_s != clock.window_end_s:
             self._open_window(client, clock)
         client.billed_s += clock.billed_s - client.turn_mark_s
+        client.turns += 1
         if client.bucket is not None:
             self._end_limited_turn(gpu, client, now)
         if client.drop_s is not None:
@@ -624,9 +624,7 @@ class Policy:
         if bucket is not None:
             bucket.settle_idle(now)
             self._join_limited(gpu, client, now)
-            bucket.throttled = bucket.is_over() or (
-                bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S
-            )
+            bucket.throttled = bucket.is_over() or (bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S)
             if bucket.throttled:
                 client.standing = THROTTLED
                 gpu.throttled[client.id] = client
@@ -754,9 +752,7 @@ class Policy:
 
     def _lend(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
         """Nobody else wants the GPU: the throttled client that is nearest to its refill may have it."""
-        nearest = min(
-            gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0
-        )
+        nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
         if self._blocked(gpu, nearest, now) is None:
             self._requeue(gpu, nearest, now)
             self._grant(gpu, nearest, now, actions)

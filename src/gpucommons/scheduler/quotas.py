@@ -51,11 +51,7 @@ class QuotaRule:
     quota: Quota = Quota()
 
     def matches(self, pod: str, namespace: str, uid: int) -> bool:
-        return (
-            fnmatchcase(pod, self.pod)
-            and fnmatchcase(namespace, self.namespace)
-            and fnmatchcase(str(uid), self.uid)
-        )
+        return fnmatchcase(pod, self.pod) and fnmatchcase(namespace, self.namespace) and fnmatchcase(str(uid), self.uid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def read_client(policy: Policy, client: Client, limits: Limits, ahead: int, now:
         pending_drop=client.drop_s is not None,
         connected_s=now - client.registered_s,
         turn_s=now - client.turn_s if running else None,
+        turns=client.turns,
         wait=_read_wait(policy, client, ahead, now),
         allocated_bytes=client.used_bytes,
         allocated_peak_bytes=client.peak_bytes,
@@ -72,9 +73,7 @@ def _read_wait(policy: Policy, client: Client, ahead: int, now: float) -> WaitRe
     )
 
 
-def _expected_wait_s(
-    policy: Policy, client: Client, why: Block | None, ahead: int, now: float
-) -> float | None:
+def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: int, now: float) -> float | None:
     """An estimate: the turn in the way ends with its quantum, and each one ahead takes a quantum more."""
     gpu = client.gpu
     if client.standing is Standing.THROTTLED:

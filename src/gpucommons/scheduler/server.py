@@ -280,9 +280,7 @@ class SchedulerServer:
             self.policy.refusals["control_not_admin"] += 1
             if now - self._refusal_logged_s >= _REFUSAL_LOG_INTERVAL_S:
                 self._refusal_logged_s = now
-                log.warning(
-                    "refused %s of uid %d: not an admin", message.type.name, connection.credentials.uid
-                )
+                log.warning("refused %s of uid %d: not an admin", message.type.name, connection.credentials.uid)
             return
         log.info("%s by uid %d", message.type.name, connection.credentials.uid)
         if message.quantum_s is not None:
@@ -294,9 +292,7 @@ class SchedulerServer:
         _, uid, gid = connection.credentials
         if uid in (0, os.geteuid()):
             return True
-        return self._admin_gid is not None and (
-            gid == self._admin_gid or self._admin_gid in connection.groups()
-        )
+        return self._admin_gid is not None and (gid == self._admin_gid or self._admin_gid in connection.groups())
 
     def _new_id(self) -> int:
         while True:

@@ -142,9 +142,7 @@ VARIABLES: Final = (
     Variable("NVSHARE_DEBUG", "debug", _flag),
     Variable("NVSHARE_SCHEDULING_MODE", "mode", _mode),
     Variable("NVSHARE_SWITCH_TIME_MODE", "switch_time_mode", _switch_time),
-    Variable(
-        "NVSHARE_SWITCH_TIME_FIXED", "switch_time_fixed_s", _number("seconds from 0.1 to 86400", 0.1, 86400)
-    ),
+    Variable("NVSHARE_SWITCH_TIME_FIXED", "switch_time_fixed_s", _number("seconds from 0.1 to 86400", 0.1, 86400)),
     Variable(
         "NVSHARE_SWITCH_TIME_MULTIPLIER",
         "switch_time_s_per_gib",
@@ -176,15 +174,11 @@ VARIABLES: Final = (
         _number("milliseconds from 100 to 60000", 100, 60_000, 1e-3),
     ),
     Variable("NVSHARE_METRICS_DEBUG_LABELS", "metrics_debug_labels", _flag),
-    Variable(
-        "NVSHARE_METRICS_STALE_TTL_SEC", "metrics_stale_ttl_s", _number("seconds from 0 to 86400", 0, 86400)
-    ),
+    Variable("NVSHARE_METRICS_STALE_TTL_SEC", "metrics_stale_ttl_s", _number("seconds from 0 to 86400", 0, 86400)),
 )
 
 
-def from_environment(
-    environment: Mapping[str, str], base: SchedulerSettings | None = None
-) -> SchedulerSettings:
+def from_environment(environment: Mapping[str, str], base: SchedulerSettings | None = None) -> SchedulerSettings:
     """`base` with every NVSHARE_* variable that is set laid over it; raises ValueError on a bad one."""
     found: dict[str, object] = {}
     for variable in VARIABLES:

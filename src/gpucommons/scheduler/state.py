@@ -89,6 +89,7 @@ class Client:
         "told_to_wait",
         "turn_mark_s",
         "turn_s",
+        "turns",
         "uid",
         "used_bytes",
         "version",
@@ -148,6 +149,7 @@ class Client:
         self.turn_s = 0.0
         self.turn_mark_s = 0.0
         self.settled_mark_s = 0.0
+        self.turns = 0
         self.drop_s: float | None = None
         self.drop_again_s = 0.0
         self.drop_reason = Drop.QUANTUM

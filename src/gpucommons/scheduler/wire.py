@@ -100,11 +100,7 @@ _NOTHING: Final[tuple[Received, ...]] = ()
 # A frame that carries nothing but its type always means the same: one shared tuple spares the hot path
 # a list and an object for each message.
 _BARE: Final[tuple[tuple[Received, ...] | None, ...]] = tuple(
-    (REQUEST_LOCK,)
-    if kind == MessageType.REQ_LOCK
-    else (LOCK_RELEASED,)
-    if kind == MessageType.LOCK_RELEASED
-    else None
+    (REQUEST_LOCK,) if kind == MessageType.REQ_LOCK else (LOCK_RELEASED,) if kind == MessageType.LOCK_RELEASED else None
     for kind in range(256)
 )
 _RELEASE_AND_REQUEST: Final[tuple[Received, ...]] = (LOCK_RELEASED, REQUEST_LOCK)

@@ -10,13 +10,20 @@ class Source(Protocol):
     readings. A "loop" source hands over what it already holds and must not block at all.
     """
 
-    name: str
-    feeds: str
-    produces: type
-    cadence_s: float
-    deadline_s: float
-    essential: bool
-    runs_on: Literal["thread", "loop"]
+    @property
+    def name(self) -> str: ...
+    @property
+    def feeds(self) -> str: ...
+    @property
+    def produces(self) -> type: ...
+    @property
+    def cadence_s(self) -> float: ...
+    @property
+    def deadline_s(self) -> float: ...
+    @property
+    def essential(self) -> bool: ...
+    @property
+    def runs_on(self) -> Literal["thread", "loop"]: ...
 
     def read(self) -> object: ...
 
@@ -27,6 +34,13 @@ class SourceError(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+
+
+class SourceStarting(SourceError):
+    """Nothing to read yet: a background task has been started and has not answered. Not a failure."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("starting", detail)
 
 
 class SourceAbsent(Exception):

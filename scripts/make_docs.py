@@ -1,0 +1,18 @@
+"""Writes the pages of docs/ that are drawn from the code. A test compares them with what is committed."""
+
+from pathlib import Path
+
+from gpucommons.config.reference import configuration_page
+from gpucommons.dialects.all import DIALECTS
+from gpucommons.dialects.reference import metrics_page
+
+PAGES = {
+    "metrics.md": lambda: metrics_page(DIALECTS),
+    "configuration.md": configuration_page,
+}
+
+if __name__ == "__main__":
+    docs = Path(__file__).resolve().parents[1] / "docs"
+    for name, page in PAGES.items():
+        (docs / name).write_text(page())
+        print(f"docs/{name}")

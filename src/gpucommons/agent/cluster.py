@@ -1,0 +1,29 @@
+"""Who is asked for this node's pods, from the settings."""
+
+import os
+
+from gpucommons.config.option import ConfigError
+from gpucommons.config.settings import KubernetesSettings
+from gpucommons.sources.kubernetes.access import ClusterAccess
+from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodSource
+from gpucommons.sources.kubernetes.source import PodSource
+
+
+def pod_source(settings: KubernetesSettings) -> PodSource | KubeletPodSource:
+    labels = [label.strip() for label in settings.pod_labels.split(",") if label.strip()]
+    access = _access(settings)
+    if settings.source == "api":
+        return PodSource(access, allowed_labels=labels)
+    if access is None:
+        raise ConfigError("kubernetes.source = kubelet wants kubernetes.api_url, such as https://127.0.0.1:10250")
+    return KubeletPodSource(access, allowed_labels=labels)
+
+
+def _access(settings: KubernetesSettings) -> ClusterAccess | None:
+    """None leaves it to what Kubernetes tells each pod."""
+    if not settings.api_url:
+        return None
+    node_name = settings.node_name or os.environ.get("NODE_NAME", "")
+    if not node_name:
+        raise ConfigError("kubernetes.node_name: wanted beside kubernetes.api_url (or set NODE_NAME)")
+    return ClusterAccess(settings.api_url, node_name, settings.ca_file or None, settings.token_file or None)

@@ -1,0 +1,74 @@
+"""The parts of the agent on this machine: everything that can be read here, whether it is there or not."""
+
+import sys
+from pathlib import Path
+
+from gpucommons.agent.cluster import pod_source
+from gpucommons.agent.owners import owner_rules
+from gpucommons.agent.parts import Background, Parts
+from gpucommons.attribution.allocation_ratio import parse_allocation_ratios
+from gpucommons.config.settings import Settings
+from gpucommons.sampling.attributed import attributed, this_machine
+from gpucommons.sources.allocation_ratio import AllocationRatioSource
+from gpucommons.sources.cpu import CpuSource
+from gpucommons.sources.docker.engine import DOCKER, PODMAN
+from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.kubelet import PodDevicesSource
+from gpucommons.sources.memory import MemorySource
+from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
+from gpucommons.sources.pressure import PressureSource
+from gpucommons.sources.processes import ProcessSource
+from gpucommons.sources.source import Source
+
+_RATIO_CADENCE_S = 5.0
+
+
+def machine_parts(settings: Settings) -> Parts:
+    return _linux(settings) if sys.platform == "linux" else _elsewhere(settings)
+
+
+def _elsewhere(settings: Settings) -> Parts:
+    sampling, busiest = settings.sampling, settings.processes.busiest
+    return Parts(
+        [
+            PortableCpuSource(sampling.interval_s),
+            PortableMemorySource(sampling.interval_s),
+            PortableProcessSource(sampling.processes_interval_s, busiest),
+        ]
+    )
+
+
+def _linux(settings: Settings) -> Parts:
+    procfs, sampling = Path(settings.path.procfs), settings.sampling
+    docker = ContainerSource(DOCKER, settings.path.docker_socket or None)
+    podman = ContainerSource(PODMAN, settings.path.podman_socket or None)
+    kubelet = PodDevicesSource(settings.path.kubelet_socket)
+    pods = pod_source(settings.kubernetes)
+    sources: list[Source] = [
+        CpuSource(procfs, sampling.interval_s),
+        MemorySource(procfs, sampling.interval_s),
+        PressureSource(procfs, sampling.interval_s),
+        ProcessSource(procfs, sampling.processes_interval_s, settings.processes.busiest),
+        NvmlSource(procfs, sampling.interval_s),
+        docker,
+        podman,
+        kubelet,
+        pods,
+        *_allocation_ratio(settings.vgpu.allocation_file),
+    ]
+    background = [
+        Background("docker", docker.run),
+        Background("podman", podman.run),
+        Background("kubelet", kubelet.run),
+        Background("kubernetes", pods.run),
+    ]
+    return Parts(*attributed(sources, this_machine(procfs), owner_rules(settings.owners)), background)
+
+
+def _allocation_ratio(named: str) -> list[Source]:
+    """A file that nobody named and that is not there is nothing missing: most nodes split no GPU."""
+    file = Path(named or "gpu_allocation.txt")
+    if not named and not file.exists():
+        return []
+    return [AllocationRatioSource(file, parse_allocation_ratios, _RATIO_CADENCE_S)]

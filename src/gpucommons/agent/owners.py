@@ -1,0 +1,23 @@
+"""The rules by which owners are named, from the settings: a mistake in them is one line at the start."""
+
+from pathlib import Path
+
+from gpucommons.attribution.owner import OwnerRules, parse_order
+from gpucommons.attribution.site_rules import SiteRuleError, parse_site_rules
+from gpucommons.config.option import ConfigError
+from gpucommons.config.settings import OwnersSettings
+
+
+def owner_rules(settings: OwnersSettings) -> OwnerRules:
+    try:
+        order = parse_order(settings.order)
+    except ValueError as error:
+        raise ConfigError(f"owners.order: {error}") from error
+    labels = tuple(label.strip() for label in settings.labels.split(",") if label.strip())
+    if not settings.rules_file:
+        return OwnerRules(order, labels)
+    try:
+        site = parse_site_rules(Path(settings.rules_file).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, SiteRuleError) as error:
+        raise ConfigError(f"owners.rules_file: {settings.rules_file}: {error}") from error
+    return OwnerRules(order, labels, site)

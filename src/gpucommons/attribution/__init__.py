@@ -1,0 +1,1 @@
+"""Who uses what of each GPU: rules, their cache and the sums. Knows no socket and no driver."""

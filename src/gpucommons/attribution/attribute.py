@@ -1,0 +1,89 @@
+"""Folds one GPU reading and what is known of its processes into who uses what. Reads nothing.
+
+Keeps only what makes the next fold cheap or fair: verdicts on processes that live, each GPU's idle draw,
+and who had which pid, so that nobody is billed for what the pid's last holder did.
+"""
+
+from gpucommons.attribution.apportion import Apportionment, apportion
+from gpucommons.attribution.device import device_of, residents_of
+from gpucommons.attribution.fold import Entry, Finding, fold
+from gpucommons.attribution.idle_draw import IdleDraw
+from gpucommons.attribution.owner import OwnerRules, owner_of
+from gpucommons.attribution.process_identity import IdentityTable
+from gpucommons.attribution.workload import Surroundings, resolve
+from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
+from gpucommons.model.ownership import Attribution, Place, Workload
+from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
+from gpucommons.model.reasons import SENTENCES, Reason
+
+_UNKNOWN = Workload()
+
+
+# By pid and MIG instance, on one GPU.
+_Findings = dict[tuple[int, int | None], Finding]
+
+
+class Attributor:
+    def __init__(self, rules: OwnerRules | None = None) -> None:
+        self._rules = rules or OwnerRules()
+        self._idle_draw = IdleDraw()
+        self._around: Surroundings | None = None
+        self._findings: dict[str, _Findings] = {}
+
+    def attribute(self, reading: GpuReading, identities: IdentityTable, around: Surroundings) -> Attribution:
+        """One fold. `around` must be the same object for as long as nothing in it has changed."""
+        stand = around is self._around
+        before, self._around, self._findings = self._findings, around, {}
+        folds = []
+        for gpu in reading.present_gpus():
+            entries = self._entries(gpu, identities, before.get(gpu.identity.uuid, {}), stand)
+            folds.append(fold(gpu, entries, self._split(gpu, identities.view)))
+        return Attribution(
+            processes=tuple(row for each in folds for row in each.processes),
+            owners=tuple(row for each in folds for row in each.owners),
+            unattributed=tuple(row for each in folds for row in each.unattributed),
+            accounts=tuple(each.account for each in folds),
+            view=identities.view,
+        )
+
+    def _entries(self, gpu: Gpu, identities: IdentityTable, before: _Findings, stand: bool) -> list[Entry]:
+        """What is found of each process. `stand`: what was found before is true still, for the same process."""
+        now = self._findings[gpu.identity.uuid] = {}
+        entries = []
+        for process in gpu.processes or ():
+            holder = (process.pid, process.gpu_instance_id)
+            last = before.get(holder)
+            identity = identities.find(process.pid, process.key)
+            if isinstance(identity, Reason):
+                finding = _unseen(identity, identities.view, _place(gpu, process))
+            elif stand and last is not None and last.key == identity.key:
+                finding = last
+            else:
+                finding = self._judge(identity, _place(gpu, process))
+            now[holder] = finding
+            # Another process had this pid in the last reading: the driver's samples may still be of it.
+            newcomer = last is not None and last.key != finding.key and None not in (last.key, finding.key)
+            entries.append(Entry(process, finding, newcomer))
+        return entries
+
+    def _split(self, gpu: Gpu, view: PidView) -> Apportionment:
+        device = device_of(gpu, view)
+        idle_milliwatts = self._idle_draw.see(gpu.identity.uuid, device.busy, device.power_milliwatts)
+        return apportion(device, residents_of(gpu.processes or ()), idle_milliwatts)
+
+    def _judge(self, identity: ProcessIdentity, place: Place) -> Finding:
+        assert self._around is not None
+        candidate, steps = resolve(identity, place, self._around)
+        owner, owner_steps = owner_of(candidate, self._rules)
+        reason = Reason.NO_OWNER if owner is None else None
+        holder = f"{owner.kind} {owner.id}" if owner else ""
+        return Finding(identity.key, holder, place, owner, reason, candidate.workload, (*steps, *owner_steps))
+
+
+def _place(gpu: Gpu, process: GpuProcess) -> Place:
+    return Place(gpu.identity.uuid, gpu.identity.index, process.gpu_instance_id)
+
+
+def _unseen(reason: Reason, view: PidView, place: Place) -> Finding:
+    why = () if view.scope is PidScope.HOST else (view.sentence,)
+    return Finding(None, "", place, None, reason, _UNKNOWN, (SENTENCES[reason], *why))

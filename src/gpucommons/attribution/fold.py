@@ -1,0 +1,136 @@
+"""The account of one GPU: its divided parts, given to owners or to reasons, and checked to sum up. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpucommons.attribution.apportion import Apportionment, Rest
+from gpucommons.model.gpu import Gpu, GpuProcess
+from gpucommons.model.ownership import (
+    Basis,
+    GpuAccount,
+    Owner,
+    OwnerShare,
+    Part,
+    Place,
+    ProcessShare,
+    Unattributed,
+    Workload,
+)
+from gpucommons.model.processes import ProcessKey
+from gpucommons.model.reasons import Reason
+
+
+class Finding(NamedTuple):
+    """What was found out about one process. Exactly one of `owner` and `reason` is set.
+
+    `holder` is the owner's identity as one text, which is quick to group by.
+    """
+
+    key: ProcessKey | None
+    holder: str
+    place: Place
+    owner: Owner | None
+    reason: Reason | None
+    workload: Workload
+    steps: tuple[str, ...]
+
+
+class Entry(NamedTuple):
+    """One process of the GPU. `departed_sample`: its utilisation may be of who had its pid before."""
+
+    process: GpuProcess
+    finding: Finding
+    departed_sample: bool
+
+
+class GpuFold(NamedTuple):
+    processes: list[ProcessShare]
+    owners: list[OwnerShare]
+    unattributed: list[Unattributed]
+    account: GpuAccount
+
+
+def fold(gpu: Gpu, entries: Sequence[Entry], split: Apportionment) -> GpuFold:
+    uuid, index = gpu.identity.uuid, gpu.identity.index
+    rest = _Rests(dict(split.memory.rest), dict(split.sm.rest), dict(split.power.rest))
+    processes: list[ProcessShare] = []
+    owned: dict[str, list[ProcessShare]] = {}
+    parts = zip(entries, split.memory.parts, split.sm.parts, split.power.parts, strict=True)
+    for (process, finding, departed_sample), memory, sm, power in parts:
+        if departed_sample and process.sm_percent is not None:
+            rest.leave(Reason.PROCESS_GONE, None, sm, power)
+            sm = power = None
+        key, holder, place, owner, reason, workload, steps = finding
+        share = ProcessShare(place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
+        processes.append(share)
+        if owner is None:
+            rest.leave(reason or Reason.NO_OWNER, memory, sm, power)
+        else:
+            owned.setdefault(holder, []).append(share)
+    owners = [_owner_share(uuid, index, shares) for shares in owned.values()]
+    unattributed = list(rest.rows(uuid, index))
+    return GpuFold(processes, owners, unattributed, _account(gpu, split, owners, unattributed))
+
+
+def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> OwnerShare:
+    owner = shares[0].owner
+    assert owner is not None
+    return OwnerShare(
+        uuid,
+        index,
+        owner,
+        len(shares),
+        _sum([share.memory for share in shares]),
+        _sum([share.sm for share in shares]),
+        _sum([share.power for share in shares]),
+    )
+
+
+def _sum(parts: Sequence[Part | None]) -> Part | None:
+    """What is known, together; measured only if all of it is."""
+    total, basis = None, Basis.MEASURED
+    for part in parts:
+        if part is not None:
+            total = part.amount if total is None else total + part.amount
+            if part.basis is not Basis.MEASURED:
+                basis = Basis.APPORTIONED
+    return None if total is None else Part(total, basis)
+
+
+@dataclass(slots=True)
+class _Rests:
+    """What has no owner, by reason, of each quantity."""
+
+    memory: Rest
+    sm: Rest
+    power: Rest
+
+    def leave(self, reason: Reason, memory: Part | None, sm: Part | None, power: Part | None) -> None:
+        for rest, part in ((self.memory, memory), (self.sm, sm), (self.power, power)):
+            if part is not None:
+                rest[reason] = rest.get(reason, 0) + part.amount
+
+    def rows(self, uuid: str, index: int) -> Iterator[Unattributed]:
+        for reason in sorted({*self.memory, *self.sm, *self.power}):
+            amounts = self.memory.get(reason), self.sm.get(reason), self.power.get(reason)
+            yield Unattributed(uuid, index, reason, *amounts)
+
+
+def _account(
+    gpu: Gpu, split: Apportionment, owners: Sequence[OwnerShare], unattributed: Sequence[Unattributed]
+) -> GpuAccount:
+    """Sums the rows as anybody outside would, and not by how they were made."""
+    memory = sm = power = 0
+    for owner in owners:
+        memory += owner.memory.amount if owner.memory else 0
+        sm += owner.sm.amount if owner.sm else 0
+        power += owner.power.amount if owner.power else 0
+    for rest in unattributed:
+        memory += rest.memory_bytes or 0
+        sm += rest.sm_millionths or 0
+        power += rest.power_milliwatts or 0
+    totals = split.memory.total, split.sm.total, split.power.total
+    sums = zip((memory, sm, power), totals, strict=True)
+    errors = [0 if total is None else amount - total for amount, total in sums]
+    return GpuAccount(gpu.identity.uuid, gpu.identity.index, *totals, *errors)

@@ -1,0 +1,149 @@
+"""Where attribution meets the sampling clock: identities beside the GPU reading, the fold at each snapshot.
+
+`IdentifiedGpus` stands in for the GPU source and runs on its thread: who is new is looked up there, right
+after the driver listed it. `AttributionStage` is pure arithmetic over what is held, fit for the event loop.
+"""
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from gpucommons.attribution.attribute import Attributor
+from gpucommons.attribution.owner import OwnerRules
+from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, ProcessReader, SeenProcess
+from gpucommons.attribution.workload import Surroundings
+from gpucommons.model.containers import all_containers
+from gpucommons.model.gpu import GpuReading
+from gpucommons.model.ownership import Attribution
+from gpucommons.model.pod_placement import pods_by_place
+from gpucommons.model.process_identity import PidScope, PidView
+from gpucommons.model.snapshot import Readings
+
+log = logging.getLogger(__name__)
+
+
+class GpuSource(Protocol):
+    """As much of a Source as is passed on."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def feeds(self) -> str: ...
+    @property
+    def produces(self) -> type: ...
+    @property
+    def cadence_s(self) -> float: ...
+    @property
+    def deadline_s(self) -> float: ...
+    @property
+    def essential(self) -> bool: ...
+    @property
+    def runs_on(self) -> Literal["thread", "loop"]: ...
+
+    def read(self) -> object: ...
+
+
+class NamesUsers(Protocol):
+    known: Mapping[int, str]
+
+    def see(self, uids: Iterable[int]) -> Mapping[int, str]: ...
+
+
+def ticks_since_boot() -> int:
+    """Now, in the unit and from the beginning that the kernel counts a process's start in."""
+    return math.floor(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWorld:
+    """Where processes and their users are looked up, and how much of them can be seen from here."""
+
+    reader: ProcessReader
+    view: PidView
+    users: NamesUsers
+
+
+class IdentifiedGpus:
+    """The GPU source, which also looks up the processes it lists. Its reading is passed on untouched."""
+
+    def __init__(
+        self,
+        gpus: GpuSource,
+        identities: ProcessIdentities,
+        users: NamesUsers,
+        ticks: Callable[[], int] = ticks_since_boot,
+    ) -> None:
+        self.name, self.feeds, self.produces = gpus.name, gpus.feeds, gpus.produces
+        self.cadence_s, self.deadline_s = gpus.cadence_s, gpus.deadline_s
+        self.essential, self.runs_on = gpus.essential, gpus.runs_on
+        self._gpus = gpus
+        self._identities = identities
+        self._users = users
+        self._ticks = ticks
+        self._table: IdentityTable | None = None
+        self._uids: AbstractSet[int] = frozenset()
+
+    def read(self) -> object:
+        begun_ticks = self._ticks()
+        reading = self._gpus.read()
+        if isinstance(reading, GpuReading):
+            try:
+                self._look_up(reading, begun_ticks)
+            except Exception:
+                log.exception("the processes on the GPUs could not be looked up: the GPU readings go on without")
+        return reading
+
+    def _look_up(self, reading: GpuReading, begun_ticks: int) -> None:
+        listed = (process for gpu in reading.present_gpus() for process in gpu.processes or ())
+        table = self._identities.see([SeenProcess(process.pid, process.key) for process in listed], begun_ticks)
+        if table is not self._table:
+            uids = {uid for one in table.by_key.values() for uid in (one.uid, one.cgroup.uid) if uid is not None}
+            self._table, self._uids = table, uids
+        self._users.see(self._uids)
+
+
+class AttributionStage:
+    """Adds to the readings who uses what; computes nothing while nothing has changed."""
+
+    def __init__(self, identities: ProcessIdentities, users: NamesUsers, rules: OwnerRules | None = None) -> None:
+        self._identities = identities
+        self._users = users
+        self._attributor = Attributor(rules)
+        self._known: tuple[object, ...] = ()
+        self._around = Surroundings()
+        self._folded: tuple[GpuReading, IdentityTable, Surroundings] | None = None
+        self._attribution: Attribution | None = None
+        self._warned = False
+
+    def __call__(self, readings: Readings) -> Readings:
+        if readings.gpus is None:
+            return readings
+        if not self._warned and self._identities.table.view.scope is not PidScope.HOST:
+            self._warned = True
+            log.warning("not every GPU process can be seen: %s", self._identities.table.view.sentence)
+        inputs = (readings.gpus, self._identities.table, self._surroundings(readings, readings.gpus))
+        if self._folded is None or any(new is not old for new, old in zip(inputs, self._folded, strict=True)):
+            self._attribution = self._attributor.attribute(*inputs)
+            self._folded = inputs
+        return replace(readings, attribution=self._attribution)
+
+    def _surroundings(self, readings: Readings, gpus: GpuReading) -> Surroundings:
+        """The same object for as long as nothing in it has changed, so that verdicts stand."""
+        layout = [(g.identity, [(m.uuid, m.gpu_instance_id) for m in g.mig]) for g in gpus.gpus]
+        names = self._users.known
+        known = (readings.docker, readings.podman, readings.pods, readings.pod_devices, names, layout)
+        if known != self._known:
+            devices = readings.pod_devices
+            self._around = Surroundings(
+                all_containers(readings.docker, readings.podman),
+                readings.pods,
+                pods_by_place(gpus.gpus, devices) if devices else {},
+                names,
+            )
+            self._known = known
+        return self._around

@@ -1,0 +1,24 @@
+"""`gpucommons check-config`: is this file good, and what is in force with it?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpucommons.cli.options import load_settings
+from gpucommons.config.load import keys
+
+
+def check_config(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The TOML file to check.")],
+) -> None:
+    """Check a configuration file; print the effective configuration and where each value came from."""
+    loaded = load_settings(file, {})
+    rows = [
+        (key.path, repr(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])
+        for key in keys()
+    ]
+    path_width = max(len(path) for path, _, _ in rows)
+    value_width = max(len(value) for _, value, _ in rows)
+    for path, value, origin in rows:
+        typer.echo(f"{path:<{path_width}}  {value:<{value_width}}  {origin}")

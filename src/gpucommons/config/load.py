@@ -1,0 +1,185 @@
+"""Settings from defaults, one TOML file, the environment and flags, in rising precedence.
+
+Each value remembers where it came from. Whatever is wrong is one ConfigError that names the key. The
+only I/O is reading the file that was named.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpucommons.config.option import ConfigError
+from gpucommons.config.settings import Settings
+
+ENVIRONMENT_PREFIX = "GPUCOMMONS_"
+# Kubernetes puts these into every pod beside a Service that is called gpucommons: they are not for us.
+_KUBERNETES_LINK = re.compile(r"GPUCOMMONS_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+_TRUTHS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+_TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the configuration: `section.name`, its type and its guards."""
+
+    section: str
+    name: str
+    type: type
+    default: Any
+    guards: Mapping[str, Any]
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A value from the command line, and the flag that it came with."""
+
+    value: Any
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def keys() -> Iterator[Key]:
+    """Every key there is, in the order of the sections."""
+    for section, section_type in typing.get_type_hints(Settings).items():
+        types = typing.get_type_hints(section_type)
+        for item in dataclasses.fields(section_type):
+            yield Key(section, item.name, types[item.name], item.default, item.metadata)
+
+
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]) -> Loaded:
+    by_path = {key.path: key for key in keys()}
+    values = {path: key.default for path, key in by_path.items()}
+    origins = dict.fromkeys(by_path, "default")
+    for layer in (
+        _from_file(file, by_path),
+        _from_environment(environment, by_path),
+        _from_flags(flags, by_path),
+    ):
+        for path, (value, origin) in layer.items():
+            values[path], origins[path] = value, origin
+    sections = {
+        section: section_type(
+            **{item.name: values[f"{section}.{item.name}"] for item in dataclasses.fields(section_type)}
+        )
+        for section, section_type in typing.get_type_hints(Settings).items()
+    }
+    return Loaded(Settings(**sections), origins)
+
+
+_Layer = dict[str, tuple[Any, str]]
+
+
+def _from_file(file: Path | None, by_path: Mapping[str, Key]) -> _Layer:
+    if file is None:
+        return {}
+    found: _Layer = {}
+    for section, table in _parse(file).items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{file}: '{section}' stands outside of a [section]; put it below one")
+        for name, value in table.items():
+            key = by_path.get(f"{section}.{name}")
+            if key is None:
+                raise ConfigError(f"{file}: unknown key '{section}.{name}'{_suggestion(section, name, by_path)}")
+            found[key.path] = (_checked(key, value, f"{file}: '{key.path}'"), f"file {file}")
+    return found
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; give an existing file with --config") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]) -> _Layer:
+    found: _Layer = {}
+    by_variable = {key.variable: key for key in by_path.values()}
+    for key in by_path.values():
+        for alias in key.guards["aliases"]:
+            if alias in environment:
+                found[key.path] = (_from_text(key, environment[alias], alias), f"environment {alias}")
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _KUBERNETES_LINK.fullmatch(variable):
+            continue
+        known = by_variable.get(variable)
+        if known is None:
+            near = difflib.get_close_matches(variable, by_variable, 1)
+            hint = f"; did you mean {near[0]}?" if near else "; unset it"
+            raise ConfigError(f"environment: unknown variable {variable}{hint}")
+        found[known.path] = (_from_text(known, text, variable), f"environment {variable}")
+    return found
+
+
+def _from_flags(flags: Mapping[str, Flag], by_path: Mapping[str, Key]) -> _Layer:
+    return {path: (_checked(by_path[path], flag.value, flag.name), f"flag {flag.name}") for path, flag in flags.items()}
+
+
+def _from_text(key: Key, text: str, where: str) -> Any:
+    """An environment variable is text whatever the key's type is."""
+    if key.type is bool:
+        if text.strip().lower() not in _TRUTHS:
+            raise ConfigError(f"{where}: wants true or false, not {text!r}")
+        return _TRUTHS[text.strip().lower()]
+    if key.type is str:
+        return _checked(key, text, where)
+    try:
+        return _checked(key, key.type(text), where)
+    except ValueError:
+        raise ConfigError(f"{where}: wants {_TYPE_NAMES[key.type]}, not {text!r}") from None
+
+
+def _checked(key: Key, value: Any, where: str) -> Any:
+    if key.type is float and type(value) is int:
+        value = float(value)
+    if type(value) is not key.type:
+        raise ConfigError(f"{where}: wants {_TYPE_NAMES[key.type]}, not {value!r}")
+    guards = key.guards
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: wants a finite number, not {value!r}")
+    if guards["minimum"] is not None and value < guards["minimum"]:
+        raise ConfigError(f"{where}: wants at least {guards['minimum']:g}, not {value!r}")
+    if guards["choices"] and value not in guards["choices"]:
+        raise ConfigError(f"{where}: wants one of {', '.join(guards['choices'])}, not {value!r}")
+    if guards["check"] is not None and value:
+        wrong = guards["check"](value)
+        if wrong is not None:
+            raise ConfigError(f"{where}: {wrong}, not {value!r}")
+    return value
+
+
+def _suggestion(section: str, name: str, by_path: Mapping[str, Key]) -> str:
+    near = difflib.get_close_matches(f"{section}.{name}", by_path, 1)
+    return f"; did you mean '{near[0]}'?" if near else "; 'gpucommons check-config' lists the keys there are"

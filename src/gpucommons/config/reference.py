@@ -1,0 +1,28 @@
+"""docs/configuration.md, drawn from the settings: every key, its variable, default and meaning. Pure."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from gpucommons.config.load import keys
+
+
+def configuration_page() -> str:
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Configuration"
+    yield ""
+    yield "Generated from the settings by `make docs`. One TOML file (`--config FILE`), the environment, then"
+    yield "flags, in rising precedence. `gpucommons check-config FILE` validates a file and prints what is in force and"
+    yield "where each value came from. An unknown key or a wrong value is refused in one line that names it."
+    for section, members in groupby(keys(), key=lambda key: key.section):
+        yield ""
+        yield f"## [{section}]"
+        yield ""
+        yield "| key | variable | default | meaning |"
+        yield "|---|---|---|---|"
+        for key in members:
+            variables = " ".join(f"`{name}`" for name in (key.variable, *key.guards["aliases"]))
+            choices = f" ({', '.join(key.guards['choices'])})" if key.guards["choices"] else ""
+            yield f"| `{key.name}` | {variables} | `{key.default!r}` | {key.guards['help']}{choices} |"

@@ -1,0 +1,223 @@
+"""Every setting of the agent, one frozen section per table of the TOML file. Values only: reads nothing."""
+
+from dataclasses import dataclass, field
+
+from gpucommons.config.option import (
+    check_address,
+    check_address_or_port,
+    check_unix_address,
+    check_url,
+    option,
+)
+
+
+def _listener(dialect: str, port: int) -> str:
+    help = f"HOST:PORT of a listener that serves the {dialect} dialect alone, as its users expect on {port}"
+    value: str = option("", help, check=check_address)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class WebSettings:
+    listen: str = option(
+        "127.0.0.1:9460", "HOST:PORT of the main listener: page, API, every dialect", check=check_address
+    )
+    socket: str = option(
+        "",
+        "unix:PATH of a second main listener, for the people of this machine: each sees their own rows",
+        check=check_unix_address,
+    )
+    config_file: str = option("", "file in the format of Prometheus's exporters: TLS, client certificates, passwords")
+    max_connections: int = option(512, "HTTP connections that may be open at once", minimum=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenersSettings:
+    """Drop-in listeners: one dialect each, on the port that its users already scrape. Empty: closed."""
+
+    gpucommons: str = _listener("gpucommons", 9460)
+    node: str = _listener("node", 9100)
+    nvshare: str = _listener("nvshare", 9402)
+    dcgm: str = _listener("dcgm", 9400)
+    vgpu: str = _listener("vgpu", 8080)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    interval_s: float = option(1.0, "seconds between two snapshots", minimum=0.1)
+    processes_interval_s: float = option(5.0, "seconds between two looks at all processes", minimum=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSettings:
+    busiest: int = option(100, "processes that get series of their own, by CPU time and by memory each", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PathSettings:
+    procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
+    docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
+    podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
+    kubelet_socket: str = option(
+        "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet's PodResources service"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersSettings:
+    """Who owns a process: the first rule that answers."""
+
+    order: str = option("site,pod,label,job,unit,user", "rules in the order in which they are tried, as a comma list")
+    labels: str = option(
+        "gpucommons.owner,ds01.user,aime.mlc.USER", "container labels that may name an owner, a comma list"
+    )
+    rules_file: str = option("", "TOML file with the site's own rules (regular expressions)")
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """How this node's pods are known; unset, what Kubernetes tells each pod of its API server is used."""
+
+    api_url: str = option("", "API server, or the kubelet (with source = kubelet)", check=check_url)
+    node_name: str = option("", "this node's name in the cluster; unset: NODE_NAME")
+    ca_file: str = option("", "certificate of the authority that signed the server's")
+    token_file: str = option("", "file with the bearer token; read anew for each request")
+    source: str = option("api", "who is asked for the pods", choices=("api", "kubelet"))
+    pod_labels: str = option("", "labels of pods that may be kept, a comma list; unset: none")
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmSettings:
+    older_hostname: bool = option(False, "also set the label Hostname, which older dashboards ask for")
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuSettings:
+    namespace_label: bool = option(True, "tell pods of one name in two namespaces apart; off: as the original")
+    allocation_file: str = option(
+        "",
+        "file that says into how many virtual GPUs each GPU is split; "
+        "unset: gpu_allocation.txt of the working directory, if it is there",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Turns for nvshare's clients. The NVSHARE_* variables of the original keep their meaning and units."""
+
+    enabled: bool = option(False, "serve nvshare's clients")
+    socket: str = option("/var/run/nvshare/scheduler.sock", "socket that libnvshare.so and nvsharectl look for")
+    admin_group: str = option("", "group whose members may switch it and set limits, beside root and our own user")
+    debug: bool = option(False, "log every client that comes and goes", aliases=("NVSHARE_DEBUG",))
+    mode: str = option(
+        "auto",
+        "one at a time, together while memory fits, or by measured demand",
+        choices=("auto", "serial", "concurrent"),
+        aliases=("NVSHARE_SCHEDULING_MODE",),
+    )
+    corun_limit: float = option(1.5, "auto: demands that may sum up to this run together", minimum=0)
+    turn_quantum_s: float = option(1.0, "auto: length of a turn where nothing has to be swapped", minimum=0.05)
+    max_bypass_s: float = option(0.0, "how long a big waiter may be passed by smaller ones; 0: two quanta", minimum=0)
+    switch_time_mode: str = option(
+        "auto",
+        "quantum by the memory that a switch moves, or fixed",
+        choices=("auto", "fixed"),
+        aliases=("NVSHARE_SWITCH_TIME_MODE",),
+    )
+    switch_time_fixed_s: float = option(
+        60.0, "quantum in mode fixed", minimum=0.1, aliases=("NVSHARE_SWITCH_TIME_FIXED",)
+    )
+    switch_time_multiplier: float = option(
+        5.0, "quantum in mode auto, seconds per GiB", minimum=0, aliases=("NVSHARE_SWITCH_TIME_MULTIPLIER",)
+    )
+    memory_reserve_percent: float = option(
+        10.0, "part of a GPU's memory that is never promised", minimum=0, aliases=("NVSHARE_MEMORY_RESERVE_PERCENT",)
+    )
+    default_gpu_memory_gb: float = option(
+        16.0, "GiB of a GPU where NVML cannot tell", minimum=0.001, aliases=("NVSHARE_DEFAULT_GPU_MEMORY_GB",)
+    )
+    quota_sample_interval_ms: float = option(
+        50.0, "how finely a core quota is watched", minimum=1, aliases=("NVSHARE_QUOTA_SAMPLE_INTERVAL_MS",)
+    )
+    compute_window_ms: float = option(
+        2000.0, "window of a core quota", minimum=100, aliases=("NVSHARE_COMPUTE_WINDOW_MS",)
+    )
+    quota_carryover_percent: float = option(
+        25.0, "part of an unused window that may be saved up", minimum=0, aliases=("NVSHARE_QUOTA_CARRYOVER_PERCENT",)
+    )
+    drop_tail_billing_percent: float = option(
+        100.0,
+        "part of the time between DROP_LOCK and the release that is billed; the original's 70 undercharges the slow",
+        minimum=0,
+        aliases=("NVSHARE_DROP_TAIL_BILLING_PERCENT",),
+    )
+    work_conserving: bool = option(False, "lend idle share beyond a core quota while nobody else wants it")
+    revoke_after_s: float = option(30.0, "a client that ignores DROP_LOCK for this long loses its turn", minimum=1)
+    fence: str = option("none", "what befalls it then", choices=("none", "disconnect"))
+    metrics_enable: bool = option(
+        False, "open the nvshare drop-in listener on metrics_addr", aliases=("NVSHARE_METRICS_ENABLE",)
+    )
+    metrics_addr: str = option(
+        "0.0.0.0:9402", "its HOST:PORT, or a port", check=check_address_or_port, aliases=("NVSHARE_METRICS_ADDR",)
+    )
+    metrics_nvml_interval_ms: float = option(
+        1000.0, "how often the GPUs are read, at most", minimum=100, aliases=("NVSHARE_METRICS_NVML_INTERVAL_MS",)
+    )
+    metrics_debug_labels: bool = option(
+        True,
+        "client_id and host_pid on every series; off: a pod's clients on one GPU are one series",
+        aliases=("NVSHARE_METRICS_DEBUG_LABELS",),
+    )
+    metrics_stale_ttl_s: float = option(
+        0.0,
+        "keep the last values of a client that left for this long",
+        minimum=0,
+        aliases=("NVSHARE_METRICS_STALE_TTL_SEC",),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacySettings:
+    show_owners: str = option(
+        "auto",
+        "whose names the page and the API show: everybody's, or to each their own; "
+        "auto: everybody's on loopback, to each their own elsewhere",
+        choices=("auto", "all", "own"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    prometheus_url: str = option(
+        "", "Prometheus that scrapes this agent, for history beyond the 24 h in memory", check=check_url
+    )
+    prometheus_selector: str = option("", 'label matchers that pick this node there, such as instance="gpu1:9460"')
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsSettings:
+    alertmanager_url: str = option("", "Alertmanager whose firing alerts the page shows", check=check_url)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    format: str = option("human", "lines for people, or one JSON object a line", choices=("human", "json"))
+    level: str = option("info", "the least that is logged", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    web: WebSettings = field(default_factory=WebSettings)
+    listeners: ListenersSettings = field(default_factory=ListenersSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    processes: ProcessesSettings = field(default_factory=ProcessesSettings)
+    path: PathSettings = field(default_factory=PathSettings)
+    owners: OwnersSettings = field(default_factory=OwnersSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    dcgm: DcgmSettings = field(default_factory=DcgmSettings)
+    vgpu: VgpuSettings = field(default_factory=VgpuSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
+    alerts: AlertsSettings = field(default_factory=AlertsSettings)
+    log: LogSettings = field(default_factory=LogSettings)

@@ -1,0 +1,32 @@
+"""docs/metrics.md, drawn from the dialects' catalogues: every metric, its type, labels and meaning. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from gpucommons.dialects.dialect import Dialect
+from gpucommons.exposition.families import Metric
+
+
+def metrics_page(dialects: Iterable[Dialect]) -> str:
+    return "\n".join(_lines(tuple(dialects))) + "\n"
+
+
+def _lines(dialects: tuple[Dialect, ...]) -> Iterator[str]:
+    yield "# Metrics"
+    yield ""
+    yield "Generated from the dialects' catalogues by `make docs`. The main listener serves every dialect at `/metrics`"
+    yield "and one at `/metrics/NAME`; a drop-in listener serves one at `/metrics` on the port that its users scrape."
+    yield "A label in brackets is left out of a series that has no value for it."
+    for dialect in dialects:
+        yield ""
+        yield f"## {dialect.name} (port {dialect.port})"
+        yield ""
+        yield f"{dialect.summary[0].upper()}{dialect.summary[1:]}."
+        yield ""
+        yield "| metric | type | labels | meaning |"
+        yield "|---|---|---|---|"
+        for metric in dialect.catalogue:
+            yield f"| `{metric.name}` | {metric.type} | {_labels(metric)} | {metric.help.replace('|', '/')} |"
+
+
+def _labels(metric: Metric) -> str:
+    return ", ".join(f"[{name}]" if name in metric.optional else name for name in metric.labels)

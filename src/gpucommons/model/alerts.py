@@ -1,0 +1,22 @@
+"""The alerts that fire now, as Alertmanager tells them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`state` is active or suppressed (silenced or inhibited). `fingerprint` is its identity."""
+
+    fingerprint: str
+    name: str
+    severity: str
+    state: str
+    starts_wall_s: float | None
+    summary: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsReading:
+    alerts: tuple[Alert, ...]

@@ -1,0 +1,78 @@
+"""The containers of a node at an instant, as one runtime tells them. A container is its full id.
+
+Of a container's environment only what names GPUs is carried: the rest may hold secrets.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ContainerState(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    PAUSED = "paused"
+    RESTARTING = "restarting"
+    REMOVING = "removing"
+    EXITED = "exited"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether its processes are there. One that has none may still hold its GPUs."""
+        return self in (ContainerState.RUNNING, ContainerState.PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What `--gpus` (or a CDI device) asked the runtime for. A count of -1 means all there are.
+
+    `device_ids` are as the user wrote them: an index, a UUID, `0:1` for a MIG device, a CDI name.
+    """
+
+    driver: str
+    count: int
+    device_ids: tuple[str, ...] = ()
+    capabilities: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container, running or not. Renaming changes `name`, restarting `init_pid` and `started_wall_s`.
+
+    `visible_devices` is its NVIDIA_VISIBLE_DEVICES: None where unset, which is not the empty text.
+    `devices` are the host's paths of the devices that were handed in one by one.
+    """
+
+    id: str
+    name: str
+    runtime: str
+    state: ContainerState
+    image: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    init_pid: int | None = None
+    created_wall_s: float | None = None
+    started_wall_s: float | None = None
+    finished_wall_s: float | None = None
+    device_requests: tuple[DeviceRequest, ...] = ()
+    visible_devices: str | None = None
+    devices: tuple[str, ...] = ()
+    privileged: bool = False
+    cgroup_parent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReading:
+    """Every container of one runtime by full id. `unread` counts those it has but could not tell of."""
+
+    by_id: Mapping[str, Container]
+    unread: int = 0
+
+
+def all_containers(*readings: ContainerReading | None) -> Mapping[str, Container]:
+    """The containers of several runtimes by full id, those of an absent runtime left out."""
+    present = [reading.by_id for reading in readings if reading is not None]
+    if len(present) == 1:
+        return present[0]
+    return {id: container for by_id in present for id, container in by_id.items()}

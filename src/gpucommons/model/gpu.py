@@ -1,0 +1,272 @@
+"""The GPUs of a node at an instant. A GPU is its UUID; a reading that was not made is None, never 0.
+
+Numbers keep the driver's own resolution (percent, milliwatt-derived watts, millijoules): a dialect converts.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpucommons.model.processes import ProcessKey
+
+THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
+    (0x001, "gpu_idle"),
+    (0x002, "applications_clocks_setting"),
+    (0x004, "sw_power_cap"),
+    (0x008, "hw_slowdown"),
+    (0x010, "sync_boost"),
+    (0x020, "sw_thermal_slowdown"),
+    (0x040, "hw_thermal_slowdown"),
+    (0x080, "hw_power_brake_slowdown"),
+    (0x100, "display_clock_setting"),
+    (0x200, "board_limit"),
+    (0x400, "reliability"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """What does not change while the driver is loaded. The index may change when a GPU comes or goes."""
+
+    uuid: str
+    index: int
+    name: str
+    pci_bus_id: str
+    minor: int | None = None
+    serial: str | None = None
+    architecture: str | None = None
+    compute_capability: str | None = None
+    vbios_version: str | None = None
+    cores: int | None = None
+    power_limit_min_watts: float | None = None
+    power_limit_max_watts: float | None = None
+    power_limit_default_watts: float | None = None
+    temperature_slowdown_celsius: int | None = None
+    temperature_shutdown_celsius: int | None = None
+    clock_sm_max_mhz: int | None = None
+    clock_memory_max_mhz: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+    gpm_supported: bool = False
+
+    @property
+    def device(self) -> str:
+        """The device file's name, as dashboards know it: nvidia0."""
+        return "" if self.minor is None else f"nvidia{self.minor}"
+
+
+class GpuReadings(NamedTuple):
+    """What moves. A NamedTuple, not a dataclass: each pass makes one per GPU from a list of this order.
+
+    `memory_used_bytes` leaves out what the driver reserves where the driver tells the two apart
+    (`memory_reserved_bytes` is then set), so that used + reserved + free = total.
+    """
+
+    utilization_percent: int | None = None
+    memory_utilization_percent: int | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: int | None = None
+    memory_temperature_celsius: int | None = None
+    fan_percent: int | None = None
+    clock_graphics_mhz: int | None = None
+    clock_sm_mhz: int | None = None
+    clock_memory_mhz: int | None = None
+    clock_video_mhz: int | None = None
+    encoder_percent: int | None = None
+    decoder_percent: int | None = None
+    jpeg_percent: int | None = None
+    ofa_percent: int | None = None
+    performance_state: int | None = None
+    throttle_mask: int | None = None
+    energy_millijoules: int | None = None
+    pcie_tx_bytes_per_s: int | None = None
+    pcie_rx_bytes_per_s: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_replays: int | None = None
+    ecc_corrected_volatile: int | None = None
+    ecc_uncorrected_volatile: int | None = None
+    ecc_corrected_aggregate: int | None = None
+    ecc_uncorrected_aggregate: int | None = None
+    remapped_rows_corrected: int | None = None
+    remapped_rows_uncorrected: int | None = None
+    remapped_rows_pending: int | None = None
+    remapped_rows_failed: int | None = None
+    power_violation_ns: int | None = None
+    thermal_violation_ns: int | None = None
+    nvlinks_active: int | None = None
+    nvlink_tx_kibibytes: int | None = None
+    nvlink_rx_kibibytes: int | None = None
+    nvlink_replays: int | None = None
+    nvlink_recoveries: int | None = None
+    nvlink_crc_errors: int | None = None
+    recovery_action: int | None = None
+    persistence_mode: int | None = None
+    compute_mode: int | None = None
+    vgpu_licensed: int | None = None
+
+    @property
+    def memory_not_free_bytes(self) -> int | None:
+        """What older NVML calls used: all that is not free, the driver's reserve included."""
+        total, free = self.memory_total_bytes, self.memory_free_bytes
+        return None if total is None or free is None else total - free
+
+    @property
+    def throttle_reasons(self) -> tuple[str, ...] | None:
+        mask = self.throttle_mask
+        return None if mask is None else tuple(name for bit, name in THROTTLE_REASONS if mask & bit)
+
+
+class GpmReading(NamedTuple):
+    """Activity over the last second, as ratios; traffic in bytes per second. Hopper and newer."""
+
+    graphics_ratio: float | None = None
+    sm_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    tensor_ratio: float | None = None
+    fp64_ratio: float | None = None
+    fp32_ratio: float | None = None
+    fp16_ratio: float | None = None
+    integer_ratio: float | None = None
+    tensor_double_ratio: float | None = None
+    tensor_half_ratio: float | None = None
+    tensor_integer_ratio: float | None = None
+    dram_ratio: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+
+
+class GpuProcess(NamedTuple):
+    """One process on one GPU (or on one MIG instance of it).
+
+    `key` is None where the process could not be found under its pid, `used_memory_bytes` where the
+    driver does not know, and a utilisation where the driver has no fresh and believable sample.
+    """
+
+    pid: int
+    key: ProcessKey | None
+    kind: str
+    used_memory_bytes: int | None
+    sm_percent: int | None = None
+    memory_percent: int | None = None
+    encoder_percent: int | None = None
+    decoder_percent: int | None = None
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigMemory:
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+    reserved_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """One MIG device: a compute instance within a GPU instance.
+
+    Memory, GPM and placement belong to the GPU instance: compute instances that share one share these.
+    Sum them over `Gpu.gpu_instances()`, not over `Gpu.mig`.
+    """
+
+    uuid: str
+    gpu_instance_id: int
+    compute_instance_id: int
+    profile: str
+    gpu_instance_slices: int
+    compute_slices: int
+    multiprocessors: int
+    memory_bytes: int
+    placement_start: int | None = None
+    placement_size: int | None = None
+    memory: MigMemory | None = None
+    gpm: GpmReading | None = None
+
+    @property
+    def gpu_instance_profile(self) -> str:
+        """The profile of the GPU instance: `3g.71gb` of a `1c.3g.71gb`."""
+        head, dot, rest = self.profile.partition(".")
+        return rest if dot and head.endswith("c") else self.profile
+
+
+@dataclass(frozen=True, slots=True)
+class XidRecord:
+    """The XID errors of one GPU since the agent started. `watched` tells a measured none from a blind eye."""
+
+    watched: bool = False
+    counts: Mapping[int, int] = field(default_factory=dict)
+    last_code: int | None = None
+    last_wall_s: float | None = None
+    events: Mapping[str, int] = field(default_factory=dict)
+
+
+_NO_READINGS = GpuReadings()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU that is here, or was: `up` is False once it fell off the bus, and its readings are gone."""
+
+    identity: GpuIdentity
+    up: bool
+    since_wall_s: float
+    down_reason: str = ""
+    readings: GpuReadings = _NO_READINGS
+    gpm: GpmReading | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    mig_enabled: bool | None = None
+    mig: tuple[MigInstance, ...] = ()
+    xid: XidRecord = field(default_factory=XidRecord)
+
+    def gpu_instances(self) -> Iterator[MigInstance]:
+        """One MIG device for each GPU instance, for what belongs to the GPU instance as a whole."""
+        seen: set[int] = set()
+        for instance in self.mig:
+            if instance.gpu_instance_id not in seen:
+                seen.add(instance.gpu_instance_id)
+                yield instance
+
+    @property
+    def pcie_tx_bytes_per_s(self) -> float | None:
+        return self.readings.pcie_tx_bytes_per_s if self.gpm is None else self.gpm.pcie_tx_bytes_per_s
+
+    @property
+    def pcie_rx_bytes_per_s(self) -> float | None:
+        return self.readings.pcie_rx_bytes_per_s if self.gpm is None else self.gpm.pcie_rx_bytes_per_s
+
+
+class LaneMove(NamedTuple):
+    """A call that was moved because of what it cost, and to which lane."""
+
+    uuid: str
+    call: str
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One pass over all GPUs: present ones by index, then the lost. Counts are since the agent started."""
+
+    driver_version: str
+    nvml_version: str
+    cuda_version: str
+    gpus: tuple[Gpu, ...]
+    expected: int
+    present: int
+    connections: int = 1
+    lane_moves: Mapping[LaneMove, int] = field(default_factory=dict)
+    slow_calls: tuple[LaneMove, ...] = ()
+    samples_dropped: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    call_failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def present_gpus(self) -> Iterator[Gpu]:
+        return (gpu for gpu in self.gpus if gpu.up)

@@ -1,0 +1,143 @@
+"""Who uses what of each GPU at an instant, and what has no owner. Whole numbers, so that sums are exact.
+
+The rows are NamedTuples, not dataclasses: each pass makes them anew for every process on every GPU.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpucommons.model.process_identity import PidView
+from gpucommons.model.processes import ProcessKey
+from gpucommons.model.reasons import Reason
+
+
+class Basis(StrEnum):
+    """MEASURED: the driver told this of this process. APPORTIONED: a share of what it told of the GPU."""
+
+    MEASURED = "measured"
+    APPORTIONED = "apportioned"
+
+
+class Part(NamedTuple):
+    """Some of a GPU: bytes of memory, millionths of its SM time, or milliwatts."""
+
+    amount: int
+    basis: Basis
+
+
+class OwnerKind(StrEnum):
+    SITE = "site"
+    POD = "pod"
+    LABEL = "label"
+    JOB = "job"
+    UNIT = "unit"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom a share belongs to. `id` is stable within its kind (pod UID, uid, job id); names may change."""
+
+    kind: OwnerKind
+    id: str
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """The pod that a process runs in. `name` is empty where only its UID is known."""
+
+    uid: str
+    name: str = ""
+    namespace: str = ""
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a process was found to belong to, before any rule says who owns it. None is unknown."""
+
+    process_name: str = ""
+    uid: int | None = None
+    user: str | None = None
+    container_id: str | None = None
+    container_name: str | None = None
+    image: str | None = None
+    pod: PodPlace | None = None
+    job: str | None = None
+    unit: str | None = None
+
+
+class Place(NamedTuple):
+    """A GPU, or a MIG GPU instance of it."""
+
+    gpu_uuid: str
+    gpu_index: int
+    gpu_instance_id: int | None = None
+
+
+class ProcessShare(NamedTuple):
+    """What one process uses of one GPU. Exactly one of `owner` and `reason` is set."""
+
+    place: Place
+    pid: int
+    key: ProcessKey | None
+    memory: Part | None
+    sm: Part | None
+    power: Part | None
+    owner: Owner | None
+    reason: Reason | None
+    workload: Workload
+    steps: tuple[str, ...] = ()
+
+
+class OwnerShare(NamedTuple):
+    """What one owner uses of one GPU, over all of its processes there."""
+
+    gpu_uuid: str
+    gpu_index: int
+    owner: Owner
+    processes: int
+    memory: Part | None
+    sm: Part | None
+    power: Part | None
+
+
+class Unattributed(NamedTuple):
+    """What of one GPU has no owner, for one reason. None where that quantity has no such part."""
+
+    gpu_uuid: str
+    gpu_index: int
+    reason: Reason
+    memory_bytes: int | None = None
+    sm_millionths: int | None = None
+    power_milliwatts: int | None = None
+
+
+class GpuAccount(NamedTuple):
+    """What the driver told of one GPU, and how far the parts are from it: 0, unless this code is wrong.
+
+    A total is None where the driver did not tell it; then there is nothing that the parts must sum to.
+    """
+
+    gpu_uuid: str
+    gpu_index: int
+    memory_used_bytes: int | None
+    sm_millionths: int | None
+    power_milliwatts: int | None
+    memory_error_bytes: int = 0
+    sm_error_millionths: int = 0
+    power_error_milliwatts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The whole account of one GPU reading. `view` says whose processes could be seen at all."""
+
+    processes: tuple[ProcessShare, ...]
+    owners: tuple[OwnerShare, ...]
+    unattributed: tuple[Unattributed, ...]
+    accounts: tuple[GpuAccount, ...]
+    view: PidView

@@ -1,0 +1,76 @@
+"""Which pods were given which GPU, from what the kubelet tells: the labels that dcgm-exporter sets. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.ownership import Place
+from gpucommons.model.pods import DeviceId, PodDevicesReading
+
+
+class PodLabels(NamedTuple):
+    """`replica` is the share's ordinal where one device is handed out many times (time-slicing, MPS)."""
+
+    pod: str
+    namespace: str
+    container: str
+    replica: int | None = None
+
+
+def pods_by_place(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[Place, tuple[PodLabels, ...]]:
+    """The pods that hold each GPU, or each MIG GPU instance; a GPU that is shared has several."""
+    finder = _Finder(gpus)
+    found: dict[Place, dict[PodLabels, None]] = {}
+    for given in devices.allocated:
+        for device in given.devices:
+            if place := finder.place(device):
+                labels = PodLabels(given.pod, given.namespace, given.container, device.replica)
+                found.setdefault(place, {})[labels] = None
+    return {place: tuple(labels) for place, labels in found.items()}
+
+
+def dcgm_pod_labels(holders: tuple[PodLabels, ...]) -> tuple[str, str, str]:
+    """container, namespace and pod as dcgm-exporter labels a GPU that one pod holds; empty where several do.
+
+    dcgm-exporter then names one of them by chance, which bills it for all.
+    """
+    if len({(labels.namespace, labels.pod) for labels in holders}) != 1:
+        return "", "", ""
+    containers = {labels.container for labels in holders}
+    return containers.pop() if len(containers) == 1 else "", holders[0].namespace, holders[0].pod
+
+
+def replicas_by_gpu(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[str, int]:
+    """How many shares of each whole GPU the device plugin hands out, by GPU UUID; none that are not shared."""
+    finder = _Finder(gpus)
+    shares: dict[str, set[str]] = {}
+    for ids in (devices.allocatable or {}).values():
+        for device in ids:
+            place = finder.place(device)
+            if place is not None and place.gpu_instance_id is None and device.replica is not None:
+                shares.setdefault(place.gpu_uuid, set()).add(device.raw)
+    return {uuid: len(ids) for uuid, ids in shares.items()}
+
+
+class _Finder:
+    """Finds the GPU that a device id means, in whichever way it names it."""
+
+    def __init__(self, gpus: tuple[Gpu, ...]) -> None:
+        self._by_uuid = {gpu.identity.uuid: gpu for gpu in gpus}
+        # "nvidia0" is the number of the device file, which is not always the index.
+        self._by_number = {
+            gpu.identity.index if gpu.identity.minor is None else gpu.identity.minor: gpu for gpu in gpus
+        }
+        self._by_mig_uuid = {instance.uuid: (gpu, instance) for gpu in gpus for instance in gpu.mig}
+
+    def place(self, device: DeviceId) -> Place | None:
+        if device.mig_uuid is not None and (mig := self._by_mig_uuid.get(device.mig_uuid)):
+            gpu, instance = mig
+            return Place(gpu.identity.uuid, gpu.identity.index, instance.gpu_instance_id)
+        if device.gpu_uuid is not None:
+            named = self._by_uuid.get(device.gpu_uuid)
+        elif device.gpu_index is not None:
+            named = self._by_number.get(device.gpu_index)
+        else:
+            named = None
+        return Place(named.identity.uuid, named.identity.index, device.gpu_instance) if named else None

@@ -1,0 +1,28 @@
+"""Puts attribution between the sources and the snapshot: one call for whoever composes the agent."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpucommons.attribution.owner import OwnerRules
+from gpucommons.attribution.pid_view import pid_view
+from gpucommons.attribution.process_identity import ProcessIdentities
+from gpucommons.attribution.stage import AttributionStage, IdentifiedGpus, ProcessWorld
+from gpucommons.sources.pid_facts import read_pid_facts
+from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.source import Source
+from gpucommons.sources.user_names import host_user_names
+
+
+def this_machine(procfs: Path) -> ProcessWorld:
+    return ProcessWorld(ProcessDetailsReader(procfs), pid_view(read_pid_facts(procfs)), host_user_names(procfs))
+
+
+def attributed(
+    sources: Iterable[Source], world: ProcessWorld, rules: OwnerRules | None = None
+) -> tuple[list[Source], AttributionStage]:
+    """The sources, the one of the GPUs now looking up its processes, and what the sampler derives by."""
+    identities = ProcessIdentities(world.reader, world.view)
+    wrapped: list[Source] = [
+        IdentifiedGpus(source, identities, world.users) if source.feeds == "gpus" else source for source in sources
+    ]
+    return wrapped, AttributionStage(identities, world.users, rules)

@@ -1,0 +1,113 @@
+"""How one source fares, as a pure state machine: outcomes in, SourceState and the next due time out.
+
+Holds every rule of when a source is tried, given up on for now, and retried. Knows no thread and no
+clock: each method is told the time.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from gpucommons.model.source_state import SourceState
+from gpucommons.sampling.beat import next_beat, on_beat
+from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
+
+# What is absent now is looked for again, ever less often: a driver may be installed while we run.
+_ABSENT_RETRY_FIRST_S = 5.0
+_ABSENT_RETRY_MOST_S = 60.0
+_LONG_DETAIL = 300
+
+
+@dataclass(slots=True)
+class SourceTracker:
+    source: Source
+    state: SourceState = field(init=False)
+    value: object = None
+    due_s: float = 0.0
+    started_s: float | None = None
+    _timed_out: bool = False
+    _absent_retry_s: float = _ABSENT_RETRY_FIRST_S
+
+    def __post_init__(self) -> None:
+        source = self.source
+        self.state = SourceState(
+            source.name,
+            essential=source.essential,
+            detail="not read yet",
+            stale_after_s=max(3 * source.cadence_s, source.cadence_s + source.deadline_s),
+        )
+
+    @property
+    def in_flight(self) -> bool:
+        return self.started_s is not None
+
+    def is_due(self, now_s: float) -> bool:
+        return not self.in_flight and on_beat(now_s, self.due_s, self.source.cadence_s)
+
+    def start(self, now_s: float) -> None:
+        self.started_s, self._timed_out = now_s, False
+        self.due_s = next_beat(now_s, self.source.cadence_s)
+
+    def check_deadline(self, now_s: float) -> bool:
+        """Give up on the readings of a read that takes too long. True when it has just happened."""
+        if self.started_s is None or self._timed_out or now_s - self.started_s < self.source.deadline_s:
+            return False
+        self._timed_out = True
+        detail = f"no answer within {self.source.deadline_s:g} s; still waiting for it"
+        self._fail("timeout", detail, now_s - self.started_s)
+        return True
+
+    def finish(self, outcome: object, now_s: float, wall_s: float) -> None:
+        """A read came back, with a value or with the exception that it raised."""
+        duration_s = now_s - (now_s if self.started_s is None else self.started_s)
+        late, self.started_s = self._timed_out, None
+        self._timed_out = False
+        if isinstance(outcome, SourceAbsent):
+            self._absent(outcome, duration_s, now_s)
+        elif isinstance(outcome, SourceStarting):
+            self.value = None
+            self.state = replace(self.state, up=False, absent=False, duration_s=duration_s, detail=str(outcome))
+        elif isinstance(outcome, SourceError):
+            self._fail(outcome.reason, str(outcome), duration_s)
+        elif isinstance(outcome, BaseException):
+            self._fail(type(outcome).__name__, str(outcome) or type(outcome).__name__, duration_s)
+        elif not isinstance(outcome, self.source.produces):
+            self._fail("garbage", f"returned {type(outcome).__name__}", duration_s)
+        elif late:
+            # The value is as old as the read that hung: the next one is the present.
+            self.due_s = now_s
+        else:
+            self._succeed(outcome, duration_s, now_s, wall_s)
+
+    def _succeed(self, value: object, duration_s: float, now_s: float, wall_s: float) -> None:
+        self.value = value
+        self._absent_retry_s = _ABSENT_RETRY_FIRST_S
+        self.state = replace(
+            self.state,
+            up=True,
+            absent=False,
+            duration_s=duration_s,
+            last_success_monotonic_s=now_s,
+            last_success_wall_s=wall_s,
+            detail="",
+            remedy="",
+        )
+
+    def _absent(self, error: SourceAbsent, duration_s: float, now_s: float) -> None:
+        self.value = None
+        self.due_s = now_s + self._absent_retry_s
+        self._absent_retry_s = min(2 * self._absent_retry_s, _ABSENT_RETRY_MOST_S)
+        self.state = replace(
+            self.state, up=False, absent=True, duration_s=duration_s, detail=str(error), remedy=error.remedy
+        )
+
+    def _fail(self, reason: str, detail: str, duration_s: float) -> None:
+        self.value = None
+        failures = {**self.state.failures, reason: self.state.failures.get(reason, 0) + 1}
+        self.state = replace(
+            self.state,
+            up=False,
+            absent=False,
+            duration_s=duration_s,
+            failures=failures,
+            detail=detail[:_LONG_DETAIL],
+            remedy="",
+        )

@@ -1,0 +1,61 @@
+"""The agent's view of itself: its own CPU time, memory, descriptors and threads."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from gpucommons.model.agent import AgentReading
+
+_RSS_FIELD = 1
+
+
+class AgentSource:
+    """`complete` fills in what other parts of the agent count: requests, refusals, dropped series."""
+
+    name = "agent"
+    feeds = "agent"
+    produces = AgentReading
+    essential = False
+    runs_on: Literal["loop"] = "loop"
+
+    def __init__(
+        self,
+        version: str,
+        cadence_s: float,
+        complete: Callable[[AgentReading], AgentReading] = lambda own: own,
+    ) -> None:
+        self.cadence_s = cadence_s
+        self.deadline_s = max(2.0, cadence_s)
+        self._version = version
+        self._complete = complete
+        self._started_wall_s = time.time()
+
+    def read(self) -> AgentReading:
+        return self._complete(
+            AgentReading(
+                version=self._version,
+                started_wall_s=self._started_wall_s,
+                cpu_seconds=time.process_time(),
+                rss_bytes=_own_rss_bytes(),
+                open_descriptors=_own_descriptors(),
+                threads=threading.active_count(),
+            )
+        )
+
+
+# Our own /proc, not the host's that a container may have been given: our pid is of our own namespace.
+def _own_rss_bytes() -> int | None:
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[_RSS_FIELD]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _own_descriptors() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return None

@@ -1,0 +1,64 @@
+"""The file that says how GPUs are split into virtual ones: read when it changes; bad, it forgets nothing."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from gpucommons.model.allocation_ratio import AllocationRatioReading, AllocationRatios
+
+_MOST_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class AllocationRatioSource:
+    """`parse` raises an Exception whose text is one clear line. The last good ratios outlive a bad file."""
+
+    name = "allocation_ratio"
+    feeds = "allocation_ratio"
+    produces = AllocationRatioReading
+    deadline_s = 5.0
+    essential = False
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(self, path: Path, parse: Callable[[str], AllocationRatios], cadence_s: float) -> None:
+        self.cadence_s = cadence_s
+        self._path = path
+        self._parse = parse
+        self._stamp: tuple[int, int, int] | None = None
+        self._reading = AllocationRatioReading(None)
+
+    def read(self) -> AllocationRatioReading:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                status = os.fstat(descriptor)
+                stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+                if stamp == self._stamp:
+                    return self._reading
+                text = os.read(descriptor, _MOST_BYTES).decode("utf-8", "replace")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._stamp = None
+            return self._bad(f"{error.strerror}; wants a number above 0 in this file")
+        self._stamp = stamp
+        try:
+            ratios = self._parse(text)
+        except Exception as error:
+            return self._bad(str(error))
+        if self._reading.problem:
+            log.info("%s: good again", self._path)
+        self._reading = AllocationRatioReading(ratios)
+        return self._reading
+
+    def _bad(self, why: str) -> AllocationRatioReading:
+        """Keeps what was good, and says what is wrong once for as long as it stays the same."""
+        problem = f"{self._path}: {why}"
+        if problem != self._reading.problem:
+            meanwhile = "the last good ratio stays" if self._reading.ratios else "the device plugin's, or 1, counts"
+            log.warning("%s; until then %s", problem, meanwhile)
+            self._reading = AllocationRatioReading(self._reading.ratios, problem)
+        return self._reading

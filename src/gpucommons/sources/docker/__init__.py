@@ -1,0 +1,1 @@
+"""Containers as the Docker Engine API tells them, which Podman's socket speaks too."""

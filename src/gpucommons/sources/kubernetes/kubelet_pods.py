@@ -1,0 +1,72 @@
+"""This node's pods from the kubelet itself, for agents that may not ask the API server. One request each time.
+
+Needs the right to get nodes/proxy, or the kubelet's read-only port.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Literal
+
+from gpucommons.model.pods import PodReading
+from gpucommons.sources.backoff import Backoff
+from gpucommons.sources.json_values import items, mapping, text
+from gpucommons.sources.kubernetes.access import ClusterAccess
+from gpucommons.sources.kubernetes.api import Api
+from gpucommons.sources.kubernetes.pod_json import pod_of
+from gpucommons.sources.latest import Latest, as_source_failure
+from gpucommons.sources.source import SourceError
+
+_GRANT = "grant its service account get on nodes/proxy"
+_REFRESH_S = 10.0
+_TIMEOUT_S = 5.0
+
+
+class KubeletPodSource:
+    """In place of PodSource. The `access` names the kubelet: https://NODE:10250, or its read-only port."""
+
+    name = "kubernetes"
+    feeds = "pods"
+    produces = PodReading
+    cadence_s = 1.0
+    deadline_s = 1.0
+    essential = False
+    runs_on: Literal["thread", "loop"] = "loop"
+
+    def __init__(
+        self,
+        access: ClusterAccess,
+        *,
+        allowed_labels: Collection[str] = (),
+        refresh_s: float = _REFRESH_S,
+        timeout_s: float = _TIMEOUT_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._access = access
+        self._allowed_labels = tuple(allowed_labels)
+        self._refresh_s = refresh_s
+        self._timeout_s = timeout_s
+        self._backoff = backoff or Backoff()
+        self._latest: Latest[PodReading] = Latest("asking the kubelet for its pods")
+
+    def read(self) -> PodReading:
+        return self._latest.read()
+
+    async def run(self) -> None:
+        """Keep the answer fresh until cancelled, through every restart of the kubelet."""
+        while True:
+            try:
+                await self._follow()
+            except Exception as error:
+                self._latest.fail(as_source_failure(error))
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _follow(self) -> None:
+        async with Api(self._access, self._timeout_s, _GRANT) as api:
+            while True:
+                answer = mapping(await api.get("/pods", {}))
+                if text(answer.get("kind")) != "PodList":
+                    raise SourceError("garbage", f"{self._access.url} answered something else than a list of pods")
+                found = (pod_of(document, self._allowed_labels) for document in items(answer.get("items")))
+                self._latest.succeed(PodReading.of(pod for pod in found if pod is not None))
+                self._backoff.reset()
+                await asyncio.sleep(self._refresh_s)

@@ -1,0 +1,52 @@
+"""One pod's document as a Pod. Pure; a damaged field costs that field only.
+
+Takes over no label that is not on the allow-list, and no annotation but those of GPU quotas.
+"""
+
+import re
+from collections.abc import Collection
+
+from gpucommons.model.pods import QUOTA_ANNOTATIONS, Pod
+from gpucommons.sources.json_values import JsonObject, items, mapping, text, text_mapping
+
+_CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"
+_CONFIG_HASH = re.compile(r"[0-9a-f]{32}")
+_CONTAINER_ID = re.compile(r"[a-z0-9-]+://([0-9a-f]{64})")
+_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+
+
+def pod_of(document: object, allowed_labels: Collection[str]) -> Pod | None:
+    """None where the document does not say which pod it is about."""
+    fields = mapping(document)
+    metadata = mapping(fields.get("metadata"))
+    uid, name, namespace = (text(metadata.get(key)) for key in ("uid", "name", "namespace"))
+    if not (uid and name and namespace):
+        return None
+    labels = text_mapping(metadata.get("labels"))
+    annotations = text_mapping(metadata.get("annotations"))
+    config_hash = annotations.get(_CONFIG_HASH_ANNOTATION, "")
+    status = mapping(fields.get("status"))
+    return Pod(
+        uid=uid,
+        name=name,
+        namespace=namespace,
+        phase=text(status.get("phase")),
+        labels={key: labels[key] for key in allowed_labels if key in labels},
+        annotations={key: annotations[key] for key in QUOTA_ANNOTATIONS if key in annotations},
+        containers=_containers(status),
+        config_hash=config_hash if _CONFIG_HASH.fullmatch(config_hash) else None,
+    )
+
+
+def node_of(document: object) -> str:
+    return text(mapping(mapping(document).get("spec")).get("nodeName"))
+
+
+def _containers(status: JsonObject) -> dict[str, str]:
+    """The names of the containers that were started, by full id; the runtime before the id is left out."""
+    found: dict[str, str] = {}
+    for kind in _STATUSES:
+        for entry in map(mapping, items(status.get(kind))):
+            if id := _CONTAINER_ID.fullmatch(text(entry.get("containerID"))):
+                found[id[1]] = text(entry.get("name"))
+    return found

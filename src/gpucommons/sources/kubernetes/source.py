@@ -1,0 +1,138 @@
+"""This node's pods by one list and one watch on the API server, resumed where it broke off.
+
+A background task keeps the table; `read` hands it over. A watch that breaks is resumed without a word; if
+that fails, the source is down until it succeeds. Needs to list and watch pods, and no other right.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Collection
+from typing import Literal
+
+from gpucommons.model.pods import PodReading
+from gpucommons.sources.backoff import Backoff
+from gpucommons.sources.json_values import items, mapping, text
+from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
+from gpucommons.sources.kubernetes.api import Api
+from gpucommons.sources.kubernetes.table import Expired, PodTable
+from gpucommons.sources.latest import Latest, as_source_failure
+from gpucommons.sources.source import SourceError
+
+_PODS = "/api/v1/pods"
+_GRANT = "grant its service account list and watch on pods, cluster-wide"
+_PAGE = 100
+_MOST_PAGES = 100
+_TIMEOUT_S = 10.0
+# How long the server keeps a watch open. Also how long a server that hangs may go unnoticed.
+_WATCH_S = 120.0
+# A watch that ends sooner than this, with nothing said, was not one.
+_SHORT_WATCH_S = 1.0
+
+
+class PodSource:
+    """Somebody runs `run`. Without `access`, what Kubernetes tells each pod is used."""
+
+    name = "kubernetes"
+    feeds = "pods"
+    produces = PodReading
+    cadence_s = 1.0
+    deadline_s = 1.0
+    essential = False
+    runs_on: Literal["thread", "loop"] = "loop"
+
+    def __init__(
+        self,
+        access: ClusterAccess | None = None,
+        *,
+        allowed_labels: Collection[str] = (),
+        timeout_s: float = _TIMEOUT_S,
+        watch_s: float = _WATCH_S,
+        backoff: Backoff | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self._allowed_labels = tuple(allowed_labels)
+        self._timeout_s = timeout_s
+        self._watch_s = watch_s
+        self._backoff = backoff or Backoff()
+        self._monotonic = monotonic
+        self._table: PodTable | None = None
+        self._list_from_cache = True
+        self._watch_was_useful = False
+        self._latest: Latest[PodTable] = Latest("asking the API server for this node's pods")
+
+    def read(self) -> PodReading:
+        return self._latest.read().reading()
+
+    async def run(self) -> None:
+        """Keep the table until cancelled, through whatever happens to the API server."""
+        while True:
+            self._watch_was_useful = False
+            try:
+                await self._follow()
+            except Expired:
+                self._table, self._list_from_cache = None, False
+            except Exception as error:
+                # A watch that breaks after it was of use is resumed where it stood: nothing is missing yet.
+                if not self._watch_was_useful:
+                    self._latest.fail(as_source_failure(error))
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _follow(self) -> None:
+        """One session, from connecting until it breaks: always ends in an exception."""
+        access = self._access or in_cluster(os.environ)
+        async with Api(access, self._timeout_s, _GRANT) as api:
+            if self._table is None:
+                self._table = await self._list(api, access.node_name)
+            while True:
+                await self._watch(api, self._table, access.node_name)
+
+    async def _list(self, api: Api, node_name: str) -> PodTable:
+        table = PodTable(node_name, self._allowed_labels)
+        # The first list may be a little old, and so comes from the server's memory, where nodes are indexed.
+        # One after an expired watch must be new, or the watch would expire again.
+        parameters = {"fieldSelector": f"spec.nodeName={node_name}", "limit": str(_PAGE)}
+        if self._list_from_cache:
+            parameters["resourceVersion"] = "0"
+        documents: list[object] = []
+        for _ in range(_MOST_PAGES):
+            page = mapping(await api.get(_PODS, parameters))
+            metadata = mapping(page.get("metadata"))
+            if text(page.get("kind")) != "PodList" or not text(metadata.get("resourceVersion")):
+                raise SourceError("garbage", "the API server answered something else than a list of pods")
+            documents += items(page.get("items"))
+            if not (more := text(metadata.get("continue"))):
+                table.replace(documents, text(metadata.get("resourceVersion")))
+                return table
+            parameters.pop("resourceVersion", None)
+            parameters["continue"] = more
+        raise SourceError("oversize", f"the API server has more than {_MOST_PAGES * _PAGE} pods for this node")
+
+    async def _watch(self, api: Api, table: PodTable, node_name: str) -> None:
+        """One watch, until the server ends it as agreed."""
+        # Unlike lengths keep the nodes of a cluster from all coming back in the same second.
+        length_s = self._watch_s * random.uniform(0.8, 1.0)
+        parameters = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "fieldSelector": f"spec.nodeName={node_name}",
+            "resourceVersion": table.resource_version or "0",
+            "timeoutSeconds": str(max(1, int(length_s))),
+        }
+        self._watch_was_useful = False
+        begun_s = self._monotonic()
+        heard = False
+        async with api.stream(_PODS, parameters, silence_s=length_s + self._timeout_s) as events:
+            self._latest.succeed(table)
+            try:
+                async for event in events:
+                    table.apply(event)
+                    heard = True
+                    self._backoff.reset()
+            finally:
+                self._watch_was_useful = heard or self._monotonic() - begun_s >= _SHORT_WATCH_S
+        if not self._watch_was_useful:
+            raise SourceError("disconnected", "the API server ends each watch at once")
+        self._backoff.reset()

@@ -1,0 +1,73 @@
+"""This node's pods, kept true by a list and the watch that goes on from it. Pure.
+
+`resource_version` is where the watch stands: each event moves it, so that a broken watch is resumed and
+nothing is told twice or lost.
+"""
+
+from collections.abc import Collection, Iterable
+
+from gpucommons.model.pods import Pod, PodReading
+from gpucommons.sources.json_values import integer, mapping, text
+from gpucommons.sources.kubernetes.pod_json import node_of, pod_of
+from gpucommons.sources.source import SourceError
+
+_GONE = 410
+
+
+class Expired(SourceError):
+    """The API server no longer knows the point where the watch stands: a new list is needed."""
+
+    def __init__(self) -> None:
+        super().__init__("expired", "the API server has forgotten where the watch stood")
+
+
+class PodTable:
+    def __init__(self, node_name: str, allowed_labels: Collection[str]) -> None:
+        self.resource_version: str | None = None
+        self._node_name = node_name
+        self._allowed_labels = tuple(allowed_labels)
+        self._pods: dict[str, Pod] = {}
+        self._reading: PodReading | None = None
+
+    def replace(self, documents: Iterable[object], resource_version: str) -> None:
+        """A list has come: it is the whole truth as of `resource_version`."""
+        self._pods.clear()
+        self.resource_version = resource_version
+        for document in documents:
+            self._put(document)
+        self._reading = None
+
+    def apply(self, event: object) -> None:
+        """One event of the watch. Raises Expired, or a SourceError for what the server complains of."""
+        fields = mapping(event)
+        kind, document = text(fields.get("type")), fields.get("object")
+        if kind == "ERROR":
+            status = mapping(document)
+            if integer(status.get("code")) == _GONE:
+                raise Expired
+            raise SourceError("status", f"the API server broke off the watch: {text(status.get('message'))[:200]}")
+        if kind in ("ADDED", "MODIFIED"):
+            self._put(document)
+            self._reading = None
+        elif kind == "DELETED":
+            self._pods.pop(_uid(document), None)
+            self._reading = None
+        elif kind != "BOOKMARK":
+            raise SourceError("garbage", "the API server sent an event of no known type")
+        if version := text(mapping(mapping(document).get("metadata")).get("resourceVersion")):
+            self.resource_version = version
+
+    def reading(self) -> PodReading:
+        if self._reading is None:
+            self._reading = PodReading.of(self._pods.values())
+        return self._reading
+
+    def _put(self, document: object) -> None:
+        pod = pod_of(document, self._allowed_labels)
+        # A proxy that ignores the selector would show us the pods of the whole cluster.
+        if pod is not None and node_of(document) == self._node_name:
+            self._pods[pod.uid] = pod
+
+
+def _uid(document: object) -> str:
+    return text(mapping(mapping(document).get("metadata")).get("uid"))

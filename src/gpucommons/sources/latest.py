@@ -1,0 +1,35 @@
+"""What a background task last learned: a value, or the reason why there is none. Does no I/O."""
+
+from typing import Generic, TypeVar
+
+from gpucommons.sources.source import SourceAbsent, SourceError, SourceStarting
+
+Value = TypeVar("Value")
+
+
+class Latest(Generic[Value]):
+    def __init__(self, waiting: str) -> None:
+        self._value: Value | None = None
+        self._failure: SourceError | SourceAbsent = SourceStarting(waiting)
+
+    def succeed(self, value: Value) -> None:
+        self._value = value
+
+    def fail(self, failure: SourceError | SourceAbsent) -> None:
+        self._value = None
+        self._failure = failure
+
+    def read(self) -> Value:
+        if self._value is None:
+            # Raised again and again: without this its traceback would grow each time.
+            raise self._failure.with_traceback(None)
+        return self._value
+
+
+def as_source_failure(error: BaseException) -> SourceError | SourceAbsent:
+    """What to say of whatever ended a background task: a failure of ours as it is, a bug by its type."""
+    if isinstance(error, BaseExceptionGroup):
+        return as_source_failure(error.exceptions[0])
+    if isinstance(error, SourceError | SourceAbsent):
+        return error
+    return SourceError("internal", f"{type(error).__name__}: {error}")

@@ -1,0 +1,341 @@
+"""One GPU in one session: its calls, made ready and sorted into lanes, and the pass over them."""
+
+import logging
+from collections.abc import Iterable
+
+from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance
+from gpucommons.sources.nvml import codes, library, mig
+from gpucommons.sources.nvml.call import Call, Handle, Invoke, Slots, Store
+from gpucommons.sources.nvml.gpm import GpmSampler
+from gpucommons.sources.nvml.lanes import (
+    SLOW_EVERY_S,
+    Lane,
+    is_cheap_again,
+    is_costly,
+    remember,
+)
+from gpucommons.sources.nvml.notes import Notes
+from gpucommons.sources.nvml.processes import (
+    LISTS,
+    Instance,
+    InstanceProcessList,
+    ProcessList,
+    ProcessUsage,
+    merge,
+)
+from gpucommons.sources.nvml.samples import UsageSample
+from gpucommons.sources.nvml.table import ROWS
+
+MIG_EVERY_S = 5.0
+_MEMORY_TOTAL = GpuReadings._fields.index("memory_total_bytes")
+_VERSIONS = (("_v3", True), ("_v2", True), ("", False))
+
+log = logging.getLogger(__name__)
+
+
+def _nothing() -> str | None:
+    return None
+
+
+class Device:
+    """`read` raises GpuLost when this GPU is gone and SessionLost when the driver is."""
+
+    def __init__(self, handle: Handle, identity: GpuIdentity, since_wall_s: float, notes: Notes) -> None:
+        self.identity = identity
+        self._since_wall_s = since_wall_s
+        self._handle = handle
+        self._notes = notes
+        self._slots: Slots = [None] * len(GpuReadings._fields)
+        self._slow_due_s: float | None = None
+        self._mig_due_s = 0.0
+        self._mig_mode: mig.MigMode | None = None
+        self._mig: mig.MigReadings | None = None
+        self._gpm: GpmSampler | None = None
+        self._usage: ProcessUsage | None = None
+        self._lists: list[tuple[int, ProcessList]] = []
+        self._known_lists: dict[str, ProcessList] = {}
+        self._fast: list[Call] = []
+        self._slow: list[Call] = []
+        self._invokes: list[Invoke] = []
+        self._stores: list[Store] = []
+        self._watch = True
+        self._rearrange = True
+        self._failed_calls = 0
+
+    @property
+    def mig_pending(self) -> bool:
+        """Whether a change of the MIG mode waits for everybody, us included, to let go of the GPU."""
+        return self._mig_mode is not None and self._mig_mode.enabled != self._mig_mode.pending
+
+    # -- the pass
+
+    def read(self, now_s: float, slow_offset_s: float) -> Gpu:
+        """All that is due now. The slow lanes of several GPUs are set apart by their offsets."""
+        self._failed_calls = 0
+        if now_s >= self._mig_due_s or (self._mig is not None and self._mig.changed):
+            self._mig_due_s = now_s + MIG_EVERY_S
+            self._check_mig()
+        if self._rearrange:
+            self._arrange()
+        self._run_fast()
+        if self._slow_due_s is None or now_s >= self._slow_due_s:
+            first = self._slow_due_s is None
+            self._slow_due_s = now_s + (SLOW_EVERY_S if not first else SLOW_EVERY_S + slow_offset_s)
+            self._run_slow()
+        if self._failed_calls and self._failed_calls >= len(self._fast):
+            # It is there, but answers nothing: for whoever looks at it, that is lost.
+            raise codes.GpuLost("unresponsive")
+        return self._gpu()
+
+    def _run_fast(self) -> None:
+        """All calls of the fast lane. While together they take less than one of them may, none is timed."""
+        if self._watch:
+            self._watch = self._run_fast_timed()
+            return
+        began_s = self._notes.timer()
+        returned = [invoke() for invoke in self._invokes]
+        self._watch = self._notes.timer() - began_s > self._notes.fast_budget_s
+        if any(returned):
+            for call, code in zip(self._fast, returned, strict=True):
+                self._take_over(call, code)
+            return
+        reasons = [store() for store in self._stores]
+        if any(reasons):
+            for reason in filter(None, reasons):
+                self._dropped(reason)
+
+    def _run_fast_timed(self) -> bool:
+        """The same, each call with its cost. True as long as there is something to watch."""
+        budget_s = self._notes.fast_budget_s
+        total_s = 0.0
+        for call in self._fast:
+            took_s = self._timed(call)
+            total_s += took_s
+            call.history = remember(call.history, took_s > budget_s)
+            if is_costly(call.history):
+                self._move(call, Lane.SLOW, took_s)
+        return total_s > budget_s or any(call.history for call in self._fast)
+
+    def _run_slow(self) -> None:
+        calm_s = self._notes.fast_budget_s / 2
+        for call in self._slow:
+            took_s = self._timed(call)
+            if call.home is Lane.FAST:
+                call.history = remember(call.history, took_s < calm_s)
+                if is_cheap_again(call.history):
+                    self._move(call, Lane.FAST, took_s)
+
+    def _timed(self, call: Call) -> float:
+        timer = self._notes.timer
+        began_s = timer()
+        code = call.invoke()
+        took_s = timer() - began_s
+        self._take_over(call, code)
+        return took_s
+
+    def _take_over(self, call: Call, code: int) -> None:
+        if code:
+            self._failed(call, code)
+            return
+        reason = call.store()
+        if reason is not None:
+            self._dropped(reason)
+
+    def _move(self, call: Call, to: Lane, took_s: float) -> None:
+        call.history = 0
+        self._notes.move(self.identity.uuid, call.name, to)
+        self._rearrange = True
+        log.info(
+            "GPU %d: call %s takes %.1f ms and now runs in the %s lane",
+            self.identity.index,
+            call.name,
+            took_s * 1000,
+            to,
+        )
+
+    def _failed(self, call: Call, code: int) -> None:
+        if code in codes.SESSION_LOST:
+            raise codes.SessionLost(code)
+        if code in codes.GPU_LOST:
+            raise codes.GpuLost(codes.name_of(code))
+        call.clear()
+        if code in codes.SETTLED:
+            self._notes.capabilities.refuse(self.identity.uuid, call.key)
+            self._rearrange = True
+        else:
+            self._failed_calls += 1
+            self._notes.fail(call.name, codes.name_of(code))
+
+    def _gpu(self) -> Gpu:
+        return Gpu(
+            self.identity,
+            True,
+            self._since_wall_s,
+            "",
+            GpuReadings._make(self._slots),
+            None if self._gpm is None else self._gpm.reading,
+            merge(
+                self._lists,
+                self._current_usage,
+                self._slots[_MEMORY_TOTAL],
+                self._notes.start_times,
+                self._dropped,
+            ),
+            None if self._mig_mode is None else self._mig_mode.enabled,
+            () if self._mig is None else self._mig.instances(),
+            self._notes.events.record(self.identity.uuid),
+        )
+
+    def _current_usage(self) -> dict[int, UsageSample]:
+        return {} if self._usage is None else self._usage.window.current(round(self._notes.wall() * 1e6))
+
+    def _dropped(self, reason: str) -> None:
+        self._notes.drop(self.identity.uuid, reason)
+
+    # -- MIG
+
+    def _check_mig(self) -> None:
+        mode = mig.read_mode(self._handle)
+        enabled, was_enabled = mode is not None and mode.enabled, self._mig_is_enabled()
+        self._mig_mode = mode
+        if enabled != was_enabled:
+            # A GPU that is split supports other calls than a whole one: everything is asked anew.
+            self._notes.capabilities.forget(self.identity.uuid)
+            self._slots[:] = [None] * len(self._slots)
+            self._slow_due_s = None
+            self._rearrange = True
+        before = () if self._mig is None else self._mig.layout
+        layout = mig.read_layout(self._handle, before) if enabled else ()
+        if self._mig is not None and layout == before and not self._mig.changed:
+            return
+        if self._mig is not None or layout:
+            self._change_layout(layout)
+
+    def _mig_is_enabled(self) -> bool:
+        return self._mig_mode is not None and self._mig_mode.enabled
+
+    def _change_layout(self, layout: tuple[MigInstance, ...]) -> None:
+        if self._mig is not None:
+            self._mig.close()
+        self._mig = mig.MigReadings(self._handle, layout, self.identity.gpm_supported) if layout else None
+        self._rearrange = True
+        profiles = ", ".join(instance.profile for instance in layout) or "none"
+        log.info("GPU %d: MIG instances are now: %s", self.identity.index, profiles)
+
+    # -- the calls
+
+    def _arrange(self) -> None:
+        """Make the calls that this GPU has not refused, and sort them into their lanes."""
+        self._rearrange = False
+        histories = {call.name: call.history for call in (*self._fast, *self._slow)}
+        calls = [*self._gpm_calls(), *self._mig_calls(), *self._process_calls()]
+        calls[:0] = self._table_calls()
+        self._fast, self._slow = [], []
+        for call in calls:
+            call.history = histories.get(call.name, 0)
+            lane = self._notes.lanes.lane(self.identity.uuid, call.name, call.home)
+            (self._fast if lane is Lane.FAST else self._slow).append(call)
+        self._invokes = [call.invoke for call in self._fast]
+        self._stores = [call.store for call in self._fast]
+
+    def _allowed(self, key: str) -> bool:
+        return not self._notes.capabilities.refuses(self.identity.uuid, key)
+
+    def _table_calls(self) -> list[Call]:
+        calls = []
+        for row in ROWS:
+            if row.unless_gpm and self._gpm is not None:
+                continue
+            for name, maker in row.getters:
+                key = f"{row.name}:{name}"
+                function = library.function(name)
+                if function is not None and self._allowed(key):
+                    calls.append(Call(row.name, key, row.lane, *maker(function, self._handle, self._slots)))
+                    break
+        return calls
+
+    def _gpm_calls(self) -> list[Call]:
+        allowed = self.identity.gpm_supported and self._allowed("gpm")
+        if allowed and self._gpm is None:
+            self._gpm = GpmSampler(self._handle)
+        elif not allowed and self._gpm is not None:
+            self._gpm.close()
+            self._gpm = None
+        sampler = self._gpm
+        if sampler is None:
+            return []
+        return [Call("gpm", "gpm", Lane.FAST, sampler.invoke, sampler.store, sampler.clear)]
+
+    def _mig_calls(self) -> list[Call]:
+        view = self._mig
+        if view is None:
+            return []
+        calls = []
+        if self._allowed("mig_memory"):
+            memory = (view.invoke_memory, _nothing, view.clear_memory)
+            calls.append(Call("mig_memory", "mig_memory", Lane.FAST, *memory))
+        if self.identity.gpm_supported and self._allowed("mig_gpm"):
+            gpm = (view.invoke_gpm, view.store_gpm, view.clear_gpm)
+            calls.append(Call("mig_gpm", "mig_gpm", Lane.FAST, *gpm))
+        return calls
+
+    def _process_calls(self) -> list[Call]:
+        """The lists, then the utilisation: it is not asked for while the lists are empty."""
+        calls = []
+        self._lists.clear()
+        for name, function, bit in LISTS:
+            made = self._process_list(name, function)
+            if made is not None:
+                key, one = made
+                self._lists.append((bit, one))
+                calls.append(Call(name, key, Lane.FAST, one.invoke, one.store, one.clear))
+        usage = self._process_usage()
+        if usage is not None:
+            key = "process_utilization"
+            calls.append(Call(key, key, Lane.FAST, usage.invoke, usage.store, usage.clear))
+        return calls
+
+    def _process_list(self, name: str, function_name: str) -> tuple[str, ProcessList] | None:
+        """The newest version of the list that the driver has: of the whole GPU or, where that takes more
+        rights than we have on a GPU split by MIG, of each instance."""
+        for version, has_instances in _VERSIONS:
+            function = library.function(function_name + version)
+            if function is None:
+                continue
+            whole, instances = f"{name}{version}", f"{name}{version}:instances"
+            if self._allowed(whole):
+                if whole not in self._known_lists:
+                    self._known_lists[whole] = ProcessList(function, has_instances, self._handle)
+                return whole, self._known_lists[whole]
+            if self._mig is not None and self._allowed(instances):
+                if instances not in self._known_lists:
+                    self._known_lists[instances] = InstanceProcessList(function, has_instances, self._each_instance)
+                return instances, self._known_lists[instances]
+        return None
+
+    def _each_instance(self) -> Iterable[Instance]:
+        return () if self._mig is None else self._mig.handles()
+
+    def _process_usage(self) -> ProcessUsage | None:
+        function = library.function("nvmlDeviceGetProcessUtilization")
+        if function is None or not self._allowed("process_utilization"):
+            self._usage = None
+        elif self._usage is None:
+            self._usage = ProcessUsage(
+                function,
+                self._handle,
+                self._notes.wall,
+                self._lists,
+                self._dropped,
+            )
+        return self._usage
+
+    def close(self) -> None:
+        """Free what the driver gave us, and let go of the calls: they hold buffers, and us."""
+        if self._gpm is not None:
+            self._gpm.close()
+        if self._mig is not None:
+            self._mig.close()
+        self._gpm = self._mig = self._usage = None
+        for held in (self._fast, self._slow, self._invokes, self._stores, self._lists, self._known_lists):
+            held.clear()

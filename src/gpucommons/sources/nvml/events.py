@@ -1,0 +1,125 @@
+"""XID errors and other critical events, from NVML's event set. Polled, never waited for.
+
+Counts live as long as the agent: a new session with the driver makes a new event set, not new counts.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import byref, c_uint, c_ulonglong, c_void_p
+from dataclasses import dataclass, field
+
+import pynvml
+
+from gpucommons.model.gpu import XidRecord
+from gpucommons.sources.nvml import codes, library
+from gpucommons.sources.nvml.call import Handle
+
+_XID = 0x8
+# What an admin wants to know of, beside XIDs; P-state and clock changes are no errors.
+_NAMES: Mapping[int, str] = {
+    0x2: "double_bit_ecc_error",
+    0x200: "single_bit_ecc_error_storm",
+    0x400: "dram_retirement",
+    0x800: "dram_retirement_failure",
+    0x1000: "non_fatal_poison_error",
+    0x2000: "fatal_poison_error",
+    0x4000: "gpu_unavailable",
+    0x8000: "gpu_recovery_action",
+}
+_WANTED = _XID | sum(_NAMES)
+# A storm must not hold up the pass: the rest is counted in the next.
+_MOST_PER_PASS = 1000
+
+
+@dataclass(slots=True)
+class _Counts:
+    watched: bool = False
+    xids: dict[int, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+    last_code: int | None = None
+    last_wall_s: float | None = None
+
+
+class EventBook:
+    """What was counted, by GPU. Pure; a record is made anew only when it changed."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, _Counts] = {}
+        self._records: dict[str, XidRecord] = {}
+
+    def watch(self, uuid: str, watched: bool) -> None:
+        self._of(uuid).watched = watched
+
+    def add(self, uuid: str, kind: int, data: int, wall_s: float) -> None:
+        counts = self._of(uuid)
+        if kind == _XID:
+            counts.xids[data] = counts.xids.get(data, 0) + 1
+            counts.last_code, counts.last_wall_s = data, wall_s
+        elif kind in _NAMES:
+            counts.events[_NAMES[kind]] = counts.events.get(_NAMES[kind], 0) + 1
+
+    def record(self, uuid: str) -> XidRecord:
+        known = self._records.get(uuid)
+        if known is None:
+            counts = self._of(uuid)
+            known = self._records[uuid] = XidRecord(
+                counts.watched, dict(counts.xids), counts.last_code, counts.last_wall_s, dict(counts.events)
+            )
+        return known
+
+    def _of(self, uuid: str) -> _Counts:
+        self._records.pop(uuid, None)
+        return self._counts.setdefault(uuid, _Counts())
+
+
+class EventSet:
+    """One session's event set."""
+
+    def __init__(self, book: EventBook) -> None:
+        self._book = book
+        self._uuids: dict[int, str] = {}
+        self._set = pynvml.c_nvmlEventSet_t()
+        create = library.function("nvmlEventSetCreate")
+        self._wait = library.function("nvmlEventSetWait_v2")
+        self._open = create is not None and self._wait is not None and create(byref(self._set)) == codes.OK
+        self._data = pynvml.c_nvmlEventData_t()
+        self._reference = byref(self._data)
+        self._no_time = c_uint(0)
+
+    def watch(self, handle: Handle, uuid: str) -> None:
+        self._book.watch(uuid, self._open and self._register(handle))
+        address = ctypes.cast(handle, c_void_p).value  # type: ignore[arg-type]
+        if address is not None:
+            self._uuids[address] = uuid
+
+    def _register(self, handle: Handle) -> bool:
+        """Ask for the wanted events that this GPU has: one that it lacks refuses the whole set."""
+        supported = library.function("nvmlDeviceGetSupportedEventTypes")
+        register = library.function("nvmlDeviceRegisterEvents")
+        types = c_ulonglong()
+        if supported is None or register is None or supported(handle, byref(types)) != codes.OK:
+            return False
+        wanted = types.value & _WANTED
+        return bool(wanted & _XID) and register(handle, c_ulonglong(wanted), self._set) == codes.OK
+
+    def poll(self, wall_s: float) -> None:
+        """Count all events that have come since the last poll."""
+        wait = self._wait
+        if not self._open or wait is None:
+            return
+        for _ in range(_MOST_PER_PASS):
+            code = wait(self._set, self._reference, self._no_time)
+            if code in codes.SESSION_LOST:
+                raise codes.SessionLost(code)
+            if code:
+                return
+            address = ctypes.cast(self._data.device, c_void_p).value
+            uuid = self._uuids.get(address) if address is not None else None
+            if uuid is not None:
+                self._book.add(uuid, self._data.eventType, self._data.eventData, wall_s)
+
+    def close(self) -> None:
+        free = library.function("nvmlEventSetFree")
+        if self._open and free is not None:
+            free(self._set)
+        self._open = False

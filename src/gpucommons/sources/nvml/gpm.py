@@ -1,0 +1,176 @@
+"""GPM, the profiling figures of Hopper and newer: each is the difference of two samples, one pass apart.
+
+Two samples take turns: each pass fills the older one and compares it with the other. Never waits.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref
+from operator import itemgetter, mul
+from struct import Struct
+
+import pynvml
+
+from gpucommons.model.gpu import GpmReading
+from gpucommons.sources.nvml import codes, library
+from gpucommons.sources.nvml.call import ABOVE_LIMIT, Handle
+
+_PERCENT = 0.01
+_MEBIBYTES = 2.0**20
+# Rounding puts a busy unit a hair over its maximum; more than that is not a measurement.
+_MOST_RATIO = 1.01
+_MOST_BYTES_PER_S = 2.0**44
+
+# Field of GpmReading and metric id of NVML: first the ratios, then the rates.
+_METRICS: tuple[tuple[str, int], ...] = (
+    ("graphics_ratio", 1),
+    ("sm_ratio", 2),
+    ("sm_occupancy_ratio", 3),
+    ("tensor_ratio", 5),
+    ("fp64_ratio", 11),
+    ("fp32_ratio", 12),
+    ("fp16_ratio", 13),
+    ("integer_ratio", 4),
+    ("tensor_double_ratio", 6),
+    ("tensor_half_ratio", 7),
+    ("tensor_integer_ratio", 9),
+    ("dram_ratio", 10),
+    ("pcie_tx_bytes_per_s", 20),
+    ("pcie_rx_bytes_per_s", 21),
+    ("nvlink_tx_bytes_per_s", 61),
+    ("nvlink_rx_bytes_per_s", 60),
+)
+_METRIC_BYTES = ctypes.sizeof(pynvml.c_nvmlGpmMetric_t)
+_METRICS_AT = pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
+_NOT_SUPPORTED = 3
+
+
+class _Comparison:
+    """One direction of the turn: from `first` to `second`, with its request and how to read the answer."""
+
+    def __init__(self, first: object, second: object, metrics: tuple[tuple[str, int], ...]) -> None:
+        self.request = pynvml.c_nvmlGpmMetricsGet_t()
+        self.request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self.request.numMetrics = len(metrics)
+        self.request.sample1, self.request.sample2 = first, second
+        for position, (_, metric) in enumerate(metrics):
+            self.request.metrics[position].metricId = metric
+        self.reference = byref(self.request)
+        self.buffer = memoryview(self.request).cast("B")
+        self.newest = second
+
+
+class GpmSampler:
+    """GPM of a whole GPU, or of one GPU instance of it. `invoke` and `store` are those of a Call."""
+
+    def __init__(self, handle: Handle, gpu_instance_id: int | None = None) -> None:
+        # The caller has asked whether the driver has GPM: these exist.
+        mig = gpu_instance_id is not None
+        self._arguments = (handle, gpu_instance_id) if mig else (handle,)
+        self._sample = library.function("nvmlGpmMigSampleGet" if mig else "nvmlGpmSampleGet")
+        self._compare = library.function("nvmlGpmMetricsGet")
+        self._metrics = _METRICS
+        self._samples = [_allocate(), _allocate()]
+        if not all(self._samples):
+            self._sample = None
+        self._prepare()
+        self._turn = 0
+        self._taken = 0
+        self.reading: GpmReading | None = None
+
+    def _prepare(self) -> None:
+        first, second = self._samples
+        self._comparisons = (
+            _Comparison(second, first, self._metrics),
+            _Comparison(first, second, self._metrics),
+        )
+        # Each metric is its id, its return code and its value; pointers to texts follow. Reading them all at
+        # once costs a tenth of reading them through ctypes.
+        self._layout = Struct("=" + f"4xId{_METRIC_BYTES - 16}x" * len(self._metrics))
+        is_ratio = [name.endswith("_ratio") for name, _ in self._metrics]
+        self._factors = [_PERCENT if ratio else _MEBIBYTES for ratio in is_ratio]
+        self._ratios = sum(is_ratio)
+        # What was not asked for is taken from behind the last value, where there is None.
+        asked = [name for name, _ in self._metrics]
+        places = (asked.index(name) if name in asked else len(asked) for name in GpmReading._fields)
+        self._in_order = itemgetter(*places)
+
+    def invoke(self) -> int:
+        """Take a sample and, from the second on, compare it with the one before."""
+        if self._sample is None or self._compare is None:
+            return _NOT_SUPPORTED
+        comparison = self._comparisons[self._turn]
+        code = self._sample(*self._arguments, comparison.newest)
+        if code:
+            self.clear()
+            return code
+        self._turn ^= 1
+        self._taken += 1
+        return codes.OK if self._taken == 1 else self._compare(comparison.reference)
+
+    def store(self) -> str | None:
+        if self._taken < 2:
+            return None
+        answer = self._layout.unpack_from(self._comparisons[self._turn ^ 1].buffer, _METRICS_AT)
+        returned = answer[::2]
+        values = list(map(mul, answer[1::2], self._factors))
+        if any(returned) or not self._all_plausible(values):
+            return self._store_one_by_one(returned, values)
+        self._fill(values)
+        return None
+
+    def _all_plausible(self, values: list[float]) -> bool:
+        """Whether there is nothing to look into; compares with itself because NaN is not its own equal."""
+        total = sum(values)
+        return (
+            total == total
+            and min(values) >= 0.0
+            and max(values[: self._ratios], default=0.0) <= 1.0
+            and max(values[self._ratios :], default=0.0) <= _MOST_BYTES_PER_S
+        )
+
+    def _store_one_by_one(self, returned: tuple[int, ...], values: list[float]) -> str | None:
+        kept: list[float | None] = []
+        dropped = None
+        for position, (code, value) in enumerate(zip(returned, values, strict=True)):
+            ratio = position < self._ratios
+            if code:
+                kept.append(None)
+            elif 0.0 <= value <= (_MOST_RATIO if ratio else _MOST_BYTES_PER_S):
+                kept.append(min(value, 1.0) if ratio else value)
+            else:
+                kept.append(None)
+                dropped = ABOVE_LIMIT
+        self._fill(kept)
+        if _NOT_SUPPORTED in returned:
+            self._leave_out_refused(returned)
+        return dropped
+
+    def _fill(self, values: Sequence[float | None]) -> None:
+        self.reading = GpmReading._make(self._in_order((*values, None)))
+
+    def _leave_out_refused(self, returned: tuple[int, ...]) -> None:
+        """What this GPU cannot tell (NVLink on a board without) is not asked for again."""
+        both = zip(self._metrics, returned, strict=True)
+        self._metrics = tuple(metric for metric, code in both if code != _NOT_SUPPORTED)
+        self._prepare()
+
+    def clear(self) -> None:
+        """What comes next is not comparable with what was."""
+        self.reading, self._taken = None, 0
+
+    def close(self) -> None:
+        free = library.function("nvmlGpmSampleFree")
+        for sample in self._samples:
+            if free is not None:
+                free(sample)
+        self._samples = []
+
+
+def _allocate() -> object:
+    sample = pynvml.c_nvmlGpmSample_t()
+    allocate = library.function("nvmlGpmSampleAlloc")
+    code = codes.OK if allocate is None else allocate(byref(sample))
+    if code in codes.SESSION_LOST:
+        raise codes.SessionLost(code)
+    return sample

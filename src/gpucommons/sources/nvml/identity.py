@@ -1,0 +1,97 @@
+"""The static lane: what a GPU is, asked once when it is found."""
+
+from collections.abc import Callable
+from ctypes import byref, c_int, c_uint
+
+import pynvml
+
+from gpucommons.model.gpu import GpuIdentity
+from gpucommons.sources.nvml import codes, library
+from gpucommons.sources.nvml.call import Handle
+
+_ARCHITECTURES = {
+    value: name.removeprefix("NVML_DEVICE_ARCH_").lower()
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_DEVICE_ARCH_") and isinstance(value, int) and "UNKNOWN" not in name
+}
+
+
+class Static:
+    """Asks one GPU; what it does not tell is None. A GPU that is lost meanwhile raises GpuLost."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def numbers(self, name: str, *arguments: int, count: int = 1) -> tuple[int, ...] | None:
+        call = library.function(name)
+        outs = tuple(c_int() if name.endswith("Capability") else c_uint() for _ in range(count))
+        code = codes.OK if call is None else call(self._handle, *arguments, *map(byref, outs))
+        if code in codes.GPU_LOST:
+            raise codes.GpuLost(codes.name_of(code))
+        if code in codes.SESSION_LOST:
+            raise codes.SessionLost(code)
+        return None if call is None or code else tuple(out.value for out in outs)
+
+    def number(self, name: str, *arguments: int) -> int | None:
+        found = self.numbers(name, *arguments)
+        return None if found is None else found[0]
+
+    def text(self, name: str) -> str | None:
+        return library.text(name, self._handle) or None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _pci_bus_id(handle: Handle) -> str:
+    call: Callable[..., int] | None = library.function("nvmlDeviceGetPciInfo_v3")
+    out = pynvml.nvmlPciInfo_t()
+    if call is None or call(handle, byref(out)) != codes.OK:
+        return ""
+    return str(out.busId)
+
+
+def _gpm_supported(handle: Handle) -> bool:
+    call = library.function("nvmlGpmQueryDeviceSupport")
+    out = pynvml.c_nvmlGpmSupport_t()
+    out.version = pynvml.NVML_GPM_SUPPORT_VERSION
+    return call is not None and call(handle, byref(out)) == codes.OK and out.isSupportedDevice == 1
+
+
+def read_identity(handle: Handle, index: int) -> GpuIdentity:
+    """Who the GPU is. Without a UUID there is no telling it from another: then it counts as lost."""
+    static = Static(handle)
+    static.number("nvmlDeviceGetMinorNumber")
+    uuid = static.text("nvmlDeviceGetUUID")
+    if uuid is None:
+        raise codes.GpuLost("no_uuid")
+    constraints = static.numbers("nvmlDeviceGetPowerManagementLimitConstraints", count=2) or (None, None)
+    capability = static.numbers("nvmlDeviceGetCudaComputeCapability", count=2)
+    architecture = static.number("nvmlDeviceGetArchitecture")
+    return GpuIdentity(
+        uuid=uuid,
+        index=index,
+        name=static.text("nvmlDeviceGetName") or "",
+        pci_bus_id=_pci_bus_id(handle),
+        minor=static.number("nvmlDeviceGetMinorNumber"),
+        serial=static.text("nvmlDeviceGetSerial"),
+        architecture=None if architecture is None else _ARCHITECTURES.get(architecture),
+        compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
+        vbios_version=static.text("nvmlDeviceGetVbiosVersion"),
+        cores=static.number("nvmlDeviceGetNumGpuCores"),
+        power_limit_min_watts=_watts(constraints[0]),
+        power_limit_max_watts=_watts(constraints[1]),
+        power_limit_default_watts=_watts(static.number("nvmlDeviceGetPowerManagementDefaultLimit")),
+        temperature_slowdown_celsius=static.number(
+            "nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        ),
+        temperature_shutdown_celsius=static.number(
+            "nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
+        ),
+        clock_sm_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),
+        clock_memory_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM),
+        pcie_generation_max=static.number("nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_width_max=static.number("nvmlDeviceGetMaxPcieLinkWidth"),
+        gpm_supported=_gpm_supported(handle),
+    )

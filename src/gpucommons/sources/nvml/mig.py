@@ -1,0 +1,213 @@
+"""MIG: how a GPU is split now, and the memory and GPM of its instances.
+
+A MIG device is named by its UUID. No handle to an instance outlives the pass that asked for it: the driver
+reuses handles, and one that is held stands in the way of whoever changes the layout.
+"""
+
+from collections.abc import Iterator
+from ctypes import byref, c_char_p, c_uint
+from typing import NamedTuple
+
+import pynvml
+
+from gpucommons.model.gpu import GpmReading, MigInstance, MigMemory
+from gpucommons.sources.nvml import codes, library
+from gpucommons.sources.nvml.call import Handle
+from gpucommons.sources.nvml.gpm import GpmSampler
+from gpucommons.sources.nvml.identity import Static
+from gpucommons.sources.nvml.processes import Instance
+from gpucommons.sources.nvml.structs import MemoryV2
+
+_NOT_SUPPORTED = 3
+Placement = tuple[int, int]
+
+
+class MigMode(NamedTuple):
+    """`pending` differs from `enabled` while a change waits for the GPU to be free."""
+
+    enabled: bool
+    pending: bool
+
+
+def read_mode(handle: Handle) -> MigMode | None:
+    """None where the GPU knows no MIG."""
+    found = Static(handle).numbers("nvmlDeviceGetMigMode", count=2)
+    return None if found is None else MigMode(found[0] == 1, found[1] == 1)
+
+
+def _profile(name: str, attributes: "pynvml.c_nvmlDeviceAttributes") -> str:
+    """The profile as the driver names it at the end of a MIG device's name, or as its attributes spell it."""
+    _, found, profile = name.partition(" MIG ")
+    if found:
+        return profile
+    gpu, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+    part = "" if gpu == compute else f"{compute}c."
+    return f"{part}{gpu}g.{round(attributes.memorySizeMB / 1024)}gb"
+
+
+def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
+    """Where in the GPU the instance lies. Only root is told."""
+    by_id, info = library.function("nvmlDeviceGetGpuInstanceById"), library.function("nvmlGpuInstanceGetInfo")
+    instance, out = pynvml.c_nvmlGpuInstance_t(), pynvml.c_nvmlGpuInstanceInfo_t()
+    if by_id is None or info is None or by_id(handle, gpu_instance_id, byref(instance)) != codes.OK:
+        return None
+    if info(instance, byref(out)) != codes.OK:
+        return None
+    return out.placement.start, out.placement.size
+
+
+def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -> MigInstance | None:
+    """A MIG device of this moment; None when it went away while it was asked."""
+    static = Static(mig)
+    uuid, name = static.text("nvmlDeviceGetUUID"), static.text("nvmlDeviceGetName")
+    gpu_instance = static.number("nvmlDeviceGetGpuInstanceId")
+    compute_instance = static.number("nvmlDeviceGetComputeInstanceId")
+    attributes = pynvml.c_nvmlDeviceAttributes()
+    ask = library.function("nvmlDeviceGetAttributes_v2")
+    if uuid is None or gpu_instance is None or compute_instance is None or ask is None:
+        return None
+    if ask(mig, byref(attributes)) != codes.OK:
+        return None
+    profile = _profile(name or "", attributes)
+    placement = known.get((gpu_instance, profile)) or _placement(device, gpu_instance)
+    return MigInstance(
+        uuid=uuid,
+        gpu_instance_id=gpu_instance,
+        compute_instance_id=compute_instance,
+        profile=profile,
+        gpu_instance_slices=attributes.gpuInstanceSliceCount,
+        compute_slices=attributes.computeInstanceSliceCount,
+        multiprocessors=attributes.multiprocessorCount,
+        memory_bytes=attributes.memorySizeMB << 20,
+        placement_start=None if placement is None else placement[0],
+        placement_size=None if placement is None else placement[1],
+    )
+
+
+def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> tuple[MigInstance, ...]:
+    """The MIG devices of a GPU. Indices may have gaps."""
+    by_index = library.function("nvmlDeviceGetMigDeviceHandleByIndex")
+    count = Static(device).number("nvmlDeviceGetMaxMigDeviceCount") or 0
+    known: dict[tuple[int, str], Placement] = {
+        (instance.gpu_instance_id, instance.profile): (instance.placement_start, instance.placement_size)
+        for instance in before
+        if instance.placement_start is not None and instance.placement_size is not None
+    }
+    found = []
+    for index in range(count if by_index is not None else 0):
+        mig = pynvml.c_nvmlDevice_t()
+        if by_index is not None and by_index(device, c_uint(index), byref(mig)) == codes.OK:
+            instance = _one(device, mig, known)
+            if instance is not None:
+                found.append(instance)
+    return tuple(found)
+
+
+class MigReadings:
+    """What moves in one layout. `changed` is set when an instance of it is no longer there."""
+
+    def __init__(self, device: Handle, instances: tuple[MigInstance, ...], with_gpm: bool) -> None:
+        self.layout = instances
+        self.changed = False
+        self._by_uuid = library.function("nvmlDeviceGetHandleByUUID")
+        self._memory_v2 = library.function("nvmlDeviceGetMemoryInfo_v2")
+        self._memory: dict[int, MigMemory] = {}
+        # Memory and GPM belong to the GPU instance: one question for all its compute instances.
+        self._first = {instance.gpu_instance_id: instance for instance in reversed(instances)}
+        self._samplers = {gi: GpmSampler(device, gi) for gi in self._first} if with_gpm else {}
+
+    def handles(self) -> Iterator[Instance]:
+        """A handle to each MIG device, good for this pass."""
+        for instance in self.layout:
+            handle = self._handle(instance)
+            if handle is not None:
+                yield handle, instance.gpu_instance_id, instance.compute_instance_id
+
+    def _handle(self, instance: MigInstance) -> Handle | None:
+        handle = pynvml.c_nvmlDevice_t()
+        if self._by_uuid is None:
+            return None
+        code = self._by_uuid(c_char_p(instance.uuid.encode()), byref(handle))
+        if code in codes.SESSION_LOST:
+            raise codes.SessionLost(code)
+        if code:
+            self.changed = True
+            return None
+        found: Handle = handle
+        return found
+
+    # -- memory, as a Call
+
+    def invoke_memory(self) -> int:
+        self._memory = {}
+        if self._memory_v2 is None:
+            return _NOT_SUPPORTED
+        out = MemoryV2()
+        out.version = pynvml.nvmlMemory_v2
+        for gpu_instance_id, instance in self._first.items():
+            handle = self._handle(instance)
+            if handle is None:
+                continue
+            code = self._memory_v2(handle, byref(out))
+            if code in codes.SETTLED or code in codes.GPU_LOST or code in codes.SESSION_LOST:
+                return code
+            if code:
+                self.changed = True
+            else:
+                self._memory[gpu_instance_id] = MigMemory(out.total, out.used, out.free, out.reserved)
+        return codes.OK
+
+    def clear_memory(self) -> None:
+        self._memory = {}
+
+    # -- GPM, as a Call
+
+    def invoke_gpm(self) -> int:
+        for sampler in self._samplers.values():
+            code = sampler.invoke()
+            if code in codes.SETTLED or code in codes.GPU_LOST or code in codes.SESSION_LOST:
+                return code
+            if code:
+                sampler.clear()
+                self.changed = True
+        return codes.OK
+
+    def store_gpm(self) -> str | None:
+        dropped = None
+        for sampler in self._samplers.values():
+            dropped = sampler.store() or dropped
+        return dropped
+
+    def clear_gpm(self) -> None:
+        for sampler in self._samplers.values():
+            sampler.clear()
+
+    # -- the whole
+
+    def instances(self) -> tuple[MigInstance, ...]:
+        return tuple(
+            MigInstance(
+                instance.uuid,
+                instance.gpu_instance_id,
+                instance.compute_instance_id,
+                instance.profile,
+                instance.gpu_instance_slices,
+                instance.compute_slices,
+                instance.multiprocessors,
+                instance.memory_bytes,
+                instance.placement_start,
+                instance.placement_size,
+                self._memory.get(instance.gpu_instance_id),
+                self._gpm(instance.gpu_instance_id),
+            )
+            for instance in self.layout
+        )
+
+    def _gpm(self, gpu_instance_id: int) -> GpmReading | None:
+        sampler = self._samplers.get(gpu_instance_id)
+        return None if sampler is None else sampler.reading
+
+    def close(self) -> None:
+        for sampler in self._samplers.values():
+            sampler.close()
+        self._samplers = {}

@@ -1,0 +1,71 @@
+"""Utilisation samples of processes: which to believe, and the newest of each process. Pure.
+
+The driver keeps a buffer of stamped samples and hands out those after a given time. Some come stamped in the
+future, some long past, some above 100: those are dropped, and their stamp moves nothing.
+"""
+
+from typing import NamedTuple
+
+STALE_AFTER_US = 5_000_000
+FUTURE_AFTER_US = 2_000_000
+
+
+class UsageSample(NamedTuple):
+    pid: int
+    time_us: int
+    sm_percent: int
+    memory_percent: int
+    encoder_percent: int
+    decoder_percent: int
+
+
+def doubt(sample: UsageSample, now_us: int, stale_after_us: int) -> str | None:
+    """Why this sample cannot be true, or None."""
+    if sample.time_us > now_us + FUTURE_AFTER_US:
+        return "future"
+    if sample.time_us < now_us - stale_after_us:
+        return "stale"
+    if max(sample[2:]) > 100:
+        return "above_100"
+    return None
+
+
+class UsageWindow:
+    """What is known of the processes of one GPU, and from when on to ask."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, UsageSample] = {}
+        self._last_seen_us = 0
+        self._asked_us = 0
+        self._stale_after_us = STALE_AFTER_US
+
+    def ask_since(self, now_us: int) -> int:
+        """The time after which samples are wanted now. A clock that was set back starts the window anew."""
+        if self._asked_us:
+            # Asked each 15 s instead of each second, a sample stays the newest for longer.
+            self._stale_after_us = max(STALE_AFTER_US, 2 * (now_us - self._asked_us))
+        self._asked_us = now_us
+        if self._last_seen_us > now_us + FUTURE_AFTER_US:
+            self._last_seen_us = 0
+            self._newest.clear()
+        return max(self._last_seen_us, now_us - self._stale_after_us)
+
+    def add(self, sample: UsageSample, now_us: int) -> str | None:
+        """Take a sample in, unless there is a reason not to: then that is returned."""
+        reason = doubt(sample, now_us, self._stale_after_us)
+        if reason is None:
+            known = self._newest.get(sample.pid)
+            if known is None or sample.time_us >= known.time_us:
+                self._newest[sample.pid] = sample
+            self._last_seen_us = max(self._last_seen_us, sample.time_us)
+        return reason
+
+    def current(self, now_us: int) -> dict[int, UsageSample]:
+        """The newest sample of each process, as long as it is fresh."""
+        oldest_us = now_us - self._stale_after_us
+        if any(sample.time_us < oldest_us for sample in self._newest.values()):
+            self._newest = {pid: s for pid, s in self._newest.items() if s.time_us >= oldest_us}
+        return self._newest
+
+    def clear(self) -> None:
+        self._newest.clear()

@@ -1,0 +1,195 @@
+"""The source `nvml`: keeps a session with the driver, ends it and begins it anew when that is needed.
+
+Runs on the thread that the sampling clock gives it and starts none. A call that hangs hangs here, and the
+clock sees to it that nothing else waits.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from gpucommons.model.gpu import Gpu, GpuReading
+from gpucommons.sources.nvml import codes, library
+from gpucommons.sources.nvml.backoff import Backoff
+from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, FAST_EVERY_S
+from gpucommons.sources.nvml.notes import Notes
+from gpucommons.sources.nvml.session import Session
+from gpucommons.sources.nvml.start_times import StartTimes
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+_KERNEL_CHECK_EVERY_S = 15.0
+_STEP_ASIDE_S = 3.0
+
+
+class NvmlSource:
+    name = "nvml"
+    feeds = "gpus"
+    produces = GpuReading
+    essential = False
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(
+        self,
+        procfs: Path = Path("/proc"),
+        cadence_s: float = FAST_EVERY_S,
+        *,
+        fast_budget_s: float = FAST_BUDGET_S,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.cadence_s = cadence_s
+        # The third tick after a call hung must be past it: then the readings are gone within three intervals.
+        self.deadline_s = 2.5 * max(cadence_s, FAST_EVERY_S)
+        self._monotonic = monotonic
+        self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
+        self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s)
+        self._session: Session | None = None
+        self._connections = 0
+        self._retry = Backoff(first_s=1.0, most_s=60.0)
+        self._refused_code: int | None = None
+        # To see a lost GPU again the driver must be started anew; that costs the others one GPM reading.
+        self._rescan = Backoff(first_s=10.0, most_s=300.0)
+        self._aside = Backoff(first_s=60.0, most_s=3600.0)
+        self._aside_until_s = 0.0
+        self._kernel_due_s = 0.0
+        self._kernel_gpus: int | None = None
+
+    def read(self) -> GpuReading:
+        now_s = self._monotonic()
+        session = self._session
+        if session is not None and self._should_rescan(now_s):
+            self._disconnect()
+            session = None
+        if session is None:
+            session = self._connect(now_s)
+        try:
+            gpus = session.read(now_s)
+        except codes.SessionLost as lost:
+            self._disconnect()
+            raise self._refusal(lost.code, now_s) from lost
+        self._step_aside(session, now_s)
+        return self._reading(session, gpus, now_s)
+
+    def close(self) -> None:
+        self._disconnect()
+
+    # -- the session
+
+    def _connect(self, now_s: float) -> Session:
+        if now_s < self._aside_until_s:
+            raise _stepping_aside()
+        if self._refused_code is not None and not self._retry.is_due(now_s):
+            raise _refused(self._refused_code)
+        try:
+            library.start()
+            try:
+                session = Session(self._notes)
+            except codes.SessionLost:
+                library.stop()
+                raise
+        except codes.SessionLost as lost:
+            raise self._refusal(lost.code, now_s) from lost
+        self._session = session
+        self._connections += 1
+        self._retry.reset()
+        self._refused_code = None
+        self._kernel_gpus = self._count_kernel_gpus()
+        return session
+
+    def _disconnect(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+            library.stop()
+
+    def _refusal(self, code: int, now_s: float) -> SourceError | SourceAbsent:
+        """Why there is no session, as the sampling clock wants to hear it."""
+        if code == codes.LIBRARY_NOT_FOUND:
+            return SourceAbsent(
+                "no NVIDIA driver: libnvidia-ml.so.1 is not found",
+                "install the NVIDIA driver; in a container, run it with the NVIDIA runtime (--gpus all)",
+            )
+        if code == codes.DRIVER_NOT_LOADED and not self._connections:
+            return SourceAbsent("the NVIDIA driver is installed but not loaded", "load it with: modprobe nvidia")
+        if code == codes.VERSION_MISMATCH:
+            # The file has been replaced under us, or the kernel still runs the old module.
+            library.unload()
+        self._retry.postpone(now_s)
+        self._refused_code = code
+        return _refused(code)
+
+    # -- when to begin anew
+
+    def _should_rescan(self, now_s: float) -> bool:
+        """Whether a GPU may have come back, or another been added, since the session began."""
+        if self._rescan.waiting and self._rescan.is_due(now_s):
+            return True
+        if now_s < self._kernel_due_s:
+            return False
+        self._kernel_due_s = now_s + _KERNEL_CHECK_EVERY_S
+        return self._count_kernel_gpus() != self._kernel_gpus
+
+    def _count_kernel_gpus(self) -> int | None:
+        """How many GPUs the kernel module has: NVML counts only once, when it starts."""
+        try:
+            return len(os.listdir(self._kernel_list))
+        except OSError:
+            return None
+
+    def _step_aside(self, session: Session, now_s: float) -> None:
+        """A MIG mode that waits for the GPU to be free waits for us too: let go of it for a moment."""
+        if not session.mig_pending:
+            self._aside.reset()
+        elif self._aside.is_due(now_s):
+            self._aside.postpone(now_s)
+            self._aside_until_s = now_s + _STEP_ASIDE_S
+            self._disconnect()
+            raise _stepping_aside()
+
+    # -- the reading
+
+    def _reading(self, session: Session, gpus: list[Gpu], now_s: float) -> GpuReading:
+        notes = self._notes
+        roster, counts = notes.roster, notes.counts()
+        if roster.complete:
+            self._rescan.reset()
+        elif not self._rescan.waiting or self._rescan.is_due(now_s):
+            self._rescan.postpone(now_s)
+        absent = [
+            Gpu(
+                entry.identity,
+                up=False,
+                since_wall_s=entry.since_wall_s,
+                down_reason=entry.reason,
+                xid=notes.events.record(entry.identity.uuid),
+            )
+            for entry in roster.absentees()
+        ]
+        return GpuReading(
+            driver_version=session.driver_version,
+            nvml_version=session.nvml_version,
+            cuda_version=session.cuda_version,
+            gpus=(*gpus, *absent),
+            expected=roster.expected,
+            present=roster.present,
+            connections=self._connections,
+            lane_moves=counts.lane_moves,
+            slow_calls=counts.slow_calls,
+            samples_dropped=counts.samples_dropped,
+            call_failures=counts.call_failures,
+        )
+
+
+def _refused(code: int) -> SourceError:
+    """Made anew each time: an exception that is raised again and again collects tracebacks."""
+    return SourceError(codes.name_of(code), f"NVML: {library.error_text(code)}")
+
+
+def _stepping_aside() -> SourceError:
+    return SourceError(
+        "stepping_aside",
+        f"a MIG mode change waits for the GPU to be free: letting go of the driver for {_STEP_ASIDE_S:g} s",
+    )

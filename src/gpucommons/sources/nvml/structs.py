@@ -1,0 +1,55 @@
+"""The driver's structures that are read each second, as plain ctypes.
+
+nvidia-ml-py's own look every attribute up through a Python function, which costs more than the driver call.
+"""
+
+from ctypes import Structure, Union, c_double, c_int, c_int64, c_longlong, c_uint, c_ulong, c_ulonglong
+
+
+class Utilization(Structure):
+    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+
+
+class Memory(Structure):
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class MemoryV2(Structure):
+    _fields_ = (
+        ("version", c_uint),
+        ("total", c_ulonglong),
+        ("reserved", c_ulonglong),
+        ("free", c_ulonglong),
+        ("used", c_ulonglong),
+    )
+
+
+class Value(Union):
+    _fields_ = (
+        ("double", c_double),
+        ("uint", c_uint),
+        ("ulong", c_ulong),
+        ("ulonglong", c_ulonglong),
+        ("longlong", c_longlong),
+        ("int", c_int),
+    )
+
+
+# The member that each value type of a field means, by its number.
+VALUE_MEMBERS = ("double", "uint", "ulong", "ulonglong", "longlong", "int")
+
+
+class FieldValue(Structure):
+    _fields_ = (
+        ("field_id", c_uint),
+        ("scope_id", c_uint),
+        ("timestamp", c_int64),
+        ("latency_us", c_int64),
+        ("value_type", c_uint),
+        ("code", c_uint),
+        ("value", Value),
+    )
+
+
+class Violation(Structure):
+    _fields_ = (("reference_time_us", c_ulonglong), ("violation_ns", c_ulonglong))

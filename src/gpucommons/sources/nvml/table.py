@@ -1,0 +1,151 @@
+"""Which getters fill which readings, and the lane each one starts in. Names are the `call` label of metrics.
+
+Where a reading has several getters, the first that the driver has and does not refuse is used.
+"""
+
+from ctypes import c_int, c_ulonglong
+from dataclasses import dataclass
+
+import pynvml
+
+from gpucommons.sources.nvml import kinds
+from gpucommons.sources.nvml.kinds import Maker
+from gpucommons.sources.nvml.lanes import Lane
+
+# No board draws or clocks more, and none survives hotter: what is beyond is not a reading.
+_MOST_MILLIWATTS = 20_000_000
+_MOST_CELSIUS = 200
+_MOST_MHZ = 30_000
+_UNKNOWN_PERFORMANCE_STATE = 32
+_ALL_LINKS = 2**32 - 1
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older nvidia-ml-py lacks.
+_RECOVERY_ACTION = 230
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    lane: Lane
+    getters: tuple[tuple[str, Maker], ...]
+    # PCIe throughput is measured for 20 ms inside the call: not asked for where GPM tells it.
+    unless_gpm: bool = False
+
+
+def _fast(name: str, *getters: tuple[str, Maker], unless_gpm: bool = False) -> Row:
+    return Row(name, Lane.FAST, getters, unless_gpm)
+
+
+def _slow(name: str, *getters: tuple[str, Maker]) -> Row:
+    return Row(name, Lane.SLOW, getters)
+
+
+def _clock(name: str, kind: int) -> Row:
+    reading = kinds.number(f"{name}_mhz", kind, at_most=_MOST_MHZ)
+    return _fast(name, ("nvmlDeviceGetClockInfo", reading))
+
+
+def _ecc(name: str, error: int, counter: int) -> Row:
+    reading = kinds.number(name, error, counter, ctype=c_ulonglong)
+    return _slow(name, ("nvmlDeviceGetTotalEccErrors", reading))
+
+
+def _field(name: str, field_id: int, scope: int = 0) -> tuple[str, Maker]:
+    return "nvmlDeviceGetFieldValues", kinds.field(name, field_id, scope)
+
+
+_THROTTLE = kinds.number("throttle_mask", ctype=c_ulonglong)
+
+ROWS: tuple[Row, ...] = (
+    _fast("utilization", ("nvmlDeviceGetUtilizationRates", kinds.utilization)),
+    _fast(
+        "memory",
+        ("nvmlDeviceGetMemoryInfo_v2", kinds.memory_v2),
+        ("nvmlDeviceGetMemoryInfo", kinds.memory_v1),
+    ),
+    _fast(
+        "power",
+        ("nvmlDeviceGetPowerUsage", kinds.number("power_watts", scale=0.001, at_most=_MOST_MILLIWATTS)),
+    ),
+    _fast(
+        "temperature",
+        (
+            "nvmlDeviceGetTemperature",
+            kinds.number("temperature_celsius", pynvml.NVML_TEMPERATURE_GPU, at_most=_MOST_CELSIUS),
+        ),
+    ),
+    _fast("memory_temperature", _field("memory_temperature_celsius", pynvml.NVML_FI_DEV_MEMORY_TEMP)),
+    _clock("clock_graphics", pynvml.NVML_CLOCK_GRAPHICS),
+    _clock("clock_sm", pynvml.NVML_CLOCK_SM),
+    _clock("clock_memory", pynvml.NVML_CLOCK_MEM),
+    _clock("clock_video", pynvml.NVML_CLOCK_VIDEO),
+    _fast("encoder", ("nvmlDeviceGetEncoderUtilization", kinds.engine("encoder_percent"))),
+    _fast("decoder", ("nvmlDeviceGetDecoderUtilization", kinds.engine("decoder_percent"))),
+    _fast("jpeg", ("nvmlDeviceGetJpgUtilization", kinds.engine("jpeg_percent"))),
+    _fast("ofa", ("nvmlDeviceGetOfaUtilization", kinds.engine("ofa_percent"))),
+    _fast(
+        "performance_state",
+        (
+            "nvmlDeviceGetPerformanceState",
+            kinds.number("performance_state", ctype=c_int, unknown=_UNKNOWN_PERFORMANCE_STATE),
+        ),
+    ),
+    _fast(
+        "throttle_reasons",
+        ("nvmlDeviceGetCurrentClocksEventReasons", _THROTTLE),
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", _THROTTLE),
+    ),
+    _fast("fan", ("nvmlDeviceGetFanSpeed", kinds.number("fan_percent"))),
+    _fast(
+        "energy",
+        ("nvmlDeviceGetTotalEnergyConsumption", kinds.number("energy_millijoules", ctype=c_ulonglong)),
+    ),
+    _fast(
+        "pcie_tx",
+        ("nvmlDeviceGetPcieThroughput", kinds.number("pcie_tx_bytes_per_s", 0, scale=1000)),
+        unless_gpm=True,
+    ),
+    _fast(
+        "pcie_rx",
+        ("nvmlDeviceGetPcieThroughput", kinds.number("pcie_rx_bytes_per_s", 1, scale=1000)),
+        unless_gpm=True,
+    ),
+    _slow(
+        "power_limit",
+        ("nvmlDeviceGetEnforcedPowerLimit", kinds.number("power_limit_watts", scale=0.001)),
+    ),
+    _slow("pcie_generation", ("nvmlDeviceGetCurrPcieLinkGeneration", kinds.number("pcie_generation"))),
+    _slow("pcie_width", ("nvmlDeviceGetCurrPcieLinkWidth", kinds.number("pcie_width"))),
+    _slow("pcie_replays", ("nvmlDeviceGetPcieReplayCounter", kinds.number("pcie_replays"))),
+    _ecc("ecc_corrected_volatile", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC),
+    _ecc("ecc_uncorrected_volatile", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC),
+    _ecc("ecc_corrected_aggregate", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_AGGREGATE_ECC),
+    _ecc("ecc_uncorrected_aggregate", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
+    _slow("remapped_rows", ("nvmlDeviceGetRemappedRows", kinds.remapped_rows)),
+    _slow(
+        "power_violation",
+        (
+            "nvmlDeviceGetViolationStatus",
+            kinds.violation("power_violation_ns", pynvml.NVML_PERF_POLICY_POWER),
+        ),
+    ),
+    _slow(
+        "thermal_violation",
+        (
+            "nvmlDeviceGetViolationStatus",
+            kinds.violation("thermal_violation_ns", pynvml.NVML_PERF_POLICY_THERMAL),
+        ),
+    ),
+    _slow("nvlinks", ("nvmlDeviceGetNvLinkState", kinds.nvlinks)),
+    _slow("nvlink_tx", _field("nvlink_tx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS)),
+    _slow("nvlink_rx", _field("nvlink_rx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS)),
+    _slow("nvlink_replays", _field("nvlink_replays", pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
+    _slow("nvlink_recoveries", _field("nvlink_recoveries", pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
+    _slow("nvlink_crc_errors", _field("nvlink_crc_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)),
+    _slow("recovery_action", _field("recovery_action", _RECOVERY_ACTION)),
+    _slow(
+        "persistence_mode",
+        ("nvmlDeviceGetPersistenceMode", kinds.number("persistence_mode", ctype=c_int)),
+    ),
+    _slow("compute_mode", ("nvmlDeviceGetComputeMode", kinds.number("compute_mode", ctype=c_int))),
+    _slow("vgpu_licence", ("nvmlDeviceGetGridLicensableFeatures_v4", kinds.licence)),
+)

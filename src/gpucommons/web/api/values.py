@@ -1,0 +1,38 @@
+"""JSON-able values, and how numbers become them. A number that is not there, or is none, is null."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
+
+
+def rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, digits)
+
+
+def percent_as_ratio(percent: float | None) -> float | None:
+    return None if percent is None else round(percent / 100, 4)
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """The sum of what is known; null where nothing is, for that is not 0."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def encoded(value: Json) -> bytes:
+    """JSON that every parser takes: names that are no Unicode are mended, numbers that are none are null."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace")
+
+
+def _finite(value: Json) -> Json:
+    if isinstance(value, Mapping):
+        return {key: _finite(inside) for key, inside in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inside) for inside in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

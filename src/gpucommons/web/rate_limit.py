@@ -1,0 +1,26 @@
+"""A token bucket: one request every `interval_s`, and `burst` of them at once. Pure: takes the clock."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    interval_s: float
+    burst: int
+
+
+class TokenBucket:
+    def __init__(self, limit: RateLimit, now_s: float) -> None:
+        self._limit = limit
+        self._tokens = float(limit.burst)
+        self._filled_s = now_s
+
+    def take(self, now_s: float) -> bool:
+        """Whether one more request may pass now."""
+        elapsed_s = max(0.0, now_s - self._filled_s)
+        self._tokens = min(float(self._limit.burst), self._tokens + elapsed_s / self._limit.interval_s)
+        self._filled_s = now_s
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True

@@ -1,0 +1,196 @@
+"""Identities are looked up beside the GPU reading, and folded only when something has changed."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from attribution.builders import HOST, container, gpu, gpu_process, reading
+from attribution.cgroup_vectors import C
+from attribution.procfs_tree import add_process
+from gpucommons.attribution.process_identity import ProcessIdentities
+from gpucommons.attribution.stage import AttributionStage, IdentifiedGpus, ticks_since_boot
+from gpucommons.model.containers import ContainerReading
+from gpucommons.model.gpu import GpuReading
+from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
+from gpucommons.model.process_identity import PidScope, PidView
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.sampling.sampler import Sampler
+from gpucommons.sources.process_details import ProcessDetailsReader
+
+
+@dataclass
+class Driver:
+    """A GPU source that tells what it is given."""
+
+    now: object
+    name: str = "nvml"
+    feeds: str = "gpus"
+    produces: type = GpuReading
+    cadence_s: float = 1.0
+    deadline_s: float = 5.0
+    essential: bool = False
+    runs_on: Literal["thread", "loop"] = "thread"
+
+    def read(self) -> object:
+        return self.now
+
+
+@dataclass
+class Users:
+    names: Mapping[int, str] = field(default_factory=dict)
+    known: Mapping[int, str] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+
+    def see(self, uids: Iterable[int]) -> Mapping[int, str]:
+        self.asked = set(uids)
+        self.known = {uid: name for uid, name in self.names.items() if uid in self.asked}
+        return self.known
+
+
+class Node:
+    def __init__(self, procfs: Path) -> None:
+        add_process(procfs, 7, uid=1001, cgroup=f"0::/docker-{C}.scope\n")
+        self.driver = Driver(reading(gpu(0, [gpu_process(7)])))
+        self.users = Users({1001: "bob"})
+        self.identities = ProcessIdentities(ProcessDetailsReader(procfs), HOST)
+        self.source = IdentifiedGpus(self.driver, self.identities, self.users, lambda: 1_000_000)
+        self.stage = AttributionStage(self.identities, self.users)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def gpus_of(node: Node) -> GpuReading:
+    found = node.source.read()
+    assert isinstance(found, GpuReading)
+    return found
+
+
+def test_a_new_process_is_owned_in_the_very_snapshot_that_first_shows_it(node: Node) -> None:
+    derived = node.stage(Readings(gpus=gpus_of(node)))
+    assert derived.attribution is not None
+    assert derived.attribution.owners[0].owner.name == "bob"
+    assert node.users.asked == {1001}
+
+
+def test_the_source_stays_what_it_was(node: Node) -> None:
+    assert node.source.read() is node.driver.now
+    assert (node.source.name, node.source.feeds, node.source.produces) == ("nvml", "gpus", GpuReading)
+    assert (node.source.cadence_s, node.source.deadline_s, node.source.runs_on) == (1.0, 5.0, "thread")
+
+
+def test_what_is_no_gpu_reading_is_passed_on(node: Node) -> None:
+    node.driver.now = "garbage"
+    assert node.source.read() == "garbage"
+
+
+def test_a_lookup_that_fails_costs_no_gpu_reading(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(node.identities, "see", fail)
+    with caplog.at_level(logging.ERROR):
+        assert node.source.read() is node.driver.now
+    assert "could not be looked up" in caplog.text
+
+
+def test_nothing_is_computed_while_nothing_changed(node: Node) -> None:
+    readings = Readings(gpus=gpus_of(node))
+    assert node.stage(readings).attribution is node.stage(readings).attribution
+
+
+def test_a_reading_that_says_the_same_leaves_the_verdicts_standing(node: Node) -> None:
+    first = node.stage(Readings(gpus=gpus_of(node), docker=ContainerReading({C: container(C)}))).attribution
+    node.driver.now = reading(gpu(0, [gpu_process(7, 5)]))
+    second = node.stage(Readings(gpus=gpus_of(node), docker=ContainerReading({C: container(C)}))).attribution
+    assert first is not None
+    assert second is not None
+    assert second is not first
+    assert second.processes[0].steps is first.processes[0].steps
+
+
+def test_a_container_that_comes_to_be_known_changes_the_owner(node: Node) -> None:
+    node.stage(Readings(gpus=gpus_of(node)))
+    known = ContainerReading({C: container(C, **{"ds01.user": "carol"})})
+    derived = node.stage(Readings(gpus=gpus_of(node), docker=known))
+    assert derived.attribution is not None
+    assert derived.attribution.owners[0].owner.name == "carol"
+
+
+def test_devices_of_pods_are_placed(node: Node) -> None:
+    devices = PodDevicesReading(
+        (PodDevices("ml", "train", "main", "nvidia.com/gpu", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),)
+    )
+    assert node.stage(Readings(gpus=gpus_of(node), pod_devices=devices)).attribution is not None
+
+
+def test_what_hides_processes_is_said_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    view = PidView(PidScope.NAMESPACE, "run with hostPID: true")
+    stage = AttributionStage(ProcessIdentities(ProcessDetailsReader(Path("/nowhere")), view), node.users)
+    stage(Readings())
+    assert not caplog.records
+    for _ in range(3):
+        stage(Readings(gpus=reading(gpu(0))))
+    assert [record.message for record in caplog.records] == [
+        "not every GPU process can be seen: run with hostPID: true"
+    ]
+
+
+def test_without_gpus_there_is_nothing_to_attribute(node: Node) -> None:
+    readings = Readings()
+    assert node.stage(readings) is readings
+
+
+def test_our_clock_is_the_one_that_starts_are_counted_in() -> None:
+    own = ProcessDetailsReader(Path("/proc")).read(os.getpid())
+    assert not isinstance(own, str)
+    age_s = (ticks_since_boot() - own.key.start_ticks) / os.sysconf("SC_CLK_TCK")
+    born_s = time.time() - os.stat(f"/proc/{os.getpid()}").st_ctime
+    assert 0 <= age_s < 3600
+    assert age_s >= born_s - 1
+
+
+def test_the_sampler_carries_it(node: Node) -> None:
+    async def one_tick() -> Snapshot:
+        sampler = Sampler([node.source], interval_s=1.0, hostname="here", derive=node.stage)
+        try:
+            return await sampler.tick(5.0)
+        finally:
+            sampler.close()
+
+    snapshot = asyncio.run(one_tick())
+    assert snapshot.readings.attribution is not None
+    assert snapshot.readings.attribution.accounts[0].memory_error_bytes == 0
+
+
+def test_real_processes_that_vanish_at_any_moment_fail_no_pass() -> None:
+    """Two hundred processes end while they are looked at, pass after pass; each pass adds up all the same."""
+    driver = Driver(None)
+    identities = ProcessIdentities(ProcessDetailsReader(Path("/proc")), HOST)
+    source = IdentifiedGpus(driver, identities, Users())
+    stage = AttributionStage(identities, Users())
+    dying = [subprocess.Popen(["sleep", f"{number / 400}"]) for number in range(200)]
+    try:
+        for _ in range(40):
+            driver.now = reading(gpu(0, [gpu_process(one.pid, 1, start_ticks=None) for one in dying], used=200))
+            derived = stage(Readings(gpus=source.read()))  # type: ignore[arg-type]
+            assert derived.attribution is not None
+            assert derived.attribution.accounts[0].memory_error_bytes == 0
+            assert all(row.owner or row.reason for row in derived.attribution.processes)
+            dying = [one for one in dying if one.poll() is None] + dying[:10]
+    finally:
+        for one in dying:
+            one.kill()
+            one.wait()

@@ -1,0 +1,121 @@
+"""The commands as a person types them: what they print, and that errors are one line and exit status 2."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpucommons import __version__
+from gpucommons.cli.main import main
+from parsing import parsed
+from running import command
+
+
+def here(*arguments: str) -> int:
+    """Run a command in this process: as the entry point does, without paying for another Python."""
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def one_line_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert here(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("gpucommons: ")
+    assert err.count("\n") == 1, err
+    return err
+
+
+def test_version() -> None:
+    assert command("version").stdout.startswith(f"gpucommons {__version__} ")
+
+
+COMMANDS = ["up", "gpus", "who", "sample", "check-config", "version"]
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert here("--help") == 0
+    shown = capsys.readouterr().out
+    for name in COMMANDS:
+        assert re.search(rf"^ +{name} ", shown, re.MULTILINE)
+
+
+def test_no_command_at_all_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert here() == 0
+    bare = capsys.readouterr().out
+    assert here("--help") == 0
+    assert capsys.readouterr().out == bare
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(name, "--help") == 0
+    assert f"gpucommons {name}" in capsys.readouterr().out
+
+
+def test_sample_in_each_format() -> None:
+    text = parsed(command("sample").stdout)
+    assert ("node_memory_total_bytes", ()) in text
+    assert ("node_cpu_utilization_ratio", ()) in text, "the sample takes the two readings that a rate needs"
+    one = command("sample", "--dialect", "node", "--format", "openmetrics").stdout
+    assert all(name.startswith(("cpu_", "node_", "gpu_")) for name, _ in parsed(one, openmetrics=True))
+    whole = json.loads(command("sample", "--format", "json", "--simulate", "lab").stdout)
+    assert whole["scenario"] == "lab"
+    assert whole["readings"]["cpu"]["cores"] == 64
+
+
+def test_check_config_tells_where_each_value_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text("[sampling]\ninterval_s = 7\n")
+    done = command("check-config", str(file), environment={"GPUCOMMONS_PROCESSES_BUSIEST": "9"})
+    assert done.returncode == 0
+    assert re.search(rf"sampling.interval_s +7.0 +file {re.escape(str(file))}\n", done.stdout)
+    assert re.search(r"processes.busiest +9 +environment GPUCOMMONS_PROCESSES_BUSIEST\n", done.stdout)
+    assert re.search(r"path.procfs +'/proc' +default\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sample", "--dialect", "klingon"], "klingon"),
+        (["sample", "--format", "xml"], "xml"),
+        (["sample", "--simulate", "nowhere"], "lab"),
+        (["up", "--listen", "nonsense"], "--listen"),
+        (["up", "--interval", "0"], "--interval"),
+        (["up", "--interval", "soon"], "--interval"),
+        (["up", "--config", "/does/not/exist.toml"], "/does/not/exist.toml"),
+        (["up", "--web.config.file", "/does/not/exist.yml"], "/does/not/exist.yml"),
+        (["up", "--log-format", "xml"], "--log-format"),
+        (["check-config"], "FILE"),
+        (["nonsense"], "nonsense"),
+        (["up", "--nonsense"], "--nonsense"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says in one_line_error(capsys, *arguments)
+
+
+def test_a_wrong_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text("[sampling]\nspeed = 7\n")
+    assert "sampling.speed" in one_line_error(capsys, "check-config", str(file))
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpucommons.cli.main", "sample", "--simulate", "lab"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=30,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,120 @@
+"""Settings: precedence, where each came from, and one clear line for whatever is wrong."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.config.load import Flag, Loaded, keys, load
+from gpucommons.config.option import ConfigError, check_address
+
+
+def loaded(tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object) -> Loaded:
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(toml)
+    given_flags = {path.replace("__", "."): Flag(value, f"--{path}") for path, value in flags.items()}
+    return load(file, environment or {}, given_flags)
+
+
+def refused(tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, toml, environment, **flags)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_defaults_need_no_file() -> None:
+    result = load(None, {}, {})
+    assert result.settings.web.listen == "127.0.0.1:9460", "loopback unless told otherwise"
+    assert set(result.origins.values()) == {"default"}
+
+
+def test_rising_precedence(tmp_path: Path) -> None:
+    toml = "[sampling]\ninterval_s = 2\n[web]\nmax_connections = 7\n[processes]\nbusiest = 5\n"
+    environment = {"GPUCOMMONS_SAMPLING_INTERVAL_S": "3", "GPUCOMMONS_WEB_MAX_CONNECTIONS": "8"}
+    result = loaded(tmp_path, toml, environment, sampling__interval_s=4.0)
+    assert result.settings.sampling.interval_s == 4.0
+    assert result.settings.web.max_connections == 8
+    assert result.settings.processes.busiest == 5
+    assert result.origins["sampling.interval_s"] == "flag --sampling__interval_s"
+    assert result.origins["web.max_connections"] == "environment GPUCOMMONS_WEB_MAX_CONNECTIONS"
+    assert result.origins["processes.busiest"].startswith("file ")
+    assert result.origins["path.procfs"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("toml", "names"),
+    [
+        ("[sampling]\nintervall_s = 2\n", ["sampling.intervall_s", "did you mean 'sampling.interval_s'"]),
+        ("[nonsense]\nx = 2\n", ["nonsense.x"]),
+        ("listen = 'x'\n", ["listen", "[section]"]),
+        ("[sampling]\ninterval_s = 'fast'\n", ["sampling.interval_s", "a number"]),
+        ("[sampling]\ninterval_s = true\n", ["sampling.interval_s"]),
+        ("[sampling]\ninterval_s = 0.0\n", ["sampling.interval_s", "at least 0.1"]),
+        ("[sampling]\ninterval_s = nan\n", ["sampling.interval_s", "finite"]),
+        ("[web]\nmax_connections = 1.5\n", ["web.max_connections", "a whole number"]),
+        ("[web]\nlisten = 'localhost'\n", ["web.listen", "HOST:PORT"]),
+        ("[web]\nlisten = ['a']\n", ["web.listen", "a text"]),
+        ("[log]\nformat = 'xml'\n", ["log.format", "human, json"]),
+        ("[web\n", ["not valid TOML"]),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, toml: str, names: list[str]) -> None:
+    message = refused(tmp_path, toml)
+    for name in [*names, "gpucommons.toml"]:
+        assert name in message
+
+
+def test_what_is_wrong_in_the_environment_is_named(tmp_path: Path) -> None:
+    assert "GPUCOMMONS_SAMPLING_INTERVAL_S" in refused(tmp_path, environment={"GPUCOMMONS_SAMPLING_INTERVAL_S": "soon"})
+    assert "did you mean GPUCOMMONS_PATH_PROCFS" in refused(tmp_path, environment={"GPUCOMMONS_PATH_PROCS": "/x"})
+
+
+def test_what_kubernetes_puts_beside_a_service_is_no_mistake(tmp_path: Path) -> None:
+    environment = {
+        "GPUCOMMONS_SERVICE_HOST": "10.0.0.1",
+        "GPUCOMMONS_SERVICE_PORT_METRICS": "9460",
+        "GPUCOMMONS_PORT": "tcp://10.0.0.1:9460",
+        "GPUCOMMONS_PORT_9460_TCP_ADDR": "10.0.0.1",
+    }
+    loaded(tmp_path, environment=environment)
+
+
+def test_a_wrong_flag_is_named(tmp_path: Path) -> None:
+    assert "--web__listen" in refused(tmp_path, web__listen="9460")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "none.toml", {}, {})
+    with pytest.raises(ConfigError, match="directory"):
+        load(tmp_path, {}, {})
+    (tmp_path / "latin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(tmp_path / "latin", {}, {})
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_configuration_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.mktemp("config") / "any.toml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(ConfigError):
+        load(file, {}, {})
+
+
+@pytest.mark.parametrize("good", ["127.0.0.1:9460", "[::1]:80", ":9100", "localhost:0"])
+def test_good_addresses(good: str) -> None:
+    assert check_address(good) is None
+
+
+@pytest.mark.parametrize("bad", ["9460", "::1:80", "a:b", "a:99999", "", "a:-1", "a:1.0"])
+def test_bad_addresses(bad: str) -> None:
+    assert check_address(bad) is not None
+
+
+def test_every_key_is_explained() -> None:
+    for key in keys():
+        assert key.guards["help"], key.path

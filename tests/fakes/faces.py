@@ -1,0 +1,58 @@
+"""Faces with a body of the test's choosing and a real Snapshot behind them."""
+
+import gzip as gzip_module
+import time
+from collections.abc import Iterable
+
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.source_state import SourceState
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def snapshot_now(*sources: SourceState, scenario: str | None = None, age_s: float = 0.0) -> Snapshot:
+    return Snapshot(
+        sequence=7,
+        monotonic_s=time.monotonic() - age_s,
+        wall_s=time.time() - age_s,
+        hostname="node-1",
+        scenario=scenario,
+        sources={state.name: state for state in sources},
+    )
+
+
+class FakeFaces:
+    """Every dialect has a line of its own; `padding` makes a body as large as a test needs."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot | None = None,
+        padding: int = 0,
+        dialects: Iterable[str] = ("gpucommons", "node"),
+    ) -> None:
+        self.snapshot = snapshot if snapshot is not None else snapshot_now()
+        self.dialect_names = tuple(dialects)
+        self._padding = b"# " + b"x" * padding + b"\n" if padding else b""
+
+    def latest(self) -> Snapshot | None:
+        return self.snapshot
+
+    def metrics(self, dialect: str | None, openmetrics: bool, gzip: bool) -> tuple[bytes, str]:
+        if dialect is not None and dialect not in self.dialect_names:
+            raise LookupError(dialect)
+        names = self.dialect_names if dialect is None else (dialect,)
+        body = b"".join(f"{name}_up 1\n".encode() for name in names) + self._padding
+        if openmetrics:
+            body += b"# EOF\n"
+        return gzip_module.compress(body) if gzip else body, OPENMETRICS if openmetrics else TEXT
+
+
+class NoSnapshotYet(FakeFaces):
+    def latest(self) -> Snapshot | None:
+        return None
+
+
+class Broken(FakeFaces):
+    def metrics(self, dialect: str | None, openmetrics: bool, gzip: bool) -> tuple[bytes, str]:
+        raise RuntimeError("secret detail of the failure")

@@ -1,0 +1,89 @@
+"""A fake driver, the real source on top of it, and a clock that the test turns."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fakes.nvml.control import FakeNvml
+from gpucommons.model.gpu import Gpu, GpuReading
+from gpucommons.sources.nvml.source import NvmlSource
+
+START_WALL_S = 1_700_000_000.0
+
+
+class Clock:
+    """Stands still until the test turns it; a test that must wait for real lets it run."""
+
+    def __init__(self) -> None:
+        self.elapsed_s = 0.0
+        self.runs = False
+
+    def monotonic(self) -> float:
+        return time.monotonic() if self.runs else 1000.0 + self.elapsed_s
+
+    def wall(self) -> float:
+        return time.time() if self.runs else START_WALL_S + self.elapsed_s
+
+
+class Rig:
+    def __init__(self, fake: FakeNvml, procfs: Path) -> None:
+        self.fake = fake
+        self.procfs = procfs
+        self.clock = Clock()
+        self.fast_budget_s = 10.0
+        self._source: NvmlSource | None = None
+
+    @property
+    def source(self) -> NvmlSource:
+        """Made at first use, so that a test can set the stage before."""
+        if self._source is None:
+            self.fake.load_here()
+            self.fake.set_clock(self.clock.wall())
+            self._source = NvmlSource(
+                self.procfs,
+                fast_budget_s=self.fast_budget_s,
+                monotonic=self.clock.monotonic,
+                wall=self.clock.wall,
+            )
+        return self._source
+
+    def read(self, after_s: float = 1.0) -> GpuReading:
+        """Let time pass, and read."""
+        source = self.source
+        self.clock.elapsed_s += after_s
+        self.fake.set_clock(self.clock.wall())
+        return source.read()
+
+    def read_for(self, seconds: float) -> GpuReading:
+        """Read each second for so long; the last reading."""
+        reading = self.read()
+        for _ in range(round(seconds) - 1):
+            reading = self.read()
+        return reading
+
+    def gpu(self, index: int = 0, after_s: float = 1.0) -> Gpu:
+        return self.read(after_s).gpus[index]
+
+    def process(self, pid: int, start_ticks: int, name: str = "python") -> None:
+        """Put a process into the rig's own /proc."""
+        directory = self.procfs / str(pid)
+        directory.mkdir(exist_ok=True)
+        rest = " ".join(["0"] * 18 + [str(start_ticks)] + ["0"] * 20)
+        (directory / "stat").write_text(f"{pid} ({name}) S {rest}\n")
+
+    def close(self) -> None:
+        if self._source is not None:
+            self.fake.unsay("hang", "fail", "lose", "slow")
+            self._source.close()
+
+
+@contextmanager
+def rig_in(directory: Path, library: Path) -> Iterator[Rig]:
+    procfs = directory / "proc"
+    procfs.mkdir(parents=True)
+    rig = Rig(FakeNvml(directory / "driver", library), procfs)
+    try:
+        yield rig
+    finally:
+        rig.close()

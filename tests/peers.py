@@ -1,0 +1,159 @@
+"""Raw HTTP peers on real sockets, well-behaved or not, and a web server for them to talk to."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from fakes.faces import FakeFaces
+from gpucommons.web.limits import Limits
+from gpucommons.web.server import WebServer
+
+T = TypeVar("T")
+# Only a hang meets it: a test waits for events, never for this clock.
+_HANG_S = 30.0
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine on the loop that the agent uses; a hang is a failure, not a wait."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(_HANG_S):
+            return await coroutine
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(bounded())
+
+
+@asynccontextmanager
+async def serving(
+    faces: FakeFaces | None = None,
+    listeners: Iterable[tuple[str, str | None]] = (("127.0.0.1:0", None),),
+    *,
+    limits: Limits | None = None,
+    web_config: Path | None = None,
+    poll_s: float = 0.05,
+    snapshot_stale_after_s: float = 10.0,
+) -> AsyncIterator[WebServer]:
+    server = WebServer(
+        faces or FakeFaces(),
+        listeners,
+        limits=limits,
+        web_config=web_config,
+        poll_s=poll_s,
+        snapshot_stale_after_s=snapshot_stale_after_s,
+    )
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what another task brings about."""
+    while not true():  # noqa: ASYNC110 - a counter of the server has no event to wait for
+        await asyncio.sleep(0.005)
+
+
+def port_of(server: WebServer) -> int:
+    return server.addresses[0].port
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    version: str
+
+
+class Peer:
+    """One connection. What it sends is what the test says, byte for byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(
+        cls,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+        receive_buffer: int | None = None,
+    ) -> "Peer":
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        raw = socket.socket(family, socket.SOCK_STREAM)
+        raw.setblocking(False)
+        if receive_buffer is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await asyncio.get_running_loop().sock_connect(raw, (host, port))
+        # A small limit: the stream would otherwise read on by itself, and no reader would be slow.
+        reader, writer = await asyncio.open_connection(
+            sock=raw, ssl=tls, server_hostname="localhost" if tls else None, limit=4096
+        )
+        return cls(reader, writer)
+
+    async def __aenter__(self) -> "Peer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def request(
+        self, path: str, method: str = "GET", version: str = "1.1", headers: Mapping[str, str] | None = None
+    ) -> None:
+        lines = [f"{method} {path} HTTP/{version}", "Host: test"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        self.send(("\r\n".join(lines) + "\r\n\r\n").encode())
+
+    async def ask(
+        self, path: str, method: str = "GET", version: str = "1.1", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        self.request(path, method, version, headers)
+        return await self.answer(has_body=method != "HEAD")
+
+    async def answer(self, has_body: bool = True) -> Answer:
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        version, status, *_ = lines[0].split(" ")
+        headers = {}
+        for line in lines[1:-2]:
+            name, _, value = line.partition(":")
+            assert name.lower() not in headers, f"{name} came twice"
+            headers[name.lower()] = value.strip()
+        length = int(headers.get("content-length", "0"))
+        body = await self.reader.readexactly(length) if has_body else b""
+        return Answer(int(status), headers, body, version)
+
+    async def ended(self) -> bytes:
+        """What still comes until the server ends the connection."""
+        try:
+            return await self.reader.read(-1)
+        except ConnectionError:
+            return b""
+
+
+async def fetch(
+    port: int,
+    path: str = "/metrics",
+    method: str = "GET",
+    *,
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    async with await Peer.connect(port, host=host, tls=tls) as peer:
+        return await peer.ask(path, method, headers=headers)

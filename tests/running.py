@@ -1,0 +1,99 @@
+"""A real agent in a process of its own, for tests that look at it from outside."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RunningAgent:
+    """`lines` is the log so far; `url` is the main listener's."""
+
+    process: "subprocess.Popen[str]"
+    lines: list[str] = field(default_factory=list)
+    url: str = ""
+    ready: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def follow(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+            found = re.search(r"page +(https?://\S+)/", line)
+            if found:
+                self.url = found.group(1)
+                self.ready.set()
+        self.ended.set()
+        self.ready.set()
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+        request = urllib.request.Request(self.url + path, headers=dict(headers or {}))
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def wait_for_the_first_sample(self) -> None:
+        """The listeners stand before the first sample is taken; until then /metrics answers 503."""
+        if self.url.startswith("https"):
+            return
+        deadline = time.monotonic() + 30
+        while self.get("/metrics")[0] == 503:
+            assert time.monotonic() < deadline, "no sample was taken"
+            time.sleep(0.02)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end and wait; its exit status. Hanging is a failure of the test, not of the machine."""
+        self.process.send_signal(number)
+        status = self.process.wait(timeout=10)
+        self.ended.wait(10)
+        return status
+
+
+def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run one `gpucommons` command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "gpucommons.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
+    )
+
+
+@contextmanager
+def running_agent(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[RunningAgent]:
+    """`gpucommons up` on a free port, ready to be asked."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpucommons.cli.main", "up", "--listen", "127.0.0.1:0", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
+    )
+    agent = RunningAgent(process)
+    threading.Thread(target=agent.follow, daemon=True).start()
+    try:
+        assert agent.ready.wait(30), "the agent did not start"
+        assert agent.url, "\n".join(agent.lines)
+        agent.wait_for_the_first_sample()
+        yield agent
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def json_lines(lines: list[str]) -> list[dict[str, str]]:
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,267 @@
+"""A source that hangs, raises or returns garbage costs its own readings, and the snapshots go on."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+
+from gpucommons.model.host import CpuReading, MemoryReading
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.sampling.sampler import Sampler
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+MEMORY = MemoryReading(100, 50)
+CPU = CpuReading(4, 1.0, 1.0, 1.0, 0.5)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Scripted:
+    """A source whose read is whatever the test puts there."""
+
+    essential = True
+
+    def __init__(
+        self,
+        name: str,
+        produces: type,
+        read: Callable[[], object],
+        cadence_s: float = 1.0,
+        deadline_s: float = 2.0,
+        runs_on: Literal["thread", "loop"] = "thread",
+    ) -> None:
+        self.name = self.feeds = name
+        self.produces = produces
+        self.read_now = read
+        self.cadence_s = cadence_s
+        self.deadline_s = deadline_s
+        self.runs_on = runs_on
+        self.reads = 0
+
+    def read(self) -> object:
+        self.reads += 1
+        return self.read_now()
+
+
+def memory(read: Callable[[], object] = lambda: MEMORY) -> Scripted:
+    return Scripted("memory", MemoryReading, read)
+
+
+def sampler(clock: Clock, *sources: Scripted) -> Sampler:
+    return Sampler(sources, interval_s=1.0, hostname="h", monotonic=clock, wall=lambda: clock.now_s + 5e8)
+
+
+async def ticks(running: Sampler, clock: Clock, count: int, step_s: float = 1.0) -> Snapshot:
+    snapshot = None
+    for _ in range(count):
+        snapshot = await running.tick(settle_s=5.0)
+        clock.now_s += step_s
+    assert snapshot is not None
+    return snapshot
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    def read() -> object:
+        raise error
+
+    return read
+
+
+def test_one_tick_publishes_one_whole_snapshot() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        running = sampler(clock, memory(), Scripted("cpu", CpuReading, lambda: CPU))
+        assert running.latest() is None
+        seen: list[Snapshot] = []
+        running.subscribe(seen.append)
+        first = await ticks(running, clock, 1)
+        assert running.latest() is first
+        assert (first.sequence, first.monotonic_s, first.wall_s) == (0, 1000.0, 1000.0 + 5e8)
+        assert (first.readings.memory, first.readings.cpu) == (MEMORY, CPU)
+        second = await ticks(running, clock, 1)
+        assert second.sequence == 1
+        assert seen == [first, second]
+        running.close()
+
+    asyncio.run(scenario())
+
+
+def test_reads_of_a_thread_source_stay_off_the_event_loop() -> None:
+    async def scenario() -> None:
+        threads: list[str] = []
+
+        def read() -> object:
+            threads.append(threading.current_thread().name)
+            return MEMORY
+
+        clock = Clock()
+        running = sampler(clock, memory(read))
+        await ticks(running, clock, 3)
+        assert threads == ["source-memory"] * 3
+        running.close()
+
+    asyncio.run(scenario())
+
+
+def test_each_source_has_its_own_cadence() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        quick, slow = memory(), Scripted("cpu", CpuReading, lambda: CPU, cadence_s=5.0)
+        running = sampler(clock, quick, slow)
+        snapshot = await ticks(running, clock, 11)
+        assert (quick.reads, slow.reads) == (11, 3)
+        assert snapshot.readings.cpu == CPU, "between its reads the last one stands"
+        running.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_source_that_blocks_for_ever_costs_only_itself() -> None:
+    async def scenario() -> None:
+        clock, release = Clock(), threading.Event()
+        hung = Scripted("cpu", CpuReading, lambda: release.wait() and CPU)
+        running = sampler(clock, memory(), hung)
+        for _ in range(4):
+            snapshot = await running.tick(settle_s=0.05)
+            clock.now_s += 1
+        state = snapshot.sources["cpu"]
+        assert (state.up, dict(state.failures), hung.reads) == (False, {"timeout": 1}, 1)
+        assert snapshot.readings.cpu is None
+        assert snapshot.readings.memory == MEMORY
+        assert snapshot.sources["memory"].up
+
+        release.set()
+        while not running.latest() or not running.latest().sources["cpu"].up:  # type: ignore[union-attr]
+            await ticks(running, clock, 1)
+        assert running.latest().readings.cpu == CPU  # type: ignore[union-attr]
+        running.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_only_one_thread_is_ever_stuck() -> None:
+    async def scenario() -> None:
+        clock, release = Clock(), threading.Event()
+        running = sampler(clock, Scripted("cpu", CpuReading, lambda: release.wait() and CPU))
+        before = threading.active_count()
+        for _ in range(20):
+            await running.tick(settle_s=0.001)
+            clock.now_s += 1
+        assert threading.active_count() == before + 1
+        release.set()
+        running.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("read", "reason"),
+    [
+        (raising(SourceError("unreadable", "no luck")), "unreadable"),
+        (raising(ZeroDivisionError("oops")), "ZeroDivisionError"),
+        (raising(OSError(5, "I/O")), "OSError"),
+        (lambda: "garbage", "garbage"),
+        (lambda: None, "garbage"),
+        (lambda: CPU, "garbage"),
+    ],
+)
+@pytest.mark.parametrize("runs_on", ["thread", "loop"])
+def test_a_failing_source_is_down_counted_and_said(
+    read: Callable[[], object],
+    reason: str,
+    runs_on: Literal["thread", "loop"],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        failing = Scripted("memory", MemoryReading, lambda: MEMORY, runs_on=runs_on)
+        running = sampler(clock, failing, Scripted("cpu", CpuReading, lambda: CPU))
+        assert (await ticks(running, clock, 1)).readings.memory == MEMORY
+        failing.read_now = read
+        snapshot = await ticks(running, clock, 3)
+        state = snapshot.sources["memory"]
+        assert (state.up, state.absent, dict(state.failures)) == (False, False, {reason: 3})
+        assert snapshot.readings.memory is None, "missing is missing, not the last value"
+        assert snapshot.readings.cpu == CPU
+        failing.read_now = lambda: MEMORY
+        snapshot = await ticks(running, clock, 1)
+        assert snapshot.readings.memory == MEMORY
+        assert dict(snapshot.sources["memory"].failures) == {reason: 3}
+        running.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    assert len(caplog.records) == 2, "one line when it fails, one when it answers again"
+
+
+def test_what_is_absent_is_not_a_failure_and_is_looked_for_again() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        source = memory(raising(SourceAbsent("no driver", "install it")))
+        running = sampler(clock, source)
+        snapshot = await ticks(running, clock, 1)
+        state = snapshot.sources["memory"]
+        assert (state.up, state.absent, state.detail, state.remedy) == (
+            False,
+            True,
+            "no driver",
+            "install it",
+        )
+        assert not state.failures
+        await ticks(running, clock, 60)
+        assert 3 <= source.reads <= 6, "ever less often"
+        source.read_now = lambda: MEMORY
+        snapshot = await ticks(running, clock, 61)
+        assert snapshot.readings.memory == MEMORY
+        assert not snapshot.sources["memory"].absent
+        running.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_derivation_that_fails_leaves_the_readings_alone() -> None:
+    async def scenario() -> None:
+        def broken(readings: Readings) -> Readings:
+            raise KeyError("x")
+
+        running = Sampler([memory()], interval_s=1.0, hostname="h", derive=broken)
+        assert (await running.tick(5.0)).readings.memory == MEMORY
+        running.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_subscriber_that_fails_stops_nothing() -> None:
+    async def scenario() -> None:
+        clock, seen = Clock(), list[Snapshot]()
+        running = sampler(clock, memory())
+        running.subscribe(lambda snapshot: 1 / 0)  # type: ignore[arg-type]
+        running.subscribe(seen.append)
+        await ticks(running, clock, 2)
+        assert len(seen) == 2
+        running.close()
+
+    asyncio.run(scenario())
+
+
+def test_run_ticks_until_it_is_cancelled() -> None:
+    async def scenario() -> None:
+        running = Sampler([memory()], interval_s=0.01, hostname="h")
+        enough = asyncio.Event()
+        running.subscribe(lambda snapshot: enough.set() if snapshot.sequence == 5 else None)
+        task = asyncio.create_task(running.run())
+        await asyncio.wait_for(enough.wait(), 10)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(scenario())

@@ -1,0 +1,411 @@
+"""Pods by list and watch from an API server that also fails in every way API servers do, over real TLS."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from fakes.api_server import ApiServer, body, pod, silence, status, trickle
+from fakes.authority import Authority
+from gpucommons.model.pods import CORE_LIMIT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodReading
+from gpucommons.sources.backoff import Backoff
+from gpucommons.sources.kubernetes.access import ClusterAccess
+from gpucommons.sources.kubernetes.source import PodSource
+from gpucommons.sources.source import SourceError
+from testbeds.following import eventually, eventually_fails, following
+
+CONTAINER = "ab" * 32
+HASH = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+class Bench:
+    """One API server and one source that follows it."""
+
+    def __init__(self, tmp_path: Path, authority: Authority, *pods: object) -> None:
+        self.server = ApiServer(*pods)  # type: ignore[arg-type]
+        self.server.token = "first"
+        self.tls = authority.server_tls("127.0.0.1")
+        self.ca_path = str(authority.path)
+        self.token = tmp_path / "token"
+        self.token.write_text("first\n")
+
+    def source(self, watch_s: float = 60.0, first_s: float = 0.01, **more: object) -> PodSource:
+        access = ClusterAccess(self.server.url, "node-1", self.ca_path, str(self.token))
+        return PodSource(
+            access,
+            timeout_s=0.5,
+            watch_s=watch_s,
+            backoff=Backoff(first_s, 4 * first_s),
+            **more,  # type: ignore[arg-type]
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path, authority: Authority) -> Callable[..., Bench]:
+    return lambda *pods: Bench(tmp_path, authority, *pods)
+
+
+def names(reading: PodReading) -> list[str]:
+    return sorted(pod.name for pod in reading.by_uid.values())
+
+
+async def eventually_has(source: PodSource, *expected: str) -> PodReading:
+    return await eventually(lambda: r if names(r := source.read()) == sorted(expected) else None)
+
+
+def test_pods_come_change_and_go(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"), pod("elsewhere", node="node-2"))
+        async with b.server.serving(b.tls):
+            source = b.source(allowed_labels=("team",))
+            async with following(source):
+                await eventually_has(source, "train")
+                await b.server.change("ADDED", pod("infer", status__phase="Pending"))
+                assert (await eventually_has(source, "train", "infer")).by_uid["uid-of-infer"].phase == "Pending"
+                changed = pod(
+                    "infer",
+                    metadata__labels={"team": "vision", "secret-plan": "x"},
+                    metadata__annotations={MEMORY_LIMIT_ANNOTATION: "4Gi", CORE_LIMIT_ANNOTATION: "50", "x": "y"},
+                    status__containerStatuses=[{"name": "main", "containerID": f"containerd://{CONTAINER}"}],
+                )
+                await b.server.change("MODIFIED", changed)
+                found = await eventually(lambda: source.read().by_container_id.get(CONTAINER))
+                assert (found.uid, found.phase) == ("uid-of-infer", "Running")
+                assert found.labels == {"team": "vision"}
+                assert found.annotations == {MEMORY_LIMIT_ANNOTATION: "4Gi", CORE_LIMIT_ANNOTATION: "50"}
+                assert found.containers == {CONTAINER: "main"}
+                await b.server.change("DELETED", pod("train"))
+                await eventually_has(source, "infer")
+            assert len(b.server.lists) == 1
+            assert len(b.server.watches) == 1
+            assert b.server.lists[0]["resourceVersion"] == "0"
+            for query in (*b.server.lists, *b.server.watches):
+                assert query["fieldSelector"] == "spec.nodeName=node-1"
+            assert b.server.watches[0]["allowWatchBookmarks"] == "true"
+
+    asyncio.run(scenario())
+
+
+def test_two_pods_of_one_name_in_two_namespaces_stay_apart(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        other = pod("train", metadata__namespace="other", metadata__uid="another uid")
+        b = bench(pod("train"), other)
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                reading = await eventually_has(source, "train", "train")
+                assert {p.namespace for p in reading.by_uid.values()} == {"lab", "other"}
+
+    asyncio.run(scenario())
+
+
+def test_a_static_pod_is_found_by_what_its_cgroup_bears(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        annotations = {"kubernetes.io/config.hash": HASH, "kubernetes.io/config.mirror": HASH}
+        b = bench(pod("etcd-node-1", metadata__annotations=annotations), pod("train"))
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                reading = await eventually_has(source, "etcd-node-1", "train")
+                static = reading.find(HASH)
+                assert static is not None
+                assert static.name == "etcd-node-1"
+                assert reading.find("uid-of-etcd-node-1") is static
+                assert reading.find("uid-of-train") is not static
+                assert reading.find("nobody") is None
+
+    asyncio.run(scenario())
+
+
+def test_many_pages_make_one_list(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(*(pod(f"p{number}") for number in range(250)))
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                await eventually_has(source, *(f"p{number}" for number in range(250)))
+            assert len(b.server.lists) == 3
+
+    asyncio.run(scenario())
+
+
+def test_pods_of_other_nodes_are_not_ours_even_if_the_server_shows_them(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"), pod("elsewhere", node="node-2"))
+        b.server.honours_selector = False
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                await eventually_has(source, "train")
+                await b.server.watched()
+                await b.server.change("ADDED", pod("too", node="node-3"))
+                await b.server.change("ADDED", pod("infer"))
+                await eventually_has(source, "train", "infer")
+
+    asyncio.run(scenario())
+
+
+def test_a_cut_watch_is_resumed_where_it_stood_and_nobody_notices(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                await eventually_has(source, "train")
+                await b.server.watched()
+                await b.server.change("ADDED", pod("infer"))
+                await eventually_has(source, "train", "infer")
+                stood_at = b.server.version
+                # In the middle of a line: half an event is none.
+                await b.server.cut_watches(rest=b'{"type":"DELETED","object":{"metadata":{"uid":"uid-of-train"')
+                assert names(source.read()) == ["infer", "train"]
+                while len(b.server.watches) < 2:
+                    source.read()
+                    await asyncio.sleep(0.002)
+                await b.server.change("ADDED", pod("later"))
+                await eventually_has(source, "train", "infer", "later")
+            assert b.server.watches[1]["resourceVersion"] == str(stood_at)
+            assert len(b.server.lists) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_that_ends_as_agreed_goes_on(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        async with b.server.serving(b.tls):
+            source = b.source(watch_s=1.3)
+            async with following(source):
+                await eventually_has(source, "train")
+                while len(b.server.watches) < 2:
+                    source.read()
+                    await asyncio.sleep(0.01)
+                await b.server.change("ADDED", pod("infer"))
+                await eventually_has(source, "train", "infer")
+            assert len(b.server.lists) == 1
+
+    asyncio.run(scenario())
+
+
+def standing(source: PodSource) -> str | None:
+    return source._table.resource_version if source._table else None
+
+
+def test_a_bookmark_moves_on_where_the_watch_is_resumed(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                await eventually_has(source, "train")
+                await b.server.watched()
+                b.server.version += 1000
+                await b.server.change("BOOKMARK", {"kind": "Pod", "metadata": {}})
+                marked = b.server.version
+                await eventually(lambda: True if standing(source) == str(marked) else None)
+                b.server.forget_history()
+                b.server.oldest = marked
+                await b.server.cut_watches()
+                await b.server.watched(2)
+                assert names(source.read()) == ["train"]
+            assert b.server.watches[1]["resourceVersion"] == str(marked)
+            assert len(b.server.lists) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_410_gone_means_a_new_list(bench: Callable[..., Bench], in_stream: bool) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"), pod("old"))
+        b.server.expires_in_stream = in_stream
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                await eventually_has(source, "train", "old")
+                await b.server.watched()
+                await b.server.cut_watches()
+                # What happens now is never told by a watch.
+                await b.server.change("DELETED", pod("old"))
+                await b.server.change("ADDED", pod("new"))
+                b.server.forget_history()
+                await eventually_has(source, "train", "new")
+            assert len(b.server.lists) == 2
+            assert "resourceVersion" not in b.server.lists[1], "a list from memory could be as old as the watch"
+
+    asyncio.run(scenario())
+
+
+FAULTS = [
+    pytest.param(status(500), "status", id="500"),
+    pytest.param(status(503), "status", id="503"),
+    pytest.param(status(429), "status", id="429"),
+    pytest.param(silence, "timeout", id="silence"),
+    pytest.param(body(b'{"kind": "PodList", "metadata"', promised=5000), "garbage", id="truncated"),
+    pytest.param(body(b"<html>log in first</html>"), "garbage", id="a login page"),
+    pytest.param(body(b"{}"), "garbage", id="another document"),
+    pytest.param(body(b'{"kind": "PodList", "items": []}'), "garbage", id="no version"),
+]
+
+
+@pytest.mark.parametrize(("fault", "reason"), [*FAULTS, pytest.param(trickle, "timeout", id="trickle")])
+def test_a_list_that_fails_is_said_and_tried_again(bench: Callable[..., Bench], fault: object, reason: str) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        b.server.list_faults = [fault]  # type: ignore[list-item]
+        async with b.server.serving(b.tls):
+            source = b.source(first_s=0.1)
+            async with following(source):
+                await eventually_fails(source, reason)
+                await eventually_has(source, "train")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS[:6])
+def test_a_watch_that_fails_is_said_and_resumed_without_a_list(
+    bench: Callable[..., Bench], fault: object, reason: str
+) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        async with b.server.serving(b.tls):
+            source = b.source(first_s=0.1)
+            async with following(source):
+                await eventually_has(source, "train")
+                await b.server.watched()
+                b.server.watch_faults = [fault, fault]  # type: ignore[list-item]
+                await b.server.cut_watches()
+                await eventually_fails(source, reason)
+                await b.server.change("ADDED", pod("infer"))
+                await eventually_has(source, "train", "infer")
+            assert len(b.server.lists) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_ends_each_watch_at_once_is_not_asked_in_a_hurry(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        b.server.watch_faults = [body(b"")] * 1000
+        async with b.server.serving(b.tls):
+            source = b.source(first_s=0.05)
+            async with following(source):
+                await eventually_fails(source, "disconnected")
+                await asyncio.sleep(0.5)
+                assert len(b.server.watches) < 12
+                b.server.watch_faults.clear()
+                await eventually_has(source, "train")
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_server_is_said_and_its_return_heals(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        first = b.server.serving(b.tls)
+        await first.__aenter__()
+        source = b.source()
+        async with following(source):
+            await eventually_has(source, "train")
+            await first.__aexit__(None, None, None)
+            await eventually_fails(source, "unreachable")
+            async with b.server.serving(b.tls, port=int(b.server.url.rpartition(":")[2])):
+                await eventually_has(source, "train")
+                await b.server.change("ADDED", pod("infer"))
+                await eventually_has(source, "train", "infer")
+                assert source._backoff.next_s() <= 0.01, "the next failure is a first one again"
+
+    asyncio.run(scenario())
+
+
+def test_a_renewed_token_is_used_and_a_refused_one_is_said(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        async with b.server.serving(b.tls):
+            source = b.source()
+            async with following(source):
+                await eventually_has(source, "train")
+                await b.server.watched()
+                b.server.token = "second"
+                await b.server.cut_watches()
+                failure = await eventually_fails(source, "denied")
+                assert str(b.token) in str(failure)
+                b.token.write_text("second")
+                await eventually_has(source, "train")
+                assert len(b.server.lists) == 1
+                b.token.write_text("bad\ntoken")
+                await b.server.watched(2)
+                await b.server.cut_watches()
+                await eventually_fails(source, "token")
+                os.unlink(b.token)
+                await eventually(lambda: True if "cannot read" in failure_of(source) else None)
+
+    asyncio.run(scenario())
+
+
+def failure_of(source: PodSource) -> str:
+    try:
+        source.read()
+    except SourceError as error:
+        return str(error)
+    return ""
+
+
+def test_missing_rights_are_named(bench: Callable[..., Bench]) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        b.server.list_faults = [status(403)]
+        async with b.server.serving(b.tls):
+            source = b.source(first_s=0.1)
+            async with following(source):
+                failure = await eventually_fails(source, "denied")
+                assert str(failure).endswith("grant its service account list and watch on pods, cluster-wide")
+
+    asyncio.run(scenario())
+
+
+def test_a_server_of_another_authority_is_not_trusted(
+    bench: Callable[..., Bench], authority: Authority, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        impostor = Authority(tmp_path, "impostor")
+        async with b.server.serving(impostor.server_tls("127.0.0.1")):
+            source = b.source()
+            async with following(source):
+                await eventually_fails(source, "tls")
+        async with b.server.serving(authority.server_tls("127.0.0.9")):
+            source = b.source()
+            async with following(source):
+                await eventually_fails(source, "tls")
+        assert b.server.lists == [], "no token was shown to a server that was not verified"
+        b.ca_path = str(b.token)
+        source = b.source()
+        async with following(source):
+            assert "holds no certificate" in str(await eventually_fails(source, "tls"))
+
+    asyncio.run(scenario())
+
+
+def test_a_redirect_is_not_followed_with_our_token(bench: Callable[..., Bench]) -> None:
+    async def away(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound(location="/pods")
+
+    async def scenario() -> None:
+        b = bench(pod("train"))
+        b.server.list_faults = [away]
+        async with b.server.serving(b.tls):
+            source = b.source(first_s=0.1)
+            async with following(source):
+                assert "302" in str(await eventually_fails(source, "status"))
+            assert len(b.server.lists) == 1
+
+    asyncio.run(scenario())

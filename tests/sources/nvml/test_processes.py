@@ -1,0 +1,217 @@
+"""The processes of a GPU: lists merged, memory missing where unknown, utilisation believable or none."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.nvml.control import GRAPHICS, MPS, process, usage
+from fakes.nvml.rig import Rig
+from gpucommons.model.gpu import GpuProcess
+from gpucommons.model.processes import ProcessKey
+from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, UsageSample, UsageWindow
+from gpucommons.sources.nvml.start_times import start_ticks
+
+GIB = 2**30
+UUID = "GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860"
+
+
+def processes(rig: Rig, after_s: float = 1.0) -> dict[int, GpuProcess]:
+    found = rig.gpu(after_s=after_s).processes
+    assert found is not None
+    return {row.pid: row for row in found}
+
+
+def test_the_recorded_process(rig: Rig) -> None:
+    rig.fake.say("recording busy")
+    rig.process(408, 777)
+    row = processes(rig)[408]
+    assert row.key == ProcessKey(408, 777)
+    assert (row.kind, row.used_memory_bytes) == ("compute", 1413480448)
+    assert (row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent) == (90, 27, 0, 0)
+    assert (row.gpu_instance_id, row.compute_instance_id) == (None, None)
+
+
+def test_the_lists_are_merged(rig: Rig) -> None:
+    rig.fake.say(
+        process(0, 10, GIB),
+        process(0, 11, 2 * GIB),
+        process(0, 11, 3 * GIB, kind=GRAPHICS),
+        process(0, 12, GIB, kind=MPS),
+        process(0, 13, GIB, kind=GRAPHICS),
+    )
+    found = processes(rig)
+    assert {pid: row.kind for pid, row in found.items()} == {
+        10: "compute",
+        11: "compute+graphics",
+        12: "mps",
+        13: "graphics",
+    }
+    assert found[11].used_memory_bytes == 3 * GIB, "the same memory in two lists is not twice as much"
+
+
+def test_no_process_is_none_not_unknown_and_a_list_that_fails_is_unknown(rig: Rig) -> None:
+    assert rig.gpu().processes == ()
+    rig.fake.say("fail nvmlDeviceGetComputeRunningProcesses_v3 999")
+    rig.fake.say("fail nvmlDeviceGetGraphicsRunningProcesses_v3 999")
+    rig.fake.say("fail nvmlDeviceGetMPSComputeRunningProcesses_v3 999")
+    assert rig.gpu().processes is None
+    rig.fake.unsay("fail")
+    assert rig.gpu().processes == ()
+
+
+def test_memory_that_is_not_available_is_missing(rig: Rig) -> None:
+    rig.fake.say(process(0, 10, 2**64 - 1))
+    assert processes(rig)[10].used_memory_bytes is None
+    assert not rig.read().samples_dropped
+
+
+def test_what_a_scrambled_list_says_is_not_believed(rig: Rig) -> None:
+    """Memory beyond the GPU's, a pid beyond the kernel's: driver and binding disagree on a struct."""
+    rig.fake.say(process(0, 10, 2**50), process(0, 4294967295, GIB), process(0, 0, GIB))
+    reading = rig.read()
+    assert [(row.pid, row.used_memory_bytes) for row in reading.gpus[0].processes or ()] == [(10, None)]
+    assert reading.samples_dropped == {(UUID, "memory"): 1, (UUID, "pid"): 2}
+
+
+def test_many_processes_make_the_buffers_grow(rig: Rig) -> None:
+    rig.fake.say(*(process(0, 100 + n, GIB) for n in range(200)))
+    rig.fake.say(*(usage(0, 100 + n, n % 100) for n in range(200)))
+    found = processes(rig)
+    assert len(found) == 200
+    assert found[150].sm_percent == 50
+    before = rig.fake.calls("nvmlDeviceGetComputeRunningProcesses_v3")
+    processes(rig)
+    assert rig.fake.calls("nvmlDeviceGetComputeRunningProcesses_v3") == before + 1, "asked once now"
+
+
+def test_the_newest_sample_counts(rig: Rig) -> None:
+    rig.fake.say(process(0, 10, GIB), usage(0, 10, 80, age_us=900_000), usage(0, 10, 30, age_us=100_000))
+    rig.fake.say(usage(0, 10, 60, age_us=500_000))
+    assert processes(rig)[10].sm_percent == 30
+
+
+def test_implausible_samples_are_dropped_and_counted(rig: Rig) -> None:
+    rig.fake.say(*(process(0, pid, GIB) for pid in (10, 11, 12, 13)))
+    rig.fake.say(
+        usage(0, 10, 101),
+        usage(0, 11, 50, age_us=-60_000_000),
+        usage(0, 12, 50, dec=300),
+        usage(0, 13, 50),
+    )
+    reading = rig.read()
+    assert {row.pid: row.sm_percent for row in reading.gpus[0].processes or ()} == {
+        10: None,
+        11: None,
+        12: None,
+        13: 50,
+    }
+    assert reading.samples_dropped == {(UUID, "above_100"): 2, (UUID, "future"): 1}
+
+
+def test_a_sample_from_the_future_does_not_blind(rig: Rig) -> None:
+    """Were its stamp taken for the last seen, no sample would be new for a minute."""
+    rig.fake.say(process(0, 10, GIB), usage(0, 10, 50, age_us=-60_000_000))
+    rig.read()
+    rig.fake.unsay("usage")
+    rig.fake.say(usage(0, 10, 70))
+    assert processes(rig)[10].sm_percent == 70
+
+
+def test_a_sample_holds_until_it_is_stale(rig: Rig) -> None:
+    rig.fake.say(process(0, 10, GIB), usage(0, 10, 50))
+    assert processes(rig)[10].sm_percent == 50
+    rig.fake.unsay("usage")
+    rig.fake.say("usage 1 99 0 0 0 0 0")
+    assert processes(rig)[10].sm_percent == 50, "the driver samples a little less often than we read"
+    rig.read_for(4)
+    assert processes(rig)[10].sm_percent is None
+
+
+def test_a_clock_that_is_set_back_does_not_blind(rig: Rig) -> None:
+    rig.fake.say(process(0, 10, GIB), usage(0, 10, 50))
+    rig.read()
+    rig.clock.elapsed_s -= 3600
+    rig.fake.unsay("usage")
+    rig.fake.say(usage(0, 10, 70))
+    assert processes(rig)[10].sm_percent == 70
+
+
+def test_utilisation_is_not_asked_for_on_an_empty_gpu(rig: Rig) -> None:
+    rig.read_for(3)
+    assert rig.fake.calls("nvmlDeviceGetProcessUtilization") == 0
+    rig.fake.say(process(0, 10, GIB))
+    rig.read_for(2)
+    assert rig.fake.calls("nvmlDeviceGetProcessUtilization") == 2
+
+
+def test_no_new_sample_is_no_failure(rig: Rig) -> None:
+    rig.fake.say(process(0, 10, GIB))
+    reading = rig.read_for(3)
+    assert not reading.call_failures
+    assert processes(rig)[10].sm_percent is None
+
+
+def test_a_start_time_is_read_once_and_a_reused_pid_is_another_process(rig: Rig) -> None:
+    rig.process(10, 100)
+    rig.fake.say("gpus 2", process(0, 10, GIB), process(1, 10, GIB))
+    assert processes(rig)[10].key == ProcessKey(10, 100)
+    rig.process(10, 200)
+    assert processes(rig)[10].key == ProcessKey(10, 100)
+    rig.fake.unsay("process")
+    rig.fake.say("no_processes")
+    rig.read()
+    rig.fake.say(process(0, 10, GIB))
+    assert processes(rig)[10].key == ProcessKey(10, 200)
+
+
+def test_a_pid_that_is_not_in_our_proc_has_no_key(rig: Rig) -> None:
+    (rig.procfs / "11").mkdir()
+    (rig.procfs / "11" / "stat").write_text("garbage")
+    rig.fake.say(process(0, 10, GIB), process(0, 11, GIB))
+    assert [row.key for row in processes(rig).values()] == [None, None]
+
+
+@given(st.text().filter(lambda name: "\0" not in name), st.integers(0, 2**63))
+@settings(deadline=None)
+def test_any_name_of_a_process_leaves_its_start_time_alone(name: str, ticks: int) -> None:
+    line = f"10 ({name}) S {'0 ' * 18}{ticks} 0 0"
+    assert start_ticks(line.encode("utf-8", "surrogatepass")) == ticks
+
+
+samples = st.builds(
+    UsageSample,
+    pid=st.integers(1, 3),
+    time_us=st.integers(-20_000_000, 20_000_000),
+    sm_percent=st.integers(0, 130),
+    memory_percent=st.integers(0, 130),
+    encoder_percent=st.just(0),
+    decoder_percent=st.just(0),
+)
+
+
+@given(st.lists(st.tuples(st.integers(-3_000_000, 30_000_000), st.lists(samples))))
+@settings(deadline=None)
+def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, list[UsageSample]]]) -> None:
+    """Whatever the driver stamps and however the clock jumps; sample times are relative to the pass."""
+    window, now_us = UsageWindow(), 10**15
+    for step_us, batch in passes:
+        now_us += step_us
+        since = window.ask_since(now_us)
+        assert since <= now_us + FUTURE_AFTER_US, "never asks only for what has not happened yet"
+        for sample in batch:
+            window.add(sample._replace(time_us=now_us + sample.time_us), now_us)
+        for pid, sample in window.current(now_us).items():
+            assert sample.pid == pid
+            assert max(sample[2:]) <= 100
+            assert sample.time_us >= now_us - max(5_000_000, 2 * step_us)
+
+
+@given(st.lists(samples, min_size=1))
+@settings(deadline=None)
+def test_of_several_samples_the_newest_wins_in_any_order(batch: list[UsageSample]) -> None:
+    now_us = 10**15
+    window = UsageWindow()
+    window.ask_since(now_us)
+    moved = [sample._replace(time_us=now_us + sample.time_us) for sample in batch]
+    good = [sample for sample in moved if window.add(sample, now_us) is None]
+    for pid, sample in window.current(now_us).items():
+        assert sample.time_us == max(s.time_us for s in good if s.pid == pid)

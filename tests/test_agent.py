@@ -1,0 +1,124 @@
+"""The agent from outside: it starts anywhere, says what is missing, serves, and stops cleanly."""
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from needs import needs_program
+from parsing import parsed
+from running import command, json_lines, running_agent
+
+
+def test_it_starts_says_where_it_is_and_stops() -> None:
+    with running_agent() as agent:
+        status, body = agent.get("/metrics")
+        assert status == 200
+        found = parsed(body)
+        assert ("gpucommons_source_up", (("source", "cpu"),)) in found
+        assert agent.get("/healthz") == (200, "OK")
+        begun = time.monotonic()
+        assert agent.stop() == 0
+        assert time.monotonic() - begun < 8
+        text = "\n".join(agent.lines)
+        assert "/metrics" in text
+        assert "Traceback" not in text
+
+
+def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
+    with running_agent("--path.procfs", str(tmp_path / "no-proc")) as agent:
+        text = "\n".join(agent.lines)
+        assert "--path.procfs" in text, "it says what is missing and what to do"
+        found = parsed(agent.get("/metrics")[1])
+        assert found["gpucommons_source_up", (("source", "memory"),)] == 0
+        assert found["gpucommons_source_absent", (("source", "memory"),)] == 1
+        assert ("node_memory_total_bytes", ()) not in found, "missing is missing, never zero"
+        assert agent.get("/healthz")[0] == 200
+        status, why = agent.get("/readyz")
+        assert status == 503
+        assert "memory" in why
+        assert agent.stop() == 0
+
+
+def test_a_source_that_hangs_does_not_keep_it_from_serving_or_ending(tmp_path: Path) -> None:
+    procfs = tmp_path / "proc"
+    procfs.mkdir()
+    # Opening a fifo that nobody writes to blocks for ever, as a dead FUSE mount would.
+    subprocess.run(["mkfifo", str(procfs / "meminfo")], check=True)
+    (procfs / "stat").write_text("cpu 1 1 1 1 1\ncpu0 1 1 1 1 1\n")
+    with running_agent("--path.procfs", str(procfs), "--interval", "0.2") as agent:
+        deadline = time.monotonic() + 20
+        while 'memory",reason="timeout"' not in (body := agent.get("/metrics")[1]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        found = parsed(body)
+        assert found["gpucommons_source_up", (("source", "memory"),)] == 0
+        assert found["gpucommons_source_up", (("source", "cpu"),)] == 1
+        assert agent.get("/readyz")[0] == 503
+        assert "memory" in agent.get("/readyz")[1]
+        assert agent.stop() == 0
+
+
+def test_simulation_is_visibly_marked() -> None:
+    with running_agent("--simulate", "lab", "--log-format", "json") as agent:
+        body = agent.get("/metrics")[1]
+        assert parsed(body)["gpucommons_simulated", (("scenario", "lab"),)] == 1
+        assert body.startswith("# SIMULATED")
+        assert agent.get("/metrics/node")[1].startswith("# SIMULATED")
+        assert "SIMULATED" in agent.get("/")[1]
+        assert agent.stop() == 0
+        assert any("SIMULATED" in line["message"] for line in json_lines(agent.lines))
+
+
+def test_nothing_is_logged_per_scrape() -> None:
+    with running_agent("--simulate", "lab") as agent:
+        before = len(agent.lines)
+        for _ in range(20):
+            agent.get("/metrics")
+        agent.stop()
+        assert len(agent.lines) - before <= 2, agent.lines[before:]
+
+
+def test_a_drop_in_listener_serves_one_dialect(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "g.toml"
+    config.write_text(f'[listeners]\nnode = "127.0.0.1:{port}"\n')
+    with running_agent("--config", str(config)) as agent:
+        agent.url = f"http://127.0.0.1:{port}"
+        names = {name for name, _ in parsed(agent.get("/metrics")[1])}
+        assert "node_memory_total_bytes" in names
+        assert not any(name.startswith("gpucommons_") for name in names)
+        assert agent.get("/healthz") == (200, "OK")
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = command("up", "--listen", f"127.0.0.1:{port}")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert str(port) in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("--simulate", "lab")], ids=["this machine", "lab"])
+def test_promtool_accepts_what_is_served(arguments: tuple[str, ...]) -> None:
+    needs_program("promtool")
+    with running_agent(*arguments) as agent:
+        everything, ours, node = (agent.get(f"/metrics{name}")[1] for name in ("", "/gpucommons", "/node"))
+    for body in (ours, node):
+        assert promtool(body) == []
+    # The names of others are theirs to choose: promtool may dislike them, but it must understand them.
+    disliked = [line for line in promtool(everything) if not line.startswith(("DCGM_FI_", "nvshare_"))]
+    assert disliked == []
+
+
+def promtool(body: str) -> list[str]:
+    done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, text=True, timeout=60)
+    assert done.returncode in (0, 3), done.stderr
+    return done.stderr.splitlines()

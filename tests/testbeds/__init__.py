@@ -1,0 +1,1 @@
+"""Real daemons for tests: started by hand in a directory of their own, and cleaned up always."""

@@ -1,0 +1,73 @@
+"""How tests watch a background source: run it, and wait until it tells what is expected."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, TypeVar
+
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+PATIENCE_S = 20.0
+
+Reading = TypeVar("Reading", covariant=True)
+Found = TypeVar("Found")
+
+
+class BackgroundSource(Protocol[Reading]):
+    def read(self) -> Reading: ...
+    async def run(self) -> None: ...
+
+
+@contextlib.asynccontextmanager
+async def following(source: BackgroundSource[object]) -> AsyncIterator[None]:
+    task = asyncio.create_task(source.run())
+    try:
+        yield
+        assert not task.done(), "a background source runs until it is cancelled"
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def eventually(look: Callable[[], Found | None]) -> Found:
+    """The first thing that `look` finds. What it raises as a source's failure counts as not found yet."""
+    last = "nothing"
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    found = look()
+                    last = "nothing that fits"
+                except (SourceError, SourceAbsent) as failure:
+                    found, last = None, f"{type(failure).__name__}: {failure}"
+                if found is not None:
+                    return found
+                await asyncio.sleep(0.01)
+    raise AssertionError(f"not seen within {PATIENCE_S:g} s; the last thing seen: {last}")
+
+
+async def eventually_fails(source: BackgroundSource[object], *reasons: str) -> SourceError:
+    """The failure that the source comes to tell, of one of these reasons."""
+
+    def failure() -> SourceError | None:
+        try:
+            source.read()
+        except SourceError as error:
+            return error if error.reason in reasons else None
+        return None
+
+    return await eventually(failure)
+
+
+async def eventually_absent(source: BackgroundSource[object]) -> SourceAbsent:
+    def failure() -> SourceAbsent | None:
+        try:
+            source.read()
+        except SourceAbsent as absent:
+            return absent
+        except SourceError:
+            return None
+        return None
+
+    return await eventually(failure)
