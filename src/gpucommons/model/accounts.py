@@ -86,3 +86,4 @@ class AccountsReading:
     ledger: LedgerState
     totals: Mapping[OwnerKey, Amounts] | None
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    event_log_writing: bool = True
