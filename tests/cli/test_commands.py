@@ -36,7 +36,7 @@ def test_version() -> None:
     assert command("version").stdout.startswith(f"gpucommons {__version__} ")
 
 
-COMMANDS = ["up", "who", "sample", "check-config", "version"]
+COMMANDS = ["up", "gpus", "who", "sample", "check-config", "version"]
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.dialects.all import DIALECTS
@@ -108,7 +108,10 @@ def snapshot(*gpus: Gpu, **changes: object) -> Snapshot:
 
 def series(dialect: Dialect, of: Snapshot) -> Series:
     """As Prometheus reads it, from the bytes that are served."""
-    body, _ = Exposition(lambda: of, [dialect]).metrics(None, openmetrics=False, gzip=False)
+    exposition = Exposition(lambda: of, [dialect])
+    body, _ = exposition.metrics(None, openmetrics=False, gzip=False)
+    assert exposition.duplicates == {dialect.name: 0}
+    assert exposition.failures == {dialect.name: 0}
     return parsed(body.decode())
 
 
@@ -387,6 +390,7 @@ any_gpm = st.none() | st.builds(GpmReading, *[st.none() | st.floats(0, 1) for _ 
 
 
 @given(any_readings, any_gpm, st.sampled_from([None, (), PROCESSES]), st.booleans())
+@settings(deadline=None)
 def test_a_reading_that_is_missing_is_absent_and_one_that_is_there_is_served(
     readings: GpuReadings, gpm: GpmReading | None, processes: tuple[GpuProcess, ...] | None, up: bool
 ) -> None:
@@ -401,6 +405,7 @@ def test_a_reading_that_is_missing_is_absent_and_one_that_is_there_is_served(
 
 
 @given(st.text())
+@settings(deadline=None)
 def test_hostile_names_are_labels_like_others(name: str) -> None:
     hostile = gpu(identity=replace(identity(), name=name))
     for dialect in (DCGM, NVSHARE, GPUCOMMONS):

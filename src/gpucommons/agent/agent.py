@@ -7,10 +7,11 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.machine import machine_parts
+from gpucommons.agent.sharing import nvshare_listener, with_sharing
 from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.dialects.all import DIALECTS, dialects
 from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
@@ -32,6 +33,8 @@ class Agent:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
         parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
+        if settings.scheduler.enabled:
+            parts = with_sharing(parts, settings)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
             [*parts.sources, own],
@@ -40,7 +43,8 @@ class Agent:
             scenario=self.scenario,
             derive=parts.derive,
         )
-        self.exposition = Exposition(self.sampler.latest, DIALECTS)
+        spoken = dialects(older_hostname=settings.dcgm.older_hostname, pod_namespace=settings.vgpu.namespace_label)
+        self.exposition = Exposition(self.sampler.latest, spoken)
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings))
         self.sampler.subscribe(self.api.observe)
         self.web = WebServer(
@@ -54,11 +58,16 @@ class Agent:
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
         )
         self._background = parts.background
+        self._services = parts.services
+        for observer in parts.observers:
+            self.sampler.subscribe(observer)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def bind(self) -> None:
         """Open the listeners first: a port in use is known before anything else is done."""
         await self.web.start()
+        for service in self._services:
+            await service.start()
 
     async def begin(self) -> Snapshot:
         """Take the first sample, and go on from there."""
@@ -72,6 +81,8 @@ class Agent:
 
     async def stop(self) -> None:
         await self.web.stop()
+        for service in self._services:
+            await service.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -101,4 +112,5 @@ def _prometheus(settings: Settings) -> Prometheus | None:
 
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:
     addresses = ((dialect.name, getattr(settings.listeners, dialect.name)) for dialect in DIALECTS)
-    return [(address, name) for name, address in addresses if address]
+    found = [(address, name) for name, address in addresses if address]
+    return [*found, *nvshare_listener(settings.scheduler)]

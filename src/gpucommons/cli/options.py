@@ -18,7 +18,7 @@ Simulate = Annotated[
     typer.Option(
         "--simulate",
         metavar="NAME",
-        help="Play a scenario instead of reading this machine: lab.",
+        help="Play a scenario instead of reading this machine: lab or faults.",
         show_default=False,
     ),
 ]

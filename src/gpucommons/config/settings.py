@@ -9,6 +9,7 @@ from gpucommons.config.option import (
     check_url,
     option,
 )
+from gpucommons.config.stack import StackSettings
 
 
 def _listener(dialect: str, port: int) -> str:
@@ -39,6 +40,7 @@ class ListenersSettings:
     node: str = _listener("node", 9100)
     nvshare: str = _listener("nvshare", 9402)
     dcgm: str = _listener("dcgm", 9400)
+    vgpu: str = _listener("vgpu", 8080)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class ProcessesSettings:
 @dataclass(frozen=True, slots=True)
 class PathSettings:
     procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
+    cgroupfs: str = option("/sys/fs/cgroup", "where the control groups are")
     docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
     podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
     kubelet_socket: str = option(
@@ -86,7 +89,13 @@ class KubernetesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DcgmSettings:
+    older_hostname: bool = option(False, "also set the label Hostname, which older dashboards ask for")
+
+
+@dataclass(frozen=True, slots=True)
 class VgpuSettings:
+    namespace_label: bool = option(True, "tell pods of one name in two namespaces apart; off: as the original")
     allocation_file: str = option(
         "",
         "file that says into how many virtual GPUs each GPU is split; "
@@ -207,9 +216,11 @@ class Settings:
     path: PathSettings = field(default_factory=PathSettings)
     owners: OwnersSettings = field(default_factory=OwnersSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    dcgm: DcgmSettings = field(default_factory=DcgmSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     history: HistorySettings = field(default_factory=HistorySettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    stack: StackSettings = field(default_factory=StackSettings)

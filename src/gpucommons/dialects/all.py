@@ -1,9 +1,22 @@
 """Every dialect that the agent speaks, in the order in which /metrics serves them."""
 
-from gpucommons.dialects.dcgm import DCGM
+from gpucommons.dialects.dcgm import dcgm_dialect
 from gpucommons.dialects.dialect import Dialect
 from gpucommons.dialects.gpucommons import GPUCOMMONS
 from gpucommons.dialects.node import NODE
 from gpucommons.dialects.nvshare import NVSHARE
+from gpucommons.dialects.vgpu import vgpu_dialect
 
-DIALECTS: tuple[Dialect, ...] = (GPUCOMMONS, NODE, NVSHARE, DCGM)
+
+def dialects(*, older_hostname: bool = False, pod_namespace: bool = True) -> tuple[Dialect, ...]:
+    """With what their users may choose: dcgm's older Hostname label, and vgpu's namespace label."""
+    return (
+        GPUCOMMONS,
+        NODE,
+        NVSHARE,
+        dcgm_dialect(older_hostname=older_hostname),
+        vgpu_dialect(namespace_label=pod_namespace),
+    )
+
+
+DIALECTS: tuple[Dialect, ...] = dialects()

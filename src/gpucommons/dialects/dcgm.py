@@ -4,13 +4,15 @@ A GPU that is split by MIG has its framebuffer and its PROF figures once per GPU
 GPU_I_ID; what belongs to the whole board (power, temperature, clocks, errors) is there once, so that sums are right.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from gpucommons.dialects.dialect import Dialect
 from gpucommons.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
 from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
+from gpucommons.model.ownership import Place
+from gpucommons.model.pod_placement import PodLabels, dcgm_pod_labels, pods_by_place
 from gpucommons.model.snapshot import Snapshot
 
 PORT = 9400
@@ -217,9 +219,11 @@ class _Labeller:
     hostname: str
     older_hostname: str
     driver_version: str
+    pods: Mapping[Place, tuple[PodLabels, ...]]
 
     def of(self, gpu: Gpu, instance: MigInstance | None = None) -> LabelValues:
         identity = gpu.identity
+        place = Place(identity.uuid, identity.index, None if instance is None else instance.gpu_instance_id)
         return (
             str(identity.index),
             identity.uuid,
@@ -231,9 +235,7 @@ class _Labeller:
             self.hostname,
             self.older_hostname,
             self.driver_version,
-            "",
-            "",
-            "",
+            *dcgm_pod_labels(self.pods.get(place, ())),
         )
 
 
@@ -267,7 +269,13 @@ def _collector(older_hostname: bool) -> Callable[[Snapshot], Iterator[Family]]:
         reading = snapshot.readings.gpus
         if reading is None:
             return
-        labeller = _Labeller(snapshot.hostname, snapshot.hostname if older_hostname else "", reading.driver_version)
+        devices = snapshot.readings.pod_devices
+        labeller = _Labeller(
+            snapshot.hostname,
+            snapshot.hostname if older_hostname else "",
+            reading.driver_version,
+            {} if devices is None else pods_by_place(reading.gpus, devices),
+        )
         boards = [(labeller.of(gpu), gpu) for gpu in reading.present_gpus()]
         for metric, of_board in _BOARD:
             yield metric.of(_points(boards, of_board))

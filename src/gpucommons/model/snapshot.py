@@ -8,6 +8,7 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
 from gpucommons.model.allocation_ratio import AllocationRatioReading
 from gpucommons.model.allocations import AllocationReading
+from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
@@ -34,6 +35,7 @@ class Readings:
     gpus: GpuReading | None = None
     docker: ContainerReading | None = None
     podman: ContainerReading | None = None
+    container_usage: ContainerUsageReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
     allocation_ratio: AllocationRatioReading | None = None

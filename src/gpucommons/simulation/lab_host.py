@@ -3,6 +3,7 @@
 from gpucommons.model.busiest import Busiest
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.simulation.lab_jobs import JOBS, LabJob
 from gpucommons.simulation.scenario import daylight, wobble
 
 CORES = 64
@@ -64,7 +65,8 @@ class LabProcesses:
         self._busiest = Busiest(busiest_limit)
 
     def at(self, elapsed_s: float) -> ProcessTable:
-        rows = (self._row(index, elapsed_s) for index in range(len(_PROCESSES)))
+        rows = [self._row(index, elapsed_s) for index in range(len(_PROCESSES))]
+        rows += [_job(job, elapsed_s) for job in JOBS]
         by_pid = {row.key.pid: row for row in rows}
         return ProcessTable(by_pid, self._busiest.choose(by_pid, elapsed_s))
 
@@ -73,3 +75,9 @@ class LabProcesses:
         key = ProcessKey(2000 + 37 * index, _TICKS_PER_S * (60 + 11 * index))
         rss = gib * 2**30 * (1 + 0.03 * wobble(elapsed_s, 53, index))
         return ProcessRow(key, name, 3600 * cores + cores * elapsed_s, int(rss))
+
+
+def _job(job: LabJob, elapsed_s: float) -> ProcessRow:
+    """A job on a GPU is a process of the host like any other."""
+    cpu_seconds = job.cpu_cores * (1800 + elapsed_s)
+    return ProcessRow(job.key, job.name, cpu_seconds, int(job.rss_gib * 2**30))

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
@@ -104,6 +104,7 @@ def test_a_lost_gpu_keeps_its_xids(rig: Rig) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([8, 2, 4]), st.integers(1, 4))))
+@settings(deadline=None)
 def test_the_book_never_loses_or_invents_an_event(events: list[tuple[str, int, int]]) -> None:
     book = EventBook()
     for at, (uuid, kind, data) in enumerate(events):

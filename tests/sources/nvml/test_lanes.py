@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import Rig
@@ -14,6 +14,7 @@ BUDGET = 10.0
 
 
 @given(st.lists(st.floats(0, 100), min_size=5))
+@settings(deadline=None)
 def test_a_call_is_costly_when_the_median_of_its_last_five_is(costs: list[float]) -> None:
     history = 0
     for cost in costs:
@@ -22,6 +23,7 @@ def test_a_call_is_costly_when_the_median_of_its_last_five_is(costs: list[float]
 
 
 @given(st.lists(st.floats(0, 100), min_size=5))
+@settings(deadline=None)
 def test_a_call_is_cheap_again_when_all_of_its_last_five_are(costs: list[float]) -> None:
     history = 0
     for cost in costs:
@@ -30,6 +32,7 @@ def test_a_call_is_cheap_again_when_all_of_its_last_five_are(costs: list[float])
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(list(Lane)))))
+@settings(deadline=None)
 def test_the_book_says_where_a_call_is(moves: list[tuple[str, Lane]]) -> None:
     book = LaneBook()
     where = {"a": Lane.FAST, "b": Lane.FAST}

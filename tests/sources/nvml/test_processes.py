@@ -1,6 +1,6 @@
 """The processes of a GPU: lists merged, memory missing where unknown, utilisation believable or none."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.control import GRAPHICS, MPS, process, usage
@@ -171,6 +171,7 @@ def test_a_pid_that_is_not_in_our_proc_has_no_key(rig: Rig) -> None:
 
 
 @given(st.text().filter(lambda name: "\0" not in name), st.integers(0, 2**63))
+@settings(deadline=None)
 def test_any_name_of_a_process_leaves_its_start_time_alone(name: str, ticks: int) -> None:
     line = f"10 ({name}) S {'0 ' * 18}{ticks} 0 0"
     assert start_ticks(line.encode("utf-8", "surrogatepass")) == ticks
@@ -188,6 +189,7 @@ samples = st.builds(
 
 
 @given(st.lists(st.tuples(st.integers(-3_000_000, 30_000_000), st.lists(samples))))
+@settings(deadline=None)
 def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, list[UsageSample]]]) -> None:
     """Whatever the driver stamps and however the clock jumps; sample times are relative to the pass."""
     window, now_us = UsageWindow(), 10**15
@@ -204,6 +206,7 @@ def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, lis
 
 
 @given(st.lists(samples, min_size=1))
+@settings(deadline=None)
 def test_of_several_samples_the_newest_wins_in_any_order(batch: list[UsageSample]) -> None:
     now_us = 10**15
     window = UsageWindow()

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
@@ -211,6 +211,7 @@ def identity(number: int, index: int) -> GpuIdentity:
 
 
 @given(st.lists(st.one_of(st.sets(st.integers(0, 5)), st.integers(0, 5)), max_size=30))
+@settings(deadline=None)
 def test_the_roster_forgets_no_gpu(steps: list[set[int] | int]) -> None:
     """Enumerations (a set) and losses (a number), in any order."""
     roster, ever, present = Roster(), set[int](), set[int]()
@@ -233,6 +234,7 @@ def test_the_roster_forgets_no_gpu(steps: list[set[int] | int]) -> None:
 
 
 @given(st.integers(1, 50))
+@settings(deadline=None)
 def test_back_off_doubles_to_its_most_and_starts_over_after_success(times: int) -> None:
     backoff, now_s = Backoff(1.0, 60.0), 0.0
     assert backoff.is_due(now_s)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from gpucommons.dialects.dialect import Dialect
-from gpucommons.dialects.gpucommons import agent, gpu_parts, gpus, health, nvml, sources
+from gpucommons.dialects.gpucommons import agent, containers, gpu_parts, gpus, health, nvml, owners, sources
 from gpucommons.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-_PARTS = (agent, sources, health, gpus, gpu_parts, nvml)
+_PARTS = (agent, sources, health, gpus, gpu_parts, nvml, owners, containers)
 
 
 def _collect(snapshot: Snapshot) -> Iterator[Family]:

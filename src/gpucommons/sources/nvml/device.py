@@ -144,7 +144,7 @@ class Device:
 
     def _move(self, call: Call, to: Lane, took_s: float) -> None:
         call.history = 0
-        self._notes.lanes.move(self.identity.uuid, call.name, to)
+        self._notes.move(self.identity.uuid, call.name, to)
         self._rearrange = True
         log.info(
             "GPU %d: call %s takes %.1f ms and now runs in the %s lane",

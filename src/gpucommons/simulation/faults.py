@@ -1,0 +1,70 @@
+"""Scenario faults: the lab, where GPU 3 falls off the bus and comes back, GPU 5 throws XIDs, and GPU 1 runs hot.
+
+Each simulated day is the same: one can watch an alert fire and resolve within ten minutes.
+"""
+
+import math
+from dataclasses import replace
+
+from gpucommons.model.gpu import Gpu, GpuReading, XidRecord
+from gpucommons.simulation.lab_gpus import LabGpus
+from gpucommons.simulation.scenario import DAY_S
+
+LOST_GPU, LOST_FROM_S, LOST_UNTIL_S = 3, 20.0, 320.0
+XID_GPU, XID_FROM_S, XID_EVERY_S, XID_BURST = 5, 10.0, 2.0, 12
+HOT_GPU = 1
+_FELL_OFF_THE_BUS, _MMU_FAULT, _RESET_CHANNEL = 79, 31, 45
+_HW_THERMAL_SLOWDOWN, _HW_SLOWDOWN = 0x40, 0x8
+
+
+class FaultyGpus:
+    """Breaks what the lab draws. What happened stays counted."""
+
+    def __init__(self, lab: LabGpus) -> None:
+        self._lab = lab
+
+    def at(self, elapsed_s: float) -> GpuReading:
+        reading = self._lab.at(elapsed_s)
+        gpus = list(reading.gpus)
+        gpus[HOT_GPU] = _hot(gpus[HOT_GPU])
+        gpus[XID_GPU] = replace(gpus[XID_GPU], xid=self._burst(elapsed_s))
+        gpus[LOST_GPU] = self._lost(gpus[LOST_GPU], elapsed_s)
+        # The lost stand after the present, as the real source has them.
+        gpus.sort(key=lambda gpu: not gpu.up)
+        return replace(reading, gpus=tuple(gpus), present=sum(gpu.up for gpu in gpus))
+
+    def _burst(self, elapsed_s: float) -> XidRecord:
+        """Twelve in half a minute, every day; each fourth is of the other kind."""
+        day, of_day_s = divmod(elapsed_s, DAY_S)
+        today = min(max(math.floor((of_day_s - XID_FROM_S) / XID_EVERY_S) + 1, 0), XID_BURST)
+        count = int(day) * XID_BURST + today
+        if count == 0:
+            return XidRecord(watched=True)
+        counts = {_MMU_FAULT: count - count // 4, _RESET_CHANNEL: count // 4}
+        last = _RESET_CHANNEL if count % 4 == 0 else _MMU_FAULT
+        last_day, last_number = divmod(count - 1, XID_BURST)
+        last_s = last_day * DAY_S + XID_FROM_S + last_number * XID_EVERY_S
+        return XidRecord(True, {k: n for k, n in counts.items() if n}, last, self._lab.started_wall_s + last_s)
+
+    def _lost(self, gpu: Gpu, elapsed_s: float) -> Gpu:
+        day, of_day_s = divmod(elapsed_s, DAY_S)
+        times = int(day) + (of_day_s >= LOST_FROM_S)
+        if times == 0:
+            return gpu
+        last_s = (times - 1) * DAY_S + LOST_FROM_S
+        xid = XidRecord(True, {_FELL_OFF_THE_BUS: times}, _FELL_OFF_THE_BUS, self._lab.started_wall_s + last_s)
+        if LOST_FROM_S <= of_day_s < LOST_UNTIL_S:
+            return Gpu(gpu.identity, False, self._lab.started_wall_s + last_s, "gpu_is_lost", xid=xid)
+        returned_s = last_s + LOST_UNTIL_S - LOST_FROM_S
+        return replace(gpu, since_wall_s=self._lab.started_wall_s + returned_s, xid=xid)
+
+
+def _hot(gpu: Gpu) -> Gpu:
+    readings = gpu.readings._replace(
+        temperature_celsius=91,
+        memory_temperature_celsius=99,
+        clock_sm_mhz=870,
+        clock_graphics_mhz=870,
+        throttle_mask=_HW_THERMAL_SLOWDOWN | _HW_SLOWDOWN,
+    )
+    return replace(gpu, readings=readings)

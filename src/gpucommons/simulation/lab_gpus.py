@@ -1,0 +1,256 @@
+"""The GPUs of scenario lab: eight H200, two of them split by MIG, with the lab's jobs on them.
+
+A reading is a function of the seconds since the start and a seed. What is used of a GPU is what its jobs use and a
+remainder that nobody has, as on a real one.
+"""
+
+import math
+import random
+
+from gpucommons.model.gpu import (
+    GpmReading,
+    Gpu,
+    GpuIdentity,
+    GpuProcess,
+    GpuReading,
+    GpuReadings,
+    MigInstance,
+    MigMemory,
+    XidRecord,
+)
+from gpucommons.simulation.lab_jobs import JOBS, LabJob
+from gpucommons.simulation.scenario import wobble
+
+GPUS = 8
+SEED = 20
+DRIVER_VERSION, NVML_VERSION, CUDA_VERSION = "580.159.04", "13.580.159.04", "13.0"
+MEMORY_BYTES = 150_754_820_096
+RESERVED_BYTES = 644_939_776
+_CONTEXT_BYTES = 480 * 2**20
+_IDLE_WATTS, _LIMIT_WATTS = 83.0, 700.0
+_GIB = 2**30
+_IDLE, _POWER_CAP = 0x1, 0x4
+
+# GPU instance id, profile, slices, GiB, where it lies in the GPU's eight memory slices
+_LAYOUTS: dict[int, tuple[tuple[int, str, int, float, int, int], ...]] = {
+    6: (
+        (1, "3g.71gb", 3, 69.5, 0, 4),
+        (3, "2g.35gb", 2, 34.6, 4, 2),
+        (5, "1g.18gb", 1, 16.0, 6, 1),
+        (6, "1g.18gb", 1, 16.0, 7, 1),
+    ),
+    7: tuple((7 + n, "1g.18gb", 1, 16.0, n, 1) for n in range(7)),
+}
+
+
+def _uuid(dice: random.Random, prefix: str) -> str:
+    digits = f"{dice.getrandbits(128):032x}"
+    return f"{prefix}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _identity(index: int, uuid: str) -> GpuIdentity:
+    return GpuIdentity(
+        uuid=uuid,
+        index=index,
+        name="NVIDIA H200",
+        pci_bus_id=f"00000000:{0x18 + 0x11 * index:02X}:00.0",
+        minor=index,
+        serial=str(1_654_024_031_800 + index),
+        architecture="hopper",
+        compute_capability="9.0",
+        vbios_version="96.00.A5.00.1A",
+        cores=16_896,
+        power_limit_min_watts=200.0,
+        power_limit_max_watts=_LIMIT_WATTS,
+        power_limit_default_watts=_LIMIT_WATTS,
+        temperature_slowdown_celsius=89,
+        temperature_shutdown_celsius=95,
+        clock_sm_max_mhz=1980,
+        clock_memory_max_mhz=3201,
+        pcie_generation_max=5,
+        pcie_width_max=16,
+        gpm_supported=True,
+    )
+
+
+class LabGpus:
+    """`at` draws one pass. The same seed and second are the same reading, whatever was asked before."""
+
+    def __init__(self, started_wall_s: float, seed: int = SEED) -> None:
+        dice = random.Random(seed)
+        self.started_wall_s = started_wall_s
+        self.identities = tuple(_identity(index, _uuid(dice, "GPU")) for index in range(GPUS))
+        self._mig_uuids = {
+            (gpu, layout[0]): _uuid(dice, "MIG") for gpu, layouts in _LAYOUTS.items() for layout in layouts
+        }
+        self._jobs = [[job for job in JOBS if job.gpu == index] for index in range(GPUS)]
+        self._phase = [dice.random() for _ in range(GPUS)]
+        self._first_joules = [1e6 * (2 + dice.random()) for _ in range(GPUS)]
+        self._energy = [(0, 0.0)] * GPUS
+
+    def at(self, elapsed_s: float) -> GpuReading:
+        return GpuReading(
+            driver_version=DRIVER_VERSION,
+            nvml_version=NVML_VERSION,
+            cuda_version=CUDA_VERSION,
+            gpus=tuple(self._gpu(index, elapsed_s) for index in range(GPUS)),
+            expected=GPUS,
+            present=GPUS,
+        )
+
+    def _gpu(self, index: int, elapsed_s: float) -> Gpu:
+        split = index in _LAYOUTS
+        busy = self._busy(index, elapsed_s)
+        return Gpu(
+            identity=self.identities[index],
+            up=True,
+            since_wall_s=self.started_wall_s,
+            readings=self._readings(index, elapsed_s, busy),
+            # Like the real one, GPM takes two samples: the first pass has none.
+            gpm=None if elapsed_s <= 0 else _gpm(busy, elapsed_s, self._phase[index]),
+            processes=tuple(_process(job, elapsed_s, split) for job in self._jobs[index]),
+            mig_enabled=split,
+            mig=self._instances(index, elapsed_s),
+            xid=XidRecord(watched=True),
+        )
+
+    def _busy(self, index: int, elapsed_s: float) -> float:
+        """The share of the whole GPU that works: of instances, each by its slices of seven."""
+        slices = {layout[0]: layout[2] for layout in _LAYOUTS.get(index, ())}
+        shares = (
+            job.activity(elapsed_s) * (1.0 if job.gpu_instance_id is None else slices[job.gpu_instance_id] / 7)
+            for job in self._jobs[index]
+        )
+        return min(sum(shares), 1.0)
+
+    def _watts(self, index: int, elapsed_s: float) -> float:
+        busy = self._busy(index, elapsed_s)
+        return min(
+            _IDLE_WATTS + 640 * math.pow(busy, 0.9) + 4 * wobble(elapsed_s, 19, self._phase[index]), _LIMIT_WATTS
+        )
+
+    def _joules(self, index: int, elapsed_s: float) -> float:
+        """The power integrated second by second from the start, so that a gap in the asking changes nothing."""
+        whole = math.floor(elapsed_s)
+        seconds, joules = self._energy[index]
+        if seconds > whole:
+            seconds, joules = 0, 0.0
+        for second in range(seconds, whole):
+            joules += self._watts(index, second + 0.5)
+        self._energy[index] = (whole, joules)
+        return self._first_joules[index] + joules + (elapsed_s - whole) * self._watts(index, whole + 0.5)
+
+    def _readings(self, index: int, elapsed_s: float, busy: float) -> GpuReadings:
+        split = index in _LAYOUTS
+        watts = self._watts(index, elapsed_s)
+        capped = watts > 0.97 * _LIMIT_WATTS
+        celsius = 31 + 0.047 * watts + 2 * self._phase[index]
+        clock = 345 if busy == 0 else 1485 if capped else 1980
+        used = self._used_bytes(index, elapsed_s)
+        return GpuReadings(
+            utilization_percent=None if split else round(100 * busy),
+            memory_utilization_percent=None if split else round(31 * busy),
+            memory_total_bytes=MEMORY_BYTES,
+            memory_used_bytes=used,
+            memory_free_bytes=MEMORY_BYTES - RESERVED_BYTES - used,
+            memory_reserved_bytes=RESERVED_BYTES,
+            power_watts=round(watts, 3),
+            power_limit_watts=_LIMIT_WATTS,
+            temperature_celsius=round(celsius),
+            memory_temperature_celsius=round(celsius + 7),
+            clock_graphics_mhz=clock,
+            clock_sm_mhz=clock,
+            clock_memory_mhz=3201,
+            clock_video_mhz=min(clock, 1515),
+            encoder_percent=0,
+            decoder_percent=0,
+            jpeg_percent=0,
+            ofa_percent=0,
+            performance_state=0,
+            throttle_mask=_POWER_CAP if capped else 0 if busy else _IDLE,
+            energy_millijoules=round(1000 * self._joules(index, elapsed_s)),
+            pcie_generation=5,
+            pcie_width=16,
+            pcie_replays=0,
+            ecc_corrected_volatile=0,
+            ecc_uncorrected_volatile=0,
+            ecc_corrected_aggregate=0,
+            ecc_uncorrected_aggregate=0,
+            remapped_rows_corrected=0,
+            remapped_rows_uncorrected=0,
+            remapped_rows_pending=0,
+            remapped_rows_failed=0,
+            # Those that train all day are held at their cap a part of the time.
+            power_violation_ns=round(4e7 * elapsed_s) if len(self._jobs[index]) == 1 and not split else 0,
+            thermal_violation_ns=0,
+            recovery_action=0,
+            persistence_mode=1,
+            compute_mode=0,
+            vgpu_licensed=0,
+        )
+
+    def _used_bytes(self, index: int, elapsed_s: float) -> int:
+        jobs = sum(job.memory_bytes(elapsed_s) for job in self._jobs[index])
+        return jobs + _CONTEXT_BYTES * len(self._jobs[index])
+
+    def _instances(self, index: int, elapsed_s: float) -> tuple[MigInstance, ...]:
+        return tuple(self._instance(index, elapsed_s, *layout) for layout in _LAYOUTS.get(index, ()))
+
+    def _instance(
+        self, index: int, elapsed_s: float, gi: int, profile: str, slices: int, gib: float, start: int, size: int
+    ) -> MigInstance:
+        total = int(gib * _GIB)
+        jobs = [job for job in self._jobs[index] if job.gpu_instance_id == gi]
+        used = sum(job.memory_bytes(elapsed_s) + _CONTEXT_BYTES for job in jobs)
+        busy = min(sum(job.activity(elapsed_s) for job in jobs), 1.0)
+        return MigInstance(
+            uuid=self._mig_uuids[(index, gi)],
+            gpu_instance_id=gi,
+            compute_instance_id=0,
+            profile=profile,
+            gpu_instance_slices=slices,
+            compute_slices=slices,
+            multiprocessors=16 * slices,
+            memory_bytes=total,
+            placement_start=start,
+            placement_size=size,
+            memory=MigMemory(total, used, total - used, 0),
+            gpm=None if elapsed_s <= 0 else _gpm(busy, elapsed_s, gi),
+        )
+
+
+def _gpm(busy: float, elapsed_s: float, offset: float) -> GpmReading:
+    unrest = 1 + 0.05 * wobble(elapsed_s, 11, offset)
+    return GpmReading(
+        graphics_ratio=busy,
+        sm_ratio=0.95 * busy,
+        sm_occupancy_ratio=0.2 * busy,
+        tensor_ratio=0.62 * busy,
+        fp64_ratio=0.0,
+        fp32_ratio=0.08 * busy,
+        fp16_ratio=0.03 * busy,
+        integer_ratio=0.06 * busy,
+        tensor_double_ratio=0.0,
+        tensor_half_ratio=0.6 * busy,
+        tensor_integer_ratio=0.0,
+        dram_ratio=0.27 * busy,
+        pcie_tx_bytes_per_s=(2e6 + 9e8 * busy) * unrest,
+        pcie_rx_bytes_per_s=(1e6 + 2.1e9 * busy) * unrest,
+    )
+
+
+def _process(job: LabJob, elapsed_s: float, split: bool) -> GpuProcess:
+    sm = round(100 * job.activity(elapsed_s))
+    known = not split and elapsed_s > 0
+    return GpuProcess(
+        pid=job.key.pid,
+        key=job.key,
+        kind=job.kind,
+        used_memory_bytes=job.memory_bytes(elapsed_s),
+        sm_percent=sm if known else None,
+        memory_percent=sm // 3 if known else None,
+        encoder_percent=0 if known else None,
+        decoder_percent=0 if known else None,
+        gpu_instance_id=job.gpu_instance_id,
+        compute_instance_id=None if job.gpu_instance_id is None else 0,
+    )

@@ -1,0 +1,67 @@
+"""The twelve jobs on the lab's GPUs: who they are as processes, where they run, and how hard by day and by night."""
+
+from typing import NamedTuple
+
+from gpucommons.model.processes import ProcessKey
+from gpucommons.simulation.scenario import daylight, wobble
+
+_TICKS_PER_S = 100
+
+
+class LabJob(NamedTuple):
+    """`by_night` and `by_day` are shares of its GPU (or of its MIG instance); people's work follows the sun."""
+
+    key: ProcessKey
+    name: str
+    gpu: int
+    kind: str
+    memory_gib: float
+    by_night: float
+    by_day: float
+    cpu_cores: float
+    rss_gib: float
+    gpu_instance_id: int | None = None
+
+    def activity(self, elapsed_s: float) -> float:
+        """How much of its GPU it keeps busy now, 0 to 1."""
+        level = self.by_night + (self.by_day - self.by_night) * daylight(elapsed_s)
+        level += 0.06 * wobble(elapsed_s, 23 + self.key.pid % 17, self.key.pid)
+        return min(max(level, 0.0), 1.0)
+
+    def memory_bytes(self, elapsed_s: float) -> int:
+        """Steps of 64 MiB around its size, as an allocator grows and shrinks."""
+        steps = round(8 * wobble(elapsed_s, 61, self.key.pid))
+        return max(int(self.memory_gib * 2**30) + steps * 2**26, 2**28)
+
+
+def _job(
+    number: int,
+    name: str,
+    gpu: int,
+    memory_gib: float,
+    by_night: float,
+    by_day: float,
+    *,
+    kind: str = "compute",
+    instance: int | None = None,
+) -> LabJob:
+    key = ProcessKey(4100 + 53 * number, _TICKS_PER_S * (400 + 17 * number))
+    busiest = max(by_night, by_day)
+    return LabJob(key, name, gpu, kind, memory_gib, by_night, by_day, 0.5 + 3 * busiest, 4 + memory_gib / 4, instance)
+
+
+JOBS: tuple[LabJob, ...] = (
+    # One training over four GPUs, which does not sleep.
+    *(_job(rank, f"python train.py --rank {rank}", rank, 118.0, 0.97, 0.94) for rank in range(4)),
+    # Two who share a GPU by day.
+    _job(4, "python finetune.py", 4, 64.0, 0.1, 0.62),
+    _job(5, "jupyter-kernel", 4, 22.0, 0.0, 0.3),
+    # A service with its clients, and an evaluation at night.
+    _job(6, "python serve.py", 5, 71.0, 0.12, 0.55, kind="compute+mps"),
+    _job(7, "ray::worker", 5, 12.0, 0.03, 0.18, kind="mps"),
+    _job(8, "python eval.py", 5, 31.0, 0.6, 0.05),
+    # Students on slices.
+    _job(9, "python assignment2.py", 6, 40.0, 0.02, 0.7, instance=1),
+    _job(10, "jupyter-kernel", 6, 9.0, 0.0, 0.4, instance=5),
+    _job(11, "python infer.py", 7, 13.0, 0.3, 0.8, instance=7),
+)
