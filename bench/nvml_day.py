@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
+from bench.table import show  # noqa: E402
 from fakes.nvml.build import build  # noqa: E402
 from fakes.nvml.day import footprint, live_through  # noqa: E402
 from fakes.nvml.rig import rig_in  # noqa: E402
@@ -33,19 +34,17 @@ def main() -> None:
             live_through(rig, 0, WARM_UP_S)
             first = footprint(rig)
             began_s = time.monotonic()
-            print(f"{'passes':>8} {'readings':>9} {'RSS MB':>8} {'grown MB':>9} {'fds':>4} {'threads':>8} {'GPM':>4}")
-            good = 0
-            step = options.seconds // ROWS
+            rows, good, step = [], 0, options.seconds // ROWS
             for row in range(ROWS):
                 good += live_through(rig, WARM_UP_S + row * step, step)
                 now = footprint(rig)
-                print(
-                    f"{(row + 1) * step:>8} {good:>9} {now.rss_bytes / 1e6:>8.2f} "
-                    f"{(now.rss_bytes - first.rss_bytes) / 1e6:>9.2f} {now.descriptors:>4} {now.threads:>8} "
-                    f"{now.gpm_samples:>4}",
-                    flush=True,
-                )
-            print(f"in {time.monotonic() - began_s:.0f} s")
+                grown = f"{(now.rss_bytes - first.rss_bytes) / 1e6:.2f}"
+                counts = (now.descriptors, now.threads, now.gpm_samples, now.event_sets)
+                rows.append([(row + 1) * step, good, f"{now.rss_bytes / 1e6:.2f}", grown, *counts])
+    title = f"A day at the GPUs in {time.monotonic() - began_s:.0f} s; bar: grown by less than 2 MB"
+    show(
+        title, ("passes", "readings", "RSS MB", "grown MB", "descriptors", "threads", "GPM samples", "event sets"), rows
+    )
 
 
 if __name__ == "__main__":

@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
+from bench.table import show  # noqa: E402
 from gpucommons.sources.nvml import library  # noqa: E402
 from gpucommons.sources.nvml.source import NvmlSource  # noqa: E402
 
@@ -74,7 +75,7 @@ def timer_cost_s(timer: Timer) -> float:
     return statistics.median(samples)
 
 
-def measure(label: str, rounds: int, timer: Timer) -> str:
+def measure(label: str, rounds: int, timer: Timer) -> list[str]:
     taped, calls = one_pass_of_raw_calls(timer)
     # Time stands still for this one: only what runs in every pass is run, neither the slow lane nor MIG.
     source = NvmlSource(monotonic=lambda: 1.0, timer=timer)
@@ -97,16 +98,21 @@ def measure(label: str, rounds: int, timer: Timer) -> str:
     pass_s = statistics.median(passes) - timer_s
     source.close()
     taped.close()
-    return (
-        f"{label:<34} {gpus:>4} {len(calls):>6} {floor_s * 1e6 / gpus:>12.1f} {pass_s * 1e6 / gpus:>12.1f} "
-        f"{pass_s * 1e3 / gpus:>10.3f} {pass_s / floor_s:>7.3f}"
-    )
+    return [
+        label,
+        str(gpus),
+        str(len(calls)),
+        f"{floor_s * 1e6 / gpus:.1f}",
+        f"{pass_s * 1e6 / gpus:.1f}",
+        f"{pass_s / floor_s:.3f}",
+    ]
 
 
-HEAD = f"{'what':<34} {'GPUs':>4} {'calls':>6} {'floor us/GPU':>12} {'pass us/GPU':>12} {'ms/GPU':>10} {'ratio':>7}"
+HEADER = ("what", "GPUs", "calls", "floor us/GPU", "pass us/GPU", "pass / floor")
 
 
-def on_fakes(rounds: int) -> None:
+def on_fakes(rounds: int) -> Iterator[list[str]]:
+    """Each in a process of its own, which finds the fake as it would find the driver."""
     from fakes.nvml.build import build
     from fakes.nvml.control import FakeNvml
 
@@ -118,7 +124,9 @@ def on_fakes(rounds: int) -> None:
                 fake.say(f"gpus {gpus}", f"recording {recording}", "replay_cost")
                 label = f"fake, {recording} H200 as recorded"
                 command = [sys.executable, "-m", "bench.nvml_pass", "--here", label, "--rounds", str(rounds)]
-                subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **fake.environment()})
+                environment = {**os.environ, **fake.environment()}
+                done = subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+                yield done.stdout.strip().split("\t")
 
 
 def has_driver() -> bool:
@@ -132,17 +140,15 @@ def has_driver() -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--here", help="measure what this process finds, under this name, without a head")
+    parser.add_argument("--here", help="measure the fake that this process finds, under this name; one line, tabs")
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
     if options.here:
-        print(measure(options.here, options.rounds, time.thread_time), flush=True)
+        print("\t".join(measure(options.here, options.rounds, time.thread_time)))
         return
-    print(f"one fast pass against its raw calls; medians of {options.rounds} interleaved rounds; bar: {BAR}")
-    print(HEAD, flush=True)
-    if has_driver():
-        print(measure("real", options.rounds, time.perf_counter), flush=True)
-    on_fakes(options.rounds)
+    rows = [measure("real", options.rounds, time.perf_counter)] if has_driver() else []
+    rows += on_fakes(options.rounds)
+    show(f"One fast pass against its raw calls; medians of {options.rounds} rounds; bar: {BAR}", HEADER, rows)
 
 
 if __name__ == "__main__":

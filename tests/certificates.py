@@ -11,6 +11,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+# Newer Pythons check a chain strictly: an authority must say that it is one, and who signed whom.
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -28,6 +41,8 @@ class Authority:
         self._certificate = (
             _builder(self._name, self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         self.file = folder / f"{name.replace(' ', '-')}.pem"
@@ -37,7 +52,9 @@ class Authority:
         """A certificate whose subject alternative names are DNS names, IP addresses, e-mails or URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(subject, self._name, key.public_key())
+        builder = _builder(subject, self._name, key.public_key()).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+        )
         if sans:
             builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(san) for san in sans]), False)
         certificate = builder.sign(self._key, hashes.SHA256())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, Part
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
-from gpucommons.model.reasons import Reason
+from gpucommons.model.reasons import SENTENCES, Reason
 
 MEASURED, APPORTIONED = Basis.MEASURED, Basis.APPORTIONED
 ALONE = Surroundings(user_names={1000: "alice", 1001: "bob"})
@@ -305,3 +306,9 @@ def test_the_self_check_sees_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpucommons.attribution.attribute.apportion", losing)
     found = attribute(reading(gpu(0, [gpu_process(7)])), table(identity(7)))
     assert found.accounts[0].memory_error_bytes == -5
+
+
+def test_every_reason_is_explained_to_users() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "owners.md").read_text()
+    assert set(SENTENCES) == set(Reason)
+    assert all(f"| `{reason}` |" in page for reason in Reason)

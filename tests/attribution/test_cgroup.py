@@ -111,6 +111,15 @@ def test_a_job_and_a_container_on_different_lines_are_both_told() -> None:
     assert found == CgroupIdentity(runtime="docker", container_id=C, job="7", uid=1000)
 
 
+def test_a_line_that_its_user_may_write_does_not_outdo_one_that_it_may_not() -> None:
+    """On a host with both hierarchies a user may name cgroups in the one, while the runtime does in the other."""
+    own = f"0::/user.slice/user-1000.slice/user@1000.service/docker-{K}.scope/docker/{'a' * 64}\n"
+    found = identify(f"11:memory:/docker/{C}\n{own}")
+    assert (found.container_id, found.delegated) == (C, False)
+    forged = "0::/user.slice/user-1000.slice/user@1000.service/slurm/uid_0/job_9/step_0\n"
+    assert identify(f"11:memory:/docker/{C}\n{forged}").job is None
+
+
 def test_a_huge_file_is_read_only_so_far() -> None:
     line = "0::/" + "a/" * MAX_TEXT
     assert identify(line + f"docker/{C}").note == CUT_SHORT

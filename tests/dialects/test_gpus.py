@@ -108,7 +108,10 @@ def snapshot(*gpus: Gpu, **changes: object) -> Snapshot:
 
 def series(dialect: Dialect, of: Snapshot) -> Series:
     """As Prometheus reads it, from the bytes that are served."""
-    body, _ = Exposition(lambda: of, [dialect]).metrics(None, openmetrics=False, gzip=False)
+    exposition = Exposition(lambda: of, [dialect])
+    body, _ = exposition.metrics(None, openmetrics=False, gzip=False)
+    assert exposition.duplicates == {dialect.name: 0}
+    assert exposition.failures == {dialect.name: 0}
     return parsed(body.decode())
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -13,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
-from gpucommons.web.connections import Connections, Phase, guard_of, overdue
+from gpucommons.web.connections import Phase, guard_of, overdue
 from gpucommons.web.limits import Limits
-from gpucommons.web.listeners import Listener
+from guarded import answer_that_stays_in_our_buffer, guarded
 from peers import Peer, fetch, port_of, run, serving, until
 
 # Short enough that a test is quick; every limit that a test does not mean to meet stays far away.
@@ -230,59 +229,40 @@ async def stream_for_ever(request: web.BaseRequest) -> web.StreamResponse:
         guard.request_ended()
 
 
-def on_a_listener(
-    handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-    bounds: Limits,
-    check: Callable[[int, Connections], Awaitable[None]],
-) -> None:
-    """A handler of the test's own behind real guards."""
-
-    async def stand() -> None:
-        connections = Connections(bounds)
-        http = web.Server(handler, access_log=None)
-        listening = socket.create_server(("127.0.0.1", 0))
-        listening.setblocking(False)
-        listener = Listener(listening, connections, http, lambda: None)
-        sweeper = asyncio.create_task(connections.sweep_forever())
-        try:
-            await check(listening.getsockname()[1], connections)
-        finally:
-            sweeper.cancel()
-            listener.close()
-            await connections.drain()
-
-    run(stand())
-
-
-async def answer_that_stays_in_our_buffer(request: web.BaseRequest) -> web.StreamResponse:
-    """Ends with a few bytes that the kernel no longer takes, too few to hold the handler up."""
-    transport = request.transport
-    guard = guard_of(transport)
-    assert guard is not None
-    assert transport is not None
-    guard.request_began()
-    response = web.StreamResponse()
-    await response.prepare(request)
-    while transport.get_write_buffer_size() == 0:
-        await response.write(b"x" * 8000)
-    await response.write_eof()
-    guard.request_ended()
-    return response
-
-
 def test_an_answer_is_not_over_while_we_still_hold_a_part_of_it() -> None:
-    async def check(port: int, connections: Connections) -> None:
-        async with await Peer.connect(port, receive_buffer=2048) as peer:
+    async def check() -> None:
+        async with (
+            guarded(answer_that_stays_in_our_buffer, limits(request_s=0.2)) as (port, connections),
+            await Peer.connect(port, receive_buffer=2048) as peer,
+        ):
             peer.request("/")
             await until(lambda: connections.refused["slow_reader"] == 1)
             await until(lambda: connections.open == 0)
 
-    on_a_listener(answer_that_stays_in_our_buffer, limits(request_s=0.2), check)
+    run(check())
+
+
+def test_a_peer_that_ends_while_we_still_hold_a_part_of_its_answer_gets_it_and_is_gone() -> None:
+    async def check() -> None:
+        async with (
+            guarded(answer_that_stays_in_our_buffer, limits()) as (port, connections),
+            await Peer.connect(port, receive_buffer=2048) as peer,
+        ):
+            peer.request("/")
+            await until(lambda: any(guard.answered for guard in connections.guards))
+            peer.writer.write_eof()
+            assert (await peer.ended()).endswith(b"0\r\n\r\n")
+            await until(lambda: connections.open == 0)
+
+    run(check())
 
 
 def test_a_stream_outlives_the_time_of_a_request_while_it_is_read() -> None:
-    async def check(port: int, connections: Connections) -> None:
-        async with await Peer.connect(port) as peer:
+    async def check() -> None:
+        async with (
+            guarded(stream_for_ever, limits(request_s=0.1)) as (port, connections),
+            await Peer.connect(port) as peer,
+        ):
             peer.request("/stream")
             loop = asyncio.get_running_loop()
             until_s = loop.time() + 0.6
@@ -290,14 +270,17 @@ def test_a_stream_outlives_the_time_of_a_request_while_it_is_read() -> None:
                 assert await peer.reader.read(4096)
             assert connections.open == 1
 
-    on_a_listener(stream_for_ever, limits(request_s=0.1), check)
+    run(check())
 
 
 def test_a_stream_that_nobody_reads_is_ended() -> None:
-    async def check(port: int, connections: Connections) -> None:
-        async with await Peer.connect(port, receive_buffer=2048) as peer:
+    async def check() -> None:
+        async with (
+            guarded(stream_for_ever, limits(request_s=0.1)) as (port, connections),
+            await Peer.connect(port, receive_buffer=2048) as peer,
+        ):
             peer.request("/stream")
             await until(lambda: connections.refused["slow_reader"] == 1)
             await until(lambda: connections.open == 0)
 
-    on_a_listener(stream_for_ever, limits(request_s=0.1), check)
+    run(check())

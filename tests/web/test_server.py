@@ -163,6 +163,33 @@ def test_what_is_malformed_or_too_long_gets_a_clean_400_and_no_traceback(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("*", "//", "///metrics", "/%00", "/%zz", "/%ff%fe", "/\xff\xfe", "/" + "%41" * 2000, "?", "/metrics#x"),
+        *("/metrics/", "/metrics;x", "/metrics/%6eode", "/metrics/node/../../etc", "http://[::1", "http://o/metrics"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "CONNECT"])
+def test_odd_targets_are_answered_and_never_an_internal_error(target: str, method: str) -> None:
+    async def check() -> None:
+        async with serving() as server, await Peer.connect(port_of(server)) as peer:
+            peer.send(f"{method} {target} HTTP/1.1\r\nHost: t\r\n\r\n".encode("latin-1"))
+            assert (await peer.answer()).status in (200, 400, 404, 405)
+
+    run(check())
+
+
+def test_an_offer_to_upgrade_is_declined_by_answering() -> None:
+    async def check() -> None:
+        async with serving() as server, await Peer.connect(port_of(server)) as peer:
+            upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "x"}
+            assert (await peer.ask("/healthz", headers=upgrade)).body == b"OK"
+            assert (await peer.ask("/healthz")).body == b"OK"
+
+    run(check())
+
+
 def test_a_face_that_fails_is_a_500_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         async with serving(Broken()) as server:

@@ -4,10 +4,13 @@ import asyncio
 import socket
 
 import pytest
+from aiohttp import web
 
 from fakes.faces import FakeFaces
+from gpucommons.web.connections import Connections, HttpProtocol
 from gpucommons.web.limits import Limits
 from gpucommons.web.server import WebServer
+from guarded import answer_that_stays_in_our_buffer, guarded, small_answer
 from peers import Answer, Peer, port_of, run, serving, until
 
 
@@ -118,6 +121,52 @@ def test_a_request_that_arrives_with_the_stop_is_answered() -> None:
             answer = await peer.answer()
             assert (answer.status, answer.headers["connection"]) == (200, "close")
             await stopping
+
+    run(check())
+
+
+class StopsWithTheSecondRequest:
+    """The stop falls into the second request: it has been read, but its handler has not begun."""
+
+    def __init__(self, http: HttpProtocol, connections: Connections) -> None:
+        self._http = http
+        self._connections = connections
+        self._seen = 0
+        self.connection_made = http.connection_made
+        self.eof_received = http.eof_received
+        self.pause_writing = http.pause_writing
+        self.resume_writing = http.resume_writing
+        self.connection_lost = http.connection_lost
+        self.close = http.close
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += 1
+        if self._seen == 2:
+            self._stopping = asyncio.create_task(self._connections.drain())
+        self._http.data_received(data)
+
+
+def test_a_request_that_was_read_but_not_begun_is_answered() -> None:
+    async def check() -> None:
+        held = asyncio.Event()
+
+        async def handler(request: web.BaseRequest) -> web.StreamResponse:
+            if held.is_set():
+                return await small_answer(request)
+            response = await answer_that_stays_in_our_buffer(request)
+            held.set()
+            return response
+
+        async with (
+            guarded(handler, Limits(stop_s=10.0), StopsWithTheSecondRequest) as (port, _),
+            await Peer.connect(port, receive_buffer=2048) as peer,
+        ):
+            peer.request("/")
+            await held.wait()
+            while await peer.reader.readline() != b"0\r\n":
+                pass
+            assert await peer.reader.readline() == b"\r\n"
+            assert (await peer.ask("/")).body == b"OK"
 
     run(check())
 

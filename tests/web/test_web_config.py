@@ -86,6 +86,7 @@ PAIR = "cert_file: c, key_file: k"
         ("rate_limit: {}\nrate_limit: {}", "'rate_limit' stands twice"),
         ("tls_config: {}", "tls_config: unknown key"),
         ("tls_server_config: yes", "tls_server_config: wants keys"),
+        ('tls_server_config: {cert_file: "a\\0b", key_file: k}', "tls_server_config.cert_file: holds"),
         (f"tls_server_config: {{{PAIR}, certfile: x}}", "tls_server_config.certfile: unknown key"),
         ("tls_server_config: {key_file: k}", "tls_server_config.cert_file: is missing"),
         ("tls_server_config: {cert_file: c}", "tls_server_config.key_file: is missing"),

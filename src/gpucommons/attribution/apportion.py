@@ -131,11 +131,11 @@ def _divide_power(device: Device, memory: Told, sm: Division, idle_milliwatts: i
 
 def _as_told(total: int | None, told: Told, silent: Reason) -> Division:
     """To each what was told of it, scaled down where that exceeds the total; what nobody has is the rest."""
-    weights = [t or 0 for t in told]
-    if total is None or sum(weights) <= total:
+    together = sum(filter(None, told))
+    if total is None or together <= total:
         parts = [None if t is None else Part(t, Basis.MEASURED) for t in told]
-        return Division(total, parts, {} if total is None else _rest(silent, total - sum(weights)))
-    amounts, rest = _weighed(total, weights, {})
+        return Division(total, parts, {} if total is None else _rest(silent, total - together))
+    amounts, rest = _weighed(total, [t or 0 for t in told], {})
     scaled = zip(told, amounts, strict=True)
     return Division(total, [None if t is None else Part(a, Basis.APPORTIONED) for t, a in scaled], rest)
 

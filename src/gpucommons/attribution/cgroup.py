@@ -54,13 +54,11 @@ def identify(text: str) -> CgroupIdentity:
     paths = dict.fromkeys(_paths(text))
     found = [_of_path(path) for path in paths]
     best = max(found, key=_tells, default=UNKNOWN)
-    job = best if best.job else next((f for f in found if f.job), None)
+    job = best if best.job else next((f for f in found if f.job and not f.delegated), None)
     if job:
         best = replace(best, job=job.job, uid=best.uid if best.delegated else job.uid)
     if best.uid is None:
         best = replace(best, uid=next((f.uid for f in found if f.uid is not None), None))
-    if best.unit and (best.container_id or best.job):
-        best = replace(best, unit=None)
     notes = [best.note] if best.note else []
     others = {f.container_id for f in found if f.container_id} - {best.container_id, *best.enclosing}
     if others:
@@ -70,9 +68,10 @@ def identify(text: str) -> CgroupIdentity:
     return replace(best, note="; ".join(notes) or None)
 
 
-def _tells(found: CgroupIdentity) -> tuple[bool, int, bool, bool, bool]:
-    """How much one line tells: the deepest container first, and a unit only where there is none."""
+def _tells(found: CgroupIdentity) -> tuple[bool, bool, int, bool, bool, bool]:
+    """How much one line tells: the deepest container first, and what a user may have made up last."""
     return (
+        found.container_id is not None and not found.delegated,
         found.container_id is not None,
         len(found.enclosing),
         found.pod_uid is not None,

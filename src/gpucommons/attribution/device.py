@@ -18,7 +18,7 @@ def device_of(gpu: Gpu, view: PidView) -> Device:
         memory_total_bytes=readings.memory_total_bytes,
         sm_millionths=_busy(gpu),
         power_milliwatts=None if watts is None else round(watts * 1000),
-        instances=_instances(gpu) or None,
+        instances=_instances(gpu) or None if gpu.mig else None,
         unlisted=_unlisted(gpu, view),
     )
 

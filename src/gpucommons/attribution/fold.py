@@ -1,10 +1,10 @@
 """The account of one GPU: its divided parts, given to owners or to reasons, and checked to sum up. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpucommons.attribution.apportion import Apportionment, Division, Rest
+from gpucommons.attribution.apportion import Apportionment, Rest
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.ownership import (
     Basis,
@@ -81,13 +81,13 @@ def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> Owner
         index,
         owner,
         len(shares),
-        _sum(share.memory for share in shares),
-        _sum(share.sm for share in shares),
-        _sum(share.power for share in shares),
+        _sum([share.memory for share in shares]),
+        _sum([share.sm for share in shares]),
+        _sum([share.power for share in shares]),
     )
 
 
-def _sum(parts: Iterable[Part | None]) -> Part | None:
+def _sum(parts: Sequence[Part | None]) -> Part | None:
     """What is known, together; measured only if all of it is."""
     total, basis = None, Basis.MEASURED
     for part in parts:
@@ -121,19 +121,16 @@ def _account(
     gpu: Gpu, split: Apportionment, owners: Sequence[OwnerShare], unattributed: Sequence[Unattributed]
 ) -> GpuAccount:
     """Sums the rows as anybody outside would, and not by how they were made."""
-    return GpuAccount(
-        gpu.identity.uuid,
-        gpu.identity.index,
-        split.memory.total,
-        split.sm.total,
-        split.power.total,
-        _error(split.memory, [o.memory for o in owners], [u.memory_bytes for u in unattributed]),
-        _error(split.sm, [o.sm for o in owners], [u.sm_millionths for u in unattributed]),
-        _error(split.power, [o.power for o in owners], [u.power_milliwatts for u in unattributed]),
-    )
-
-
-def _error(division: Division, parts: Sequence[Part | None], rest: Sequence[int | None]) -> int:
-    if division.total is None:
-        return 0
-    return sum(part.amount for part in parts if part) + sum(r for r in rest if r) - division.total
+    memory = sm = power = 0
+    for owner in owners:
+        memory += owner.memory.amount if owner.memory else 0
+        sm += owner.sm.amount if owner.sm else 0
+        power += owner.power.amount if owner.power else 0
+    for rest in unattributed:
+        memory += rest.memory_bytes or 0
+        sm += rest.sm_millionths or 0
+        power += rest.power_milliwatts or 0
+    totals = split.memory.total, split.sm.total, split.power.total
+    sums = zip((memory, sm, power), totals, strict=True)
+    errors = [0 if total is None else amount - total for amount, total in sums]
+    return GpuAccount(gpu.identity.uuid, gpu.identity.index, *totals, *errors)

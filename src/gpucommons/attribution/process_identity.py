@@ -67,7 +67,9 @@ class ProcessIdentities:
         """
         before, now = self._current, dict[int, ProcessIdentity]()
         by_pid: dict[int, ProcessIdentity | Reason] = {}
-        for pid, key in dict.fromkeys(processes):
+        for pid, key in processes:
+            if pid in now or pid in by_pid:
+                continue
             known = before.get(pid)
             lives = known is not None and self._reader.is_alive(known.key)
             found = known if known and lives else self._look_at(pid, begun_ticks)

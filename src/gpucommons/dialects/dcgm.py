@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from gpucommons.dialects.dialect import Dialect
 from gpucommons.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
-from gpucommons.model.gpu import GpmReading, Gpu, GpuIdentity, MigInstance
+from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.ownership import Place
-from gpucommons.model.pod_placement import PodLabels, pods_by_place
+from gpucommons.model.pod_placement import PodLabels, dcgm_pod_labels, pods_by_place
 from gpucommons.model.snapshot import Snapshot
 
 PORT = 9400
@@ -223,6 +223,7 @@ class _Labeller:
 
     def of(self, gpu: Gpu, instance: MigInstance | None = None) -> LabelValues:
         identity = gpu.identity
+        place = Place(identity.uuid, identity.index, None if instance is None else instance.gpu_instance_id)
         return (
             str(identity.index),
             identity.uuid,
@@ -234,15 +235,8 @@ class _Labeller:
             self.hostname,
             self.older_hostname,
             self.driver_version,
-            *self._pod_labels(identity, instance),
+            *dcgm_pod_labels(self.pods.get(place, ())),
         )
-
-    def _pod_labels(self, identity: GpuIdentity, instance: MigInstance | None) -> tuple[str, str, str]:
-        """The pod that was given the GPU. Several that share it are not named here: a series for each would
-        count the GPU as often in every sum, and one of them would stand for the others' work."""
-        place = Place(identity.uuid, identity.index, None if instance is None else instance.gpu_instance_id)
-        holders = {(pod.container, pod.namespace, pod.pod) for pod in self.pods.get(place, ())}
-        return holders.pop() if len(holders) == 1 else ("", "", "")
 
 
 def _parts_of(gpu: Gpu, labeller: _Labeller) -> Iterator[_Part]:

@@ -4,7 +4,7 @@ Client rows are NamedTuples, not dataclasses: a node may have thousands, and the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -47,7 +47,6 @@ class ClientSharing(NamedTuple):
     pending_drop: bool
     connected_s: float
     turn_s: float | None
-    turns: int
     wait: WaitReading | None
     allocated_bytes: int
     allocated_peak_bytes: int
@@ -113,5 +112,3 @@ class SharingReading:
     debug_labels: bool = True
     socket_path: str = ""
     connections: int = 0
-    descriptor_limited: bool = False
-    control_methods: tuple[str, ...] = field(default=())

@@ -30,13 +30,13 @@ is ignored; all are counted in `refusals`. While the scheduler is off every clie
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import Final
 
 from gpucommons.scheduler.actions import Action, Fence, Send
-from gpucommons.scheduler.billing import EPSILON_S, Bucket, BucketRules
+from gpucommons.scheduler.billing import EPSILON_S, Bucket, BucketRules, TurnClock
 from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings, SwitchTime
 from gpucommons.scheduler.settings import Fence as FenceMode
 from gpucommons.scheduler.state import NEVER, Client, Drop, Gpu, Standing
@@ -74,6 +74,7 @@ class Policy:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
         self.mode = settings.mode
+        self._serial = settings.mode is SERIAL
         self.on = True
         self.operator_quantum_s: float | None = None
         self.gpus: dict[str, Gpu] = {}
@@ -81,6 +82,11 @@ class Policy:
         self.refusals: Counter[str] = Counter()
         self._bucket_rules = BucketRules.of(settings)
         self._corun_milli = round(settings.corun_limit * 1000)
+        self._shortest_quantum_s = (
+            settings.switch_time_fixed_s
+            if settings.switch_time_mode is SwitchTime.FIXED
+            else settings.switch_time_min_s
+        )
 
     # Events: devices
 
@@ -95,6 +101,13 @@ class Policy:
         if not gpu.clients:
             del self.gpus[gpu.key]
 
+    def rename_gpu(self, gpu: Gpu, key: str, index: int | None) -> None:
+        """A device that was served without a name turned out to be this one."""
+        del self.gpus[gpu.key]
+        gpu.key = key
+        gpu.index = index
+        self.gpus[key] = gpu
+
     def resize(self, gpu: Gpu, total_bytes: int, now: float) -> list[Action]:
         """NVML told how much memory the device has."""
         self._set_total(gpu, total_bytes, known=True)
@@ -105,8 +118,9 @@ class Policy:
         actions: list[Action] = []
         gpu.busy_until_s = now + _BUSY_FRESH_S
         gpu.clock.advance(now)
-        if len(gpu.running) == 1 and not gpu.revoked and gpu.alone_s <= now - window_s:
-            self._learn_demand(gpu, next(iter(gpu.running.values())), busy_ratio, now)
+        lone = next(iter(gpu.running.values())) if len(gpu.running) == 1 and not gpu.revoked else None
+        if lone is not None and max(lone.turn_s, gpu.alone_s) <= now - window_s:
+            self._learn_demand(gpu, lone, busy_ratio, now)
         elif self.mode is AUTO and gpu.solo is None:
             self._refresh_demand(gpu, now, actions)
         self._evaluate(gpu, now, actions)
@@ -114,19 +128,34 @@ class Policy:
 
     # Events: clients
 
-    def register(self, client: Client, now: float) -> list[Action]:
+    def register(self, client: Client, now: float, core_percent: int = 100, memory_bytes: int = 0) -> list[Action]:
+        """A new client with its limits (100 and 0: none). It is told its status before anything else."""
         self.clients[client.id] = client
         client.gpu.clients[client.id] = client
-        return [self._status(client)]
+        client.core_limit_percent = core_percent
+        self._rebucket(client, now)
+        return [self.status_of(client), *self.limit_memory(client, memory_bytes, now)]
 
-    def request(self, client: Client, now: float) -> list[Action]:
+    def request(self, client: Client, now: float) -> Sequence[Action]:
+        gpu = client.gpu
+        if (
+            gpu.waiting
+            and gpu.plain
+            and client.standing is IDLE
+            and client.bucket is None
+            and (self._serial or self._nothing_fits(gpu))
+        ):
+            # It is not first, and nobody can join what runs: it queues, and nothing else changes.
+            client.wait_s = client.eligible_s = now
+            client.standing = WAITING
+            gpu.waiting[client.id] = client
+            return ()
         actions: list[Action] = []
         if client.standing is not IDLE:
             self._repeated_request(client, actions)
         elif not self.on:
-            actions.append(Send(client, LOCK_OK))
+            actions.append(client.lock_ok)
         else:
-            gpu = client.gpu
             gpu.clock.advance(now)
             self._want(gpu, client, now)
             self._evaluate(gpu, now, actions)
@@ -134,9 +163,9 @@ class Policy:
                 self._tell_to_wait(gpu, client, now, actions)
         return actions
 
-    def release(self, client: Client, now: float) -> list[Action]:
-        actions: list[Action] = []
+    def release(self, client: Client, now: float) -> Sequence[Action]:
         gpu = client.gpu
+        actions: list[Action] = []
         gpu.clock.advance(now)
         if client.standing is RUNNING:
             self._end_turn(gpu, client, now)
@@ -150,6 +179,34 @@ class Policy:
             return actions
         self._evaluate(gpu, now, actions)
         return actions
+
+    def hand_over(self, old: Client, new: Client, now: float) -> None:
+        """A release where `new` is the GPU's heir and was sent LOCK_OK: what release would do, in one go."""
+        gpu = old.gpu
+        clock = gpu.clock
+        if now >= clock.window_end_s:
+            clock.advance(now)
+        if old.window_end_s != clock.window_end_s:
+            self._open_window(old, clock)
+        # One client runs before and after: the clock needs no setting, it goes as the wall's.
+        billed = clock.billed_s + now - clock.at_s
+        old.billed_s += billed - old.turn_mark_s
+        old.standing = IDLE
+        gpu.handovers.append((now - old.turn_s, now - new.wait_s))
+        del gpu.running[old.id]
+
+        del gpu.waiting[new.id]
+        gpu.running[new.id] = new
+        new.standing = RUNNING
+        new.turn_s = now
+        new.turn_mark_s = billed
+        need = gpu.running_bytes = new.need_bytes
+        if need > gpu.peak_running_bytes:
+            gpu.peak_running_bytes = need
+        gpu.running_v1 = 2 - new.version
+        gpu.demand_milli = new.demand_milli or 0
+        gpu.heir = self._find_heir(gpu)
+        gpu.deadline_s = now + self._shortest_quantum_s if gpu.heir is not None else NEVER
 
     def disconnect(self, client: Client, now: float) -> list[Action]:
         gpu = client.gpu
@@ -215,14 +272,15 @@ class Policy:
             for client in list(gpu.revoked.values()):
                 self._forget_revocation(gpu, client)
             self._evaluate(gpu, now, [])
-        return [self._status(client) for client in self.clients.values()]
+        return [self.status_of(client) for client in self.clients.values()]
 
     def set_quantum(self, seconds: float, now: float) -> list[Action]:
-        self.operator_quantum_s = seconds
+        self.operator_quantum_s = self._shortest_quantum_s = seconds
         return self._everywhere(now)
 
     def set_mode(self, mode: Mode, now: float) -> list[Action]:
         self.mode = mode
+        self._serial = mode is SERIAL
         actions: list[Action] = []
         for gpu in self.gpus.values():
             gpu.clock.advance(now)
@@ -245,6 +303,10 @@ class Policy:
         return min((gpu.deadline_s for gpu in self.gpus.values()), default=NEVER)
 
     # Questions
+
+    def status_of(self, client: Client) -> Send:
+        message = MessageType.SCHED_ON if self.on else MessageType.SCHED_OFF
+        return Send(client, message, client.core_limit_percent)
 
     def why_waiting(self, client: Client, now: float) -> Block | None:
         """What holds up a client that asked; None if it does not wait (or is about to run)."""
@@ -308,25 +370,59 @@ class Policy:
         if gpu.solo is not None:
             deadline = min(deadline, gpu.solo_until_s)
         gpu.deadline_s = deadline
+        gpu.plain = not (
+            gpu.draining
+            or gpu.limited
+            or gpu.revoked
+            or gpu.solo
+            or gpu.overloaded
+            or (self.mode is AUTO and now < gpu.busy_until_s)
+        )
+        gpu.heir = self._find_heir(gpu)
 
     def _serve(self, gpu: Gpu, now: float, actions: list[Action]) -> float:
         """Admits all that may run; then makes room for the first that may not. Returns when to look again."""
         waiting = gpu.waiting
         while waiting:
-            front: Client | None = None
-            why = Block.TURN
-            for client in islice(waiting.values(), _BYPASS_WINDOW):
-                blocked = self._blocked(gpu, client, now)
-                if blocked is None:
-                    break
-                if front is None and not self._held_up_by_revoked(gpu, client):
-                    front, why = client, blocked
-                    if self._nothing_fits(gpu) or self._room_is_kept(gpu, front, why, now):
-                        return self._make_room(gpu, front, why, now, actions)
+            first = next(iter(waiting.values()))
+            if self._blocked(gpu, first, now) is None:
+                self._grant(gpu, first, now, actions)
+                if len(gpu.running) == 1 and self._nothing_fits(gpu):
+                    # The others wait at least the shortest quantum: how long exactly is worked out then.
+                    return now + self._shortest_quantum_s if waiting else NEVER
+                continue
+            front, why, fitting = self._look_down_the_queue(gpu, now)
+            if fitting is not None:
+                self._grant(gpu, fitting, now, actions)
+            elif front is not None:
+                return self._make_room(gpu, front, why, now, actions)
             else:
-                return NEVER if front is None else self._make_room(gpu, front, why, now, actions)
-            self._grant(gpu, client, now, actions)
+                return NEVER
         return NEVER
+
+    def _look_down_the_queue(self, gpu: Gpu, now: float) -> tuple[Client | None, Block, Client | None]:
+        """The first that what runs holds up, why it does, and the first that may run in passing it."""
+        front: Client | None = None
+        why = Block.TURN
+        for client in islice(gpu.waiting.values(), _BYPASS_WINDOW):
+            blocked = self._blocked(gpu, client, now)
+            if blocked is None:
+                return front, why, client
+            if front is None and not self._held_up_by_revoked(gpu, client):
+                front, why = client, blocked
+                if self._nothing_fits(gpu) or self._room_is_kept(gpu, front, why, now):
+                    break
+        return front, why, None
+
+    def _find_heir(self, gpu: Gpu) -> Client | None:
+        """Who runs next if the one that runs lets go, where that is plain to see: turns are exclusive, and
+        neither quota, drain nor measurement has a say."""
+        if not gpu.plain or len(gpu.running) != 1:
+            return None
+        for first in gpu.waiting.values():
+            exclusive = self._serial or (first.version == 1 and self.mode is not CONCURRENT)
+            return first if exclusive and not first.told_to_wait else None
+        return None
 
     def _blocked(self, gpu: Gpu, client: Client, now: float) -> Block | None:
         """Why this client may not run now, quota aside; None: it may."""
@@ -348,9 +444,9 @@ class Policy:
 
     def _nothing_fits(self, gpu: Gpu) -> bool:
         """Whether what runs excludes everybody else, whoever asks."""
-        if not gpu.running:
-            return False
-        return self.mode is SERIAL or (gpu.running_v1 > 0 and self.mode is not CONCURRENT)
+        if self._serial:
+            return bool(gpu.running)
+        return gpu.running_v1 > 0 and self.mode is not CONCURRENT
 
     def _held_up_by_revoked(self, gpu: Gpu, client: Client) -> bool:
         """Whether it could not even run alone, for what revoked clients still hold."""
@@ -407,71 +503,72 @@ class Policy:
     # Turns
 
     def _grant(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
-        del gpu.waiting[client.id]
-        alone = not gpu.running
-        gpu.running[client.id] = client
+        id = client.id
+        running = gpu.running
         clock = gpu.clock
+        del gpu.waiting[id]
+        if not running and self.mode is AUTO and now < gpu.busy_until_s and self._must_be_alone(client):
+            gpu.solo = client
+            gpu.solo_until_s = now + _SOLO_LIMIT_S
+        running[id] = client
         clock.running += 1
         client.standing = RUNNING
         client.turn_s = now
-        client.turn_mark_s = client.settled_mark_s = clock.billed_s
+        client.turn_mark_s = clock.billed_s
         client.must_refit = False
-        gpu.alone_s = now
         gpu.running_bytes += client.need_bytes
         if gpu.running_bytes > gpu.peak_running_bytes:
             gpu.peak_running_bytes = gpu.running_bytes
-        gpu.running_v1 += client.version == 1
-        gpu.demand_milli += client.demand_milli or 0
+        if client.version == 1:
+            gpu.running_v1 += 1
+        if client.demand_milli is not None:
+            gpu.demand_milli += client.demand_milli
         if client.bucket is not None:
+            client.settled_mark_s = clock.billed_s
             client.bucket.settle_wanting(now, 0.0)
             client.bucket.throttled = False
-            gpu.limited_running[client.id] = client
-        if alone and self._must_be_alone(client) and self.knows_demand(gpu, now):
-            gpu.solo = client
-            gpu.solo_until_s = now + _SOLO_LIMIT_S
+            gpu.limited_running[id] = client
         if client.told_to_wait:
             client.told_to_wait = False
             gpu.mem_available += 1
             actions.append(Send(client, MessageType.MEM_AVAILABLE))
         gpu.turns_wait.observe(now - client.wait_s)
-        actions.append(Send(client, LOCK_OK))
+        actions.append(client.lock_ok)
+
+    def _open_window(self, client: Client, clock: TurnClock) -> None:
+        """Notes what the client had been billed when the present window began."""
+        client.window_end_s = clock.window_end_s
+        client.window_base_s = client.billed_s + max(0.0, clock.window_billed_s - client.turn_mark_s)
 
     def _end_turn(self, gpu: Gpu, client: Client, now: float) -> None:
         """The turn ends in the accounts. The turn clock must stand at `now`."""
         clock = gpu.clock
-        client.billed_s += clock.billed_s - client.turn_mark_s
         if client.window_end_s != clock.window_end_s:
-            client.window_end_s = clock.window_end_s
-            client.window_closed_s = 0.0
-        client.window_closed_s += clock.billed_s - max(client.turn_mark_s, clock.window_billed_s)
-        client.turns += 1
+            self._open_window(client, clock)
+        client.billed_s += clock.billed_s - client.turn_mark_s
         if client.bucket is not None:
-            self._settle(client, now)
-            client.bucket.borrowing = False
-            del gpu.limited_running[client.id]
+            self._end_limited_turn(gpu, client, now)
         if client.drop_s is not None:
             self._end_drain(gpu, client, now)
         del gpu.running[client.id]
         clock.running -= 1
         gpu.alone_s = now
         gpu.running_bytes -= client.need_bytes
-        gpu.running_v1 -= client.version == 1
-        gpu.demand_milli -= client.demand_milli or 0
+        if client.version == 1:
+            gpu.running_v1 -= 1
+        if client.demand_milli is not None:
+            gpu.demand_milli -= client.demand_milli
         if gpu.solo is client:
             self._end_solo(gpu)
         elif gpu.solo is not None and len(gpu.running) == 1:
             gpu.solo_until_s = now + _SOLO_LIMIT_S
         gpu.turns_length.observe(now - client.turn_s)
         client.standing = IDLE
-        if client.bucket is not None:
-            self._leave_limited(gpu, client, now)
 
     def _end_drain(self, gpu: Gpu, client: Client, now: float) -> None:
         assert client.drop_s is not None
         tail = now - client.drop_s
         gpu.turns_drain.observe(tail)
-        if client.bucket is not None:
-            client.bucket.learn_tail(tail)
         client.drop_s = None
         del gpu.draining[client.id]
 
@@ -516,7 +613,8 @@ class Policy:
 
     def _want(self, gpu: Gpu, client: Client, now: float) -> None:
         """The client queues. A revoked one that asks has stopped by itself: it blocks nobody any more."""
-        self._forget_revocation(gpu, client)
+        if client.revoked:
+            self._forget_revocation(gpu, client)
         client.asked_again = False
         client.wait_s = client.eligible_s = now
         client.standing = WAITING
@@ -547,7 +645,7 @@ class Policy:
         self.refusals["repeated_request"] += 1
         if client.standing is RUNNING:
             if client.drop_s is None:
-                actions.append(Send(client, LOCK_OK))
+                actions.append(client.lock_ok)
             else:
                 client.asked_again = True
 
@@ -702,6 +800,15 @@ class Policy:
             client.bucket.rate = client.core_limit_percent / 100 * scale
         self._find_refill(gpu)
 
+    def _end_limited_turn(self, gpu: Gpu, client: Client, now: float) -> None:
+        self._leave_limited(gpu, client, now)
+        del gpu.limited_running[client.id]
+        bucket = client.bucket
+        assert bucket is not None
+        bucket.borrowing = False
+        if client.drop_s is not None:
+            bucket.learn_tail(now - client.drop_s)
+
     def _settle_standing(self, client: Client, now: float) -> None:
         if client.standing is RUNNING:
             self._settle(client, now)
@@ -764,6 +871,3 @@ class Policy:
         if solo.refresh_demand or solo.demand_milli is None:
             solo.refresh_demand = False
             solo.solo_tries += 1
-
-    def _status(self, client: Client) -> Send:
-        return Send(client, MessageType.SCHED_ON if self.on else MessageType.SCHED_OFF, client.core_limit_percent)

@@ -5,6 +5,7 @@ protocol behind it parses, and the dispatcher tells the guard when a request beg
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
@@ -12,6 +13,8 @@ from typing import Protocol, cast
 
 from gpucommons.web.limits import Limits
 from gpucommons.web.tls import Tls
+
+log = logging.getLogger(__name__)
 
 # A peer that ended in the middle of its request; a whole one would have reached the dispatcher long before.
 _HALF_ASKED_S = 0.5
@@ -55,7 +58,6 @@ class Guard(asyncio.Protocol):
     """One connection, from the moment it was accepted, with the TLS settings of that moment."""
 
     __slots__ = (
-        "_answered",
         "_connections",
         "_ended_here",
         "_exempt",
@@ -66,6 +68,7 @@ class Guard(asyncio.Protocol):
         "_peer_ended_s",
         "_stalled_since_s",
         "_transport",
+        "answered",
         "claimed",
         "phase",
         "since_s",
@@ -84,7 +87,7 @@ class Guard(asyncio.Protocol):
         self._http: HttpProtocol | None = None
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._answered = False
+        self.answered = False
         self._exempt = False
         self._peer_ended_s: float | None = None
         self._ended_here = False
@@ -108,10 +111,13 @@ class Guard(asyncio.Protocol):
         self._http.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        now_s = self._loop.time()
+        if self.answered:
+            self._settle(now_s)
         if self.phase is Phase.SILENT:
             self.phase = Phase.HEADER
         elif self.phase is Phase.IDLE:
-            self.phase, self.since_s = Phase.HEADER, self._loop.time()
+            self.phase, self.since_s = Phase.HEADER, now_s
         if self._http is not None:
             self._http.data_received(data)
 
@@ -121,7 +127,8 @@ class Guard(asyncio.Protocol):
         if self._http is None:
             return False
         self._http.eof_received()
-        half_open = self.tls is None and self.phase in (Phase.HEADER, Phase.ANSWERING)
+        waits = self.phase is Phase.HEADER or (self.phase is Phase.ANSWERING and not self.answered)
+        half_open = self.tls is None and waits
         if half_open:
             self._http.close()
         return half_open
@@ -147,10 +154,10 @@ class Guard(asyncio.Protocol):
     # What the dispatcher tells.
 
     def request_began(self) -> None:
-        self.phase, self.since_s, self._answered = Phase.ANSWERING, self._loop.time(), False
+        self.phase, self.since_s, self.answered = Phase.ANSWERING, self._loop.time(), False
 
     def request_ended(self) -> None:
-        self._answered, self._exempt = True, False
+        self.answered, self._exempt = True, False
         self._settle(self._loop.time())
         if self._connections.stopping:
             self._end_after_answer()
@@ -176,7 +183,7 @@ class Guard(asyncio.Protocol):
 
     def check(self, now_s: float) -> None:
         """End the connection if it has outstayed its phase."""
-        if self._answered:
+        if self.answered:
             self._settle(now_s)
         if self.phase is Phase.HEADER and self._peer_ended_s is not None and now_s - self._peer_ended_s > _HALF_ASKED_S:
             self.cut()
@@ -200,13 +207,14 @@ class Guard(asyncio.Protocol):
         """The agent stops: end now if nothing is under way, else after the answer."""
         if self._transport is None:
             self.cut()
-        elif self.phase in (Phase.SILENT, Phase.IDLE) or self._answered:
+        elif self.phase in (Phase.SILENT, Phase.IDLE) or self.answered:
             self._end_after_answer()
             self._transport.close()
         elif self.phase is Phase.ANSWERING:
             self._end_after_answer()
 
     def cut(self) -> None:
+        """End at once, whatever is under way, and count nothing."""
         self._ended_here = True
         if self._transport is not None:
             self._transport.abort()
@@ -222,7 +230,7 @@ class Guard(asyncio.Protocol):
         """The answer is out once the peer has taken all of it; until then the request's clock runs on."""
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0:
-            self.phase, self.since_s, self._answered = Phase.IDLE, now_s, False
+            self.phase, self.since_s, self.answered = Phase.IDLE, now_s, False
 
 
 class Connections:
@@ -239,6 +247,10 @@ class Connections:
     @property
     def open(self) -> int:
         return len(self._guards)
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        return tuple(self._guards)
 
     def admit(self, guard: Guard) -> bool:
         """Take the guard in if there is room. When full, the longest silent one makes room, but nobody who
@@ -261,22 +273,26 @@ class Connections:
             self._empty.set_result(None)
 
     def sweep(self, now_s: float) -> None:
-        for guard in list(self._guards):
+        for guard in self.guards:
             guard.check(now_s)
 
     async def sweep_forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.limits.sweep_s)
-            self.sweep(loop.time())
+            try:
+                self.sweep(loop.time())
+            except Exception:
+                # Without a sweeper every bound on time would be gone: it outlives its own mistakes.
+                log.exception("a sweep of the connections failed; the next one comes as usual")
 
     async def drain(self) -> None:
         """Let what was begun be finished, within `stop_s`; then cut what is left."""
         self.stopping = True
-        for guard in list(self._guards):
+        for guard in self.guards:
             guard.finish()
         await self._until_empty(self.limits.stop_s)
-        for guard in list(self._guards):
+        for guard in self.guards:
             guard.cut()
         await self._until_empty(0.1)
 

@@ -61,7 +61,10 @@ class WebConfigFile:
     async def watch(self) -> None:
         while self._path is not None:
             await asyncio.sleep(self._poll_s)
-            await self.reload_if_changed()
+            try:
+                await self.reload_if_changed()
+            except Exception:
+                log.exception("looking for changes of the web configuration failed; the one in force stays")
 
     async def reload_if_changed(self) -> bool:
         """Whether a change was seen, good or bad."""

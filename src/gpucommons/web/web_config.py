@@ -172,6 +172,8 @@ class _Section:
 
     def path(self, key: str) -> Path | None:
         value = self.take(key, str, "")
+        if not value.isprintable():
+            raise self.mistake(key, "holds a character that no file name should hold")
         return self._file.parent / value if value else None
 
     def rest(self) -> dict[str, object]:

@@ -1,31 +1,23 @@
-"""A driver call that hangs costs the GPU readings and nothing else, and does not keep the process alive."""
+"""A driver call that hangs costs the GPU readings and nothing else, and does not keep the agent from ending."""
 
 import asyncio
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable
-from pathlib import Path
 
 from fakes.nvml.rig import Rig
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
+from parsing import Series, parsed
+from running import RunningAgent, running_agent
 
 INTERVAL_S = 0.05
+NVML_UP = ("gpucommons_source_up", (("source", "nvml"),))
 
 
-def sampler_of(rig: Rig) -> Sampler:
-    source = rig.source
-    source.cadence_s = INTERVAL_S
-    source.deadline_s = source.deadline_s * INTERVAL_S
-    return Sampler([source], interval_s=INTERVAL_S, hostname="host")
-
-
-async def tick_until(sampler: Sampler, wanted: Callable[[Snapshot], bool]) -> int:
-    """Ticks until a snapshot is as wanted; how many that took."""
-    for number in range(1, 200):
+async def tick_until(sampler: Sampler, wanted: Callable[[Snapshot], bool]) -> None:
+    for _ in range(200):
         if wanted(await sampler.tick()):
-            return number
+            return
         await asyncio.sleep(INTERVAL_S)
     raise AssertionError("it never came")
 
@@ -34,7 +26,10 @@ def test_a_hung_call_takes_the_readings_away_and_gives_them_back(rig: Rig) -> No
     rig.clock.runs = True
 
     async def scenario() -> None:
-        sampler = sampler_of(rig)
+        source = rig.source
+        source.cadence_s = INTERVAL_S
+        source.deadline_s = 2.5 * INTERVAL_S
+        sampler = Sampler([source], interval_s=INTERVAL_S, hostname="host")
         await tick_until(sampler, lambda s: s.readings.gpus is not None)
         rig.fake.say("hang nvmlDeviceGetPowerUsage")
         await tick_until(sampler, lambda s: s.readings.gpus is None)
@@ -50,34 +45,44 @@ def test_a_hung_call_takes_the_readings_away_and_gives_them_back(rig: Rig) -> No
     asyncio.run(scenario())
 
 
-HUNG_AGENT = """
-import asyncio, signal, sys
-from gpucommons.sampling.sampler import Sampler
-from gpucommons.sources.nvml.source import NvmlSource
-
-async def main():
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    sampler = Sampler([NvmlSource()], interval_s=0.1, hostname="host")
-    await sampler.tick()
-    print("hung", flush=True)
-    await stop.wait()
-    sampler.close()
-
-asyncio.run(main())
-"""
+def test_the_deadline_is_past_at_the_third_tick(rig: Rig) -> None:
+    assert 2 * rig.source.cadence_s < rig.source.deadline_s < 3 * rig.source.cadence_s
 
 
-def test_a_hung_call_does_not_keep_the_process_from_ending(rig: Rig) -> None:
-    rig.fake.say("hang nvmlDeviceGetPowerUsage")
-    root = Path(__file__).resolve().parents[3]
-    environment = {"PYTHONPATH": str(root / "src"), "PATH": "", **rig.fake.environment()}
-    process = subprocess.Popen([sys.executable, "-c", HUNG_AGENT], env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "hung\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
-    finally:
-        process.kill()
-        process.communicate()
+def wait_for(agent: RunningAgent, wanted: Callable[[Series], bool], within_s: float) -> Series:
+    until = time.monotonic() + within_s
+    while True:
+        series = parsed(agent.get("/metrics")[1])
+        if wanted(series):
+            return series
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.1)
+
+
+def test_the_agent_goes_on_while_the_driver_hangs_and_ends_when_told(rig: Rig) -> None:
+    """The whole of it: readings served, gone while a call hangs, back after, and SIGTERM heeded in a hang."""
+    rig.fake.say("gpus 2")
+    with running_agent(environment=rig.fake.environment()) as agent:
+        served = wait_for(agent, lambda s: s.get(NVML_UP) == 1, 20)
+        assert served[("nvshare_nvml_up", ())] == 1
+        assert served[("gpucommons_gpus_present", ())] == 2
+
+        rig.fake.say("hang nvmlDeviceGetTemperature")
+        hung = wait_for(agent, lambda s: s[NVML_UP] == 0, 20)
+        assert hung[("nvshare_nvml_up", ())] == 0
+        assert not [name for name, _ in hung if name.startswith(("DCGM_FI_", "nvshare_gpu", "gpu_", "gpucommons_gpu"))]
+        assert hung[("gpucommons_source_failures_total", (("reason", "timeout"), ("source", "nvml")))] == 1
+        first = hung[("gpucommons_snapshots_total", ())]
+        wait_for(agent, lambda s: s[("gpucommons_snapshots_total", ())] > first, 20)
+        assert ("node_memory_total_bytes", ()) in hung
+        assert agent.get("/healthz")[0] == 200
+
+        rig.fake.unsay("hang")
+        back = wait_for(agent, lambda s: s[NVML_UP] == 1, 20)
+        assert back[("gpucommons_gpus_present", ())] == 2
+
+        rig.fake.say("hang nvmlDeviceGetTemperature")
+        wait_for(agent, lambda s: s[NVML_UP] == 0, 20)
+        assert agent.stop() == 0
+        told = [line for line in agent.lines if "nvml" in line]
+        assert len(told) == 3, told

@@ -1,13 +1,22 @@
 """What the source keeps from one session with the driver to the next: counts, refusals, lanes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from gpucommons.model.gpu import LaneMove
 from gpucommons.sources.nvml.capability import Capabilities
 from gpucommons.sources.nvml.events import EventBook
-from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, LaneBook
+from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, Lane, LaneBook
 from gpucommons.sources.nvml.roster import Roster
 from gpucommons.sources.nvml.start_times import StartTimes
+
+
+class Counts(NamedTuple):
+    lane_moves: Mapping[LaneMove, int]
+    slow_calls: tuple[LaneMove, ...]
+    samples_dropped: Mapping[tuple[str, str], int]
+    call_failures: Mapping[tuple[str, str], int]
 
 
 @dataclass(slots=True)
@@ -20,11 +29,34 @@ class Notes:
     lanes: LaneBook = field(default_factory=LaneBook)
     events: EventBook = field(default_factory=EventBook)
     roster: Roster = field(default_factory=Roster)
-    dropped: dict[tuple[str, str], int] = field(default_factory=dict)
-    failures: dict[tuple[str, str], int] = field(default_factory=dict)
+    _dropped: dict[tuple[str, str], int] = field(default_factory=dict)
+    _failures: dict[tuple[str, str], int] = field(default_factory=dict)
+    _counts: Counts | None = None
 
     def drop(self, uuid: str, reason: str) -> None:
-        self.dropped[(uuid, reason)] = self.dropped.get((uuid, reason), 0) + 1
+        self._dropped[(uuid, reason)] = self._dropped.get((uuid, reason), 0) + 1
+        self._counts = None
 
     def fail(self, call: str, code: str) -> None:
-        self.failures[(call, code)] = self.failures.get((call, code), 0) + 1
+        self._failures[(call, code)] = self._failures.get((call, code), 0) + 1
+        self._counts = None
+
+    def move(self, uuid: str, call: str, to: Lane) -> None:
+        self.lanes.move(uuid, call, to)
+        self._counts = None
+
+    def meet_driver(self, version: str) -> bool:
+        """True when it is another driver than before: what was learnt of the last one is forgotten."""
+        changed = self.capabilities.meet_driver(version)
+        if changed:
+            self.lanes.forget()
+            self._counts = None
+        return changed
+
+    def counts(self) -> Counts:
+        """As they are now; made anew only when one has changed."""
+        if self._counts is None:
+            self._counts = Counts(
+                dict(self.lanes.moves), self.lanes.slow_calls(), dict(self._dropped), dict(self._failures)
+            )
+        return self._counts

@@ -19,6 +19,7 @@ class Roster:
         self._entries: dict[str, Entry] = {}
         self._most_enumerated = 0
         self._strangers = 0
+        self.present = 0
 
     def enumerated(self, count: int) -> None:
         """How many GPUs the driver counts, one that cannot be opened included."""
@@ -37,6 +38,7 @@ class Roster:
         returned = known is not None and not known.up
         if known is None or returned:
             self._entries[identity.uuid] = Entry(identity, True, wall_s)
+            self.present += 1
         else:
             known.identity = identity
         return returned
@@ -47,6 +49,7 @@ class Roster:
         if not entry.up:
             return False
         self._entries[uuid] = Entry(entry.identity, False, wall_s, reason)
+        self.present -= 1
         return True
 
     def missing(self, present: set[str], wall_s: float) -> list[Entry]:
@@ -65,10 +68,6 @@ class Roster:
     @property
     def expected(self) -> int:
         return max(len(self._entries), self._most_enumerated)
-
-    @property
-    def present(self) -> int:
-        return sum(entry.up for entry in self._entries.values())
 
     @property
     def complete(self) -> bool:

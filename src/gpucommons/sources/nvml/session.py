@@ -36,8 +36,7 @@ class Session:
             self.driver_version = library.text("nvmlSystemGetDriverVersion")
             self.nvml_version = library.text("nvmlSystemGetNVMLVersion")
             self.cuda_version = _cuda_version()
-            if notes.capabilities.meet_driver(self.driver_version):
-                notes.lanes.forget()
+            if notes.meet_driver(self.driver_version):
                 log.info("the NVIDIA driver is now %s", self.driver_version)
             self._find()
         except BaseException:

@@ -153,7 +153,7 @@ class NvmlSource:
 
     def _reading(self, session: Session, gpus: list[Gpu], now_s: float) -> GpuReading:
         notes = self._notes
-        roster = notes.roster
+        roster, counts = notes.roster, notes.counts()
         if roster.complete:
             self._rescan.reset()
         elif not self._rescan.waiting or self._rescan.is_due(now_s):
@@ -176,10 +176,10 @@ class NvmlSource:
             expected=roster.expected,
             present=roster.present,
             connections=self._connections,
-            lane_moves=dict(notes.lanes.moves),
-            slow_calls=notes.lanes.slow_calls(),
-            samples_dropped=dict(notes.dropped),
-            call_failures=dict(notes.failures),
+            lane_moves=counts.lane_moves,
+            slow_calls=counts.slow_calls,
+            samples_dropped=counts.samples_dropped,
+            call_failures=counts.call_failures,
         )
 
 

@@ -1,0 +1,108 @@
+"""CPU that one reading of the GPUs costs: ours, nvidia-smi as nvidia_gpu_exporter runs it, and nvitop.
+
+`python -m bench.nvml_peers` on a machine with a GPU. Rounds are interleaved; CPU time of children is counted.
+Bar: at least 20 times less than either. A peer that is not installed is left out.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src")]
+
+from bench.table import show  # noqa: E402
+from gpucommons.sources.nvml.source import NvmlSource  # noqa: E402
+from gpucommons.sources.source import SourceAbsent, SourceError  # noqa: E402
+
+FIELDS = (
+    "index",
+    "uuid",
+    "name",
+    "driver_version",
+    "utilization.gpu",
+    "utilization.memory",
+    "memory.total",
+    "memory.used",
+    "memory.free",
+    "temperature.gpu",
+    "power.draw",
+    "clocks.sm",
+    "clocks.mem",
+    "pstate",
+)
+ROUNDS = 20
+BAR = 20
+
+
+def cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def precise_cpu_seconds() -> float:
+    """Finer than the clock ticks of os.times, where no child is involved."""
+    return time.process_time()
+
+
+def run_smi() -> None:
+    subprocess.run(
+        ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv"], check=True, stdout=subprocess.DEVNULL
+    )
+
+
+def peers() -> dict[str, tuple[Callable[[], object], Callable[[], float], int]]:
+    """What to run, the clock for it, and how often per round: what is cheap is run often enough to be measured."""
+    source = NvmlSource()
+    found: dict[str, tuple[Callable[[], object], Callable[[], float], int]] = {
+        "gpucommons, one pass": (source.read, precise_cpu_seconds, 50)
+    }
+    if shutil.which("nvidia-smi"):
+        found["nvidia-smi --query-gpu"] = (run_smi, cpu_seconds, 5)
+    else:
+        print("left out: nvidia-smi is not installed")
+    try:
+        import nvitop
+    except ImportError:
+        print("left out: nvitop is not installed (pip install nvitop)")
+    else:
+        devices = nvitop.Device.all()
+        found["nvitop snapshot"] = (lambda: nvitop.take_snapshots(devices), precise_cpu_seconds, 5)
+    return found
+
+
+def main() -> None:
+    try:
+        NvmlSource().read()
+    except (SourceAbsent, SourceError) as error:
+        print(f"needs a GPU: {error}")
+        return
+    contestants = peers()
+    for run, _, _ in contestants.values():
+        for _ in range(8):
+            run()
+    cpu: dict[str, list[float]] = {name: [] for name in contestants}
+    wall: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(ROUNDS):
+        for name, (run, clock, times) in contestants.items():
+            began_cpu, began = clock(), time.perf_counter()
+            for _ in range(times):
+                run()
+            cpu[name].append((clock() - began_cpu) / times)
+            wall[name].append((time.perf_counter() - began) / times)
+    ours = statistics.median(cpu["gpucommons, one pass"])
+    rows = []
+    for name in contestants:
+        mine = statistics.median(cpu[name])
+        rows.append([name, f"{mine * 1e3:.3f}", f"{statistics.median(wall[name]) * 1e3:.3f}", f"{mine / ours:.1f}x"])
+    title = f"One reading of the GPUs; medians of {ROUNDS} interleaved rounds; bar: {BAR}x less CPU than each peer"
+    show(title, ("what", "CPU ms", "wall ms", "CPU of ours"), rows)
+
+
+if __name__ == "__main__":
+    main()
