@@ -45,7 +45,7 @@ class MailSink:
 def mail_sink(tls: ssl.SSLContext) -> Iterator[tuple[MailSink, str]]:
     def authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
         known = isinstance(data, LoginPassword) and (data.login, data.password) == (USER.encode(), PASSWORD.encode())
-        return AuthResult(success=known)
+        return AuthResult(success=known, handled=known)
 
     sink = MailSink()
     controller = Controller(
