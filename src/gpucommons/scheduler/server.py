@@ -330,7 +330,7 @@ class SchedulerServer:
     async def _read_in_steps(self) -> SharingReading:
         rows: list[ClientSharing] = []
         for gpu in list(self.policy.gpus.values()):
-            while gpu.count_some():
+            while gpu.count_some():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         for row in self._rows():
             rows.append(row)

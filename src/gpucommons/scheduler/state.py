@@ -148,7 +148,6 @@ class Client:
 
         # The turn: when it began, and what the GPU's turn clock showed then and at the last settlement.
         self.turn_s = 0.0
-        self.turns = 0
         self.turn_mark_s = 0.0
         self.settled_mark_s = 0.0
         self.turns = 0
