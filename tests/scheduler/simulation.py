@@ -1,7 +1,7 @@
-"""A simulated node: the policy under scripted clients, in simulated time. Nothing here waits or opens a socket."""
+"""A simulated node: the policy under scripted clients, in simulated time, without a socket."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -33,7 +33,7 @@ class Simulation:
         self.scripts: dict[int, Script] = {}
         self._ids = count(1)
         self._order = count()
-        self._events: list[tuple[float, int, Callable[[], list[Action]]]] = []
+        self._events: list[tuple[float, int, Callable[[], Sequence[Action]]]] = []
 
     def add(
         self,
@@ -55,10 +55,10 @@ class Simulation:
             self.perform(self.policy.request(client, self.now))
         return script
 
-    def at(self, when_s: float, event: Callable[[], list[Action]]) -> None:
+    def at(self, when_s: float, event: Callable[[], Sequence[Action]]) -> None:
         heapq.heappush(self._events, (when_s, next(self._order), event))
 
-    def perform(self, actions: list[Action]) -> None:
+    def perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             script = self.scripts[action.client.id]
             if isinstance(action, Fence):
@@ -66,7 +66,7 @@ class Simulation:
             else:
                 self._deliver(script, action)
 
-    def _gone(self, client: Client) -> list[Action]:
+    def _gone(self, client: Client) -> Sequence[Action]:
         self.scripts[client.id].holds = False
         return self.policy.disconnect(client, self.now)
 
@@ -78,9 +78,9 @@ class Simulation:
             script.holds = False
             self.at(self.now + script.tail_s, lambda: self._release_and_ask(script))
 
-    def _release_and_ask(self, script: Script) -> list[Action]:
+    def _release_and_ask(self, script: Script) -> Sequence[Action]:
         released = self.policy.release(script.client, self.now)
-        return released + self.policy.request(script.client, self.now)
+        return [*released, *self.policy.request(script.client, self.now)]
 
     def run(self, seconds: float) -> None:
         """Plays every event and deadline of the next `seconds`, in order."""

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucommons import __version__
+from gpucommons.agent.accounts import with_accounts, with_allocations
 from gpucommons.agent.machine import machine_parts
+from gpucommons.agent.sharing import nvshare_listener, with_sharing
 from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
@@ -28,12 +30,20 @@ from gpucommons.web.static_files import page_routes
 
 
 class Agent:
-    """One node's agent. `bind` opens the listeners, `begin` starts to sample, `stop` ends it all."""
+    """One node's agent. `bind` opens the listeners, `begin` starts to sample, `stop` ends it all.
 
-    def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
+    Only one that runs `keeps_accounts`: a command that looks once must not bill anybody.
+    """
+
+    def __init__(self, settings: Settings, scenario: Scenario | None = None, *, keeps_accounts: bool = False) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
         parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
+        parts = with_allocations(parts, settings)
+        if keeps_accounts and settings.ledger.enabled:
+            parts = with_accounts(parts, settings, self.scenario)
+        if settings.scheduler.enabled:
+            parts = with_sharing(parts, settings)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
             [*parts.sources, *_alerts(settings), own],
@@ -57,11 +67,16 @@ class Agent:
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
         )
         self._background = parts.background
+        self._services = parts.services
+        for observer in parts.observers:
+            self.sampler.subscribe(observer)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def bind(self) -> None:
         """Open the listeners first: a port in use is known before anything else is done."""
         await self.web.start()
+        for service in self._services:
+            await service.start()
 
     async def begin(self) -> Snapshot:
         """Take the first sample, and go on from there."""
@@ -75,6 +90,8 @@ class Agent:
 
     async def stop(self) -> None:
         await self.web.stop()
+        for service in self._services:
+            await service.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -109,4 +126,5 @@ def _alerts(settings: Settings) -> list[Source]:
 
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:
     addresses = ((dialect.name, getattr(settings.listeners, dialect.name)) for dialect in DIALECTS)
-    return [(address, name) for name, address in addresses if address]
+    found = [(address, name) for name, address in addresses if address]
+    return [*found, *nvshare_listener(settings.scheduler)]

@@ -4,7 +4,7 @@ Client rows are NamedTuples, not dataclasses: a node may have thousands, and the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -113,5 +113,3 @@ class SharingReading:
     debug_labels: bool = True
     socket_path: str = ""
     connections: int = 0
-    descriptor_limited: bool = False
-    control_methods: tuple[str, ...] = field(default=())

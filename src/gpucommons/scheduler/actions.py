@@ -2,22 +2,16 @@
 
 from typing import NamedTuple
 
-from gpucommons.scheduler.state import Client
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.state import Client, Send
 
-
-class Send(NamedTuple):
-    """`value` is the payload where the message has one: a memory limit, or a core limit."""
-
-    client: Client
-    message: MessageType
-    value: int = 0
+__all__ = ["Action", "Fence", "Send"]
 
 
 class Fence(NamedTuple):
     """Close this client's connection: its turn was revoked."""
 
     client: Client
+    message: None = None
 
 
 Action = Send | Fence

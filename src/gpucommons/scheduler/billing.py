@@ -40,8 +40,9 @@ class TurnClock:
             return
         if now_s >= self.window_end_s:
             self._roll(now_s)
-        if self.running:
-            self.billed_s += elapsed / self.running
+        running = self.running
+        if running:
+            self.billed_s += elapsed / running
             self.busy_s += elapsed
         self.at_s = now_s
 

@@ -66,7 +66,6 @@ class SchedulerSettings:
 
     max_clients: int = 4096
     max_unknown_gpus: int = 16
-    max_write_buffer_bytes: int = 64 * 1024
 
     metrics_enable: bool = False
     metrics_address: str = "0.0.0.0:9402"

@@ -1,14 +1,16 @@
 """What the policy remembers: one Client per connection, one Gpu per device. It alone changes them."""
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from gpucommons.scheduler.billing import Bucket, TurnClock
 from gpucommons.scheduler.histogram import DRAIN_BUCKETS, TURN_BUCKETS, Histogram
-from gpucommons.scheduler.wire import Version
+from gpucommons.scheduler.wire import MessageType, Version
 
 NEVER: Final = float("inf")
 LONG_AGO: Final = float("-inf")
+_HANDOVERS_PER_STEP: Final = 512
 
 
 class Standing(StrEnum):
@@ -29,6 +31,28 @@ class Drop(StrEnum):
     REVOKED = "revoked"
 
 
+class Send(NamedTuple):
+    """Asks the shell to send a message. `value` is its payload where it has one: a memory or a core limit."""
+
+    client: "Client"
+    message: MessageType
+    value: int = 0
+
+
+class Peer(Protocol):
+    """What the shell knows a client by. The policy never looks at it."""
+
+    @property
+    def closing(self) -> str: ...
+    @property
+    def lock_ok(self) -> bytes: ...
+    @property
+    def write(self) -> Callable[[bytes], None]: ...
+
+    def send(self, message: MessageType, value: int) -> None: ...
+    def close(self, reason: str) -> None: ...
+
+
 class Client:
     """One registered client. Its need is None where it cannot be known: v1 clients do not tell."""
 
@@ -46,6 +70,7 @@ class Client:
         "gid",
         "gpu",
         "id",
+        "lock_ok",
         "memory_limit_bytes",
         "must_refit",
         "namespace",
@@ -53,6 +78,7 @@ class Client:
         "nvml_bytes",
         "overhead_bytes",
         "peak_bytes",
+        "peer",
         "pid",
         "pod",
         "refresh_demand",
@@ -69,7 +95,7 @@ class Client:
         "used_bytes",
         "version",
         "wait_s",
-        "window_closed_s",
+        "window_base_s",
         "window_end_s",
     )
 
@@ -95,6 +121,11 @@ class Client:
         self.uid = uid
         self.gid = gid
         self.registered_s = now_s
+        # For the shell alone: its way to this client.
+        self.peer: Peer | None = None
+
+        # The one answer of the hot path, made once.
+        self.lock_ok = Send(self, MessageType.LOCK_OK)
 
         self.standing = Standing.IDLE
         self.revoked = False
@@ -126,7 +157,8 @@ class Client:
 
         # Accounts and quota. No bucket: no core limit.
         self.billed_s = 0.0
-        self.window_closed_s = 0.0
+        # What it was billed before the window that ends at `window_end_s` began.
+        self.window_base_s = 0.0
         self.window_end_s = 0.0
         self.core_limit_percent = 100
         self.bucket: Bucket | None = None
@@ -150,6 +182,8 @@ class Gpu:
         "demand_milli",
         "draining",
         "drops",
+        "handovers",
+        "heir",
         "held_bytes",
         "index",
         "key",
@@ -161,6 +195,7 @@ class Gpu:
         "name",
         "overloaded",
         "peak_running_bytes",
+        "plain",
         "refill_s",
         "refreshed_s",
         "revoked",
@@ -210,7 +245,8 @@ class Gpu:
         self.limited_scale = 1.0
         self.refill_s = NEVER
 
-        # Demand: until when the last busy sample counts, since when this set runs, a turn kept alone to measure.
+        # Demand: until when the last busy sample counts, when a turn last ended without a hand-over, and the
+        # client whose turn is kept alone so that it can be measured.
         self.busy_until_s = LONG_AGO
         self.alone_s = now_s
         self.refreshed_s = now_s
@@ -219,6 +255,9 @@ class Gpu:
 
         self.clock = TurnClock(now_s, window_s)
         self.deadline_s = NEVER
+        # Nothing out of the ordinary at the last evaluation; and who then runs next, where that is certain.
+        self.plain = True
+        self.heir: Client | None = None
 
         self.drops = dict.fromkeys(Drop, 0)
         self.wait_for_mem = 0
@@ -226,3 +265,15 @@ class Gpu:
         self.turns_wait = Histogram(TURN_BUCKETS)
         self.turns_length = Histogram(TURN_BUCKETS)
         self.turns_drain = Histogram(DRAIN_BUCKETS)
+        # (length of the turn that ended, wait of the one that began) of hand-overs not yet in the histograms.
+        self.handovers: list[tuple[float, float]] = []
+
+    def count_some(self) -> bool:
+        """Moves a part of what was noted into the histograms. Returns whether some is left."""
+        part = self.handovers[:_HANDOVERS_PER_STEP]
+        del self.handovers[:_HANDOVERS_PER_STEP]
+        for length_s, wait_s in part:
+            self.turns_length.observe(length_s)
+            self.turns_wait.observe(wait_s)
+        left = [histogram.count() for histogram in (self.turns_length, self.turns_wait, self.turns_drain)]
+        return bool(self.handovers) or any(left)

@@ -43,6 +43,7 @@ _FRAME_BYTES: Final[dict[Version, int]] = {1: V1_FRAME_BYTES, 2: V2_FRAME_BYTES}
 
 _CONTROL_TYPES: Final = frozenset({MessageType.SCHED_ON, MessageType.SCHED_OFF, MessageType.SET_TQ})
 _FIRST_TYPES: Final = _CONTROL_TYPES | {MessageType.REGISTER}
+_NO_SIZE: Final = 1 << 30
 _LONGEST_QUANTUM_S: Final = 86_400
 
 
@@ -92,33 +93,47 @@ class ProtocolError:
 Message = Register | RequestLock | LockReleased | MemoryUpdate | Control
 Received = Message | ProtocolError
 
+REQUEST_LOCK: Final = RequestLock()
+LOCK_RELEASED: Final = LockReleased()
+
 _NOTHING: Final[tuple[Received, ...]] = ()
 # A frame that carries nothing but its type always means the same: one shared tuple spares the hot path
 # a list and an object for each message.
-_BARE: Final[dict[int, tuple[Received, ...]]] = {
-    MessageType.REQ_LOCK: (RequestLock(),),
-    MessageType.LOCK_RELEASED: (LockReleased(),),
-}
+_BARE: Final[tuple[tuple[Received, ...] | None, ...]] = tuple(
+    (REQUEST_LOCK,) if kind == MessageType.REQ_LOCK else (LOCK_RELEASED,) if kind == MessageType.LOCK_RELEASED else None
+    for kind in range(256)
+)
+_RELEASE_AND_REQUEST: Final[tuple[Received, ...]] = (LOCK_RELEASED, REQUEST_LOCK)
 
 
 class Decoder:
-    """Frames of one connection. `version` is None until the first frame tells it."""
+    """Frames of one connection. `version` is None until the first frame tells it.
 
-    __slots__ = ("_control", "_dead", "_frame_bytes", "_pending", "version")
+    Data of at least `lone_bytes` begins with a whole frame of a client, whose first byte is its type.
+    """
+
+    __slots__ = ("_control", "_dead", "_frame_bytes", "_pair_bytes", "_pending", "lone_bytes", "version")
 
     def __init__(self) -> None:
         self.version: Version | None = None
         self._frame_bytes = 0
+        # How long data is that holds exactly one frame of a client, or two, while none is left over.
+        self.lone_bytes = _NO_SIZE
+        self._pair_bytes = _NO_SIZE
         self._pending = b""
         self._control = False
         self._dead = False
 
     def feed(self, data: bytes) -> Sequence[Received]:
         """Everything that became complete with these bytes, in order."""
-        if len(data) == self._frame_bytes and not self._pending:
-            bare = _BARE.get(data[0])
-            if bare is not None and not self._control:
+        size = len(data)
+        if size == self.lone_bytes:
+            bare = _BARE[data[0]]
+            if bare is not None:
                 return bare
+        elif size == self._pair_bytes and data[0] == 7 and data[self.lone_bytes] == 4:
+            # A client that lets go and asks again does both in one breath.
+            return _RELEASE_AND_REQUEST
         return self._feed(data)
 
     def _feed(self, data: bytes) -> Sequence[Received]:
@@ -139,6 +154,9 @@ class Decoder:
             found.append(self._decode(data, at))
             at += self._frame_bytes
         self._pending = b"" if self._dead or at == len(data) else data[at:]
+        clean = not (self._dead or self._control or self._pending)
+        self.lone_bytes = self._frame_bytes if clean else _NO_SIZE
+        self._pair_bytes = 2 * self._frame_bytes if clean else _NO_SIZE
         return found
 
     def _first_frame(self, data: bytes) -> Received | None:
@@ -180,7 +198,7 @@ class Decoder:
             if kind in _CONTROL_TYPES:
                 return self._decode_control(data, at)
             return self._fail("unexpected_type")
-        bare = _BARE.get(kind)
+        bare = _BARE[kind]
         if bare is not None:
             return bare[0]
         if kind == MessageType.MEM_UPDATE and self.version == 2:
@@ -205,8 +223,6 @@ class Decoder:
 
     def _fail(self, reason: str) -> ProtocolError:
         self._dead = True
-        self._pending = b""
-        self._frame_bytes = -1
         return ProtocolError(reason)
 
 

@@ -1,0 +1,23 @@
+"""What a client's process takes on the GPU besides what it allocates: its contexts and libraries (O_base).
+
+Pure. It is only seen while the client has allocated little and its kernels do not blur the picture; it is
+smoothed, and kept within what a CUDA context can plausibly take.
+"""
+
+from typing import Final
+
+MIB: Final = 1 << 20
+_SMALL_ALLOCATION_BYTES: Final = 256 * MIB
+_SMOOTHING: Final = 0.2
+_LEAST_BYTES: Final = 256 * MIB
+_MOST_BYTES: Final = 4096 * MIB
+
+
+def next_overhead(known_bytes: int | None, allocated_bytes: int, nvml_bytes: int | None, hot: bool) -> int | None:
+    """The estimate after one more sample; None as long as there never was a usable one."""
+    if nvml_bytes is None or hot or allocated_bytes >= _SMALL_ALLOCATION_BYTES:
+        return known_bytes
+    sample = min(max(nvml_bytes - allocated_bytes, _LEAST_BYTES), _MOST_BYTES)
+    if known_bytes is None:
+        return sample
+    return round(known_bytes + _SMOOTHING * (sample - known_bytes))
