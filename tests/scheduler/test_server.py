@@ -1,8 +1,11 @@
 """The scheduler on a real socket: what its clients and nvsharectl see."""
 
+import grp
 import os
 import socket
 import stat
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from gpucommons.scheduler.wire import MessageType, encode
 from scheduler.served import Scripted, control, serving
 
 T = MessageType
+NOBODY = 65534
 
 
 def test_a_client_registers_and_gets_its_turn(tmp_path: Path) -> None:
@@ -146,8 +150,7 @@ def test_repeats_are_harmless_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_client_that_will_not_stop_is_told_again_then_revoked(tmp_path: Path) -> None:
-    settings = {"drop_resend_s": 0.05, "revoke_after_s": 0.5, "mode": Mode.SERIAL}
-    with serving(tmp_path, **settings) as served:
+    with serving(tmp_path, drop_resend_s=0.05, revoke_after_s=0.5, mode=Mode.SERIAL) as served:
         deaf, other = (Scripted(served.path).register(name) for name in ("deaf", "other"))
         served.call(lambda: served.server.set_quantum(0.1))
         deaf.ask().granted()
@@ -165,8 +168,7 @@ def test_a_client_that_will_not_stop_is_told_again_then_revoked(tmp_path: Path) 
 
 
 def test_a_fence_closes_the_socket_of_the_revoked(tmp_path: Path) -> None:
-    settings = {"drop_resend_s": 5.0, "revoke_after_s": 0.1, "mode": Mode.SERIAL, "fence": Fence.DISCONNECT}
-    with serving(tmp_path, **settings) as served:
+    with serving(tmp_path, revoke_after_s=0.1, mode=Mode.SERIAL, fence=Fence.DISCONNECT) as served:
         deaf, other = (Scripted(served.path).register(name) for name in ("deaf", "other"))
         served.call(lambda: served.server.set_quantum(0.05))
         deaf.ask().granted()
@@ -249,24 +251,44 @@ def test_queues_of_gpus_that_are_not_there_go_with_their_clients(tmp_path: Path)
         served.until(lambda reading: [gpu.uuid for gpu in reading.gpus] == ["default"])
 
 
-def test_only_admins_are_obeyed(tmp_path: Path) -> None:
+def as_nobody(function: Callable[[], None]) -> int:
+    """Runs it in a child process of another user; its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            function()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+def test_only_admins_are_obeyed() -> None:
     if os.getuid() != 0:
         pytest.skip("needs root to become somebody else")
-    tmp_path.chmod(0o755)
-    with serving(tmp_path) as served:
-        for parent in Path(served.path).parents:
-            if parent != Path("/") and not parent.stat().st_mode & stat.S_IXOTH:
-                parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
-        child = os.fork()
-        if child == 0:
-            os.setuid(65534)
-            control(served.path, T.SCHED_OFF)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        reading = served.until(lambda reading: reading.refusals.get("control_not_admin") == 1)
-        assert reading.on
-        control(served.path, T.SCHED_OFF)
-        served.until(lambda reading: not reading.on)
+    group = grp.getgrgid(NOBODY).gr_name
+    for admin_group, obeyed in (("", False), (group, True)):
+        with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+            os.chmod(directory, 0o711)
+            with serving(Path(directory), admin_group=admin_group) as served:
+                path = served.path
+                assert as_nobody(lambda path=path: control(path, T.SCHED_OFF)) == 0  # type: ignore[misc]
+                reading = served.until(lambda reading: reading.messages["SCHED_OFF"] == 1)
+                assert reading.on != obeyed
+                assert reading.refusals.get("control_not_admin", 0) == (0 if obeyed else 1)
+                control(path, T.SCHED_OFF)
+                served.until(lambda reading: not reading.on)
+
+
+def test_an_unknown_admin_group_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ListenError, match="admin_group 'no-such-group'"),
+        serving(tmp_path, admin_group="no-such-group"),
+    ):
+        pass
 
 
 def test_the_socket_is_for_everybody_and_the_directory_is_closed(tmp_path: Path) -> None:
