@@ -145,7 +145,7 @@ def test_silent_and_endless_peers_harm_nobody(tmp_path: Path) -> None:
 
 def test_the_socket_goes_with_the_scheduler(tmp_path: Path) -> None:
     async def scenario(_: SchedulerServer, ask: Ask) -> None:
-        assert {path.name for path in tmp_path.iterdir()} == {"scheduler.sock", "control.sock"}
+        assert {path.name for path in tmp_path.iterdir()} == {"scheduler.sock", "control.sock"}  # noqa: ASYNC240
 
     with_socket(tmp_path, scenario)
     assert list(tmp_path.iterdir()) == []
