@@ -11,6 +11,7 @@ NAMES = (
     "ledger",
     "events",
     "allocations",
+    "stack_load",
 )
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ def settings_on_free_ports(**changes: object) -> StackSettings:
 
 def stack_in(root: Path, settings: StackSettings | None = None, said: list[str] | None = None) -> Stack:
     lines = [] if said is None else said
-    return Stack(settings or settings_on_free_ports(), Layout(root), "here", lines.append, port_owner)
+    chosen = settings or settings_on_free_ports()
+    return Stack(chosen, Layout(root), chosen.node, lines.append, port_owner)
 
 
 @contextmanager

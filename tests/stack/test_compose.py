@@ -61,6 +61,9 @@ def test_no_service_is_root_or_open_to_the_network() -> None:
         assert service["network_mode"] == "host"
         assert "ports" not in service
         assert ":latest" not in service["image"]
+    for name, others in (("grafana", ("alertmanager", "prometheus")), ("prometheus", ("alertmanager", "secrets"))):
+        for volume in services[name]["volumes"]:
+            assert not any(f"/{other}" in volume.partition(":")[0] for other in others), "no secret but its own"
     listens = [flag for name in ("prometheus", "alertmanager") for flag in services[name]["command"]]
     assert "--web.listen-address=127.0.0.1:9090" in listens
     assert "--web.listen-address=127.0.0.1:9093" in listens

@@ -11,13 +11,16 @@ import yaml
 
 from gpucommons.config.stack import StackSettings
 from gpucommons.dialects.all import DIALECTS
-from gpucommons.stack.alertmanager import alertmanager_config
+from gpucommons.stack.alertmanager import Secrets, alertmanager_config
 from gpucommons.stack.check import check_directory
 from gpucommons.stack.errors import StackError
+from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import cluster_config, duration, retention_flags
 from gpucommons.stack.render import to_yaml, write
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
+
+NO_SECRETS = Secrets(None, "", "")
 
 
 def full_settings(tmp_path: Path) -> StackSettings:
@@ -54,7 +57,7 @@ def test_the_tools_find_nothing_wrong(tmp_path: Path, with_grafana: bool, full: 
 
 
 def test_each_dialect_is_scraped_at_the_interval_its_users_expect(tmp_path: Path) -> None:
-    prometheus = loaded(stack_in(tmp_path).files(with_grafana=True), "prometheus.yml")
+    prometheus = loaded(stack_in(tmp_path).files(with_grafana=True), "prometheus/prometheus.yml")
     jobs = {job["job_name"]: job for job in prometheus["scrape_configs"]}
     assert set(jobs) == {dialect.name for dialect in DIALECTS} | {"prometheus", "alertmanager", "grafana"}
     for dialect in DIALECTS:
@@ -70,7 +73,7 @@ def test_everything_binds_to_loopback_and_keeps_a_week(tmp_path: Path) -> None:
 
 
 def test_routing_is_by_severity(tmp_path: Path) -> None:
-    route = alertmanager_config(StackSettings(), None)["route"]
+    route = alertmanager_config(StackSettings(), NO_SECRETS)["route"]
     by_receiver = {branch["receiver"]: branch for branch in route["routes"]}
     assert by_receiver["critical"]["group_wait"] == "0s"
     repeats = {name: branch["repeat_interval"] for name, branch in by_receiver.items()}
@@ -85,22 +88,25 @@ def test_routing_is_by_severity(tmp_path: Path) -> None:
 def test_amtool_routes_as_written(tmp_path: Path, labels: list[str], receiver: str) -> None:
     needs_program("amtool")
     file = tmp_path / "alertmanager.yml"
-    file.write_text(to_yaml(alertmanager_config(StackSettings(), None)))
+    file.write_text(to_yaml(alertmanager_config(StackSettings(), NO_SECRETS)))
     command = ["amtool", "config", "routes", "test", f"--config.file={file}", f"--verify.receivers={receiver}", *labels]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_secrets_stay_in_their_files(tmp_path: Path) -> None:
-    files = stack_in(tmp_path / "data", full_settings(tmp_path)).files(with_grafana=True)
-    assert not any("s3cret" in text for text in files.values()), "a password is named by its file only"
-    alertmanager = loaded(files, "alertmanager.yml")
-    assert alertmanager["global"]["smtp_auth_password_file"] == str(tmp_path / "secret")
+def test_each_secret_is_where_its_program_looks_and_nowhere_else(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    files = stack_in(layout.root, full_settings(tmp_path)).files(with_grafana=True)
+    holding = {name for name, text in files.items() if "s3cret" in text}
+    assert holding == {"prometheus/token", "alertmanager/token", "alertmanager/smtp_password"}
+    assert all(files[name] == "s3cret" for name in holding), "without the line end that the editor added"
+    assert [name for name, text in files.items() if "hidden" in text] == ["alertmanager/alertmanager.yml"]
+    alertmanager = loaded(files, "alertmanager/alertmanager.yml")
+    assert alertmanager["global"]["smtp_auth_password_file"] == str(layout.config / "alertmanager/smtp_password")
     assert alertmanager["global"]["smtp_require_tls"] is True
     for receiver in alertmanager["receivers"]:
         assert [mail["to"] for mail in receiver["email_configs"]] == ["a@example.org", "b@example.org"]
         assert receiver["webhook_configs"][0]["url"] == "http://127.0.0.1:9/hook?key=hidden"
-    assert [name for name, text in files.items() if "hidden" in text] == ["alertmanager.yml"]
     write(files, tmp_path / "config")
     for file in (path for path in (tmp_path / "config").rglob("*") if path.is_file()):
         assert file.stat().st_mode & 0o077 == 0, "what may hold a secret is for nobody else"

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def test_a_life(bench: Bench) -> None:
     assert list((bench.root / "prometheus" / "wal").iterdir()), "and keeps the data"
     bench.engine().stop()
     assert bench.said[-1] == "nothing is running"
+
+
+def test_two_who_start_at_once_start_one_stack(bench: Bench) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(bench.engine().start) for _ in range(2)]:
+            done.result()
+    assert set(processes(bench.root)) == {"supervisor", "prometheus", "alertmanager"}
+    assert sum("already running" in line for line in bench.said) == 1
 
 
 def test_status_is_up_only_when_all_of_it_is(bench: Bench) -> None:

@@ -18,6 +18,8 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
+from gpucommons.sources.alertmanager import AlertmanagerSource
+from gpucommons.sources.source import Source
 from gpucommons.web.api.api import Api
 from gpucommons.web.history import History
 from gpucommons.web.limits import Limits
@@ -37,7 +39,7 @@ class Agent:
             parts = with_sharing(parts, settings)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
-            [*parts.sources, own],
+            [*parts.sources, *_alerts(settings), own],
             interval_s=interval_s,
             hostname=socket.gethostname(),
             scenario=self.scenario,
@@ -108,6 +110,11 @@ def _main_listeners(settings: Settings) -> list[tuple[str, None]]:
 def _prometheus(settings: Settings) -> Prometheus | None:
     url = settings.history.prometheus_url
     return Prometheus(url, settings.history.prometheus_selector) if url else None
+
+
+def _alerts(settings: Settings) -> list[Source]:
+    url = settings.alerts.alertmanager_url
+    return [AlertmanagerSource(url)] if url else []
 
 
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:

@@ -13,8 +13,9 @@ from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.scheduler.control_socket import ControlSocket
+from gpucommons.scheduler.devices import GpuFacts
 from gpucommons.scheduler.quotas import Quota, from_annotations
-from gpucommons.scheduler.server import GpuFacts, SchedulerServer
+from gpucommons.scheduler.server import SchedulerServer
 from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
 from gpucommons.sources.source import SourceStarting
 

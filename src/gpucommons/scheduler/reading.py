@@ -89,7 +89,8 @@ def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: i
 
 
 def read_gpu(policy: Policy, gpu: Gpu, present: bool, now: float) -> GpuSharing:
-    gpu.count_handovers()
+    while gpu.count_some():
+        pass
     queued = [*gpu.waiting.values(), *gpu.throttled.values()]
     way, reason = _way(policy, gpu, now)
     return GpuSharing(

@@ -25,20 +25,28 @@ class Timing:
     info_repeat_s: float = 24 * HOUR_S
 
 
-def alertmanager_config(settings: StackSettings, webhook_url: str | None, timing: Timing | None = None) -> Yaml:
-    """`webhook_url` is what the file named in the settings holds, so the result is a secret if there is one."""
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """The webhook's URL itself, which makes the result a secret; and where the programs read the others."""
+
+    webhook_url: str | None
+    webhook_token_file: str
+    smtp_password_file: str
+
+
+def alertmanager_config(settings: StackSettings, secrets: Secrets, timing: Timing | None = None) -> Yaml:
     timing = timing or Timing()
     return {
-        **({"global": _smtp(settings)} if settings.smtp_smarthost else {}),
+        **({"global": _smtp(settings, secrets)} if settings.smtp_smarthost else {}),
         "route": _route(timing),
         "inhibit_rules": _inhibitions(),
         "receivers": [
-            {"name": severity, **_channels(settings, webhook_url)} for severity in ("critical", "warning", "info")
+            {"name": severity, **_channels(settings, secrets)} for severity in ("critical", "warning", "info")
         ],
     }
 
 
-def _smtp(settings: StackSettings) -> Yaml:
+def _smtp(settings: StackSettings, secrets: Secrets) -> Yaml:
     smtp: Yaml = {
         "smtp_smarthost": settings.smtp_smarthost,
         "smtp_from": settings.smtp_from,
@@ -46,7 +54,7 @@ def _smtp(settings: StackSettings) -> Yaml:
     }
     if settings.smtp_username:
         smtp["smtp_auth_username"] = settings.smtp_username
-        smtp["smtp_auth_password_file"] = settings.smtp_password_file
+        smtp["smtp_auth_password_file"] = secrets.smtp_password_file
     return smtp
 
 
@@ -99,14 +107,14 @@ def _inhibitions() -> list[Yaml]:
     ]
 
 
-def _channels(settings: StackSettings, webhook_url: str | None) -> Yaml:
+def _channels(settings: StackSettings, secrets: Secrets) -> Yaml:
     channels: Yaml = {}
     if settings.smtp_smarthost and settings.email_to:
         channels["email_configs"] = list(_emails(settings.email_to))
-    if webhook_url:
-        hook: Yaml = {"url": webhook_url, "send_resolved": True}
+    if secrets.webhook_url:
+        hook: Yaml = {"url": secrets.webhook_url, "send_resolved": True}
         if settings.webhook_token_file:
-            hook["http_config"] = {"authorization": {"credentials_file": settings.webhook_token_file}}
+            hook["http_config"] = {"authorization": {"credentials_file": secrets.webhook_token_file}}
         channels["webhook_configs"] = [hook]
     return channels
 

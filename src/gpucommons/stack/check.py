@@ -39,8 +39,8 @@ def check_directory(directory: Path, run: Run = run_here) -> list[Problem]:
     """Problems of `prometheus.yml` with all its rule files, and of `alertmanager.yml`."""
     problems: list[Problem] = []
     for arguments in (
-        ["promtool", "check", "config", str(directory / "prometheus.yml")],
-        ["amtool", "check-config", str(directory / "alertmanager.yml")],
+        ["promtool", "check", "config", str(directory / "prometheus" / "prometheus.yml")],
+        ["amtool", "check-config", str(directory / "alertmanager" / "alertmanager.yml")],
     ):
         done = run(arguments)
         if done.returncode != 0:

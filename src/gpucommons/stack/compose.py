@@ -98,9 +98,7 @@ class ComposeEngine:
         if not tools_missing():
             return run_here
         images = {"promtool": PROMETHEUS_IMAGE, "amtool": ALERTMANAGER_IMAGE}
-        settings = self._stack.settings
-        secrets = (settings.smtp_password_file, settings.webhook_token_file, settings.remote_write_token_file)
-        seen = [path for path in (str(self._layout.root), settings.rules_dir, *secrets) if path]
+        seen = [path for path in (str(self._layout.root), self._stack.settings.rules_dir) if path]
 
         def run_in_image(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
             program, *rest = arguments

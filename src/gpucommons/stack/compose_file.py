@@ -60,11 +60,9 @@ def _read_only(path: str) -> str:
 
 def _prometheus(settings: StackSettings, layout: Layout) -> Yaml:
     data = layout.data("prometheus")
-    seen = {str(layout.config), settings.targets_dir or str(layout.targets)}
+    seen = {str(layout.config_of("prometheus")), settings.targets_dir or str(layout.targets)}
     if settings.rules_dir:
         seen.add(settings.rules_dir)
-    if settings.remote_write_token_file:
-        seen.add(settings.remote_write_token_file)
     return {
         "image": PROMETHEUS_IMAGE,
         "command": [
@@ -79,7 +77,6 @@ def _prometheus(settings: StackSettings, layout: Layout) -> Yaml:
 
 def _alertmanager(settings: StackSettings, layout: Layout) -> Yaml:
     data = layout.data("alertmanager")
-    secrets = {path for path in (settings.smtp_password_file, settings.webhook_token_file) if path}
     return {
         "image": ALERTMANAGER_IMAGE,
         "command": [
@@ -88,7 +85,7 @@ def _alertmanager(settings: StackSettings, layout: Layout) -> Yaml:
             f"--web.listen-address={settings.alertmanager_listen}",
             "--cluster.listen-address=",
         ],
-        "volumes": [*(_read_only(path) for path in sorted({str(layout.config), *secrets})), f"{data}:{data}"],
+        "volumes": [_read_only(str(layout.config_of("alertmanager"))), f"{data}:{data}"],
     }
 
 
@@ -99,7 +96,7 @@ def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
         "GF_SERVER_HTTP_ADDR": host.strip("[]"),
         "GF_SERVER_HTTP_PORT": port,
         "GF_PATHS_DATA": str(data),
-        "GF_PATHS_PROVISIONING": str(layout.grafana_provisioning),
+        "GF_PATHS_PROVISIONING": str(layout.config_of("grafana")),
         "GF_SECURITY_ADMIN_USER": settings.grafana_admin_user,
         "GF_SECURITY_ADMIN_PASSWORD__FILE": str(layout.grafana_password),
         "GF_USERS_ALLOW_SIGN_UP": "false",
@@ -113,7 +110,7 @@ def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
         "image": GRAFANA_IMAGE,
         "environment": environment,
         "volumes": [
-            _read_only(str(layout.config)),
+            _read_only(str(layout.config_of("grafana"))),
             _read_only(str(layout.grafana_password)),
             f"{data}:{data}",
         ],

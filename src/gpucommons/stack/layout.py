@@ -14,17 +14,17 @@ class Layout:
     def config(self) -> Path:
         return self.root / "config"
 
+    def config_of(self, service: str) -> Path:
+        """Each program has a directory of its own, so that it sees no secret but its own."""
+        return self.config / service
+
     @property
     def prometheus_config(self) -> Path:
-        return self.config / "prometheus.yml"
+        return self.config_of("prometheus") / "prometheus.yml"
 
     @property
     def alertmanager_config(self) -> Path:
-        return self.config / "alertmanager.yml"
-
-    @property
-    def grafana_provisioning(self) -> Path:
-        return self.config / "grafana"
+        return self.config_of("alertmanager") / "alertmanager.yml"
 
     @property
     def compose_file(self) -> Path:

@@ -19,11 +19,12 @@ _NAME_NODE_BY_ADDRESS: Yaml = {
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where Prometheus finds what others write: our rules, the site's, and the files that list nodes."""
+    """Where Prometheus finds what others write: our rules, the site's, the files that list nodes, a secret."""
 
     rules: str
     site_rules: str
     targets: str
+    remote_write_token: str
 
 
 def duration(seconds: float) -> str:
@@ -46,7 +47,7 @@ def prometheus_config(settings: StackSettings, places: Places, node: str, with_g
         ],
     }
     if settings.remote_write_url:
-        config["remote_write"] = [_remote_write(settings)]
+        config["remote_write"] = [_remote_write(settings, places)]
     return config
 
 
@@ -122,8 +123,8 @@ def _own_jobs(settings: StackSettings, node: str, with_grafana: bool) -> Iterato
         yield {"job_name": name, "static_configs": [{"targets": [address], "labels": {"node": node}}]}
 
 
-def _remote_write(settings: StackSettings) -> Yaml:
+def _remote_write(settings: StackSettings, places: Places) -> Yaml:
     target: Yaml = {"url": settings.remote_write_url}
     if settings.remote_write_token_file:
-        target["authorization"] = {"credentials_file": settings.remote_write_token_file}
+        target["authorization"] = {"credentials_file": places.remote_write_token}
     return target

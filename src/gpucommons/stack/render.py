@@ -1,4 +1,4 @@
-"""Every file that the stack's programs read, drawn from the settings. Only `write` touches the disk."""
+"""Every file that the stack's programs read, drawn from the settings. Only `write` changes the disk."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,14 @@ from typing import Any
 import yaml
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.alertmanager import alertmanager_config
+from gpucommons.stack.alertmanager import Secrets, alertmanager_config
 from gpucommons.stack.compose_file import Host, compose_file
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.grafana import dashboard_provider, datasources
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import Places, prometheus_config, settings_rules
 
+_TOKEN, _PASSWORD = "token", "smtp_password"
 _HEADER = "# Written by `gpucommons stack`; a change here is lost. Settings: [stack] in gpucommons.toml.\n"
 
 
@@ -46,28 +47,45 @@ def packaged(directory: str, suffix: str) -> Iterator[tuple[str, str]]:
             yield entry.name, entry.read_text("utf-8")
 
 
-def rendered(
-    settings: StackSettings, layout: Layout, node: str, webhook_url: str | None, with_grafana: bool, host: Host
-) -> dict[str, str]:
-    """Text by path below the configuration directory."""
+def rendered(settings: StackSettings, layout: Layout, node: str, with_grafana: bool, host: Host) -> dict[str, str]:
+    """Text by path below the configuration directory. Reads the files that hold secrets, and nothing else."""
+    alertmanager = layout.config_of("alertmanager")
     places = Places(
         rules="rules/*.yml",
         site_rules=f"{settings.rules_dir}/*.yml" if settings.rules_dir else "",
         targets=f"{settings.targets_dir or layout.targets}/*.yml",
+        remote_write_token=_TOKEN,
+    )
+    secrets = Secrets(
+        webhook_url=read_secret(settings.webhook_url_file, "webhook_url_file"),
+        webhook_token_file=str(alertmanager / _TOKEN),
+        smtp_password_file=str(alertmanager / _PASSWORD),
     )
     out = {
-        "prometheus.yml": _HEADER + to_yaml(prometheus_config(settings, places, node, with_grafana)),
-        "alertmanager.yml": _HEADER + to_yaml(alertmanager_config(settings, webhook_url)),
-        "rules/settings.yml": _HEADER + to_yaml(settings_rules(settings)),
+        "prometheus/prometheus.yml": _HEADER + to_yaml(prometheus_config(settings, places, node, with_grafana)),
+        "prometheus/rules/settings.yml": _HEADER + to_yaml(settings_rules(settings)),
+        "alertmanager/alertmanager.yml": _HEADER + to_yaml(alertmanager_config(settings, secrets)),
     }
-    out |= {f"rules/{name}": text for name, text in packaged("rules", ".yml")}
-    if with_grafana:
-        dashboards = layout.config / "dashboards"
-        out["grafana/datasources/prometheus.yml"] = _HEADER + to_yaml(datasources(settings))
-        out["grafana/dashboards/gpucommons.yml"] = _HEADER + to_yaml(dashboard_provider(str(dashboards)))
-        out["compose.yaml"] = _HEADER + to_yaml(compose_file(settings, layout, host))
-        out |= {f"dashboards/{name}": text for name, text in packaged("dashboards", ".json")}
-    return out
+    out |= {f"prometheus/rules/{name}": text for name, text in packaged("rules", ".yml")}
+    # Copies: without the line end that an editor adds and Alertmanager would take for a part of the password, and
+    # readable by the user that a container runs as.
+    copies = {
+        f"prometheus/{_TOKEN}": read_secret(settings.remote_write_token_file, "remote_write_token_file"),
+        f"alertmanager/{_TOKEN}": read_secret(settings.webhook_token_file, "webhook_token_file"),
+        f"alertmanager/{_PASSWORD}": read_secret(settings.smtp_password_file, "smtp_password_file"),
+    }
+    out |= {name: text for name, text in copies.items() if text is not None}
+    return out | _for_grafana(settings, layout, host) if with_grafana else out
+
+
+def _for_grafana(settings: StackSettings, layout: Layout, host: Host) -> dict[str, str]:
+    json_files = layout.config_of("grafana") / "json"
+    return {
+        "compose.yaml": _HEADER + to_yaml(compose_file(settings, layout, host)),
+        "grafana/datasources/prometheus.yml": _HEADER + to_yaml(datasources(settings)),
+        "grafana/dashboards/gpucommons.yml": _HEADER + to_yaml(dashboard_provider(str(json_files))),
+        **{f"grafana/json/{name}": text for name, text in packaged("dashboards", ".json")},
+    }
 
 
 def read_secret(file: str, key: str) -> str | None:
@@ -89,7 +107,7 @@ def write(out: Mapping[str, str], directory: Path) -> None:
         file = directory / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = file.with_name(f".{file.name}.new")
-        # Alertmanager's may hold a webhook's URL, which is a secret: none of these is for other people.
+        # Some are secrets, and none is for other people.
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as target:
             target.write(text)

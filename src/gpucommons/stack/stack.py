@@ -14,7 +14,7 @@ from gpucommons.stack.errors import StackError
 from gpucommons.stack.health import get, judge
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.ports import PortOwner
-from gpucommons.stack.render import read_secret, rendered, write
+from gpucommons.stack.render import rendered, write
 
 Say = Callable[[str], None]
 
@@ -51,10 +51,7 @@ class Stack:
             self.say(f"the agent on {self.settings.agent} {agent.detail}; start it with: gpucommons up")
 
     def files(self, with_grafana: bool) -> dict[str, str]:
-        webhook_url = read_secret(self.settings.webhook_url_file, "webhook_url_file")
-        for key in ("smtp_password_file", "webhook_token_file", "remote_write_token_file"):
-            read_secret(getattr(self.settings, key), key)
-        return rendered(self.settings, self.layout, self.node, webhook_url, with_grafana, _host())
+        return rendered(self.settings, self.layout, self.node, with_grafana, _host())
 
 
 NOBODY = 65534

@@ -22,6 +22,8 @@ from gpucommons.stack.process import identity_of, write_pid_file
 _STOP_S = 30.0
 _LOG_BYTES = 10 * 2**20
 _PR_SET_PDEATHSIG = 1
+# Looked up before any fork: between fork and exec as little as possible should happen.
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,8 @@ def only_one(run: Path) -> Iterator[bool]:
 
 def _die_with_parent() -> None:
     """In the child, before exec: a supervisor that is killed takes its programs with it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def _open_log(file: Path) -> int:

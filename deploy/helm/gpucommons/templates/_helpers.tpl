@@ -90,6 +90,12 @@ spec:
           ports:
             - name: metrics
               containerPort: 9460
+            - name: node
+              containerPort: 9100
+            - name: dcgm
+              containerPort: 9400
+            - name: vgpu
+              containerPort: 8080
           livenessProbe:
             httpGet:
               path: /healthz
