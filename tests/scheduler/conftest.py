@@ -15,10 +15,9 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-settings.register_profile("default-steps", max_examples=60, stateful_step_count=50, deadline=None)
 
 
 @pytest.fixture(scope="session")
 def walk_steps(request: pytest.FixtureRequest) -> int:
     profile = request.config.getoption("--hypothesis-profile", None) or os.environ.get("HYPOTHESIS_PROFILE")
-    return 350_000 if profile == NIGHTLY else 3_000
+    return 1_000_000 if profile == NIGHTLY else 30_000

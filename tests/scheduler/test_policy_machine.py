@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.state import Standing
 from gpucommons.scheduler.wire import Version
 from scheduler.world import Peer, World
 
@@ -142,23 +143,62 @@ def random_step(world: World, dice: random.Random) -> None:
     dice.choices([step for _, step in steps], weights)[0]()
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_a_long_walk(mode: Mode, walk_steps: int) -> None:
-    dice = random.Random(f"walk {mode}")
-    world = World(SchedulerSettings(mode=mode))
-    for _ in range(walk_steps):
-        random_step(world, dice)
-        world.check()
-    world.check_everybody_runs()
+def random_settings(dice: random.Random) -> SchedulerSettings:
+    return SchedulerSettings(
+        mode=dice.choice(tuple(Mode)),
+        work_conserving=dice.random() < 0.3,
+        fence=dice.choice(tuple(Fence)),
+        max_bypass_s=dice.choice((None, 0.0, 5.0)),
+    )
 
 
-def test_the_same_events_give_the_same_actions() -> None:
-    logs = []
-    for _ in range(2):
-        dice = random.Random(7)
-        world = World(SchedulerSettings())
-        for _ in range(1000):
+STEPS_PER_WALK = 200
+
+
+def test_many_walks(walk_steps: int) -> None:
+    for seed in range(walk_steps // STEPS_PER_WALK):
+        dice = random.Random(seed)
+        world = World(random_settings(dice))
+        for _ in range(STEPS_PER_WALK):
             random_step(world, dice)
-        logs.append(world.log)
-    assert logs[0] == logs[1]
-    assert len(logs[0]) > 200
+            world.check()
+        world.check_everybody_runs()
+        world.check()
+
+
+def contended_step(world: World, dice: random.Random) -> None:
+    """Mostly what contention is made of: everybody asks, and the one that runs lets go."""
+    holders = [peer for peer in world.peers if peer.client.standing is Standing.RUNNING]
+    lot = dice.random()
+    if lot < 0.45 and world.peers:
+        world.ask(dice.choice(world.peers))
+    elif lot < 0.8 and holders:
+        world.release(dice.choice(holders))
+    elif lot < 0.9:
+        world.advance(dice.choice((0.001, 0.5, 4.0)), obey=True)
+    elif lot < 0.93 and len(world.peers) < MANY:
+        world.join(dice.choice((1, 2)), 100)
+    else:
+        random_step(world, dice)
+
+
+def walk(seed: int, *, hand_over: bool) -> World:
+    dice = random.Random(seed)
+    settings = replace(random_settings(dice), mode=dice.choice((Mode.SERIAL, Mode.SERIAL, Mode.AUTO)))
+    world = World(settings, hand_over=hand_over)
+    for _ in range(STEPS_PER_WALK):
+        contended_step(world, dice)
+    return world
+
+
+def test_the_same_events_give_the_same_actions_by_either_way() -> None:
+    """The policy is deterministic, and the short way of a release does what the long one would."""
+    handed_over = 0
+    for seed in range(60):
+        short, again, long = (walk(seed, hand_over=way) for way in (True, True, False))
+        assert short.log == again.log == long.log
+        billed = [[round(peer.client.billed_s, 9) for peer in world.peers] for world in (short, long)]
+        assert billed[0] == billed[1]
+        assert short.gpu.running_bytes == long.gpu.running_bytes
+        handed_over += short.handed_over
+    assert handed_over > 300

@@ -33,7 +33,9 @@ class Peer:
 
 
 class World:
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, *, hand_over: bool = True) -> None:
+        """`hand_over`: releases take the short way where there is one, as the server does it."""
+        self._hand_over = hand_over
         self.now = FIRST_S
         self.policy = Policy(settings)
         self.gpu = self.policy.add_gpu(GPU, 0, self.now)
@@ -41,6 +43,7 @@ class World:
         self.sent: Counter[MessageType] = Counter()
         self.departed_billed_s = 0.0
         self.busy_s = 0.0
+        self.handed_over = 0
         self.log: list[tuple[float, int, str]] = []
         self._ids = count(1)
 
@@ -65,11 +68,12 @@ class World:
 
     def release(self, peer: Peer) -> None:
         peer.holds = peer.told_to_drop = False
-        heir = self.gpu.heir if peer.client.standing is Standing.RUNNING else None
+        heir = self.gpu.heir if self._hand_over and peer.client.standing is Standing.RUNNING else None
         if heir is None:
             self._perform(self.policy.release(peer.client, self.now))
         else:
             self.policy.hand_over(peer.client, heir, self.now)
+            self.handed_over += 1
             self._perform([heir.lock_ok])
 
     def memory(self, peer: Peer, used_bytes: int) -> None:
@@ -183,6 +187,10 @@ class World:
             assert client.told_to_wait <= (client.standing in (Standing.WAITING, Standing.THROTTLED))
             if client.standing is Standing.RUNNING:
                 assert peer.holds, "the accounts say it runs, its messages do not"
+        if gpu.heir is not None:
+            assert gpu.heir is next(iter(gpu.waiting.values()))
+            assert len(gpu.running) == 1
+            assert not gpu.draining
         starts = [client.turn_s for client in gpu.running.values()]
         assert starts == sorted(starts)
 

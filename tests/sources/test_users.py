@@ -85,7 +85,14 @@ def add_slice(root: Path, path: str, cpu_us: str, memory: str) -> None:
 def source(root: Path) -> UsersSource:
     container = Container("c" * 64, "thesis", "docker", ContainerState.RUNNING, init_pid=4242)
     gone = Container("d" * 64, "gone", "docker", ContainerState.RUNNING, init_pid=5)
-    return UsersSource(root, root / "proc", 10.0, slice_owner, lambda: {container.id: container, gone.id: gone})
+    return UsersSource(
+        root,
+        root / "proc",
+        root / "sys/fs/cgroup",
+        10.0,
+        slice_owner,
+        lambda: {container.id: container, gone.id: gone},
+    )
 
 
 def test_slices_of_both_kinds(root: Path) -> None:

@@ -5,7 +5,20 @@ from collections.abc import Sequence
 
 import typer
 
-from gpucommons.cli import check_config, gpus, sample, stack, stress, up, version, who
+from gpucommons.cli import (
+    allocations,
+    check_config,
+    events,
+    gpus,
+    report,
+    sample,
+    scheduler,
+    stack,
+    stress,
+    up,
+    version,
+    who,
+)
 from gpucommons.cli.run import run
 
 app = typer.Typer(
@@ -20,12 +33,16 @@ for command in (
     up.up,
     gpus.gpus,
     who.who,
+    allocations.allocations,
+    report.report,
+    events.events,
     sample.sample,
     check_config.check_config,
     stress.stress,
     version.version,
 ):
     app.command()(command)
+app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(stack.app, name="stack")
 
 

@@ -57,6 +57,7 @@ class LedgerWriter:
     def start(self, begun: Moment) -> None:
         """Open the ledger and enter this run, on the thread."""
         self._begun = begun
+        self.state = replace(self.state, begun=True)
         self._thread.start()
 
     def submit(self, batch: Batch, until: Moment) -> None:

@@ -55,11 +55,13 @@ class OwnerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """`writing`: the last flush reached the disk. `durable`: what is served survives a crash.
+    """`begun`: there is something to keep accounts of. `writing`: the last flush reached the disk.
+    `durable`: what is served survives a crash.
 
     `backlog_s` is usage that waits in memory for the disk, `lost_s` what waited for longer than an hour.
     """
 
+    begun: bool = False
     writing: bool = False
     durable: bool = False
     detail: str = "not opened yet"
@@ -86,3 +88,4 @@ class AccountsReading:
     ledger: LedgerState
     totals: Mapping[OwnerKey, Amounts] | None
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    event_log_writing: bool = True

@@ -47,6 +47,7 @@ class ClientSharing(NamedTuple):
     pending_drop: bool
     connected_s: float
     turn_s: float | None
+    turns: int
     wait: WaitReading | None
     allocated_bytes: int
     allocated_peak_bytes: int

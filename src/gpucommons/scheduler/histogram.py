@@ -10,7 +10,7 @@ HANDOFF_BUCKETS: Final = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002
 DRAIN_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 TURN_BUCKETS: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
-_PILE: Final = 4096
+_PART: Final = 1024
 
 
 class Histogram:
@@ -27,8 +27,8 @@ class Histogram:
 
     def count(self) -> bool:
         """Counts a part of the pile that takes no noticeable time. Returns whether some is left."""
-        part = self._pile[:_PILE]
-        del self._pile[:_PILE]
+        part = self._pile[:_PART]
+        del self._pile[:_PART]
         part.sort()
         for place, bound in enumerate(self._bounds):
             self._counts[place] += bisect_right(part, bound)

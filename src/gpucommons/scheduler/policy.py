@@ -35,10 +35,12 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
+from gpucommons.scheduler import demand
 from gpucommons.scheduler.actions import Action, Fence, Send
-from gpucommons.scheduler.billing import EPSILON_S, Bucket, BucketRules, TurnClock
+from gpucommons.scheduler.billing import EPSILON_S, TurnClock
 from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings, SwitchTime
 from gpucommons.scheduler.settings import Fence as FenceMode
+from gpucommons.scheduler.shares import Shares
 from gpucommons.scheduler.state import NEVER, Client, Drop, Gpu, Standing
 from gpucommons.scheduler.wire import MessageType
 
@@ -50,12 +52,6 @@ SERIAL, CONCURRENT, AUTO = Mode.SERIAL, Mode.CONCURRENT, Mode.AUTO
 _REFIT_RATIO: Final = 0.9
 # How many waiters are looked at for one that fits: bounds the work of one message.
 _BYPASS_WINDOW: Final = 64
-# A solo turn ends without a measurement after this long; after so many of them the demand stays unknown.
-_SOLO_LIMIT_S: Final = 3.0
-_SOLO_TRIES: Final = 3
-# Utilisation older than this is unknown.
-_BUSY_FRESH_S: Final = 5.0
-_DEMAND_SMOOTHING: Final = 0.5
 
 
 class Block(StrEnum):
@@ -80,7 +76,7 @@ class Policy:
         self.gpus: dict[str, Gpu] = {}
         self.clients: dict[int, Client] = {}
         self.refusals: Counter[str] = Counter()
-        self._bucket_rules = BucketRules.of(settings)
+        self._shares = Shares(settings)
         self._corun_milli = round(settings.corun_limit * 1000)
         self._shortest_quantum_s = (
             settings.switch_time_fixed_s
@@ -116,12 +112,12 @@ class Policy:
     def sample_busy(self, gpu: Gpu, busy_ratio: float, window_s: float, now: float) -> list[Action]:
         """The device was busy for this share of the last `window_s`."""
         actions: list[Action] = []
-        gpu.busy_until_s = now + _BUSY_FRESH_S
+        gpu.busy_until_s = now + demand.BUSY_FRESH_S
         gpu.clock.advance(now)
-        lone = next(iter(gpu.running.values())) if len(gpu.running) == 1 and not gpu.revoked else None
-        if lone is not None and max(lone.turn_s, gpu.alone_s) <= now - window_s:
-            self._learn_demand(gpu, lone, busy_ratio, now)
-        elif self.mode is AUTO and gpu.solo is None:
+        measured = demand.measured_client(gpu, window_s, now)
+        if measured is not None:
+            demand.learn(gpu, measured, busy_ratio, now)
+        elif self.mode is AUTO:
             self._refresh_demand(gpu, now, actions)
         self._evaluate(gpu, now, actions)
         return actions
@@ -132,8 +128,7 @@ class Policy:
         """A new client with its limits (100 and 0: none). It is told its status before anything else."""
         self.clients[client.id] = client
         client.gpu.clients[client.id] = client
-        client.core_limit_percent = core_percent
-        self._rebucket(client, now)
+        self._shares.limit(client, core_percent, now)
         return [self.status_of(client), *self.limit_memory(client, memory_bytes, now)]
 
     def request(self, client: Client, now: float) -> Sequence[Action]:
@@ -191,6 +186,7 @@ class Policy:
         # One client runs before and after: the clock needs no setting, it goes as the wall's.
         billed = clock.billed_s + now - clock.at_s
         old.billed_s += billed - old.turn_mark_s
+        old.turns += 1
         old.standing = IDLE
         gpu.handovers.append((now - old.turn_s, now - new.wait_s))
         del gpu.running[old.id]
@@ -206,7 +202,7 @@ class Policy:
         gpu.running_v1 = 2 - new.version
         gpu.demand_milli = new.demand_milli or 0
         gpu.heir = self._find_heir(gpu)
-        gpu.deadline_s = now + self._shortest_quantum_s if gpu.heir is not None else NEVER
+        gpu.deadline_s = now + self._shortest_quantum_s if gpu.waiting else NEVER
 
     def disconnect(self, client: Client, now: float) -> list[Action]:
         gpu = client.gpu
@@ -236,14 +232,9 @@ class Policy:
             return []
         gpu = client.gpu
         gpu.clock.advance(now)
-        self._leave_limited(gpu, client, now)
-        client.core_limit_percent = percent
-        self._rebucket(client, now)
-        if client.standing is not IDLE:
-            self._join_limited(gpu, client, now)
+        self._shares.limit(client, percent, now)
         if client.standing is THROTTLED and client.bucket is None:
             self._requeue(gpu, client, now)
-        self._find_refill(gpu)
         actions = self._after(gpu, now)
         if client.version == 2:
             actions.insert(0, Send(client, MessageType.UPDATE_CORE_LIMIT, percent))
@@ -284,7 +275,7 @@ class Policy:
         actions: list[Action] = []
         for gpu in self.gpus.values():
             gpu.clock.advance(now)
-            self._end_solo(gpu)
+            demand.end_solo(gpu)
             if mode is SERIAL:
                 self._keep_oldest(gpu, Drop.QUANTUM, now, actions)
             self._evaluate(gpu, now, actions)
@@ -353,7 +344,7 @@ class Policy:
         if gpu.draining:
             self._press(gpu, now, actions)
         if now >= gpu.solo_until_s:
-            self._end_solo(gpu)
+            demand.end_solo(gpu)
         if gpu.running_bytes > gpu.safe_limit_bytes or gpu.overloaded:
             self._check_overload(gpu, now, actions)
         if gpu.throttled and now >= gpu.refill_s - EPSILON_S:
@@ -365,8 +356,10 @@ class Policy:
             deadline = self._serve(gpu, now, actions)
         elif gpu.throttled and not gpu.running and self.settings.work_conserving:
             self._lend(gpu, now, actions)
-        if gpu.draining or gpu.limited:
-            deadline = min(deadline, self._due(gpu, now))
+        if gpu.draining:
+            deadline = min(deadline, self._pressing_due(gpu))
+        if gpu.limited:
+            deadline = min(deadline, self._shares.due(gpu, now))
         if gpu.solo is not None:
             deadline = min(deadline, gpu.solo_until_s)
         gpu.deadline_s = deadline
@@ -436,7 +429,7 @@ class Policy:
         if gpu.overloaded or wanted > self._room_for(gpu, client):
             return Block.MEMORY
         if self.mode is AUTO and now < gpu.busy_until_s:
-            if gpu.solo is not None or self._must_be_alone(client):
+            if gpu.solo is not None or demand.must_be_alone(client):
                 return Block.SOLO
             if gpu.demand_milli + (client.demand_milli or 0) > self._corun_milli:
                 return Block.DEMAND
@@ -454,12 +447,6 @@ class Policy:
 
     def _room_for(self, gpu: Gpu, client: Client) -> float:
         return gpu.safe_limit_bytes * _REFIT_RATIO if client.must_refit else gpu.safe_limit_bytes
-
-    def _must_be_alone(self, client: Client) -> bool:
-        """Whether its demand is to be measured in its next turn."""
-        if client.refresh_demand:
-            return True
-        return client.demand_milli is None and client.solo_tries < _SOLO_TRIES
 
     def _room_is_kept(self, gpu: Gpu, front: Client, why: Block, now: float) -> bool:
         """Whether the first waiter has been passed for long enough."""
@@ -490,14 +477,14 @@ class Policy:
         if why is Block.TURN or why is Block.SOLO:
             return staying
         need = front.need_bytes + gpu.held_bytes + sum(client.need_bytes for client in staying)
-        demand = (front.demand_milli or 0) + sum(client.demand_milli or 0 for client in staying)
+        busy_milli = (front.demand_milli or 0) + sum(client.demand_milli or 0 for client in staying)
         room = self._room_for(gpu, front)
         by_demand = why is Block.DEMAND
         for count, client in enumerate(staying):
-            if need <= room and not (by_demand and demand > self._corun_milli):
+            if need <= room and not (by_demand and busy_milli > self._corun_milli):
                 return staying[:count]
             need -= client.need_bytes
-            demand -= client.demand_milli or 0
+            busy_milli -= client.demand_milli or 0
         return staying
 
     # Turns
@@ -507,9 +494,8 @@ class Policy:
         running = gpu.running
         clock = gpu.clock
         del gpu.waiting[id]
-        if not running and self.mode is AUTO and now < gpu.busy_until_s and self._must_be_alone(client):
-            gpu.solo = client
-            gpu.solo_until_s = now + _SOLO_LIMIT_S
+        if not running and self.mode is AUTO and now < gpu.busy_until_s and demand.must_be_alone(client):
+            demand.begin_solo(gpu, client, now)
         running[id] = client
         clock.running += 1
         client.standing = RUNNING
@@ -524,10 +510,7 @@ class Policy:
         if client.demand_milli is not None:
             gpu.demand_milli += client.demand_milli
         if client.bucket is not None:
-            client.settled_mark_s = clock.billed_s
-            client.bucket.settle_wanting(now, 0.0)
-            client.bucket.throttled = False
-            gpu.limited_running[id] = client
+            self._shares.begin_turn(client, now)
         if client.told_to_wait:
             client.told_to_wait = False
             gpu.mem_available += 1
@@ -546,22 +529,19 @@ class Policy:
         if client.window_end_s != clock.window_end_s:
             self._open_window(client, clock)
         client.billed_s += clock.billed_s - client.turn_mark_s
+        client.turns += 1
         if client.bucket is not None:
-            self._end_limited_turn(gpu, client, now)
+            self._shares.end_turn(client, now)
         if client.drop_s is not None:
             self._end_drain(gpu, client, now)
         del gpu.running[client.id]
         clock.running -= 1
-        gpu.alone_s = now
         gpu.running_bytes -= client.need_bytes
         if client.version == 1:
             gpu.running_v1 -= 1
         if client.demand_milli is not None:
             gpu.demand_milli -= client.demand_milli
-        if gpu.solo is client:
-            self._end_solo(gpu)
-        elif gpu.solo is not None and len(gpu.running) == 1:
-            gpu.solo_until_s = now + _SOLO_LIMIT_S
+        demand.turn_ended(gpu, client, now)
         gpu.turns_length.observe(now - client.turn_s)
         client.standing = IDLE
 
@@ -574,7 +554,7 @@ class Policy:
 
     def _drop(self, gpu: Gpu, client: Client, why: Drop, now: float, actions: list[Action]) -> None:
         if client.bucket is not None:
-            self._settle(client, now)
+            self._shares.settle(client, now)
         client.drop_s = now
         client.drop_again_s = now + self.settings.drop_resend_s
         client.drop_reason = why
@@ -591,6 +571,14 @@ class Policy:
                 client.drop_again_s = now + self.settings.drop_resend_s
                 gpu.drops[client.drop_reason] += 1
                 actions.append(Send(client, DROP_LOCK))
+
+    def _pressing_due(self, gpu: Gpu) -> float:
+        revoke_after_s = self.settings.revoke_after_s
+        return min(
+            min(client.drop_again_s, client.drop_s + revoke_after_s)
+            for client in gpu.draining.values()
+            if client.drop_s is not None
+        )
 
     def _revoke(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
         self._end_turn(gpu, client, now)
@@ -618,17 +606,12 @@ class Policy:
         client.asked_again = False
         client.wait_s = client.eligible_s = now
         client.standing = WAITING
-        bucket = client.bucket
-        if bucket is not None:
-            bucket.settle_idle(now)
-            self._join_limited(gpu, client, now)
-            bucket.throttled = bucket.is_over() or (bucket.throttled and bucket.balance_s < bucket.band_s - EPSILON_S)
-            if bucket.throttled:
-                client.standing = THROTTLED
-                gpu.throttled[client.id] = client
-                gpu.refill_s = min(gpu.refill_s, bucket.refilled_s())
-                return
-        gpu.waiting[client.id] = client
+        if client.bucket is not None and self._shares.want(client, now):
+            client.standing = THROTTLED
+            gpu.throttled[client.id] = client
+            self._shares.find_refill(gpu)
+        else:
+            gpu.waiting[client.id] = client
 
     def _stop_wanting(self, gpu: Gpu, client: Client, now: float) -> None:
         if client.standing is WAITING:
@@ -639,7 +622,7 @@ class Policy:
             return
         client.standing = IDLE
         client.told_to_wait = False
-        self._leave_limited(gpu, client, now)
+        self._shares.leave(client, now)
 
     def _repeated_request(self, client: Client, actions: list[Action]) -> None:
         self.refusals["repeated_request"] += 1
@@ -692,61 +675,27 @@ class Policy:
 
     # Core quota
 
-    def _settle(self, client: Client, now: float) -> None:
-        """Brings the bucket of a running client up to now. After DROP_LOCK the tail's own share is billed."""
-        bucket = client.bucket
-        assert bucket is not None
-        billed = client.gpu.clock.billed_s
-        spent = billed - client.settled_mark_s
-        if client.drop_s is not None:
-            spent *= self._bucket_rules.tail_billing_ratio
-        bucket.settle_running(now, spent)
-        client.settled_mark_s = billed
-
     def _check_quotas(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
-        running = gpu.clock.running
-        for client in gpu.limited_running.values():
-            if client.drop_s is not None:
-                continue
-            bucket = client.bucket
-            assert bucket is not None
-            self._settle(client, now)
-            left = bucket.spent_after_s(running)
-            if left is None or left > EPSILON_S:
-                continue
-            if self.settings.work_conserving and running == 1 and not gpu.waiting:
-                bucket.borrowing = True
-                continue
-            bucket.borrowing = False
-            bucket.throttled = True
-            self._drop(gpu, client, Drop.QUOTA, now, actions)
+        alone = gpu.clock.running == 1 and not gpu.waiting
+        for client, bucket in self._shares.spent(gpu, now):
+            bucket.borrowing = self.settings.work_conserving and alone
+            if not bucket.borrowing:
+                bucket.throttled = True
+                self._drop(gpu, client, Drop.QUOTA, now, actions)
 
     def _refill(self, gpu: Gpu, now: float) -> None:
-        """Moves those whose share is back to the queue, in the order in which it came back."""
-        refilled: list[tuple[float, Client]] = []
-        for client in gpu.throttled.values():
-            bucket = client.bucket
-            assert bucket is not None
-            due = bucket.refilled_s()
-            if due <= now + EPSILON_S:
-                refilled.append((due, client))
-        for _, client in sorted(refilled, key=lambda pair: pair[0]):
+        for client in self._shares.refilled(gpu, now):
             self._requeue(gpu, client, now)
-        self._find_refill(gpu)
+        self._shares.find_refill(gpu)
 
     def _requeue(self, gpu: Gpu, client: Client, now: float) -> None:
+        """A throttled client may run again: it is last in the queue, and its wait for others begins now."""
         del gpu.throttled[client.id]
         gpu.waiting[client.id] = client
         client.standing = WAITING
         client.eligible_s = now
         if client.bucket is not None:
             client.bucket.throttled = False
-
-    def _find_refill(self, gpu: Gpu) -> None:
-        """When the next throttled client has its share again."""
-        gpu.refill_s = min(
-            (client.bucket.refilled_s() for client in gpu.throttled.values() if client.bucket), default=NEVER
-        )
 
     def _lend(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
         """Nobody else wants the GPU: the throttled client that is nearest to its refill may have it."""
@@ -757,117 +706,17 @@ class Policy:
             if nearest.bucket is not None:
                 nearest.bucket.borrowing = True
 
-    def _due(self, gpu: Gpu, now: float) -> float:
-        """When a drain must be pressed, a quota is spent, or one is refilled."""
-        due = NEVER
-        revoke_after_s = self.settings.revoke_after_s
-        for client in gpu.draining.values():
-            assert client.drop_s is not None
-            due = min(due, client.drop_again_s, client.drop_s + revoke_after_s)
-        running = gpu.clock.running
-        for client in gpu.limited_running.values():
-            bucket = client.bucket
-            if client.drop_s is not None or bucket is None:
-                continue
-            left = bucket.spent_after_s(running)
-            if left is not None and left > EPSILON_S:
-                due = min(due, now + left)
-        return min(due, gpu.refill_s) if gpu.throttled else due
-
-    def _join_limited(self, gpu: Gpu, client: Client, now: float) -> None:
-        if client.bucket is not None:
-            gpu.limited[client.id] = client
-            gpu.limited_percent += client.core_limit_percent
-            client.bucket.rate = client.core_limit_percent / 100 * gpu.limited_scale
-            self._rescale(gpu, now)
-
-    def _leave_limited(self, gpu: Gpu, client: Client, now: float) -> None:
-        if client.bucket is not None and gpu.limited.pop(client.id, None) is not None:
-            self._settle_standing(client, now)
-            gpu.limited_percent -= client.core_limit_percent
-            client.bucket.rate = client.core_limit_percent / 100
-            self._rescale(gpu, now)
-
-    def _rescale(self, gpu: Gpu, now: float) -> None:
-        """Limits above 100 in sum are scaled in proportion among those that want to run."""
-        scale = 1.0 if gpu.limited_percent <= 100 else 100 / gpu.limited_percent
-        if scale == gpu.limited_scale:
-            return
-        gpu.limited_scale = scale
-        for client in gpu.limited.values():
-            self._settle_standing(client, now)
-            assert client.bucket is not None
-            client.bucket.rate = client.core_limit_percent / 100 * scale
-        self._find_refill(gpu)
-
-    def _end_limited_turn(self, gpu: Gpu, client: Client, now: float) -> None:
-        self._leave_limited(gpu, client, now)
-        del gpu.limited_running[client.id]
-        bucket = client.bucket
-        assert bucket is not None
-        bucket.borrowing = False
-        if client.drop_s is not None:
-            bucket.learn_tail(now - client.drop_s)
-
-    def _settle_standing(self, client: Client, now: float) -> None:
-        if client.standing is RUNNING:
-            self._settle(client, now)
-        elif client.bucket is not None:
-            client.bucket.settle_wanting(now, 0.0)
-
-    def _rebucket(self, client: Client, now: float) -> None:
-        """A changed limit keeps the balance: nobody escapes a debt by a change of quota."""
-        old = client.bucket
-        if client.core_limit_percent >= 100:
-            client.bucket = None
-        elif old is None:
-            client.bucket = Bucket(client.core_limit_percent, self._bucket_rules, now)
-        else:
-            old.rate = client.core_limit_percent / 100
-        if client.standing is RUNNING and client.bucket is None:
-            client.gpu.limited_running.pop(client.id, None)
-        elif client.standing is RUNNING:
-            client.gpu.limited_running[client.id] = client
-            client.settled_mark_s = client.gpu.clock.billed_s
-
     # Demand
 
-    def _learn_demand(self, gpu: Gpu, client: Client, busy_ratio: float, now: float) -> None:
-        measured = busy_ratio * 1000
-        known = client.demand_milli
-        smoothed = measured if known is None else known + _DEMAND_SMOOTHING * (measured - known)
-        gpu.demand_milli += round(smoothed) - (known or 0)
-        client.demand_milli = round(smoothed)
-        client.demand_s = now
-        client.refresh_demand = False
-        client.solo_tries = 0
-        if gpu.solo is client:
-            self._end_solo(gpu)
-
     def _refresh_demand(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
-        """Under contention, the client measured longest ago gets a solo turn: now, or when it is next."""
-        wanting = [*gpu.running.values(), *gpu.waiting.values()]
-        every_s = self.settings.solo_refresh_s
-        if len(wanting) < 2 or now - gpu.refreshed_s < every_s:
-            return
-        stalest = min(wanting, key=lambda client: client.demand_s)
-        if now - stalest.demand_s < every_s:
+        """The client measured longest ago gets a solo turn: now if it runs, else when it is next."""
+        client = demand.stalest(gpu, self.settings.solo_refresh_s, now)
+        if client is None:
             return
         gpu.refreshed_s = now
-        stalest.refresh_demand = True
-        if stalest.standing is RUNNING and stalest.drop_s is None:
-            gpu.solo = stalest
-            gpu.solo_until_s = now + _SOLO_LIMIT_S if len(gpu.running) == 1 else NEVER
-            for client in gpu.running.values():
-                if client is not stalest and client.drop_s is None:
-                    self._drop(gpu, client, Drop.QUANTUM, now, actions)
-
-    def _end_solo(self, gpu: Gpu) -> None:
-        solo = gpu.solo
-        if solo is None:
-            return
-        gpu.solo = None
-        gpu.solo_until_s = NEVER
-        if solo.refresh_demand or solo.demand_milli is None:
-            solo.refresh_demand = False
-            solo.solo_tries += 1
+        client.refresh_demand = True
+        if client.standing is RUNNING and client.drop_s is None:
+            demand.begin_solo(gpu, client, now)
+            for other in gpu.running.values():
+                if other is not client and other.drop_s is None:
+                    self._drop(gpu, other, Drop.QUANTUM, now, actions)

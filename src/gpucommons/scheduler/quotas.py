@@ -64,6 +64,9 @@ class Limits:
     core_source: str = "none"
 
 
+NO_LIMITS: Final = Limits()
+
+
 def parse_memory(text: str) -> int:
     """Bytes of `8Gi`, `512Mi`, `10G`, `1073741824`; raises ValueError on anything else."""
     match = _QUANTITY.fullmatch(text.strip())

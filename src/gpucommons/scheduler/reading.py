@@ -32,6 +32,7 @@ def read_client(policy: Policy, client: Client, limits: Limits, ahead: int, now:
         pending_drop=client.drop_s is not None,
         connected_s=now - client.registered_s,
         turn_s=now - client.turn_s if running else None,
+        turns=client.turns,
         wait=_read_wait(policy, client, ahead, now),
         allocated_bytes=client.used_bytes,
         allocated_peak_bytes=client.peak_bytes,
@@ -88,7 +89,8 @@ def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: i
 
 
 def read_gpu(policy: Policy, gpu: Gpu, present: bool, now: float) -> GpuSharing:
-    gpu.count_handovers()
+    while gpu.count_some():
+        pass
     queued = [*gpu.waiting.values(), *gpu.throttled.values()]
     way, reason = _way(policy, gpu, now)
     return GpuSharing(

@@ -1,4 +1,4 @@
-"""The Unix socket shell around the policy: connections, descriptors, timers, devices. One thread, one loop.
+"""The Unix socket shell around the policy: connections, descriptors, timers. One thread, one loop.
 
 It decides nothing about turns: events go to the policy, the actions that come back are carried out. What it
 shows is `reading`, made anew every second in small steps so that no hand-off waits for it.
@@ -14,23 +14,21 @@ import resource
 import socket
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
 from gpucommons.model.sharing import ClientSharing, SharingReading
-from gpucommons.scheduler import quotas
 from gpucommons.scheduler.actions import Action, Fence
 from gpucommons.scheduler.connection import Connection
-from gpucommons.scheduler.gpu_names import DEFAULT_GPU, KnownGpu, resolve
+from gpucommons.scheduler.devices import Devices, GpuFacts
 from gpucommons.scheduler.histogram import HANDOFF_BUCKETS, Histogram
+from gpucommons.scheduler.limit_book import LimitBook, names
 from gpucommons.scheduler.listener import Reserve, group_id, listen, remove
-from gpucommons.scheduler.overhead import next_overhead
 from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.quotas import Limits, Quota, QuotaRule
-from gpucommons.scheduler.reading import client_name, read_client, read_gpu
+from gpucommons.scheduler.quotas import Quota, QuotaRule
+from gpucommons.scheduler.reading import read_client, read_gpu
 from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.state import NEVER, Client, Gpu, Standing
+from gpucommons.scheduler.state import NEVER, Client
 from gpucommons.scheduler.wire import Control, MessageType, Register
 
 log = logging.getLogger(__name__)
@@ -50,20 +48,6 @@ _MOST_DEPARTED: Final = 10_000
 _REFUSAL_LOG_INTERVAL_S: Final = 10.0
 # Timers of the loop have millisecond steps and may come early: aim a little late.
 _TIMER_SLACK_S: Final = 0.0005
-# Above this a running client counts as hot: its figures say nothing about its overhead.
-_HOT_RATIO: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class GpuFacts:
-    """What NVML or GPM told of one device. `process_bytes` is by pid as the host sees it."""
-
-    uuid: str
-    index: int
-    total_bytes: int | None = None
-    busy_ratio: float | None = None
-    busy_window_s: float = 1.0
-    process_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 class SchedulerServer:
@@ -75,14 +59,12 @@ class SchedulerServer:
         self.disconnects: Counter[str] = Counter()
         self.armed_s = NEVER
         self.time_handoff_s = 0.0
-        self._rules = tuple(rules)
+        self._devices = Devices(self.policy, settings.max_unknown_gpus, monotonic())
+        self._limits = LimitBook(rules)
         self._connections: dict[int, Connection] = {}
         self._strangers: dict[Connection, None] = {}
-        self._limits: dict[int, Limits] = {}
-        self._env: dict[int, Quota] = {}
-        self._annotations: Mapping[tuple[str, str], Quota] = {}
-        self._set_limits: dict[str, Quota] = {}
-        self._known: tuple[KnownGpu, ...] = ()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MOST_DEPARTED)
         self._descriptor_cap = _descriptor_cap()
         self._admin_gid: int | None = None
@@ -90,9 +72,6 @@ class SchedulerServer:
         self._listener: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self.policy.add_gpu(DEFAULT_GPU, None, monotonic())
         self.reading = self.read_now()
 
     # Life
@@ -190,7 +169,6 @@ class SchedulerServer:
             except OSError as error:
                 self._cannot_accept(listener, error)
                 return
-            peer.setblocking(False)
             self._connected(peer)
 
     def _cannot_accept(self, listener: socket.socket, error: OSError) -> None:
@@ -207,6 +185,7 @@ class SchedulerServer:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def _connected(self, peer: socket.socket) -> None:
+        peer.setblocking(False)
         try:
             connection = Connection(self, peer)
         except OSError:
@@ -226,37 +205,30 @@ class SchedulerServer:
         """Lets go of the socket now, and of the client as soon as the loop is back."""
         self._loop.remove_reader(connection.socket.fileno())
         connection.socket.close()
+        self._strangers.pop(connection, None)
         self._loop.call_soon(self._disconnected, connection)
 
     def _disconnected(self, connection: Connection) -> None:
         self.disconnects[connection.closing] += 1
-        self._strangers.pop(connection, None)
-        if connection.client is not None:
-            self._client_left(connection.client)
+        client = connection.client
+        if client is not None:
+            now = monotonic()
+            self._remember(client, now)
+            client.peer = None
+            del self._connections[client.id]
+            self._limits.leave(client)
+            actions = self.policy.disconnect(client, now)
+            self._devices.forget_unused(client.gpu)
+            self.apply(actions, now)
         if not self._connections and not self._strangers:
             self._empty.set()
-
-    def _client_left(self, client: Client) -> None:
-        now = monotonic()
-        if self.settings.metrics_stale_ttl_s > 0:
-            client.gpu.clock.advance(now)
-            row = read_client(self.policy, client, self._limits[client.id], 0, now)
-            self._departed.append((now + self.settings.metrics_stale_ttl_s, row))
-        client.peer = None
-        del self._connections[client.id]
-        self._limits.pop(client.id, None)
-        self._env.pop(client.id, None)
-        self._set_limits.pop(client_name(client.id), None)
-        actions = self.policy.disconnect(client, now)
-        self._forget_gpu(client.gpu)
-        self.apply(actions, now)
 
     def register(self, connection: Connection, message: Register, now: float) -> Client:
         del self._strangers[connection]
         pid, uid, gid = connection.credentials
         client = Client(
             self._new_id(),
-            self._gpu_called(message.gpu, now),
+            self._devices.called(message.gpu, now),
             version=message.version,
             pod=message.pod,
             namespace=message.namespace,
@@ -268,10 +240,8 @@ class SchedulerServer:
         connection.client = client
         client.peer = connection
         self._connections[client.id] = connection
-        self._env[client.id] = quotas.from_client(message.memory_limit_bytes, message.core_limit_percent)
-        limits = self._limits[client.id] = self._decide(client)
+        limits = self._limits.enter(client, message.memory_limit_bytes, message.core_limit_percent)
         self.perform(self.policy.register(client, now, limits.core_percent, limits.memory_bytes))
-        log.debug("client %s registered: %r/%r", client_name(client.id), client.namespace, client.pod)
         return client
 
     def control_frame(self, connection: Connection, message: Control, now: float) -> None:
@@ -300,7 +270,7 @@ class SchedulerServer:
             if id and id not in self._connections:
                 return id
 
-    # Orders
+    # Orders and news
 
     def switch(self, on: bool) -> None:
         now = monotonic()
@@ -312,99 +282,38 @@ class SchedulerServer:
 
     def set_limit(self, target: str, quota: Quota) -> None:
         """`target` is a client id, `namespace/pod` or a pod. Later clients of that pod get it too."""
-        self._set_limits[target] = quota
-        self._decide_all()
+        self._limits.set_limit(target, quota)
+        self._limits_changed()
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], Quota]) -> None:
         """What the annotations of pods say now, by (namespace, pod)."""
-        self._annotations = annotations
-        self._decide_all()
+        if annotations != self._limits.annotations:
+            self._limits.annotations = dict(annotations)
+            self._limits_changed()
 
     def set_rules(self, rules: Sequence[QuotaRule]) -> None:
         """The config file's rules, after a reload."""
-        self._rules = tuple(rules)
-        self._decide_all()
+        self._limits.rules = tuple(rules)
+        self._limits_changed()
 
-    def matching(self, target: str) -> list[Client]:
-        """The clients that a client id, `namespace/pod` or pod name means."""
-        return [client for client in self.policy.clients.values() if target in _names(client)]
-
-    def _decide(self, client: Client) -> Limits:
-        set_limit = [self._set_limits[name] for name in _names(client) if name in self._set_limits]
-        return quotas.decide(
-            set_limit=_merged(set_limit),
-            annotation=self._annotations.get((client.namespace, client.pod)),
-            config=quotas.from_rules(self._rules, client.pod, client.namespace, client.uid),
-            env=self._env[client.id],
-        )
-
-    def _decide_all(self) -> None:
+    def _limits_changed(self) -> None:
         now = monotonic()
         for client in self.policy.clients.values():
-            limits = self._limits[client.id] = self._decide(client)
+            limits = self._limits.decide(client)
             self.perform(self.policy.limit_memory(client, limits.memory_bytes, now))
             self.perform(self.policy.limit_core(client, limits.core_percent, now))
-        self.apply([], now)
-
-    # Devices
+        self.apply((), now)
 
     def update_gpus(self, facts: Sequence[GpuFacts]) -> None:
         """What is known of the devices now, about once a second; empty where NVML does not answer."""
         now = monotonic()
-        self._known = tuple(KnownGpu(fact.uuid, fact.index) for fact in facts)
-        actions: list[Action] = []
-        for fact in facts:
-            gpu = self._gpu_present(fact, now)
-            if fact.total_bytes is not None and fact.total_bytes != gpu.total_bytes:
-                actions += self.policy.resize(gpu, fact.total_bytes, now)
-            if fact.busy_ratio is not None:
-                actions += self.policy.sample_busy(gpu, fact.busy_ratio, fact.busy_window_s, now)
-            actions += self._learn_memory(gpu, fact, now)
-        for gpu in list(self.policy.gpus.values()):
-            self._forget_gpu(gpu)
-        self.apply(actions, now)
-
-    def _learn_memory(self, gpu: Gpu, fact: GpuFacts, now: float) -> list[Action]:
-        actions: list[Action] = []
-        for client in gpu.clients.values():
-            client.nvml_bytes = fact.process_bytes.get(client.pid)
-            running = client.standing is Standing.RUNNING
-            hot = running and (fact.busy_ratio is None or fact.busy_ratio > _HOT_RATIO)
-            overhead = next_overhead(client.overhead_bytes, client.used_bytes, client.nvml_bytes, hot)
-            if overhead is not None and overhead != client.overhead_bytes:
-                actions += self.policy.update_overhead(client, overhead, now)
-        return actions
-
-    def _gpu_present(self, fact: GpuFacts, now: float) -> Gpu:
-        gpu = self.policy.gpus.get(fact.uuid)
-        if gpu is None:
-            unnamed = self.policy.gpus.get(DEFAULT_GPU)
-            if unnamed is not None and fact.index == min(known.index for known in self._known):
-                self.policy.rename_gpu(unnamed, fact.uuid, fact.index)
-                return unnamed
-            return self.policy.add_gpu(fact.uuid, fact.index, now)
-        gpu.index = fact.index
-        return gpu
-
-    def _gpu_called(self, name: str, now: float) -> Gpu:
-        """The GPU that a client means. Names of no known GPU get a queue of their own, up to a number."""
-        key = resolve(name, self._known)
-        gpu = self.policy.gpus.get(key)
-        if gpu is not None:
-            return gpu
-        unknown = len(self.policy.gpus) - len(self._known)
-        if key != DEFAULT_GPU and unknown >= self.settings.max_unknown_gpus:
-            self.policy.refusals["too_many_gpu_names"] += 1
-            return self._gpu_called("", now)
-        return self.policy.add_gpu(key, int(key) if key.isdigit() else None, now)
-
-    def _forget_gpu(self, gpu: Gpu) -> None:
-        """A queue of a GPU that is not there goes with its last client; one always stays."""
-        present = any(known.uuid == gpu.key for known in self._known)
-        if not present and not gpu.clients and len(self.policy.gpus) > 1 and gpu.key != DEFAULT_GPU:
-            self.policy.remove_gpu(gpu)
+        self.apply(self._devices.update(facts, now), now)
 
     # What it shows
+
+    def matching(self, target: str) -> list[Client]:
+        """The clients that a client id, `namespace/pod` or pod name means."""
+        return [client for client in self.policy.clients.values() if target in names(client)]
 
     def read_now(self) -> SharingReading:
         """The whole state at this instant, in one go."""
@@ -420,6 +329,9 @@ class SchedulerServer:
 
     async def _read_in_steps(self) -> SharingReading:
         rows: list[ClientSharing] = []
+        for gpu in list(self.policy.gpus.values()):
+            while gpu.count_some():  # noqa: ASYNC110
+                await asyncio.sleep(0)
         for row in self._rows():
             rows.append(row)
             if len(rows) % _ROWS_PER_STEP == 0:
@@ -431,15 +343,20 @@ class SchedulerServer:
         for gpu in list(self.policy.gpus.values()):
             ahead = {id: place for place, id in enumerate(gpu.waiting)}
             for client in list(gpu.clients.values()):
-                limits = self._limits.get(client.id)
-                if limits is not None:
-                    now = monotonic()
-                    gpu.clock.advance(now)
-                    yield read_client(self.policy, client, limits, ahead.get(client.id, 0), now)
+                now = monotonic()
+                gpu.clock.advance(now)
+                yield read_client(self.policy, client, self._limits.of(client), ahead.get(client.id, 0), now)
+
+    def _remember(self, client: Client, now: float) -> None:
+        """Keeps the last row of a client that leaves, where the settings ask for it."""
+        if self.settings.metrics_stale_ttl_s > 0:
+            client.gpu.clock.advance(now)
+            row = read_client(self.policy, client, self._limits.of(client), 0, now)
+            self._departed.append((now + self.settings.metrics_stale_ttl_s, row))
 
     def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
         now = monotonic()
-        present = {known.uuid for known in self._known}
+        present = self._devices.present
         while self._departed and self._departed[0][0] <= now:
             self._departed.popleft()
         gpus = list(self.policy.gpus.values())
@@ -461,17 +378,6 @@ class SchedulerServer:
             socket_path=self.settings.socket_path,
             connections=len(self._connections) + len(self._strangers),
         )
-
-
-def _names(client: Client) -> tuple[str, str, str]:
-    """What a client can be called, the most telling first."""
-    return client_name(client.id), f"{client.namespace}/{client.pod}", client.pod
-
-
-def _merged(found: Sequence[Quota]) -> Quota:
-    memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
-    core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
-    return Quota(memory, core)
 
 
 def _descriptor_cap() -> int:

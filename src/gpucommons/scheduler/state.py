@@ -10,6 +10,7 @@ from gpucommons.scheduler.wire import MessageType, Version
 
 NEVER: Final = float("inf")
 LONG_AGO: Final = float("-inf")
+_HANDOVERS_PER_STEP: Final = 512
 
 
 class Standing(StrEnum):
@@ -89,6 +90,7 @@ class Client:
         "told_to_wait",
         "turn_mark_s",
         "turn_s",
+        "turns",
         "uid",
         "used_bytes",
         "version",
@@ -148,6 +150,7 @@ class Client:
         self.turn_s = 0.0
         self.turn_mark_s = 0.0
         self.settled_mark_s = 0.0
+        self.turns = 0
         self.drop_s: float | None = None
         self.drop_again_s = 0.0
         self.drop_reason = Drop.QUANTUM
@@ -265,9 +268,12 @@ class Gpu:
         # (length of the turn that ended, wait of the one that began) of hand-overs not yet in the histograms.
         self.handovers: list[tuple[float, float]] = []
 
-    def count_handovers(self) -> None:
-        """Moves what hand-overs noted into the histograms."""
-        for length_s, wait_s in self.handovers:
+    def count_some(self) -> bool:
+        """Moves a part of what was noted into the histograms. Returns whether some is left."""
+        part = self.handovers[:_HANDOVERS_PER_STEP]
+        del self.handovers[:_HANDOVERS_PER_STEP]
+        for length_s, wait_s in part:
             self.turns_length.observe(length_s)
             self.turns_wait.observe(wait_s)
-        self.handovers.clear()
+        left = [histogram.count() for histogram in (self.turns_length, self.turns_wait, self.turns_drain)]
+        return bool(self.handovers) or any(left)

@@ -30,6 +30,7 @@ class UsersSource:
         self,
         root: Path,
         procfs: Path,
+        cgroupfs: Path,
         cadence_s: float,
         slice_owner: Callable[[str], tuple[str, str] | None],
         containers: Callable[[], Mapping[str, Container]] = dict,
@@ -39,7 +40,7 @@ class UsersSource:
         self._root = root
         self._procfs = procfs
         self._containers = containers
-        self._slices = SliceReader(root / "sys/fs/cgroup", slice_owner)
+        self._slices = SliceReader(cgroupfs, slice_owner)
         self._cpu = CpuTotals()
         self._texts: tuple[str, str] | None = None
         self._names: dict[int, str] = {}
@@ -102,3 +103,14 @@ class UsersSource:
                 return file.read(_MOST_BYTES)
         except OSError:
             return None
+
+
+def host_root(procfs: Path) -> Path:
+    """The file system of the machine whose processes this procfs shows, which may not be our container's."""
+    root_of_first = procfs / "1" / "root"
+    try:
+        theirs, ours = os.stat(root_of_first), os.stat("/")
+    except OSError:
+        return Path("/")
+    same = (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
+    return Path("/") if same else root_of_first

@@ -1,0 +1,76 @@
+"""How busy a client keeps the GPU when it runs alone, and the solo turns in which that is measured. Books only."""
+
+from typing import Final
+
+from gpucommons.scheduler.state import NEVER, Client, Gpu
+
+# A solo turn ends without a measurement after this long; after so many of them the demand stays unknown.
+SOLO_LIMIT_S: Final = 3.0
+_SOLO_TRIES: Final = 3
+# Utilisation older than this is unknown.
+BUSY_FRESH_S: Final = 5.0
+_SMOOTHING: Final = 0.5
+
+
+def must_be_alone(client: Client) -> bool:
+    """Whether its demand is to be measured in its next turn."""
+    return client.refresh_demand or (client.demand_milli is None and client.solo_tries < _SOLO_TRIES)
+
+
+def measured_client(gpu: Gpu, window_s: float, now: float) -> Client | None:
+    """Whose doing the last `window_s` of utilisation was: of the one client that ran all that time, if one did."""
+    if len(gpu.running) != 1 or gpu.revoked:
+        return None
+    client = next(iter(gpu.running.values()))
+    return client if max(client.turn_s, gpu.alone_s) <= now - window_s else None
+
+
+def learn(gpu: Gpu, client: Client, busy_ratio: float, now: float) -> None:
+    """A running client was measured."""
+    measured = busy_ratio * 1000
+    known = client.demand_milli
+    smoothed = measured if known is None else known + _SMOOTHING * (measured - known)
+    gpu.demand_milli += round(smoothed) - (known or 0)
+    client.demand_milli = round(smoothed)
+    client.demand_s = now
+    client.refresh_demand = False
+    client.solo_tries = 0
+    if gpu.solo is client:
+        end_solo(gpu)
+
+
+def stalest(gpu: Gpu, refresh_s: float, now: float) -> Client | None:
+    """Who is to be measured again: under contention, once per `refresh_s`, the one measured longest ago."""
+    if now - gpu.refreshed_s < refresh_s or gpu.solo is not None:
+        return None
+    wanting = [*gpu.running.values(), *gpu.waiting.values()]
+    if len(wanting) < 2:
+        return None
+    client = min(wanting, key=lambda client: client.demand_s)
+    return client if now - client.demand_s >= refresh_s else None
+
+
+def begin_solo(gpu: Gpu, client: Client, now: float) -> None:
+    """From now on nobody joins this client; its time is up some time after it is really alone."""
+    gpu.solo = client
+    gpu.solo_until_s = now + SOLO_LIMIT_S if len(gpu.running) <= 1 else NEVER
+
+
+def turn_ended(gpu: Gpu, client: Client, now: float) -> None:
+    """After `client` left the running ones."""
+    gpu.alone_s = now
+    if gpu.solo is client:
+        end_solo(gpu)
+    elif gpu.solo is not None and len(gpu.running) == 1:
+        gpu.solo_until_s = now + SOLO_LIMIT_S
+
+
+def end_solo(gpu: Gpu) -> None:
+    solo = gpu.solo
+    if solo is None:
+        return
+    gpu.solo = None
+    gpu.solo_until_s = NEVER
+    if must_be_alone(solo):
+        solo.refresh_demand = False
+        solo.solo_tries += 1
