@@ -8,11 +8,10 @@ NAMES = (
     "nvml_pass",
     "nvml_peers",
     "nvml_day",
-    "stack_load",
     "ledger",
     "events",
     "allocations",
-    "__main__",
+    "stack_load",
 )
 
 if __name__ == "__main__":
