@@ -41,7 +41,7 @@ def test_both_versions_and_a_control_frame_share_one_socket(tmp_path: Path) -> N
         old.ask().granted()
         new.ask()
         for version in (1, 2):
-            control(served.path, T.SET_TQ, b"1", version)  # type: ignore[arg-type]
+            control(served.path, T.SET_TQ, b"1", version)
         old.expect(T.DROP_LOCK)
         old.release()
         new.granted()
@@ -69,7 +69,7 @@ def test_waiters_are_served_in_the_order_in_which_they_came(tmp_path: Path) -> N
 def test_frames_may_be_split_and_joined_anywhere(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         for version in (1, 2):
-            client = Scripted(served.path, version)  # type: ignore[arg-type]
+            client = Scripted(served.path, version)
             frames = encode(client.version, T.REGISTER, pod="split") + encode(client.version, T.REQ_LOCK)
             for byte in frames:
                 client.socket.sendall(bytes([byte]))
