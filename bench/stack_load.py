@@ -173,7 +173,7 @@ def bytes_per_sample(agent: str) -> float:
         index = sum(file.stat().st_size for file in (root / "out").glob("*/index"))
         samples = sum(stats["numSamples"] for stats in blocks)
         series = sum(stats["numSeries"] for stats in blocks)
-        return chunks / samples + index / series / _SAMPLES_OF_A_BLOCK
+        return chunks / samples + index / series / _SAMPLES_OF_A_BLOCK  # type: ignore[no-any-return]
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
