@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run demo test lint types bench docs clean
+.PHONY: run demo test lint types bench docs dashboards deploy-files clean
 
 run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
@@ -28,6 +28,14 @@ types: $(VENV)/.ready-test
 # Pages of docs/ that are drawn from the code.
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/make_docs.py
+
+# Grafana's dashboards, from dashboards/*.py into the package.
+dashboards: $(VENV)/.ready-test
+	$(BIN)/python -m dashboards
+
+# The files of deploy/ that are drawn from the code.
+deploy-files: $(VENV)/.ready
+	$(BIN)/python scripts/make_deploy.py
 
 # Each prints one table; ratios from one interleaved run. Takes some minutes.
 bench: $(VENV)/.ready-test

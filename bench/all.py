@@ -1,6 +1,20 @@
 """Prints the names of the benchmarks in the order in which `make bench` runs them."""
 
-NAMES = ("scrape", "pass_cost", "growth", "idle", "nvml_pass", "nvml_peers", "nvml_day")
+NAMES = (
+    "scrape",
+    "pass_cost",
+    "growth",
+    "idle",
+    "nvml_pass",
+    "nvml_peers",
+    "nvml_day",
+    "stack_load",
+    "ledger",
+    "events",
+    "allocations",
+    "attribution",
+    "containers",
+)
 
 if __name__ == "__main__":
     print(*NAMES)

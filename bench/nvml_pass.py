@@ -1,8 +1,7 @@
 """What one pass over the GPUs costs against the raw driver calls it makes, in one interleaved run.
 
 `python -m bench.nvml_pass` reads the real GPUs where there are any, else a fake with 8 and with 16 GPUs that
-spends the time the real one was recorded to take. The floor is the sum of the medians of the same calls, made
-bare through ctypes with arguments that are ready.
+spends the time the real one was recorded to take. The floor is the time inside the raw calls of such a pass.
 
 On the real GPU the wall clock is the measure. The fake spends its time on the CPU, so that there it is the
 thread's own CPU time: what else the machine does is not counted.
@@ -28,43 +27,56 @@ from gpucommons.sources.nvml import library  # noqa: E402
 from gpucommons.sources.nvml.source import NvmlSource  # noqa: E402
 
 Timer = Callable[[], float]
-RawCall = tuple[Callable[..., int], tuple[Any, ...], str]
 BAR = 1.25
 # Until every costly call has found its lane.
 SETTLE_PASSES = 8
 
 
 class Tape:
-    """Stands between the source and the library, and writes down every raw call of a pass."""
+    """Stands between a source and the library, and times every raw call of a pass where it is made.
 
-    def __init__(self) -> None:
-        self.calls: list[RawCall] = []
+    Made again outside of a pass the calls would not cost the same: GPM compares two samples, and compares the
+    same two for next to nothing.
+    """
+
+    def __init__(self, timer: Timer) -> None:
+        self.seconds: list[float] = []
         self._real = library.function
+        self._timer = timer
 
     def function(self, name: str) -> Callable[..., int] | None:
-        real = self._real(name)
+        real, timer, seconds = self._real(name), self._timer, self.seconds
         if real is None:
             return None
 
-        def recorded(*arguments: Any) -> int:
-            self.calls.append((real, arguments, name))
-            return real(*arguments)
+        def timed(*arguments: Any) -> int:
+            began = timer()
+            code = real(*arguments)
+            seconds.append(timer() - began)
+            return code
 
-        return recorded
+        return timed
 
 
-def one_pass_of_raw_calls(timer: Timer) -> tuple[NvmlSource, list[RawCall]]:
-    """A source whose last pass is on tape. It must live on: the calls use its buffers."""
-    tape = Tape()
+def settled(timer: Timer) -> NvmlSource:
+    """A source whose lanes have settled; from here on no noise moves a call.
+
+    Time stands still for it: only what runs in every pass is run, neither the slow lane nor MIG.
+    """
+    source = NvmlSource(monotonic=lambda: 1.0, timer=timer)
+    for _ in range(SETTLE_PASSES):
+        source.read()
+    source._notes.timer, source._notes.fast_budget_s = time.perf_counter, math.inf
+    return source
+
+
+def taped(timer: Timer) -> tuple[NvmlSource, Tape]:
+    tape = Tape(timer)
     real, library.function = library.function, tape.function
     try:
-        source = NvmlSource(monotonic=lambda: 1.0, timer=timer)
-        for _ in range(SETTLE_PASSES):
-            tape.calls.clear()
-            source.read()
+        return settled(timer), tape
     finally:
         library.function = real
-    return source, list(tape.calls)
 
 
 def timer_cost_s(timer: Timer) -> float:
@@ -76,32 +88,25 @@ def timer_cost_s(timer: Timer) -> float:
 
 
 def measure(label: str, rounds: int, timer: Timer) -> list[str]:
-    taped, calls = one_pass_of_raw_calls(timer)
-    # Time stands still for this one: only what runs in every pass is run, neither the slow lane nor MIG.
-    source = NvmlSource(monotonic=lambda: 1.0, timer=timer)
-    for _ in range(SETTLE_PASSES):
-        gpus = len(source.read().gpus)
-    # The lanes have settled. From here on its timer is the one of every day, and no noise moves a call.
-    source._notes.timer, source._notes.fast_budget_s = time.perf_counter, math.inf
-    per_call: list[list[float]] = [[] for _ in calls]
-    passes = []
-    for _ in range(rounds):
-        for samples, (function, arguments, _) in zip(per_call, calls, strict=True):
-            began = timer()
-            function(*arguments)
-            samples.append(timer() - began)
-        began = timer()
-        source.read()
-        passes.append(timer() - began)
+    clean = settled(timer)
+    watched, tape = taped(timer)
     timer_s = timer_cost_s(timer)
-    floor_s = sum(statistics.median(samples) - timer_s for samples in per_call)
-    pass_s = statistics.median(passes) - timer_s
-    source.close()
-    taped.close()
+    passes, floors, calls = [], [], []
+    for _ in range(rounds):
+        tape.seconds.clear()
+        gpus = len(watched.read().gpus)
+        floors.append(sum(tape.seconds) - timer_s * len(tape.seconds))
+        calls.append(len(tape.seconds))
+        began = timer()
+        clean.read()
+        passes.append(timer() - began - timer_s)
+    clean.close()
+    watched.close()
+    floor_s, pass_s = statistics.median(floors), statistics.median(passes)
     return [
         label,
         str(gpus),
-        str(len(calls)),
+        str(statistics.median_low(calls)),
         f"{floor_s * 1e6 / gpus:.1f}",
         f"{pass_s * 1e6 / gpus:.1f}",
         f"{pass_s / floor_s:.3f}",

@@ -269,26 +269,30 @@ class DemoNode:
         slots = self._slots(index)
         sm_total = 10_000 * (now.utilization_percent or 0)
         power_total = round(1000 * (now.power_watts or 0))
-        memory_total = now.memory_used_bytes or 0
+        memory_rest = now.memory_used_bytes or 0
+        sm_rest, power_rest = sm_total, power_total
         for slot in range(slots):
             owner, workload = self._workload(index, slot)
-            memory = min(self._memory(index, slot, elapsed_s), memory_total)
-            memory_total -= memory
+            memory = min(self._memory(index, slot, elapsed_s), memory_rest)
+            sm, power = sm_total // slots, power_total // slots
             nobody = slot == 2 and index == 2
+            memory_rest, sm_rest, power_rest = memory_rest - memory, sm_rest - sm, power_rest - power
+            if nobody:
+                yield Unattributed(card.identity.uuid, index, Reason.NO_OWNER, memory, sm, power)
             yield ProcessShare(
                 Place(card.identity.uuid, index, 1 if card.mig else None),
                 self._pid(index, slot),
                 ProcessKey(self._pid(index, slot), 77),
                 Part(memory, Basis.MEASURED),
-                Part(sm_total // slots, Basis.MEASURED if slot else Basis.APPORTIONED),
-                Part(power_total // slots, Basis.APPORTIONED),
+                Part(sm, Basis.MEASURED if slot else Basis.APPORTIONED),
+                Part(power, Basis.APPORTIONED),
                 None if nobody else owner,
                 Reason.NO_OWNER if nobody else None,
                 workload,
             )
-        yield Unattributed(card.identity.uuid, index, Reason.DRIVER_RESERVED, memory_bytes=memory_total)
-        if not slots:
-            yield Unattributed(card.identity.uuid, index, Reason.NO_PROCESS, power_milliwatts=power_total)
+        yield Unattributed(card.identity.uuid, index, Reason.DRIVER_RESERVED, memory_bytes=memory_rest)
+        reason = Reason.ROUNDING if slots else Reason.NO_PROCESS
+        yield Unattributed(card.identity.uuid, index, reason, None, sm_rest, power_rest)
 
     def _clients(self, index: int, elapsed_s: float) -> Iterator[ClientSharing]:
         holder = int(elapsed_s // 7) % 3

@@ -20,6 +20,7 @@ BELOW: dict[str, set[str]] = {
     "dialects": {"model", "exposition"},
     "web": {"model", "config", "exposition", "dialects", "sampling"},
     "stack": {"model", "config", "exposition", "dialects"},
+    "stress": set(),
 }
 TOP = {"cli", "agent", "__main__", "__init__"}
 

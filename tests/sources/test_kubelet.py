@@ -55,6 +55,9 @@ def test_who_has_what_and_what_there_is(path: Path) -> None:
             reading = await eventually_given(source, "train")
             assert reading.allocatable is not None
             assert [id.replica for id in reading.allocatable["nvidia.com/gpu"]] == [0, 1]
+            asked = kubelet.lists
+            await eventually(lambda: True if kubelet.lists > asked + 1 else None)
+            assert source.read() is reading, "the same answer again is no change"
             kubelet.pods.append(a_pod("infer"))
             await eventually_given(source, "train", "infer")
             kubelet.pods.pop(0)

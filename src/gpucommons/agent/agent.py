@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucommons import __version__
+from gpucommons.agent.accounts import with_accounts
 from gpucommons.agent.machine import machine_parts
+from gpucommons.agent.sharing import nvshare_listener, with_sharing
 from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import Settings
@@ -17,6 +19,8 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
+from gpucommons.sources.alertmanager import AlertmanagerSource
+from gpucommons.sources.source import Source
 from gpucommons.web.api.api import Api
 from gpucommons.web.history import History
 from gpucommons.web.limits import Limits
@@ -32,9 +36,12 @@ class Agent:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
         parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
+        parts = with_accounts(parts, settings, self.scenario)
+        if settings.scheduler.enabled:
+            parts = with_sharing(parts, settings)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(
-            [*parts.sources, own],
+            [*parts.sources, *_alerts(settings), own],
             interval_s=interval_s,
             hostname=socket.gethostname(),
             scenario=self.scenario,
@@ -55,11 +62,16 @@ class Agent:
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
         )
         self._background = parts.background
+        self._services = parts.services
+        for observer in parts.observers:
+            self.sampler.subscribe(observer)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def bind(self) -> None:
         """Open the listeners first: a port in use is known before anything else is done."""
         await self.web.start()
+        for service in self._services:
+            await service.start()
 
     async def begin(self) -> Snapshot:
         """Take the first sample, and go on from there."""
@@ -73,6 +85,8 @@ class Agent:
 
     async def stop(self) -> None:
         await self.web.stop()
+        for service in self._services:
+            await service.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -100,6 +114,12 @@ def _prometheus(settings: Settings) -> Prometheus | None:
     return Prometheus(url, settings.history.prometheus_selector) if url else None
 
 
+def _alerts(settings: Settings) -> list[Source]:
+    url = settings.alerts.alertmanager_url
+    return [AlertmanagerSource(url)] if url else []
+
+
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:
     addresses = ((dialect.name, getattr(settings.listeners, dialect.name)) for dialect in DIALECTS)
-    return [(address, name) for name, address in addresses if address]
+    found = [(address, name) for name, address in addresses if address]
+    return [*found, *nvshare_listener(settings.scheduler)]

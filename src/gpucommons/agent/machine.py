@@ -8,20 +8,24 @@ from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Background, Parts
 from gpucommons.attribution.allocation_ratio import parse_allocation_ratios
 from gpucommons.config.settings import Settings
+from gpucommons.model.containers import all_containers
 from gpucommons.sampling.attributed import attributed, this_machine
 from gpucommons.sources.allocation_ratio import AllocationRatioSource
+from gpucommons.sources.container_usage import ContainerUsageSource
 from gpucommons.sources.cpu import CpuSource
 from gpucommons.sources.docker.engine import DOCKER, PODMAN
 from gpucommons.sources.docker.source import ContainerSource
 from gpucommons.sources.kubelet import PodDevicesSource
 from gpucommons.sources.memory import MemorySource
 from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.overheard import Overheard
 from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
 from gpucommons.sources.pressure import PressureSource
 from gpucommons.sources.processes import ProcessSource
 from gpucommons.sources.source import Source
 
 _RATIO_CADENCE_S = 5.0
+_CONTAINER_USAGE_CADENCE_S = 5.0
 
 
 def machine_parts(settings: Settings) -> Parts:
@@ -44,6 +48,7 @@ def _linux(settings: Settings) -> Parts:
     docker = ContainerSource(DOCKER, settings.path.docker_socket or None)
     podman = ContainerSource(PODMAN, settings.path.podman_socket or None)
     kubelet = PodDevicesSource(settings.path.kubelet_socket)
+    seen_docker, seen_podman = Overheard(docker), Overheard(podman)
     pods = pod_source(settings.kubernetes)
     sources: list[Source] = [
         CpuSource(procfs, sampling.interval_s),
@@ -51,8 +56,14 @@ def _linux(settings: Settings) -> Parts:
         PressureSource(procfs, sampling.interval_s),
         ProcessSource(procfs, sampling.processes_interval_s, settings.processes.busiest),
         NvmlSource(procfs, sampling.interval_s),
-        docker,
-        podman,
+        seen_docker,
+        seen_podman,
+        ContainerUsageSource(
+            procfs,
+            Path(settings.path.cgroupfs),
+            _CONTAINER_USAGE_CADENCE_S,
+            lambda: all_containers(seen_docker.last, seen_podman.last).items(),
+        ),
         kubelet,
         pods,
         *_allocation_ratio(settings.vgpu.allocation_file),

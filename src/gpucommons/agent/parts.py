@@ -2,8 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from gpucommons.model.snapshot import Readings
+from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.source import Source
 
 
@@ -15,8 +16,19 @@ class Background:
     run: Callable[[], Awaitable[None]]
 
 
+class Service(Protocol):
+    """A part that serves somebody itself. `start` raises an OSError or ListenError of one line."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
+    """`observers` are given every snapshot, on the event loop."""
+
     sources: list[Source]
     derive: Callable[[Readings], Readings] = lambda readings: readings
     background: list[Background] = field(default_factory=list)
+    services: list[Service] = field(default_factory=list)
+    observers: list[Callable[[Snapshot], None]] = field(default_factory=list)

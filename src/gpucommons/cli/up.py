@@ -14,6 +14,7 @@ from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
 from gpucommons.cli.scenarios import scenario_named
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.scheduler.listener import ListenError as SchedulerListenError
 from gpucommons.web.web_config import WebConfigError
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ def up(
         float | None,
         typer.Option(metavar="SECONDS", help="Time between two snapshots. Default: 1.", show_default=False),
     ] = None,
+    scheduler: Annotated[
+        bool, typer.Option("--scheduler", help="Serve nvshare's clients: fair turns on shared GPUs.")
+    ] = False,
     procfs: Procfs = None,
     log_format: Annotated[
         str | None, typer.Option(metavar="human|json", help="How log lines look.", show_default=False)
@@ -52,6 +56,7 @@ def up(
             "web.config_file": ("--web.config.file", web_config_file),
             "sampling.interval_s": ("--interval", interval),
             "path.procfs": ("--path.procfs", procfs),
+            "scheduler.enabled": ("--scheduler", scheduler or None),
             "log.format": ("--log-format", log_format),
         },
     )
@@ -68,7 +73,7 @@ async def _run(agent: Agent) -> None:
         loop.add_signal_handler(number, stop.set)
     try:
         await agent.bind()
-    except (OSError, WebConfigError) as error:
+    except (OSError, WebConfigError, SchedulerListenError) as error:
         raise CommandError(str(error)) from error
     _announce(agent)
     first = await agent.begin()

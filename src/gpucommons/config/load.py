@@ -63,53 +63,95 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
+    """`origins` is by path: `section.name`, and in a free section `section.row.name`."""
+
     settings: Settings
     origins: Mapping[str, str]
 
 
 def keys() -> Iterator[Key]:
-    """Every key there is, in the order of the sections."""
-    for section, section_type in typing.get_type_hints(Settings).items():
-        types = typing.get_type_hints(section_type)
-        for item in dataclasses.fields(section_type):
-            yield Key(section, item.name, types[item.name], item.default, item.metadata)
+    """Every key there is, in the order of the sections; the rows of free sections are whatever a file says."""
+    for section, section_type in _sections():
+        yield from keys_of(section, section_type)
+
+
+def free_sections() -> Iterator[tuple[str, type]]:
+    """Sections whose names are the user's own, such as [quotas]: each name holds a table of that type."""
+    for section, hint in typing.get_type_hints(Settings).items():
+        if typing.get_origin(hint) is Mapping:
+            yield section, typing.get_args(hint)[1]
+
+
+def keys_of(section: str, section_type: type) -> Iterator[Key]:
+    types = typing.get_type_hints(section_type)
+    for item in dataclasses.fields(section_type):
+        yield Key(section, item.name, types[item.name], item.default, item.metadata)
+
+
+def _sections() -> Iterator[tuple[str, type]]:
+    for section, hint in typing.get_type_hints(Settings).items():
+        if typing.get_origin(hint) is None:
+            yield section, hint
 
 
 def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]) -> Loaded:
     by_path = {key.path: key for key in keys()}
     values = {path: key.default for path, key in by_path.items()}
     origins = dict.fromkeys(by_path, "default")
+    document = {} if file is None else _parse(file)
+    free = _free_from_file(file, document)
     for layer in (
-        _from_file(file, by_path),
+        _from_file(file, document, by_path),
         _from_environment(environment, by_path),
         _from_flags(flags, by_path),
     ):
         for path, (value, origin) in layer.items():
             values[path], origins[path] = value, origin
-    sections = {
-        section: section_type(
-            **{item.name: values[f"{section}.{item.name}"] for item in dataclasses.fields(section_type)}
-        )
-        for section, section_type in typing.get_type_hints(Settings).items()
+    sections: dict[str, Any] = {
+        section: section_type(**{key.name: values[key.path] for key in keys_of(section, section_type)})
+        for section, section_type in _sections()
     }
+    for section, rows in free.items():
+        sections[section] = rows
+        for name, row in rows.items():
+            origins |= {f"{section}.{name}.{item.name}": f"file {file}" for item in dataclasses.fields(row)}
     return Loaded(Settings(**sections), origins)
 
 
 _Layer = dict[str, tuple[Any, str]]
 
 
-def _from_file(file: Path | None, by_path: Mapping[str, Key]) -> _Layer:
-    if file is None:
-        return {}
+def _from_file(file: Path | None, document: Mapping[str, Any], by_path: Mapping[str, Key]) -> _Layer:
     found: _Layer = {}
-    for section, table in _parse(file).items():
+    free = dict(free_sections())
+    for section, table in document.items():
         if not isinstance(table, dict):
             raise ConfigError(f"{file}: '{section}' stands outside of a [section]; put it below one")
+        if section in free:
+            continue
         for name, value in table.items():
             key = by_path.get(f"{section}.{name}")
             if key is None:
                 raise ConfigError(f"{file}: unknown key '{section}.{name}'{_suggestion(section, name, by_path)}")
             found[key.path] = (_checked(key, value, f"{file}: '{key.path}'"), f"file {file}")
+    return found
+
+
+def _free_from_file(file: Path | None, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rows of every free section, each checked as a section of its own."""
+    found: dict[str, dict[str, Any]] = {}
+    for section, row_type in free_sections():
+        table = document.get(section, {})
+        found[section] = {}
+        for name, row in table.items() if isinstance(table, dict) else ():
+            where = f"{file}: '{section}.{name}'"
+            by_name = {key.name: key for key in keys_of(f"{section}.{name}", row_type)}
+            if not isinstance(row, dict) or not row:
+                raise ConfigError(f"{where}: wants a table such as {{ {next(iter(by_name))} = 2 }}, not {row!r}")
+            for unknown in row.keys() - by_name.keys():
+                raise ConfigError(f"{where}: unknown key '{unknown}'; there are: {', '.join(by_name)}")
+            values = {key: _checked(by_name[key], value, f"{where}: '{key}'") for key, value in row.items()}
+            found[section][name] = row_type(**values)
     return found
 
 
@@ -130,7 +172,8 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
     for key in by_path.values():
         for alias in key.guards["aliases"]:
             if alias in environment:
-                found[key.path] = (_from_text(key, environment[alias], alias), f"environment {alias}")
+                text = key.guards["from_alias"](environment[alias])
+                found[key.path] = (_from_text(key, text, alias), f"environment {alias}")
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or _KUBERNETES_LINK.fullmatch(variable):
             continue

@@ -17,13 +17,21 @@ def option(
     choices: tuple[str, ...] = (),
     check: Callable[[str], str | None] | None = None,
     aliases: tuple[str, ...] = (),
+    from_alias: Callable[[str], str] = str,
 ) -> Any:
     """A dataclass field that documents and guards itself.
 
     `check` returns what is wrong with a text, or None. `aliases` are environment variables of older
-    programs that set the same thing.
+    programs that set the same thing; `from_alias` puts their text as we write it.
     """
-    metadata = {"help": help, "minimum": minimum, "choices": choices, "check": check, "aliases": aliases}
+    metadata = {
+        "help": help,
+        "minimum": minimum,
+        "choices": choices,
+        "check": check,
+        "aliases": aliases,
+        "from_alias": from_alias,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -37,6 +45,13 @@ def check_address(text: str) -> str | None:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         return "wants an IPv6 address in brackets, such as [::1]:9460"
     return None
+
+
+def with_port(text: str, port: int) -> str:
+    """An address of its own, or a host alone with the port that goes without saying."""
+    if check_address(text) is None:
+        return text
+    return f"[{text}]:{port}" if ":" in text else f"{text}:{port}"
 
 
 def check_address_or_port(text: str) -> str | None:

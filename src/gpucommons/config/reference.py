@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from gpucommons.config.load import keys
+from gpucommons.config.load import free_sections, keys, keys_of
 
 
 def configuration_page() -> str:
@@ -26,3 +26,13 @@ def _lines() -> Iterator[str]:
             variables = " ".join(f"`{name}`" for name in (key.variable, *key.guards["aliases"]))
             choices = f" ({', '.join(key.guards['choices'])})" if key.guards["choices"] else ""
             yield f"| `{key.name}` | {variables} | `{key.default!r}` | {key.guards['help']}{choices} |"
+    for section, row_type in free_sections():
+        yield ""
+        yield f"## [{section}]"
+        yield ""
+        yield " ".join((row_type.__doc__ or "").split())
+        yield ""
+        yield "| key | meaning |"
+        yield "|---|---|"
+        for key in keys_of(section, row_type):
+            yield f"| `{key.name}` | {key.guards['help']} |"

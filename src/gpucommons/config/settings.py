@@ -1,5 +1,6 @@
 """Every setting of the agent, one frozen section per table of the TOML file. Values only: reads nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.config.option import (
@@ -8,12 +9,21 @@ from gpucommons.config.option import (
     check_unix_address,
     check_url,
     option,
+    with_port,
 )
+from gpucommons.config.stack import StackSettings
 
 
-def _listener(dialect: str, port: int) -> str:
+def _listener(dialect: str, port: int, bind_alias: str = "") -> str:
+    """`bind_alias` is an older variable that names the address to bind to, without the port."""
     help = f"HOST:PORT of a listener that serves the {dialect} dialect alone, as its users expect on {port}"
-    value: str = option("", help, check=check_address)
+    value: str = option(
+        "",
+        help,
+        check=check_address,
+        aliases=(bind_alias,) if bind_alias else (),
+        from_alias=lambda text: with_port(text, port),
+    )
     return value
 
 
@@ -39,6 +49,7 @@ class ListenersSettings:
     node: str = _listener("node", 9100)
     nvshare: str = _listener("nvshare", 9402)
     dcgm: str = _listener("dcgm", 9400)
+    ds01: str = _listener("ds01", 9101, bind_alias="DS01_EXPORTER_BIND")
     vgpu: str = _listener("vgpu", 8080)
 
 
@@ -56,6 +67,7 @@ class ProcessesSettings:
 @dataclass(frozen=True, slots=True)
 class PathSettings:
     procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
+    cgroupfs: str = option("/sys/fs/cgroup", "where the control groups are")
     docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
     podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
     kubelet_socket: str = option(
@@ -177,6 +189,37 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """The accounts. Unset, files lie in /var/lib/gpucommons, or for a user in ~/.local/state/gpucommons."""
+
+    enabled: bool = option(True, "keep accounts of who held and used which GPU, while there is one")
+    file: str = option("", "the ledger; unset: ledger.sqlite in the state directory")
+    flush_s: float = option(10.0, "seconds between two writes; a crash loses no more", minimum=1)
+    keep_minutes_d: float = option(2.0, "days that usage is kept by the minute", minimum=1)
+    keep_hours_d: float = option(400.0, "days that it is kept by the hour", minimum=2)
+    keep_days_d: float = option(1830.0, "days that it is kept by the day", minimum=31)
+    active_ratio: float = option(0.05, "part of what it holds that a workload must use to count as active", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class EventsSettings:
+    file: str = option("/var/log/ds01/events.jsonl", "DS01's event log, which is followed if it is there")
+    own_file: str = option("", "our own event log; unset: events.jsonl in the state directory")
+
+
+@dataclass(frozen=True, slots=True)
+class Ds01Settings:
+    state_file: str = option("/var/lib/ds01/gpu-state.json", "the state file of older DS01 installs")
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """One line for each user, such as alice = { gpu_equivalents = 2 }."""
+
+    gpu_equivalents: float = option(0.0, "the most GPU-equivalents that the user may hold", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
 class PrivacySettings:
     show_owners: str = option(
         "auto",
@@ -217,7 +260,12 @@ class Settings:
     dcgm: DcgmSettings = field(default_factory=DcgmSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    events: EventsSettings = field(default_factory=EventsSettings)
+    ds01: Ds01Settings = field(default_factory=Ds01Settings)
+    quotas: Mapping[str, QuotaSettings] = field(default_factory=dict)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     history: HistorySettings = field(default_factory=HistorySettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    stack: StackSettings = field(default_factory=StackSettings)

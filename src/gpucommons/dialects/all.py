@@ -2,6 +2,7 @@
 
 from gpucommons.dialects.dcgm import dcgm_dialect
 from gpucommons.dialects.dialect import Dialect
+from gpucommons.dialects.ds01 import DS01
 from gpucommons.dialects.gpucommons import GPUCOMMONS
 from gpucommons.dialects.node import NODE
 from gpucommons.dialects.nvshare import NVSHARE
@@ -14,6 +15,7 @@ def dialects(*, older_hostname: bool = False, pod_namespace: bool = True) -> tup
         GPUCOMMONS,
         NODE,
         NVSHARE,
+        DS01,
         dcgm_dialect(older_hostname=older_hostname),
         vgpu_dialect(namespace_label=pod_namespace),
     )

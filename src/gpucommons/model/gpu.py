@@ -226,6 +226,8 @@ class Gpu:
     mig_enabled: bool | None = None
     mig: tuple[MigInstance, ...] = ()
     xid: XidRecord = field(default_factory=XidRecord)
+    # How many compute slices the GPU can be split into, while MIG is enabled: 7 on an H200, 4 on an A30.
+    mig_slices: int | None = None
 
     def gpu_instances(self) -> Iterator[MigInstance]:
         """One MIG device for each GPU instance, for what belongs to the GPU instance as a whole."""

@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpucommons.model.accounts import AccountsReading
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
 from gpucommons.model.allocation_ratio import AllocationRatioReading
+from gpucommons.model.allocations import AllocationReading
+from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
+from gpucommons.model.ds01 import Ds01Reading
+from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.journal import JournalReading
@@ -16,6 +21,7 @@ from gpucommons.model.processes import ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.statement import StatementReading
+from gpucommons.model.users import UsersReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +35,16 @@ class Readings:
     gpus: GpuReading | None = None
     docker: ContainerReading | None = None
     podman: ContainerReading | None = None
+    container_usage: ContainerUsageReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
     allocation_ratio: AllocationRatioReading | None = None
+    ds01: Ds01Reading | None = None
+    users: UsersReading | None = None
     attribution: Attribution | None = None
+    allocations: AllocationReading | None = None
+    accounts: AccountsReading | None = None
+    events: EventsReading | None = None
     sharing: SharingReading | None = None
     statement: StatementReading | None = None
     journal: JournalReading | None = None

@@ -88,7 +88,10 @@ def _describe_gpu(gpu: GpuSharing, clients: dict[str, ClientSharing]) -> Iterato
 
 
 def called(client: ClientSharing) -> str:
-    return f"{client.namespace}/{client.pod} ({client.client_id})"
+    """Names come from clients and may hold anything: what is not printable is shown escaped."""
+    name = f"{client.namespace}/{client.pod}"
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
+    return f"{shown} ({client.client_id})"
 
 
 def _gpu_name(reading: SharingReading, uuid: str) -> str:

@@ -9,8 +9,9 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from gpucommons.model.pods import PodDevicesReading
+from gpucommons.sources.background import keep_following
 from gpucommons.sources.backoff import Backoff
-from gpucommons.sources.latest import Latest, as_source_failure
+from gpucommons.sources.latest import Latest
 from gpucommons.sources.podresources import (
     EMPTY_REQUEST,
     GET_ALLOCATABLE,
@@ -74,12 +75,7 @@ class PodDevicesSource:
 
     async def run(self) -> None:
         """Keep the answer fresh until cancelled, through every restart of the kubelet."""
-        while True:
-            try:
-                await self._follow()
-            except Exception as error:
-                self._latest.fail(as_source_failure(error))
-            await asyncio.sleep(self._backoff.next_s())
+        await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
         """One connection, until a call on it fails: always ends in an exception."""

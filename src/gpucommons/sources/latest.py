@@ -13,11 +13,13 @@ class Latest(Generic[Value]):
         self._failure: SourceError | SourceAbsent = SourceStarting(waiting)
 
     def succeed(self, value: Value) -> None:
-        self._value = value
+        """An equal value leaves the one before in place, so that whoever holds it sees that nothing changed."""
+        if value != self._value:
+            self._value = value
 
-    def fail(self, failure: SourceError | SourceAbsent) -> None:
+    def fail_by(self, error: BaseException) -> None:
         self._value = None
-        self._failure = failure
+        self._failure = _as_source_failure(error)
 
     def read(self) -> Value:
         if self._value is None:
@@ -26,10 +28,10 @@ class Latest(Generic[Value]):
         return self._value
 
 
-def as_source_failure(error: BaseException) -> SourceError | SourceAbsent:
+def _as_source_failure(error: BaseException) -> SourceError | SourceAbsent:
     """What to say of whatever ended a background task: a failure of ours as it is, a bug by its type."""
     if isinstance(error, BaseExceptionGroup):
-        return as_source_failure(error.exceptions[0])
+        return _as_source_failure(error.exceptions[0])
     if isinstance(error, SourceError | SourceAbsent):
         return error
     return SourceError("internal", f"{type(error).__name__}: {error}")

@@ -19,21 +19,27 @@ def delta(before: Mapping[str, Json], after: Mapping[str, Json]) -> Delta:
             changes[key] = [value]
             continue
         known = before[key]
-        if known is value or known == value:
-            # True == 1 and 1 == 1.0 to Python, but not to JSON.
-            if type(known) is type(value):
-                continue
-            changes[key] = [value]
-        elif isinstance(value, dict) and isinstance(known, dict):
+        if type(value) is dict and type(known) is dict:
             inside = delta(known, value)
             if inside:
                 changes[key] = inside
-        else:
+        elif not _same(known, value):
             changes[key] = [value]
     for key in before:
         if key not in after:
             changes[key] = []
     return changes
+
+
+def _same(known: Json, value: Json) -> bool:
+    """True == 1 and 1 == 1.0 to Python, but not to JSON."""
+    if type(known) is not type(value):
+        return False
+    if type(known) is list and type(value) is list:
+        return len(known) == len(value) and all(map(_same, known, value))
+    if type(known) is dict and type(value) is dict:
+        return not delta(known, value)
+    return known == value
 
 
 def apply(document: Mapping[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:

@@ -15,21 +15,24 @@ import aiohttp
 
 from gpucommons.web.history import NODE, NODE_SERIES, Window
 
-# Our series -> PromQL, where $ stands for the selector.
 _UUID = "UUID"
 _PLAIN = re.compile(r"[A-Za-z0-9-]+", re.ASCII)
-_QUERIES: Mapping[str, str] = {
+# Our series -> PromQL, where $ stands for the selector. A GPU may be scraped by two ways (our port and a drop-in):
+# the greatest of the equal. Of a GPU that is split by MIG only the instances tell their memory: their sum.
+_NODE_QUERIES: Mapping[str, str] = {
     "cpu_utilization_ratio": "node_cpu_utilization_ratio{$}",
     "memory_used_ratio": "1 - node_memory_available_bytes{$} / node_memory_total_bytes{$}",
     "cpu_pressure_percent": "node_cpu_pressure_avg10{$}",
     "memory_pressure_percent": "node_memory_pressure_avg10{$}",
     "health_score": "node_health_score{$}",
-    "gpu_utilization_ratio": "DCGM_FI_DEV_GPU_UTIL{$} / 100",
-    "gpu_sm_active_ratio": "DCGM_FI_PROF_SM_ACTIVE{$}",
-    "gpu_memory_used_bytes": "DCGM_FI_DEV_FB_USED{$} * 1048576",
-    "gpu_power_watts": "DCGM_FI_DEV_POWER_USAGE{$}",
-    "gpu_temperature_celsius": "DCGM_FI_DEV_GPU_TEMP{$}",
-    "gpu_clock_sm_mhz": "DCGM_FI_DEV_SM_CLOCK{$}",
+}
+_GPU_QUERIES: Mapping[str, str] = {
+    "gpu_utilization_ratio": 'max by (UUID) (DCGM_FI_DEV_GPU_UTIL{$,GPU_I_ID=""}) / 100',
+    "gpu_sm_active_ratio": 'max by (UUID) (DCGM_FI_PROF_SM_ACTIVE{$,GPU_I_ID=""})',
+    "gpu_memory_used_bytes": "sum by (UUID) (max by (UUID, GPU_I_ID) (DCGM_FI_DEV_FB_USED{$})) * 1048576",
+    "gpu_power_watts": 'max by (UUID) (DCGM_FI_DEV_POWER_USAGE{$,GPU_I_ID=""})',
+    "gpu_temperature_celsius": 'max by (UUID) (DCGM_FI_DEV_GPU_TEMP{$,GPU_I_ID=""})',
+    "gpu_clock_sm_mhz": 'max by (UUID) (DCGM_FI_DEV_SM_CLOCK{$,GPU_I_ID=""})',
 }
 _TIMEOUT_S = 10.0
 _LONGEST_BYTES = 8 * 2**20
@@ -55,13 +58,11 @@ def grid(start_s: float, end_s: float, points: int) -> Grid:
 
 def query(series: str, uuids: Sequence[str], selector: str) -> str | None:
     """PromQL; None where no dialect names this reading."""
-    if series not in _QUERIES:
-        return None
-    parts = [selector] if selector else []
-    if series not in NODE_SERIES:
-        plain = [uuid for uuid in uuids if _PLAIN.fullmatch(uuid)]
-        parts.append(f'{_UUID}=~"{"|".join(plain)}",GPU_I_ID=""')
-    return _QUERIES[series].replace("$", ",".join(parts))
+    if series in _GPU_QUERIES:
+        plain = "|".join(uuid for uuid in uuids if _PLAIN.fullmatch(uuid))
+        matchers = ",".join(filter(None, (selector, f'{_UUID}=~"{plain}"')))
+        return _GPU_QUERIES[series].replace("$", matchers)
+    return _NODE_QUERIES[series].replace("$", selector) if series in _NODE_QUERIES else None
 
 
 def columns(answer: object, series: str, onto: Grid) -> dict[str, list[float]]:

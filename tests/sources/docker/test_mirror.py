@@ -193,6 +193,10 @@ def test_a_reading_in_somebodys_hand_does_not_change() -> None:
     mirror.tell("c", a_container("c"))
     held = mirror.reading()
     assert mirror.reading() is held, "nothing happened: nothing is built anew"
+    mirror.touch("c")
+    mirror.take()
+    mirror.tell("c", a_container("c"))
+    assert mirror.reading() is held, "the same answer again is no change"
     mirror.forget("c")
     assert list(held.by_id) == ["c"]
     assert list(mirror.reading().by_id) == []

@@ -98,6 +98,8 @@ def test_a_reading_in_somebodys_hand_does_not_change_and_is_not_built_twice() ->
     held = table.reading()
     table.apply({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "5"}}})
     assert table.reading() is held
+    table.apply({"type": "MODIFIED", "object": pod("a", status__conditions=[{"type": "Ready"}])})
+    assert table.reading() is held
     table.apply({"type": "DELETED", "object": pod("a")})
     assert list(held.by_uid) == ["uid-of-a"]
     assert list(table.reading().by_uid) == []

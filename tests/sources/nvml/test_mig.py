@@ -30,6 +30,7 @@ def profiles(gpu: Gpu) -> list[str]:
 def test_a_whole_gpu_has_no_instances(rig: Rig) -> None:
     gpu = rig.gpu()
     assert gpu.mig_enabled is False
+    assert gpu.mig_slices is None
     assert gpu.mig == ()
 
 
@@ -42,6 +43,7 @@ def test_the_instances_with_profile_slices_memory_and_place(rig: Rig) -> None:
     rig.fake.say(*SPLIT)
     gpu = rig.read_for(2).gpus[0]
     assert gpu.mig_enabled is True
+    assert gpu.mig_slices == 7
     first, second, third = gpu.mig
     assert (first.profile, first.gpu_instance_slices, first.compute_slices) == ("3g.71gb", 3, 3)
     assert (first.gpu_instance_id, first.compute_instance_id) == (1, 0)

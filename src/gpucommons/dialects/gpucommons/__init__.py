@@ -3,11 +3,22 @@
 from collections.abc import Iterator
 
 from gpucommons.dialects.dialect import Dialect
-from gpucommons.dialects.gpucommons import agent, gpu_parts, gpus, health, nvml, owners, sources
+from gpucommons.dialects.gpucommons import (
+    accounts,
+    agent,
+    allocations,
+    containers,
+    gpu_parts,
+    gpus,
+    health,
+    nvml,
+    owners,
+    sources,
+)
 from gpucommons.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-_PARTS = (agent, sources, health, gpus, gpu_parts, nvml, owners)
+_PARTS = (agent, sources, health, gpus, gpu_parts, nvml, owners, containers, allocations, accounts)
 
 
 def _collect(snapshot: Snapshot) -> Iterator[Family]:

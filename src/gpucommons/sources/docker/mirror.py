@@ -79,10 +79,11 @@ class Mirror:
             if id not in self._due:
                 self.forget(id)
         elif id in self._told or id in self._untold:
+            if id in self._failed or self._told.get(id) != container:
+                self._reading = None
             self._untold.discard(id)
             self._failed.discard(id)
             self._told[id] = container
-            self._reading = None
 
     def fail(self, id: str) -> None:
         """It could not be asked. What was known stays (an id's labels do not change), counted as unread."""

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from gpucommons.model.containers import ContainerReading
+from gpucommons.sources.background import keep_following
 from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.docker.engine import DOCKER, Engine, EngineKind
 from gpucommons.sources.docker.mirror import Mirror
-from gpucommons.sources.latest import Latest, as_source_failure
+from gpucommons.sources.latest import Latest
 from gpucommons.sources.source import SourceError
 
 _MOST_CONTAINERS = 4096
@@ -61,12 +62,7 @@ class ContainerSource:
 
     async def run(self) -> None:
         """Keep the mirror until cancelled, through every restart of the daemon."""
-        while True:
-            try:
-                await self._follow()
-            except Exception as error:
-                self._latest.fail(as_source_failure(error))
-            await asyncio.sleep(self._backoff.next_s())
+        await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
         """One daemon, from connecting until it is lost: always ends in an exception."""

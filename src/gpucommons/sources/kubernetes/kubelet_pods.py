@@ -8,12 +8,13 @@ from collections.abc import Collection
 from typing import Literal
 
 from gpucommons.model.pods import PodReading
+from gpucommons.sources.background import keep_following
 from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.api import Api
 from gpucommons.sources.kubernetes.pod_json import pod_of
-from gpucommons.sources.latest import Latest, as_source_failure
+from gpucommons.sources.latest import Latest
 from gpucommons.sources.source import SourceError
 
 _GRANT = "grant its service account get on nodes/proxy"
@@ -53,12 +54,7 @@ class KubeletPodSource:
 
     async def run(self) -> None:
         """Keep the answer fresh until cancelled, through every restart of the kubelet."""
-        while True:
-            try:
-                await self._follow()
-            except Exception as error:
-                self._latest.fail(as_source_failure(error))
-            await asyncio.sleep(self._backoff.next_s())
+        await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
         async with Api(self._access, self._timeout_s, _GRANT) as api:

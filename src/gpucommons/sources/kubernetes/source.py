@@ -4,7 +4,6 @@ A background task keeps the table; `read` hands it over. A watch that breaks is 
 that fails, the source is down until it succeeds. Needs to list and watch pods, and no other right.
 """
 
-import asyncio
 import os
 import random
 import time
@@ -12,12 +11,13 @@ from collections.abc import Callable, Collection
 from typing import Literal
 
 from gpucommons.model.pods import PodReading
+from gpucommons.sources.background import keep_following
 from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
 from gpucommons.sources.kubernetes.api import Api
 from gpucommons.sources.kubernetes.table import Expired, PodTable
-from gpucommons.sources.latest import Latest, as_source_failure
+from gpucommons.sources.latest import Latest
 from gpucommons.sources.source import SourceError
 
 _PODS = "/api/v1/pods"
@@ -68,20 +68,18 @@ class PodSource:
 
     async def run(self) -> None:
         """Keep the table until cancelled, through whatever happens to the API server."""
-        while True:
-            self._watch_was_useful = False
-            try:
-                await self._follow()
-            except Expired:
-                self._table, self._list_from_cache = None, False
-            except Exception as error:
-                # A watch that breaks after it was of use is resumed where it stood: nothing is missing yet.
-                if not self._watch_was_useful:
-                    self._latest.fail(as_source_failure(error))
-            await asyncio.sleep(self._backoff.next_s())
+        await keep_following(self._follow, self._failed, self._backoff)
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, Expired):
+            self._table, self._list_from_cache = None, False
+        elif not self._watch_was_useful:
+            # One that breaks after it was of use is resumed where it stood: nothing is missing yet.
+            self._latest.fail_by(error)
 
     async def _follow(self) -> None:
         """One session, from connecting until it breaks: always ends in an exception."""
+        self._watch_was_useful = False
         access = self._access or in_cluster(os.environ)
         async with Api(access, self._timeout_s, _GRANT) as api:
             if self._table is None:

@@ -48,7 +48,6 @@ class PodTable:
             raise SourceError("status", f"the API server broke off the watch: {text(status.get('message'))[:200]}")
         if kind in ("ADDED", "MODIFIED"):
             self._put(document)
-            self._reading = None
         elif kind == "DELETED":
             self._pods.pop(_uid(document), None)
             self._reading = None
@@ -65,8 +64,12 @@ class PodTable:
     def _put(self, document: object) -> None:
         pod = pod_of(document, self._allowed_labels)
         # A proxy that ignores the selector would show us the pods of the whole cluster.
-        if pod is not None and node_of(document) == self._node_name:
+        if pod is None or node_of(document) != self._node_name:
+            return
+        # Most changes of a pod are none to us: then the reading stays the one that others hold already.
+        if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
+            self._reading = None
 
 
 def _uid(document: object) -> str:

@@ -49,6 +49,7 @@ class Device:
         self._slow_due_s: float | None = None
         self._mig_due_s = 0.0
         self._mig_mode: mig.MigMode | None = None
+        self._mig_slices: int | None = None
         self._mig: mig.MigReadings | None = None
         self._gpm: GpmSampler | None = None
         self._usage: ProcessUsage | None = None
@@ -184,6 +185,7 @@ class Device:
             None if self._mig_mode is None else self._mig_mode.enabled,
             () if self._mig is None else self._mig.instances(),
             self._notes.events.record(self.identity.uuid),
+            self._mig_slices,
         )
 
     def _current_usage(self) -> dict[int, UsageSample]:
@@ -206,6 +208,7 @@ class Device:
             self._rearrange = True
         before = () if self._mig is None else self._mig.layout
         layout = mig.read_layout(self._handle, before) if enabled else ()
+        self._mig_slices = mig.read_slices(self._handle) if enabled else None
         if self._mig is not None and layout == before and not self._mig.changed:
             return
         if self._mig is not None or layout:

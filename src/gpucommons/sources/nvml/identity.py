@@ -62,7 +62,8 @@ def _gpm_supported(handle: Handle) -> bool:
 def read_identity(handle: Handle, index: int) -> GpuIdentity:
     """Who the GPU is. Without a UUID there is no telling it from another: then it counts as lost."""
     static = Static(handle)
-    static.number("nvmlDeviceGetMinorNumber")
+    # The first question: a GPU that is gone says so here.
+    minor = static.number("nvmlDeviceGetMinorNumber")
     uuid = static.text("nvmlDeviceGetUUID")
     if uuid is None:
         raise codes.GpuLost("no_uuid")
@@ -74,7 +75,7 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
         index=index,
         name=static.text("nvmlDeviceGetName") or "",
         pci_bus_id=_pci_bus_id(handle),
-        minor=static.number("nvmlDeviceGetMinorNumber"),
+        minor=minor,
         serial=static.text("nvmlDeviceGetSerial"),
         architecture=None if architecture is None else _ARCHITECTURES.get(architecture),
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",

@@ -84,10 +84,15 @@ def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -
     )
 
 
+def read_slices(device: Handle) -> int | None:
+    """How many compute slices the GPU has, which is how many of the smallest instances fit."""
+    return Static(device).number("nvmlDeviceGetMaxMigDeviceCount") or None
+
+
 def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> tuple[MigInstance, ...]:
     """The MIG devices of a GPU. Indices may have gaps."""
     by_index = library.function("nvmlDeviceGetMigDeviceHandleByIndex")
-    count = Static(device).number("nvmlDeviceGetMaxMigDeviceCount") or 0
+    count = read_slices(device) or 0
     known: dict[tuple[int, str], Placement] = {
         (instance.gpu_instance_id, instance.profile): (instance.placement_start, instance.placement_size)
         for instance in before

@@ -52,7 +52,14 @@ SCHEMA: Schema = record(
     step_s=NUMBER,
     start_unix_s=NUMBER,
     values=by_key(listed(or_null(NUMBER)), "UUID of the GPU, or node"),
-    kept=record(fine_step_s=NUMBER, fine_span_s=NUMBER, coarse_step_s=NUMBER, coarse_span_s=NUMBER, bytes=INTEGER),
+    kept=record(
+        fine_step_s=NUMBER,
+        fine_span_s=NUMBER,
+        coarse_step_s=NUMBER,
+        coarse_span_s=NUMBER,
+        bytes=INTEGER,
+        beyond=or_null(one_of("prometheus")),
+    ),
 )
 
 
@@ -100,7 +107,7 @@ async def answer(view: View, asked: Asked, history: History, prometheus: Prometh
         "source": source,
         "step_s": window.step_s,
         "start_unix_s": round(window.start_wall_s, 3),
-        "kept": history.kept(),
+        "kept": {**history.kept(), "beyond": None if prometheus is None else "prometheus"},
     }
     return await _encode(head, window, asked.gpu_uuid)
 

@@ -46,7 +46,7 @@ GPU = record(
     safe_limit_bytes=INTEGER,
     overloaded=FLAG,
     busy_seconds_total=NUMBER,
-    timeline=by_key(record(client=TEXT, label=TEXT, start_unix_s=NUMBER, end_unix_s=_NUMBER), "turn"),
+    timeline=by_key(record(client=TEXT, label=TEXT, uid=_INTEGER, start_unix_s=NUMBER, end_unix_s=_NUMBER), "turn"),
 )
 SCHEMA = or_null(
     record(
@@ -96,6 +96,7 @@ def _gpu(gpu: GpuSharing, timeline: Timeline) -> Json:
             turn.id: {
                 "client": turn.client_id,
                 "label": turn.label,
+                "uid": _known(turn.uid),
                 "start_unix_s": round(turn.start_wall_s, 1),
                 "end_unix_s": rounded(turn.end_wall_s, 1),
             }
@@ -109,8 +110,8 @@ def _client(client: ClientSharing) -> Json:
     return {
         "pod": client.pod,
         "namespace": client.namespace,
-        "pid": client.pid,
-        "uid": client.uid,
+        "pid": client.pid or None,
+        "uid": _known(client.uid),
         "gpu_uuid": client.gpu_uuid,
         "gpu_index": client.gpu_index,
         "standing": client.standing,
@@ -139,3 +140,8 @@ def _client(client: ClientSharing) -> Json:
         "billed_s_total": round(client.billed_s, 1),
         "demand_ratio": rounded(client.demand_ratio, 3),
     }
+
+
+def _known(uid: int) -> int | None:
+    """Somebody whose name is not for this viewer has no uid either."""
+    return uid if uid >= 0 else None

@@ -1,0 +1,121 @@
+"""Who holds what, with 40 containers: our fold at each snapshot, and the docker command as DS01's exporter uses it.
+
+A real dockerd with sleeping containers. DS01's way asks one `docker inspect` per container and fact; ours
+starts no program and folds what the event stream already told.
+"""
+
+import asyncio
+import os
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from attribution.builders import gpu, reading  # noqa: E402
+from attribution.test_allocations import USERS, VIEW, process  # noqa: E402
+from bench.containers import per_fact  # noqa: E402
+from bench.table import show  # noqa: E402
+from gpucommons.attribution.allocation_stage import AllocationStage  # noqa: E402
+from gpucommons.ledger.usage import usage_of  # noqa: E402
+from gpucommons.model.containers import ContainerReading  # noqa: E402
+from gpucommons.model.ownership import Attribution  # noqa: E402
+from gpucommons.model.snapshot import Readings, Snapshot  # noqa: E402
+from gpucommons.sources.docker.source import ContainerSource  # noqa: E402
+from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
+
+CONTAINERS, GPUS = 40, 8
+ROUNDS, PASSES = 3, 300
+
+_programs = 0
+
+
+def _count(event: str, arguments: object) -> None:
+    global _programs
+    _programs += event == "subprocess.Popen"
+
+
+async def told(daemon: Dockerd) -> ContainerReading:
+    source = ContainerSource(socket=str(daemon.socket))
+    task = asyncio.create_task(source.run())
+    try:
+        while True:
+            await asyncio.sleep(0.01)
+            try:
+                found = source.read()
+            except Exception:
+                continue
+            if len(found.by_id) == CONTAINERS:
+                return found
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def passes(containers: ContainerReading) -> tuple[float, float]:
+    """The first fold, and the median of those after it: what runs changes at each, the containers do not."""
+    running = list(containers.by_id.values())
+    cards = tuple(gpu(index) for index in range(GPUS))
+    stage = AllocationStage()
+    taken = []
+    for number in range(PASSES):
+        shares = tuple(
+            process(container, gpu_index=index % GPUS, pid=100 + index, sm=10_000 + number)
+            for index, container in enumerate(running)
+        )
+        readings = Readings(
+            gpus=reading(*cards),
+            docker=containers,
+            users=USERS,
+            attribution=Attribution(shares, (), (), (), VIEW),
+        )
+        begun = time.perf_counter()
+        folded = stage(readings)
+        usage_of(Snapshot(number, float(number), float(number), "host", readings=folded))
+        taken.append(time.perf_counter() - begun)
+    assert folded.allocations is not None
+    assert len(folded.allocations.allocations) >= CONTAINERS
+    return taken[0], statistics.median(taken[1:])
+
+
+def main() -> None:
+    global _programs
+    if shutil.which("dockerd") is None or os.geteuid() != 0:
+        raise SystemExit("bench.allocations needs root and dockerd: apt install docker.io busybox-static")
+    sys.addaudithook(_count)
+    with running_dockerd() as daemon:
+        for number in range(CONTAINERS):
+            daemon.run(
+                f"--env=NVIDIA_VISIBLE_DEVICES={number % GPUS}",
+                f"--label=ds01.user=user{number % 12}",
+                "--label=ds01.interface=atomic",
+            )
+        containers = asyncio.run(told(daemon))
+        first, steady, docker, programs = [], [], [], 0
+        for _ in range(ROUNDS):
+            _programs = 0
+            one, rest = passes(containers)
+            first.append(one)
+            steady.append(rest)
+            assert _programs == 0, "a program was started"
+            begun = time.perf_counter()
+            per_fact(daemon)
+            docker.append(time.perf_counter() - begun)
+            programs = _programs
+    ours, theirs = statistics.median(steady), statistics.median(docker)
+    show(
+        f"One pass over {CONTAINERS} containers on {GPUS} GPUs, median of {ROUNDS} interleaved rounds (bar: 5 ms)",
+        ("way", "time", "programs started", "times ours"),
+        [
+            ("fold, steady", f"{ours * 1e3:.2f} ms", 0, "1"),
+            ("fold, when a container changed", f"{statistics.median(first) * 1e3:.2f} ms", 0, ""),
+            ("docker command, five facts each", f"{theirs * 1e3:,.0f} ms", programs, f"{theirs / ours:,.0f}"),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

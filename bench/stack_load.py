@@ -1,0 +1,221 @@
+"""What the monitoring stack costs: series per dialect, and Prometheus's memory, CPU and disk at 1, 10 and 100 nodes.
+
+Every node is the simulated lab (8 GPUs, 12 jobs), scraped under another name; rules and Alertmanager run as shipped.
+Scrapes come three times as often as shipped, so that a minute tells; CPU and samples a second are given at the shipped
+pace. In the lab a day passes in ten minutes: its values move far more between two scrapes than real ones, so the disk
+is an upper bound.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.table import show
+from gpucommons.config.stack import StackSettings
+from gpucommons.dialects.all import DIALECTS
+from gpucommons.stack.layout import Layout
+from gpucommons.stack.local import LocalEngine
+from gpucommons.stack.process import read_pid_file
+from gpucommons.stack.stack import Stack
+
+NODES = (1, 10, 100)
+SPEED_UP = 3.0
+MEASURE_S = 60.0
+# Long enough for a full chunk of samples in each series.
+DISK_S = 120.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+# Prometheus writes a block every two hours.
+_SAMPLES_OF_A_BLOCK = 7200 / 15
+_APPENDED = "prometheus_tsdb_head_samples_appended_total"
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def get(url: str, data: bytes | None = None) -> bytes:
+    with urllib.request.urlopen(urllib.request.Request(url, data=data), timeout=30) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+@contextmanager
+def lab() -> Iterator[str]:
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "gpucommons.cli.main", "up", "--simulate", "lab", "--listen", address]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            try:
+                get(f"http://{address}/readyz")
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def stack(agent: str, nodes: int, root: Path, speed_up: float) -> Iterator[tuple[str, int]]:
+    """HOST:PORT and pid of a Prometheus that scrapes so many nodes."""
+    targets = root / "targets"
+    targets.mkdir(parents=True)
+    fleet = [{"targets": [agent], "labels": {"node": f"node{n}"}} for n in range(1, nodes)]
+    (targets / "fleet.yml").write_text(json.dumps(fleet))
+    settings = StackSettings(
+        engine="local",
+        agent=agent,
+        prometheus_listen=f"127.0.0.1:{free_port()}",
+        alertmanager_listen=f"127.0.0.1:{free_port()}",
+        scrape_interval_s=15.0 / speed_up,
+        ds01_interval_s=30.0 / speed_up,
+    )
+    layout = Layout(root)
+    engine = LocalEngine(Stack(settings, layout, "node0", lambda line: None, lambda port: None))
+    engine.start()
+    try:
+        process = read_pid_file(layout.run / "prometheus.pid")
+        assert process is not None
+        yield settings.prometheus_listen, process.pid
+    finally:
+        engine.stop()
+
+
+def value(prometheus: str, expression: str) -> float:
+    query = urllib.parse.urlencode({"query": expression})
+    result: list[Any] = json.loads(get(f"http://{prometheus}/api/v1/query?{query}"))["data"]["result"]
+    return float(result[0]["value"][1]) if result else 0.0
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def rss_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 1e6
+
+
+def series_per_dialect(agent: str) -> list[tuple[str, int, int]]:
+    rows = []
+    for dialect in DIALECTS:
+        lines = get(f"http://{agent}/metrics/{dialect.name}").decode().splitlines()
+        names = Counter(line.partition("{")[0].partition(" ")[0] for line in lines if line and line[0] != "#")
+        rows.append((dialect.name, len(names), sum(names.values())))
+    return rows
+
+
+def load_of(agent: str, nodes: int) -> tuple[str, ...]:
+    root = Path(tempfile.mkdtemp(prefix="stack-load-"))
+    try:
+        with stack(agent, nodes, root, SPEED_UP) as (prometheus, pid):
+            time.sleep(15.0)  # until every target has been found and scraped once
+            before_cpu, before_samples = (
+                cpu_seconds(pid),
+                value(prometheus, "prometheus_tsdb_head_samples_appended_total"),
+            )
+            begun = time.monotonic()
+            time.sleep(MEASURE_S)
+            elapsed = time.monotonic() - begun
+            cpu = (cpu_seconds(pid) - before_cpu) / elapsed / SPEED_UP
+            samples = value(prometheus, _APPENDED) - before_samples
+            series = value(prometheus, "prometheus_tsdb_head_series")
+            return (
+                str(nodes),
+                f"{series:,.0f}",
+                f"{samples / elapsed / SPEED_UP:,.0f}",
+                f"{rss_mb(pid):,.0f} MB",
+                f"{100 * cpu:.1f} %",
+            )
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def bytes_per_sample(agent: str) -> float:
+    """From a block of Prometheus's own making: chunks by sample, and the index by the samples of two hours."""
+    root = Path(tempfile.mkdtemp(prefix="stack-disk-"))
+    try:
+        with stack(agent, 1, root, speed_up=15.0):
+            time.sleep(DISK_S)
+        dump = subprocess.run(["promtool", "tsdb", "dump", str(root / "prometheus")], capture_output=True, check=True)
+        text = _openmetrics(dump.stdout.decode())
+        (root / "samples.txt").write_text(text)
+        command = [
+            "promtool",
+            "tsdb",
+            "create-blocks-from",
+            "openmetrics",
+            str(root / "samples.txt"),
+            str(root / "out"),
+        ]
+        subprocess.run(command, capture_output=True, check=True)
+        blocks = [json.loads(meta.read_text())["stats"] for meta in (root / "out").glob("*/meta.json")]
+        chunks = sum(file.stat().st_size for file in (root / "out").glob("*/chunks/*"))
+        index = sum(file.stat().st_size for file in (root / "out").glob("*/index"))
+        samples = sum(stats["numSamples"] for stats in blocks)
+        series = sum(stats["numSeries"] for stats in blocks)
+        return chunks / samples + index / series / _SAMPLES_OF_A_BLOCK  # type: ignore[no-any-return]
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _openmetrics(dump: str) -> str:
+    """`promtool tsdb dump` as the text that `create-blocks-from` reads: name before labels, seconds, in order."""
+    lines = []
+    for line in dump.splitlines():
+        labels, _, rest = line.rpartition("} ")
+        number, stamp = rest.split()
+        name, _, others = labels.removeprefix('{__name__="').partition('"')
+        tight = re.sub(r', (\w+=")', r",\1", others).removeprefix(",")
+        lines.append(f"{name}{{{tight}}} {number} {int(stamp) / 1000}")
+    return "\n".join([*sorted(lines), "# EOF", ""])
+
+
+def main() -> None:
+    if not all(shutil.which(program) for program in ("prometheus", "prometheus-alertmanager", "promtool")):
+        raise SystemExit("needs prometheus and prometheus-alertmanager: sudo apt install them")
+    with lab() as agent:
+        rows = series_per_dialect(agent)
+        total = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
+        show("Series of one simulated lab node", ("dialect", "families", "series"), [*rows, total])
+        show(
+            "Prometheus with all rules, at the shipped intervals (15 s, ds01 30 s)",
+            ("nodes", "series", "samples/s", "RSS", "CPU of one core"),
+            [load_of(agent, nodes) for nodes in NODES],
+        )
+        size = bytes_per_sample(agent)
+        per_node = sum(row[2] / (30 if row[0] == "ds01" else 15) for row in rows)
+        show(
+            "Disk",
+            ("bytes/sample", "a node a day", "100 nodes a day"),
+            [
+                (
+                    f"{size:.2f}",
+                    f"{per_node * 86400 * size / 1e6:,.0f} MB",
+                    f"{per_node * 86400 * size / 1e7:,.1f} GB",
+                )
+            ],
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Grafana's dashboards as Python: drawn by `make dashboards` into JSON files that are committed and shipped."""

@@ -1,0 +1,174 @@
+{{- define "gpucommons.labels" -}}
+app.kubernetes.io/name: gpucommons
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "gpucommons.selector" -}}
+app.kubernetes.io/name: gpucommons
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: agent-{{ .kind }}
+{{- end }}
+
+{{/* One DaemonSet; `kind` is gpu or cpu. */}}
+{{- define "gpucommons.daemonset" -}}
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: {{ .root.Release.Name }}-{{ .kind }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "gpucommons.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: agent-{{ .kind }}
+spec:
+  selector:
+    matchLabels:
+      {{- include "gpucommons.selector" . | nindent 6 }}
+  updateStrategy:
+    rollingUpdate:
+      maxUnavailable: 10%
+  template:
+    metadata:
+      labels:
+        {{- include "gpucommons.selector" . | nindent 8 }}
+      annotations:
+        # A changed setting restarts the agents.
+        checksum/config: {{ .root.Values.config | sha256sum }}
+    spec:
+      serviceAccountName: {{ .root.Release.Name }}
+      hostPID: true
+      priorityClassName: system-node-critical
+      terminationGracePeriodSeconds: 10
+      {{- if eq .kind "gpu" }}
+      {{- with .root.Values.gpu.runtimeClassName }}
+      runtimeClassName: {{ . }}
+      {{- end }}
+      {{- with .root.Values.gpu.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .root.Values.gpu.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- else }}
+      {{- with .root.Values.gpu.nodeSelector }}
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+              {{- range $key, $value := . }}
+              - matchExpressions:
+                  - key: {{ $key }}
+                    operator: NotIn
+                    values: [{{ $value | quote }}]
+              {{- end }}
+      {{- end }}
+      {{- with .root.Values.cpu.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- end }}
+      containers:
+        - name: agent
+          image: "{{ .root.Values.image.repository }}:{{ .root.Values.image.tag }}"
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          args: ["up", "--config", "/etc/gpucommons/gpucommons.toml"]
+          env:
+            - name: NODE_NAME
+              valueFrom:
+                fieldRef:
+                  fieldPath: spec.nodeName
+            {{- if eq .kind "gpu" }}
+            - name: NVIDIA_VISIBLE_DEVICES
+              value: all
+            - name: NVIDIA_DRIVER_CAPABILITIES
+              value: utility
+            {{- end }}
+          ports:
+            - name: metrics
+              containerPort: 9460
+            - name: node
+              containerPort: 9100
+            - name: dcgm
+              containerPort: 9400
+            - name: vgpu
+              containerPort: 8080
+          livenessProbe:
+            httpGet:
+              path: /healthz
+              port: metrics
+            periodSeconds: 10
+            timeoutSeconds: 3
+          readinessProbe:
+            httpGet:
+              path: /readyz
+              port: metrics
+            periodSeconds: 5
+            timeoutSeconds: 3
+          resources:
+            {{- toYaml .root.Values.resources | nindent 12 }}
+          securityContext:
+            {{- if eq .kind "gpu" }}
+            # The kubelet's socket is for root alone. Root without a single capability.
+            runAsUser: 0
+            {{- else }}
+            runAsNonRoot: true
+            runAsUser: 65532
+            runAsGroup: 65532
+            {{- end }}
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: ["ALL"]
+            seccompProfile:
+              type: RuntimeDefault
+          volumeMounts:
+            - name: config
+              mountPath: /etc/gpucommons
+              readOnly: true
+            - name: gpu-allocation
+              mountPath: /etc/gpucommons-vgpu
+              readOnly: true
+            - name: state
+              mountPath: /var/lib/gpucommons
+            {{- if eq .kind "gpu" }}
+            - name: pod-resources
+              mountPath: /var/lib/kubelet/pod-resources
+              readOnly: true
+            - name: nvshare
+              mountPath: /var/run/nvshare
+            {{- end }}
+      volumes:
+        - name: config
+          configMap:
+            name: {{ .root.Release.Name }}
+            items:
+              - key: gpucommons.toml
+                path: gpucommons.toml
+        - name: gpu-allocation
+          configMap:
+            name: {{ .root.Release.Name }}
+            items:
+              - key: gpu_allocation.txt
+                path: gpu_allocation.txt
+        {{- if eq .kind "gpu" }}
+        - name: state
+          hostPath:
+            path: /var/lib/gpucommons
+            type: DirectoryOrCreate
+        - name: pod-resources
+          hostPath:
+            path: /var/lib/kubelet/pod-resources
+            type: DirectoryOrCreate
+        - name: nvshare
+          hostPath:
+            path: /var/run/nvshare
+            type: DirectoryOrCreate
+        {{- else }}
+        - name: state
+          emptyDir: {}
+        {{- end }}
+{{- end }}

@@ -1,0 +1,143 @@
+"""Turns in the agent: the scheduler from settings, fed with what the GPUs and pods tell, read as a source."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+from gpucommons.agent.parts import Parts
+from gpucommons.config.settings import SchedulerSettings as Section
+from gpucommons.config.settings import Settings
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.pods import PodReading
+from gpucommons.model.sharing import SharingReading
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.scheduler.control_socket import ControlSocket
+from gpucommons.scheduler.devices import GpuFacts
+from gpucommons.scheduler.quotas import Quota, from_annotations
+from gpucommons.scheduler.server import SchedulerServer
+from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.sources.source import SourceStarting
+
+log = logging.getLogger(__name__)
+
+
+def scheduler_settings(section: Section) -> SchedulerSettings:
+    """The configuration's keys, in the units of their variables, as the scheduler wants them."""
+    return SchedulerSettings(
+        socket_path=section.socket,
+        admin_group=section.admin_group,
+        debug=section.debug,
+        mode=Mode(section.mode),
+        corun_limit=section.corun_limit,
+        turn_quantum_s=section.turn_quantum_s,
+        max_bypass_s=section.max_bypass_s or None,
+        switch_time_mode=SwitchTime(section.switch_time_mode),
+        switch_time_fixed_s=section.switch_time_fixed_s,
+        switch_time_s_per_gib=section.switch_time_multiplier,
+        memory_reserve_percent=section.memory_reserve_percent,
+        default_gpu_memory_bytes=int(section.default_gpu_memory_gb * GIB),
+        quota_sample_interval_s=section.quota_sample_interval_ms / 1000,
+        compute_window_s=section.compute_window_ms / 1000,
+        quota_carryover_percent=section.quota_carryover_percent,
+        drop_tail_billing_percent=section.drop_tail_billing_percent,
+        work_conserving=section.work_conserving,
+        revoke_after_s=section.revoke_after_s,
+        fence=Fence(section.fence),
+        metrics_debug_labels=section.metrics_debug_labels,
+        metrics_stale_ttl_s=section.metrics_stale_ttl_s,
+    )
+
+
+def with_sharing(parts: Parts, settings: Settings) -> Parts:
+    """The same parts and the scheduler: a source of turns, a service for clients, an observer of the GPUs."""
+    sharing = Sharing(scheduler_settings(settings.scheduler), settings.sampling.interval_s)
+    return replace(
+        parts,
+        sources=[*parts.sources, sharing],
+        services=[*parts.services, sharing],
+        observers=[*parts.observers, sharing.observe],
+    )
+
+
+def nvshare_listener(section: Section) -> list[tuple[str, str]]:
+    """The drop-in listener that NVSHARE_METRICS_ENABLE opens, where its users expect it."""
+    if not section.metrics_enable:
+        return []
+    address = section.metrics_addr
+    if address.isdigit():
+        address = f"0.0.0.0:{address}"
+    if not address.startswith(("127.", "localhost:", "[::1]:")):
+        log.warning("nvshare's metrics on %s are open to the network (NVSHARE_METRICS_ADDR)", address)
+    return [(address, "nvshare")]
+
+
+class Sharing:
+    """The scheduler as a part of the agent: a service, a source, and an observer of snapshots."""
+
+    name = "scheduler"
+    feeds = "sharing"
+    produces = SharingReading
+    deadline_s = 2.0
+    essential = False
+    runs_on: Literal["loop"] = "loop"
+
+    def __init__(self, settings: SchedulerSettings, cadence_s: float) -> None:
+        self.cadence_s = cadence_s
+        self._settings = settings
+        self._server: SchedulerServer | None = None
+        self._control: ControlSocket | None = None
+        self._pods: PodReading | None = None
+
+    async def start(self) -> None:
+        """Raises ListenError, one line, where the socket cannot be served."""
+        server = SchedulerServer(self._settings)
+        await server.start()
+        self._server = server
+        self._control = ControlSocket(server)
+        await self._control.start()
+
+    async def stop(self) -> None:
+        if self._control is not None:
+            await self._control.stop()
+        if self._server is not None:
+            await self._server.stop()
+
+    def read(self) -> SharingReading:
+        if self._server is None:
+            raise SourceStarting("the scheduler is not started")
+        return self._server.reading
+
+    def observe(self, snapshot: Snapshot) -> None:
+        if self._server is None:
+            return
+        gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
+        self._server.update_gpus([] if gpus is None else [_facts(gpu) for gpu in gpus.present_gpus()])
+        # While the pods cannot be read the last known annotations hold.
+        if pods is not None and pods is not self._pods:
+            self._pods = pods
+            self._server.set_annotations(dict(_annotated(pods)))
+
+
+def _facts(gpu: Gpu) -> GpuFacts:
+    readings = gpu.readings
+    busy = gpu.gpm.graphics_ratio if gpu.gpm is not None else None
+    if busy is None and readings.utilization_percent is not None:
+        busy = readings.utilization_percent / 100
+    return GpuFacts(
+        gpu.identity.uuid,
+        gpu.identity.index,
+        readings.memory_total_bytes,
+        busy,
+        process_bytes={p.pid: p.used_memory_bytes for p in gpu.processes or () if p.used_memory_bytes is not None},
+    )
+
+
+def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], Quota]]:
+    for pod in pods.by_uid.values():
+        try:
+            quota = from_annotations(pod.annotations)
+        except ValueError as error:
+            log.warning("pod %s/%s: %s; it is not limited by it", pod.namespace, pod.name, error)
+            continue
+        yield (pod.namespace, pod.name), quota

@@ -1,0 +1,63 @@
+"""Rows and columns as a table for people, as Markdown, or as CSV for a spreadsheet. Pure.
+
+Names come from users and may hold anything: on a terminal what is not printable is shown escaped.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpucommons.cli.who_view import printable
+
+_LONGEST = 48
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`numbers` are the columns that stand at the right edge; `total` is a last row, set apart where that can be."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    total: Sequence[str] | None = None
+    numbers: frozenset[int] = frozenset()
+
+    def as_table(self) -> str:
+        rows = [[printable(cell, _LONGEST) for cell in row] for row in self.rows]
+        total = [] if self.total is None else [list(self.total)]
+        everything = [[title.upper() for title in self.header], *rows, *total]
+        widths = [max(len(row[column]) for row in everything) for column in range(len(self.header))]
+        lines = [self._aligned(row, widths) for row in everything]
+        if total:
+            lines.insert(-1, "  ".join("-" * width for width in widths))
+        return "\n".join(lines) + "\n"
+
+    def as_markdown(self) -> str:
+        marks = ["---:" if column in self.numbers else "---" for column in range(len(self.header))]
+        rows = [self.header, marks, *self.rows, *([] if self.total is None else [self.total])]
+        return "".join("| " + " | ".join(_in_markdown(cell) for cell in row) + " |\n" for row in rows)
+
+    def as_csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([self.header, *self.rows, *([] if self.total is None else [self.total])])
+        return out.getvalue()
+
+    def _aligned(self, row: Sequence[str], widths: Sequence[int]) -> str:
+        cells = (
+            cell.rjust(width) if column in self.numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return "  ".join(cells).rstrip()
+
+
+def _in_markdown(cell: str) -> str:
+    return printable(cell).replace("\\", "\\\\").replace("|", "\\|")

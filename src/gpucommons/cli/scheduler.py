@@ -1,0 +1,105 @@
+"""`gpucommons scheduler ...`: see whose turn it is, and give orders to the agent that runs."""
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpucommons.cli.errors import CommandError
+from gpucommons.cli.options import ConfigFile, load_settings
+from gpucommons.scheduler.control_socket import control_path
+
+app = typer.Typer(help="Turns on shared GPUs: who runs, who waits and why; switch it, limit clients.")
+
+_PATIENCE_S = 5.0
+_CLEAR = "\033[2J\033[H"
+
+Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
+SocketPath = Annotated[
+    str | None,
+    typer.Option(
+        "--socket", metavar="PATH", help="The scheduler's socket. Default: from the settings.", show_default=False
+    ),
+]
+
+
+def ask(config: Path | None, socket_path: str | None, request: dict[str, object]) -> Any:
+    path = control_path(socket_path or load_settings(config, {}).settings.scheduler.socket)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_PATIENCE_S)
+            connection.connect(path)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as answers:
+                reply = json.loads(answers.readline())
+    except FileNotFoundError:
+        raise CommandError(
+            f"no scheduler runs here: {path} does not exist; start one: gpucommons up --scheduler"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CommandError(f"the scheduler at {path} does not answer: {error}") from error
+    if not reply.get("ok"):
+        raise CommandError(str(reply.get("error")))
+    return reply["answer"]
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew each second until Ctrl-C.")] = False,
+    config: ConfigFile = None,
+    socket_path: SocketPath = None,
+) -> None:
+    """Per GPU: who runs, who waits and why, memory, quantum left."""
+    while True:
+        answer = ask(config, socket_path, {"command": "status" if as_json else "describe"})
+        if watch:
+            typer.echo(_CLEAR, nl=False)
+        typer.echo(json.dumps(answer, indent=2) if as_json else answer)
+        if not watch:
+            return
+        time.sleep(1)
+
+
+@app.command()
+def on(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+    """Let clients take turns."""
+    typer.echo(ask(config, socket_path, {"command": "on"}))
+
+
+@app.command()
+def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+    """Let every client run free."""
+    typer.echo(ask(config, socket_path, {"command": "off"}))
+
+
+@app.command("set-quantum")
+def set_quantum(
+    seconds: Annotated[float, typer.Argument(help="Length of a turn while others wait.")],
+    config: ConfigFile = None,
+    socket_path: SocketPath = None,
+) -> None:
+    """Fix the length of a turn."""
+    typer.echo(ask(config, socket_path, {"command": "set-quantum", "seconds": seconds}))
+
+
+@app.command("set-limit")
+def set_limit(
+    target: Target,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 8Gi.", show_default=False)] = None,
+    core: Annotated[str | None, typer.Option(metavar="PERCENT", help="1 to 100.", show_default=False)] = None,
+    config: ConfigFile = None,
+    socket_path: SocketPath = None,
+) -> None:
+    """Limit a client, or all clients of a pod, for as long as the agent runs."""
+    request: dict[str, object] = {"command": "set-limit", "target": target, "memory": memory, "core": core}
+    typer.echo(ask(config, socket_path, request))
+
+
+@app.command()
+def explain(target: Target, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+    """Say in plain words why a client waits, and about how long."""
+    typer.echo(ask(config, socket_path, {"command": "explain", "target": target}))

@@ -1,0 +1,78 @@
+"""`gpucommons stress`: keep one GPU busy at a chosen utilisation, so that dashboards and alerts can be seen to work."""
+
+import os
+import time
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from gpucommons.cli.errors import CommandError
+from gpucommons.stress import backends
+from gpucommons.stress.backends import BackendMissing
+from gpucommons.stress.control import Control
+from gpucommons.stress.loop import Summary, Worker
+from gpucommons.stress.loop import stress as run_stress
+from gpucommons.stress.meter import Meter, NoGpu, open_meter
+
+
+class Backend(StrEnum):
+    TORCH = "torch"
+    CUPY = "cupy"
+
+
+class _Clock:
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def stress(
+    device: Annotated[int, typer.Option(min=0, metavar="N", help="Index of the GPU, as nvidia-smi counts.")],
+    target_util: Annotated[
+        int, typer.Option("--target-util", min=10, max=100, metavar="10..100", help="Utilisation to hold, in percent.")
+    ] = 90,
+    duration: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds to go on.")] = 60,
+    backend: Annotated[
+        Backend | None, typer.Option(help="Default: the one that is installed.", show_default=False)
+    ] = None,
+) -> None:
+    """Keep a GPU busy at a chosen utilisation, measured and corrected each second. Ctrl-C ends it."""
+    try:
+        meter = open_meter(device)
+        name = backends.choose(backend)
+        # Set before the library is loaded: the GPU that is measured is the only one that it sees.
+        os.environ["CUDA_VISIBLE_DEVICES"] = meter.uuid
+        worker = backends.worker(name)
+    except (NoGpu, BackendMissing) as error:
+        raise CommandError(str(error)) from error
+    typer.echo(f"GPU {device} ({meter.name}), target {target_util} %, {duration:g} s, {name}; Ctrl-C ends it")
+    try:
+        summary = _with_bar(target_util / 100, duration, worker, meter)
+    except KeyboardInterrupt:
+        typer.echo("stopped")
+        return
+    held = "unknown: the driver gave no reading" if summary.mean is None else f"{summary.mean:.1%}"
+    typer.echo(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {held}")
+
+
+def _with_bar(target: float, duration_s: float, worker: Worker, meter: Meter) -> Summary:
+    # Imported here: the agent, which shares this command line, has no use for it.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("target {task.fields[target]}  measured {task.fields[measured]}  working {task.fields[duty]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=duration_s, target=f"{target:4.0%}", measured="   ?", duty="   ?")
+
+        def show(elapsed_s: float, control: Control) -> None:
+            measured = "   ?" if control.measured is None else f"{control.measured:4.0%}"
+            progress.update(bar, completed=elapsed_s, measured=measured, duty=f"{control.duty:4.0%}")
+
+        return run_stress(target, duration_s, worker, meter.measure, _Clock(), show)

@@ -1,0 +1,39 @@
+"""Where the agent keeps what it must not forget: the system's place for root, the user's own for anybody else."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpucommons.config.settings import Settings
+
+
+def state_directory(environment: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
+    """systemd's StateDirectory= where it gives one, so that a service of any user has its own."""
+    environment = os.environ if environment is None else environment
+    if given := environment.get("STATE_DIRECTORY", "").partition(":")[0]:
+        return Path(given)
+    if (os.getuid() if uid is None else uid) == 0:
+        return Path("/var/lib/gpucommons")
+    home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/")) / ".local/state")
+    return Path(home) / "gpucommons"
+
+
+def ledger_file(settings: Settings, scenario: str | None = None) -> Path:
+    """What is only played is kept apart from what was measured."""
+    return _named(settings.ledger.file, f"ledger{_suffix(scenario)}.sqlite", scenario)
+
+
+def own_event_log(settings: Settings, scenario: str | None = None) -> Path:
+    return _named(settings.events.own_file, f"events{_suffix(scenario)}.jsonl", scenario)
+
+
+def events_position_file(scenario: str | None = None) -> Path:
+    return state_directory() / f"followed-events{_suffix(scenario)}.json"
+
+
+def _suffix(scenario: str | None) -> str:
+    return "" if scenario is None else f"-{scenario}"
+
+
+def _named(given: str, name: str, scenario: str | None) -> Path:
+    return Path(given) if given and scenario is None else state_directory() / name

@@ -1,0 +1,37 @@
+"""How the ledger fails: a reason that is a label value, and one line for people. Nothing of it stops the agent."""
+
+import sqlite3
+
+_CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REASONS = {
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_READONLY: "read_only",
+    sqlite3.SQLITE_CANTOPEN: "cannot_open",
+    sqlite3.SQLITE_PERM: "cannot_open",
+    sqlite3.SQLITE_IOERR: "io_error",
+    sqlite3.SQLITE_BUSY: "busy",
+    sqlite3.SQLITE_LOCKED: "busy",
+}
+
+
+class LedgerError(Exception):
+    """The ledger cannot be written now. The reason is a short constant."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class LedgerCorrupt(LedgerError):
+    """The file is damaged: it is set aside, never written to again."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("corrupt", detail)
+
+
+def from_sqlite(error: sqlite3.Error) -> LedgerError:
+    """What an error of SQLite means to us. The low byte of its code is the kind of error."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _CORRUPT_CODES:
+        return LedgerCorrupt(str(error))
+    return LedgerError(_REASONS.get(code, "database"), str(error))

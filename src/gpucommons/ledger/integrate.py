@@ -1,0 +1,134 @@
+"""Usage over time: samples in, billed amounts out. Pure; the only clock is the one in the samples.
+
+An interval counts for a slot only if the slot was read at both of its ends, and it is billed by what was
+seen at its beginning, for exactly the monotonic time between the two. All else is a gap: counted, billed
+to nobody. The wall clock only says which minute an amount is filed under.
+"""
+
+from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Gap, TimeKey, UsageKey
+from gpucommons.model.accounts import Amounts, SlotTime
+from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Slot, SlotUsage, UsageSample
+
+STALLED = "stalled"
+UNREAD = "unread"
+
+_KIB_S = 1024 * NS
+_MICROJOULE = 1_000_000
+# A MIG layout that changes all day leaves slots behind that never come back.
+_MOST_REMEMBERED = 1024
+
+
+class _Sum:
+    """One account on one slot within one minute, in the finest units: floors are taken once, at the end."""
+
+    __slots__ = ("active", "byte_ns", "equivalent", "held", "idle", "picojoules", "sm")
+
+    def __init__(self) -> None:
+        self.held = self.active = self.idle = self.equivalent = self.sm = self.byte_ns = self.picojoules = 0
+
+    def amounts(self) -> Amounts:
+        return Amounts(
+            self.held,
+            self.active,
+            self.idle,
+            self.equivalent,
+            self.sm // WHOLE_SM,
+            self.byte_ns // _KIB_S,
+            self.picojoules // _MICROJOULE,
+        )
+
+
+class Integrator:
+    """`longest_gap_s` is the most time between two samples that still counts as having watched."""
+
+    def __init__(self, longest_gap_s: float) -> None:
+        self._longest_ns = round(longest_gap_s * NS)
+        self._before: UsageSample | None = None
+        # Up to when each slot ever seen is accounted for: billed, free or a gap.
+        self._covered_ns: dict[str, int] = {}
+        self._usage_before: dict[str, SlotUsage] = {}
+        self._sums: dict[tuple[int, Slot], dict[Account, _Sum]] = {}
+        self._times: dict[TimeKey, list[int]] = {}
+        self._gaps: list[Gap] = []
+        self._elapsed_ns = 0
+
+    def step(self, sample: UsageSample) -> None:
+        before = self._before
+        if before is not None and sample.monotonic_ns <= before.monotonic_ns:
+            return
+        if before is not None:
+            elapsed_ns = sample.monotonic_ns - before.monotonic_ns
+            began_s = sample.wall_s - elapsed_ns / NS
+            stalled = elapsed_ns > self._longest_ns
+            if stalled:
+                self._gaps.append(Gap(int(began_s), "", STALLED, elapsed_ns))
+                self._covered_ns = {uuid: ns + elapsed_ns for uuid, ns in self._covered_ns.items()}
+            else:
+                self._elapsed_ns += elapsed_ns
+            self._bill(sample, 0 if stalled else elapsed_ns, int(began_s // MINUTE_S))
+        self._remember(sample)
+
+    def take(self) -> Batch:
+        """What was billed since the last call."""
+        usage: dict[UsageKey, Amounts] = {
+            (minute, slot, account): total.amounts()
+            for (minute, slot), accounts in self._sums.items()
+            for account, total in accounts.items()
+        }
+        times = {place: SlotTime(*parts) for place, parts in self._times.items()}
+        batch = Batch(usage, times, tuple(self._gaps), self._elapsed_ns / NS)
+        self._sums, self._times, self._gaps, self._elapsed_ns = {}, {}, [], 0
+        return batch
+
+    def _bill(self, after: UsageSample, elapsed_ns: int, minute: int) -> None:
+        for now in after.slots:
+            uuid = now.slot.uuid
+            usage = self._usage_before.get(uuid)
+            if usage is not None:
+                if elapsed_ns:
+                    self._bill_slot(usage, elapsed_ns, minute)
+            elif (gone_ns := after.monotonic_ns - self._covered_ns.get(uuid, after.monotonic_ns)) > 0:
+                self._gaps.append(Gap(int(after.wall_s - gone_ns / NS), uuid, UNREAD, gone_ns))
+
+    def _bill_slot(self, usage: SlotUsage, elapsed_ns: int, minute: int) -> None:
+        place = (minute, usage.slot)
+        sums = self._sums.get(place)
+        if sums is None:
+            sums = self._sums[place] = {}
+        _, _, _, slices, of = usage.slot
+        share_so_far = billed_ns = 0
+        for account, share, active, sm, memory_bytes, milliwatts in usage.holdings:
+            # Shares are turned into time by their running sum: nothing is lost or made by rounding.
+            share_so_far += share
+            up_to_ns = elapsed_ns * share_so_far // WHOLE_SHARE
+            held_ns, billed_ns = up_to_ns - billed_ns, up_to_ns
+            total = sums.get(account)
+            if total is None:
+                total = sums[account] = _Sum()
+            total.held += held_ns
+            if active:
+                total.active += held_ns
+            elif active is False:
+                total.idle += held_ns
+            if slices is not None:
+                total.equivalent += held_ns * slices // of
+            if sm:
+                total.sm += sm * elapsed_ns
+            if memory_bytes:
+                total.byte_ns += memory_bytes * elapsed_ns
+            if milliwatts:
+                total.picojoules += milliwatts * elapsed_ns
+        time = self._times.get(place)
+        if time is None:
+            time = self._times[place] = [0, 0, 0]
+        time[0] += billed_ns
+        time[1 if usage.holders_known else 2] += elapsed_ns - billed_ns
+
+    def _remember(self, sample: UsageSample) -> None:
+        self._before = sample
+        self._usage_before = {usage.slot.uuid: usage for usage in sample.slots}
+        for uuid in self._usage_before:
+            self._covered_ns[uuid] = sample.monotonic_ns
+        if len(self._covered_ns) > _MOST_REMEMBERED:
+            newest = sorted(self._covered_ns.items(), key=lambda covered: covered[1])[-_MOST_REMEMBERED // 2 :]
+            self._covered_ns = dict(newest)

@@ -1,0 +1,42 @@
+"""Which period a person means by `30d`, `2026-11-01` or the month `2026-11`. Pure; local time is a parameter."""
+
+import re
+from datetime import datetime, tzinfo
+from typing import NamedTuple
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_LENGTH = re.compile(r"(\d{1,6})([smhdw])")
+_MONTH = re.compile(r"(\d{4})-(\d{2})")
+
+
+class Period(NamedTuple):
+    since_s: int
+    until_s: int
+
+
+def parse_since(text: str, now_s: float, zone: tzinfo | None) -> int:
+    """The Unix time that `text` names: so long ago, or a date. Raises ValueError with one clear line."""
+    if length := _LENGTH.fullmatch(text):
+        return int(now_s) - int(length[1]) * _UNITS_S[length[2]]
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is no period: wants 30d, 12h, 90m, 2w or a date such as 2026-11-01") from None
+    return int((when if when.tzinfo else _localised(when, zone)).timestamp())
+
+
+def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
+    """A calendar month of local time, as far as it has come."""
+    found = _MONTH.fullmatch(text)
+    if not found or not 1 <= int(found[2]) <= 12 or int(found[1]) < 1970:
+        raise ValueError(f"'{text}' is no month: wants one such as 2026-11")
+    year, number = int(found[1]), int(found[2])
+    first = _localised(datetime(year, number, 1), zone)
+    after = _localised(datetime(year + number // 12, number % 12 + 1, 1), zone)
+    since_s = int(first.timestamp())
+    return Period(since_s, max(since_s, min(int(after.timestamp()), int(now_s))))
+
+
+def _localised(when: datetime, zone: tzinfo | None) -> datetime:
+    """In the given zone, or where there is none in the machine's own."""
+    return when.replace(tzinfo=zone) if zone else when.astimezone()

@@ -1,0 +1,102 @@
+"""Reads a period from the ledger's file, beside the agent that writes it. Never writes."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from gpucommons.ledger.batch import Gap
+from gpucommons.ledger.errors import LedgerError, from_sqlite
+from gpucommons.ledger.rollups import HOUR, LAYERS, Piece, pieces
+from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
+from gpucommons.model.accounts import Amounts, SlotTime
+from gpucommons.model.usage import Account, Slot
+
+_AMOUNTS = ", ".join(f"sum({name})" for name in Amounts._fields)
+_ACCOUNT = ", ".join(f'"{name}"' for name in Account._fields)
+_SLOT = ", ".join(f'"{name}"' for name in Slot._fields)
+_TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodUsage:
+    """What was billed in [since_s, until_s), which is the period asked for or, at an edge, a little more."""
+
+    since_s: int
+    until_s: int
+    usage: dict[tuple[Slot, Account], Amounts] = field(default_factory=dict)
+    slot_time: dict[Slot, SlotTime] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+
+
+def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
+    """Raises LedgerError, in one line, where there is no ledger to read."""
+    if not path.exists():
+        raise LedgerError("absent", f"{path}: no ledger here; 'gpucommons up' writes it ([ledger] file)")
+    try:
+        with closing(_connected(path)) as connection:
+            return _read(connection, since_s, until_s)
+    except sqlite3.Error as error:
+        raise LedgerError(from_sqlite(error).reason, f"{path}: {error}") from error
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """Beside a writer, through its log; where there is none, without leaving one that is ours in its way."""
+    if Path(f"{path}-wal").exists():
+        try:
+            return _checked(path, "mode=ro")
+        except sqlite3.OperationalError:
+            # The log of a writer that was killed, in a directory that we may not write: the file alone must do.
+            pass
+    return _checked(path, "mode=ro&immutable=1")
+
+
+def _checked(path: Path, options: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?{options}"
+    connection = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None)
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise LedgerError("foreign", f"{path}: not a ledger of gpucommons")
+        if version != len(MIGRATIONS):
+            raise LedgerError("version", f"{path}: schema version {version}, this program reads {len(MIGRATIONS)}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodUsage:
+    connection.execute("BEGIN")
+    kept = dict(connection.execute("SELECT layer, since FROM kept"))
+    parts = pieces(since_s, until_s, {layer: kept.get(layer.name, 0) for layer in LAYERS})
+    if not parts:
+        return PeriodUsage(since_s, until_s)
+    accounts = {row[0]: Account(*row[1:]) for row in connection.execute(f"SELECT number, {_ACCOUNT} FROM accounts")}
+    slots = {row[0]: Slot(*row[1:]) for row in connection.execute(f"SELECT number, {_SLOT} FROM slots")}
+    usage: dict[tuple[int, int], Amounts] = {}
+    times: dict[int, SlotTime] = {}
+    for part in parts:
+        for slot, account, *sums in _rows(connection, f"slot, account, {_AMOUNTS}", "usage", part, "slot, account"):
+            usage[slot, account] = usage.get((slot, account), Amounts()).plus(Amounts(*sums))
+        for slot, *sums in _rows(connection, f"slot, {_TIMES}", "time", part, "slot"):
+            times[slot] = times.get(slot, SlotTime()).plus(SlotTime(*sums))
+    found = connection.execute(
+        "SELECT start, slot_uuid, reason, ns FROM gaps WHERE start >= ? AND start < ?",
+        (parts[0].since_s // HOUR.seconds * HOUR.seconds, parts[-1].until_s),
+    )
+    return PeriodUsage(
+        parts[0].since_s,
+        parts[-1].until_s,
+        {(slots[slot], accounts[account]): amounts for (slot, account), amounts in usage.items()},
+        {slots[slot]: time for slot, time in times.items()},
+        tuple(Gap(*row) for row in found),
+    )
+
+
+def _rows(connection: sqlite3.Connection, columns: str, table: str, part: Piece, by: str) -> sqlite3.Cursor:
+    return connection.execute(
+        f"SELECT {columns} FROM {table}_{part.layer.name} WHERE start >= ? AND start < ? GROUP BY {by}",
+        (part.since_s, part.until_s),
+    )

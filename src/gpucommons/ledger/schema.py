@@ -1,0 +1,86 @@
+"""The ledger's tables and how an older file becomes a current one. Each migration is one transaction."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from gpucommons.ledger.errors import LedgerError
+
+# "GPCL": tells our file from another program's database.
+APPLICATION_ID = 0x4750434C
+
+_AMOUNTS = """
+    held_ns INTEGER NOT NULL, active_ns INTEGER NOT NULL, idle_ns INTEGER NOT NULL,
+    equivalent_ns INTEGER NOT NULL, sm_ns INTEGER NOT NULL,
+    memory_kib_s INTEGER NOT NULL, energy_uj INTEGER NOT NULL
+"""
+
+
+def _layer(name: str) -> tuple[str, str]:
+    """`start` is the bucket's first second in Unix time."""
+    return (
+        f"""CREATE TABLE usage_{name} (
+            start INTEGER NOT NULL, slot INTEGER NOT NULL, account INTEGER NOT NULL, {_AMOUNTS},
+            PRIMARY KEY (start, slot, account)) WITHOUT ROWID""",
+        f"""CREATE TABLE time_{name} (
+            start INTEGER NOT NULL, slot INTEGER NOT NULL,
+            held_ns INTEGER NOT NULL, free_ns INTEGER NOT NULL, unknown_ns INTEGER NOT NULL,
+            PRIMARY KEY (start, slot)) WITHOUT ROWID""",
+    )
+
+
+_FIRST = (
+    """CREATE TABLE accounts (
+        number INTEGER PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, namespace TEXT NOT NULL, id TEXT NOT NULL,
+        user TEXT NOT NULL, "group" TEXT NOT NULL, pod TEXT NOT NULL, job TEXT NOT NULL,
+        UNIQUE (kind, owner, namespace, id, user, "group", pod, job))""",
+    """CREATE TABLE slots (
+        number INTEGER PRIMARY KEY, uuid TEXT NOT NULL, gpu_uuid TEXT NOT NULL, name TEXT NOT NULL,
+        slices INTEGER, "of" INTEGER NOT NULL)""",
+    # A NULL is unlike any other, so that an unknown number of slices would make a slot anew each time.
+    """CREATE UNIQUE INDEX slots_once ON slots (uuid, gpu_uuid, name, ifnull(slices, -1), "of")""",
+    *_layer("minute"),
+    *_layer("hour"),
+    *_layer("day"),
+    # From when on each layer is whole: what is older was let go of.
+    "CREATE TABLE kept (layer TEXT PRIMARY KEY, since INTEGER NOT NULL) WITHOUT ROWID",
+    # Hourly sums: a node that flaps all day must not grow the file.
+    """CREATE TABLE gaps (
+        start INTEGER NOT NULL, slot_uuid TEXT NOT NULL, reason TEXT NOT NULL, ns INTEGER NOT NULL,
+        PRIMARY KEY (start, slot_uuid, reason)) WITHOUT ROWID""",
+    f"""CREATE TABLE totals (
+        kind TEXT NOT NULL, owner TEXT NOT NULL, namespace TEXT NOT NULL, last_wall_s REAL NOT NULL, {_AMOUNTS},
+        PRIMARY KEY (kind, owner, namespace)) WITHOUT ROWID""",
+    # One row for each start of the agent. `last_batch` is what makes a retried write count once.
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, boot_id TEXT NOT NULL, last_batch INTEGER NOT NULL,
+        last_monotonic_ns INTEGER NOT NULL, last_wall_s REAL NOT NULL)""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+
+
+def migrate(connection: sqlite3.Connection, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    """Bring the file to the newest schema. Refuses a file that is another program's, or a newer one's."""
+    version = _number(connection, "user_version")
+    if version > len(migrations):
+        raise LedgerError("newer", f"its schema is version {version}, this program knows {len(migrations)}; upgrade")
+    if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise LedgerError("foreign", "it is another program's database; name another file with [ledger] file")
+    if version and _number(connection, "application_id") != APPLICATION_ID:
+        raise LedgerError("foreign", "it is another program's database; name another file with [ledger] file")
+    for number, statements in enumerate(migrations[version:], version + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])

@@ -1,0 +1,26 @@
+"""Moves a damaged ledger out of the way under a dated name. Nothing is ever overwritten or deleted."""
+
+import os
+import time
+from pathlib import Path
+
+from gpucommons.ledger.errors import LedgerError
+
+_COMPANIONS = ("", "-wal", "-shm")
+
+
+def set_aside(path: Path, wall_s: float) -> Path:
+    """The new name. Its write-ahead log goes with it: what can be rescued may be in there."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_s))
+    target = path.with_name(f"{path.name}.corrupt-{stamp}")
+    number = 1
+    while any(os.path.lexists(f"{target}{suffix}") for suffix in _COMPANIONS):
+        number += 1
+        target = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
+    try:
+        for suffix in reversed(_COMPANIONS):
+            if os.path.lexists(f"{path}{suffix}"):
+                os.rename(f"{path}{suffix}", f"{target}{suffix}")
+    except OSError as error:
+        raise LedgerError("cannot_open", f"a damaged file cannot be set aside: {error.strerror}") from error
+    return target

@@ -1,0 +1,282 @@
+"""The ledger's file: SQLite in WAL mode. One flush is one transaction, and counts once however often it is tried.
+
+Belongs to one thread. Raises LedgerError when the disk will not have it; never repairs or overwrites a
+damaged file.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from gpucommons.ledger.batch import NS, Batch, Gap, Moment
+from gpucommons.ledger.errors import LedgerCorrupt, LedgerError, from_sqlite
+from gpucommons.ledger.rollups import DAY_S, HOUR, LAYERS, Retention
+from gpucommons.ledger.schema import migrate
+from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
+from gpucommons.model.usage import Account, Slot
+
+RESTART = "restart"
+
+_BUSY_S = 5.0
+_AMOUNTS = ", ".join(Amounts._fields)
+_ADD_AMOUNTS = ", ".join(f"{name} = {name} + excluded.{name}" for name in Amounts._fields)
+_ADD_TIME = ", ".join(f"{name} = {name} + excluded.{name}" for name in SlotTime._fields)
+_QUESTION_MARKS = ", ".join("?" * len(Amounts._fields))
+
+_ACCOUNT = [f'"{name}"' for name in Account._fields]
+_INSERT_ACCOUNT = f"INSERT INTO accounts ({', '.join(_ACCOUNT)}) VALUES ({', '.join('?' * len(_ACCOUNT))})"
+_FIND_ACCOUNT = f"SELECT number FROM accounts WHERE {' AND '.join(f'{name} = ?' for name in _ACCOUNT)}"
+_SLOT = [f'"{name}"' for name in Slot._fields]
+_INSERT_SLOT = f"INSERT INTO slots ({', '.join(_SLOT)}) VALUES ({', '.join('?' * len(_SLOT))})"
+_FIND_SLOT = f"SELECT number FROM slots WHERE {' AND '.join(f'{name} IS ?' for name in _SLOT)}"
+
+_Key = TypeVar("_Key", Account, Slot)
+
+
+class Totals(NamedTuple):
+    """What one owner was ever billed, and when last."""
+
+    amounts: Amounts
+    last_wall_s: float
+
+
+class Store:
+    """An open ledger. `run` is new with each start of the agent, and the same over every reopening in it."""
+
+    def __init__(self, path: Path, run: str, boot_id: str) -> None:
+        self._path = path
+        self._run = run
+        self._boot_id = boot_id
+        self._accounts: dict[Account, int] = {}
+        self._slots: dict[Slot, int] = {}
+        self._lock: int | None = _locked(path)
+        try:
+            self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            with _told():
+                self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        run = self._connection.execute
+        run("PRAGMA journal_mode = WAL")
+        # Flushes are seconds apart: a sync for each costs nothing, and a power cut then loses one at most.
+        run("PRAGMA synchronous = FULL")
+        run("PRAGMA journal_size_limit = 8388608")
+        problem = run("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise LedgerCorrupt(problem)
+        migrate(self._connection)
+
+    def close(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def totals(self) -> dict[OwnerKey, Totals]:
+        with _told():
+            rows = self._connection.execute(f"SELECT kind, owner, namespace, last_wall_s, {_AMOUNTS} FROM totals")
+            return {OwnerKey(*row[:3]): Totals(Amounts(*row[4:]), row[3]) for row in rows}
+
+    def gap_ns(self) -> dict[str, int]:
+        with _told():
+            return dict(self._connection.execute("SELECT reason, sum(ns) FROM gaps GROUP BY reason").fetchall())
+
+    def begin(self, begun: Moment) -> None:
+        """Enter this run, once, with the time since the last one's end as a gap."""
+        with self._transaction():
+            if self._last_batch() is not None:
+                return
+            gap = self._gap_before(begun)
+            if gap is not None:
+                self._add_gaps((gap,))
+            self._connection.execute(
+                "INSERT INTO runs (token, boot_id, last_batch, last_monotonic_ns, last_wall_s) VALUES (?, ?, 0, ?, ?)",
+                (self._run, self._boot_id, begun.monotonic_ns, begun.wall_s),
+            )
+
+    def write(self, number: int, batch: Batch, until: Moment) -> None:
+        """Add a batch, unless the run has already got that far: then it is on the disk."""
+        with self._transaction():
+            last = self._last_batch()
+            if last is None:
+                raise LedgerError("database", "the run was not begun")
+            if last >= number:
+                return
+            self._add_usage(batch)
+            self._add_times(batch)
+            self._add_gaps(batch.gaps)
+            self._add_totals(batch, until.wall_s)
+            self._connection.execute(
+                "UPDATE runs SET last_batch = ?, last_monotonic_ns = ?, last_wall_s = ? WHERE token = ?",
+                (number, until.monotonic_ns, until.wall_s, self._run),
+            )
+
+    def seed_totals(self, totals: Mapping[OwnerKey, Totals]) -> None:
+        """Begin a new file with the counters of one that was set aside."""
+        with self._transaction():
+            self._connection.executemany(
+                f"INSERT OR IGNORE INTO totals VALUES (?, ?, ?, ?, {_QUESTION_MARKS})",
+                [(*key, known.last_wall_s, *known.amounts) for key, known in totals.items()],
+            )
+
+    def prune(self, retention: Retention, now_wall_s: float) -> None:
+        """Let go of what is older than it is kept, and of accounts that nothing refers to any more."""
+        for layer, first_kept_s in retention.cutoffs(now_wall_s):
+            with self._transaction():
+                for table in (f"usage_{layer.name}", f"time_{layer.name}"):
+                    self._connection.execute(f"DELETE FROM {table} WHERE start < ?", (first_kept_s,))
+                self._connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (layer.name, first_kept_s))
+        with self._transaction():
+            self._connection.execute("DELETE FROM gaps WHERE start < ?", (first_kept_s,))
+            # Pods and jobs do not come back; people do, and their counters go on.
+            self._connection.execute(
+                "DELETE FROM totals WHERE kind != 'user' AND last_wall_s < ?", (now_wall_s - retention.hours_d * DAY_S,)
+            )
+            used = " UNION ".join(f"SELECT account FROM usage_{layer.name}" for layer in LAYERS)
+            self._connection.execute(f"DELETE FROM accounts WHERE number NOT IN ({used})")
+            self._connection.execute(
+                "DELETE FROM runs WHERE token != ? AND id < (SELECT max(id) FROM runs)", (self._run,)
+            )
+        self._accounts.clear()
+
+    def file_bytes(self) -> int | None:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # Numbers that were given within it are void.
+                self._accounts.clear()
+                self._slots.clear()
+                if self._connection.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        self._connection.execute("ROLLBACK")
+                raise
+
+    def _last_batch(self) -> int | None:
+        row = self._connection.execute("SELECT last_batch FROM runs WHERE token = ?", (self._run,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _gap_before(self, begun: Moment) -> Gap | None:
+        row = self._connection.execute(
+            "SELECT boot_id, last_monotonic_ns, last_wall_s FROM runs ORDER BY id DESC LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return None
+        boot_id, monotonic_ns, wall_s = row
+        if boot_id and boot_id == self._boot_id:
+            ns = begun.monotonic_ns - monotonic_ns
+        else:
+            # Another boot has another monotonic clock: only the wall's spans both.
+            ns = round((begun.wall_s - wall_s) * NS)
+        return Gap(int(wall_s), "", RESTART, ns) if ns > 0 else None
+
+    def _add_usage(self, batch: Batch) -> None:
+        numbered = [
+            (minute, self._slot(slot), self._account(account), amounts)
+            for (minute, slot, account), amounts in batch.usage.items()
+        ]
+        for layer in LAYERS:
+            self._connection.executemany(
+                f"INSERT INTO usage_{layer.name} VALUES (?, ?, ?, {_QUESTION_MARKS}) "
+                f"ON CONFLICT DO UPDATE SET {_ADD_AMOUNTS}",
+                [(layer.start_of(minute), slot, account, *amounts) for minute, slot, account, amounts in numbered],
+            )
+
+    def _add_times(self, batch: Batch) -> None:
+        numbered = [(minute, self._slot(slot), time) for (minute, slot), time in batch.slot_time.items()]
+        for layer in LAYERS:
+            self._connection.executemany(
+                f"INSERT INTO time_{layer.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET {_ADD_TIME}",
+                [(layer.start_of(minute), slot, *time) for minute, slot, time in numbered],
+            )
+
+    def _add_gaps(self, gaps: tuple[Gap, ...]) -> None:
+        self._connection.executemany(
+            "INSERT INTO gaps VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET ns = ns + excluded.ns",
+            [(HOUR.start_of(gap.wall_s // 60), gap.slot_uuid, gap.reason, gap.ns) for gap in gaps],
+        )
+
+    def _add_totals(self, batch: Batch, wall_s: float) -> None:
+        self._connection.executemany(
+            f"INSERT INTO totals VALUES (?, ?, ?, ?, {_QUESTION_MARKS}) "
+            f"ON CONFLICT DO UPDATE SET last_wall_s = excluded.last_wall_s, {_ADD_AMOUNTS}",
+            [(*key, wall_s, *amounts) for key, amounts in batch.by_owner().items()],
+        )
+
+    def _account(self, account: Account) -> int:
+        return self._number(self._accounts, account, _INSERT_ACCOUNT, _FIND_ACCOUNT)
+
+    def _slot(self, slot: Slot) -> int:
+        return self._number(self._slots, slot, _INSERT_SLOT, _FIND_SLOT)
+
+    def _number(self, known: dict[_Key, int], key: _Key, insert: str, select: str) -> int:
+        number = known.get(key)
+        if number is None:
+            row = self._connection.execute(select, key).fetchone()
+            number = known[key] = row[0] if row else int(self._connection.execute(insert, key).lastrowid or 0)
+        return number
+
+
+def new_run() -> str:
+    return uuid.uuid4().hex
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise from_sqlite(error) from error
+
+
+def _locked(path: Path) -> int:
+    """Two agents on one ledger would bill every GPU twice: the second is refused. Ends with the process."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise LedgerError(_os_reason(error), f"{error.strerror}: {error.filename}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise LedgerError("in_use", "another agent keeps it; stop that one or name another file") from None
+    except OSError:
+        # A file system that knows no locks: better an unguarded ledger than none.
+        return descriptor
+    return descriptor
+
+
+def _os_reason(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "full"
+    return "read_only" if error.errno == errno.EROFS else "cannot_open"

@@ -1,0 +1,212 @@
+"""The one thread that writes the ledger, off the event loop. Whatever the disk does, the agent goes on.
+
+A daemon: a write that hangs cannot keep the process from ending. What cannot be written waits in memory
+for up to an hour, and is tried again at each flush.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpucommons.ledger.batch import NS, Backlog, Batch, Moment
+from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
+from gpucommons.ledger.rollups import Retention
+from gpucommons.ledger.set_aside import set_aside
+from gpucommons.ledger.store import Store, Totals, boot_id, new_run
+from gpucommons.model.accounts import LedgerState, OwnerKey
+
+KEEP_IN_MEMORY_S = 3600.0
+_PRUNE_EVERY_S = 3600.0
+
+log = logging.getLogger(__name__)
+
+
+class LedgerWriter:
+    """`submit` may be called from the event loop: it only puts the batch where the thread finds it."""
+
+    def __init__(
+        self,
+        path: Path,
+        retention: Retention | None = None,
+        keep_in_memory_s: float = KEEP_IN_MEMORY_S,
+        open_store: Callable[[Path, str, str], Store] = Store,
+    ) -> None:
+        self._path = path
+        self._retention = retention or Retention()
+        self._open_store = open_store
+        self._run = new_run()
+        self._boot_id = boot_id()
+        self._backlog = Backlog(keep_in_memory_s)
+        self._wakeup = threading.Condition()
+        self._work = 0
+        self._closing = False
+        self._begun: Moment | None = None
+        self._store: Store | None = None
+        self._base: dict[OwnerKey, Totals] | None = None
+        # What is served until there is a ledger to go by.
+        self._volatile: dict[OwnerKey, Totals] = {}
+        self._pruned_ns: int | None = None
+        self._least_offset_s: float | None = None
+        self.state = LedgerState()
+        self.totals: Mapping[OwnerKey, Totals] | None = None
+        self._thread = threading.Thread(target=self._work_on, name="ledger", daemon=True)
+
+    def start(self, begun: Moment) -> None:
+        """Open the ledger and enter this run, on the thread."""
+        self._begun = begun
+        self.state = replace(self.state, begun=True)
+        self._thread.start()
+
+    def submit(self, batch: Batch, until: Moment) -> None:
+        with self._wakeup:
+            self._backlog.add(batch, until)
+            if self._base is None:
+                self._volatile = _added(self._volatile, batch, until.wall_s)
+            self._work += 1
+            self._wakeup.notify()
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is left and end. False if the disk did not take it in time."""
+        with self._wakeup:
+            self._closing = True
+            self._wakeup.notify()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work_on(self) -> None:
+        done, closing = -1, False
+        while not closing:
+            with self._wakeup:
+                while self._work == done and not self._closing:
+                    self._wakeup.wait()
+                done, closing = self._work, self._closing
+            try:
+                self._flush()
+            except Exception:
+                # A fault of ours must not end the accounts: the batch stays and is tried again.
+                log.exception("ledger: a flush failed in a way that nobody foresaw")
+                self._drop_store()
+        self._drop_store()
+
+    def _flush(self) -> None:
+        try:
+            self._write_backlog()
+        except LedgerCorrupt as error:
+            self._replace_damaged(error)
+        except LedgerError as error:
+            self._failed(error)
+
+    def _write_backlog(self) -> None:
+        store = self._store if self._store is not None else self._open()
+        until: Moment | None = None
+        while True:
+            with self._wakeup:
+                entry = self._backlog.first()
+            if entry is None or entry.number is None:
+                break
+            store.write(entry.number, entry.batch, entry.until)
+            until = entry.until
+            with self._wakeup:
+                self._backlog.written(entry)
+            self._base = _added(self._base or {}, entry.batch, until.wall_s)
+        if until is not None:
+            self._maybe_prune(store, until)
+        self._succeeded(store, until)
+
+    def _open(self) -> Store:
+        store = self._open_store(self._path, self._run, self._boot_id)
+        try:
+            if self._base is None:
+                self._base = store.totals()
+            else:
+                store.seed_totals(self._base)
+            if self._begun is not None:
+                store.begin(self._begun)
+        except BaseException:
+            store.close()
+            raise
+        self._store = store
+        return store
+
+    def _succeeded(self, store: Store, until: Moment | None) -> None:
+        if not self.state.writing:
+            log.info("ledger %s: writing", self._path)
+        self._publish()
+        self.state = replace(
+            self.state,
+            writing=True,
+            durable=True,
+            detail="",
+            last_flush_wall_s=self.state.last_flush_wall_s if until is None else until.wall_s,
+            gap_ns=store.gap_ns(),
+            file_bytes=store.file_bytes(),
+        )
+
+    def _failed(self, error: LedgerError) -> None:
+        self._drop_store()
+        failures = {**self.state.failures, error.reason: self.state.failures.get(error.reason, 0) + 1}
+        detail = f"{self._path}: {error}"
+        if self.state.writing or not self.state.failures or self.state.detail != detail:
+            log.error("ledger %s: %s; the last hour is kept in memory and written when it can be", self._path, error)
+        self._publish()
+        self.state = replace(
+            self.state, writing=False, durable=self._base is not None, detail=detail, failures=failures
+        )
+
+    def _publish(self) -> None:
+        """What may be served: what is on the disk, so that no crash takes a counter back.
+
+        Only where there never was a ledger to read is it what was counted since the start.
+        """
+        with self._wakeup:
+            fresh = dict(self._volatile if self._base is None else self._base)
+            self.state = replace(self.state, backlog_s=self._backlog.seconds, lost_s=self._backlog.lost_s)
+        for key, served in (self.totals or {}).items():
+            now = fresh.get(key, served)
+            fresh[key] = Totals(now.amounts.at_least(served.amounts), max(now.last_wall_s, served.last_wall_s))
+        self.totals = fresh
+
+    def _replace_damaged(self, error: LedgerCorrupt) -> None:
+        self._drop_store()
+        try:
+            aside = set_aside(self._path, time.time())
+        except LedgerError as refused:
+            self._failed(refused)
+            return
+        log.error("ledger %s: damaged (%s); set aside as %s, a new one is begun", self._path, error, aside)
+        failures = {**self.state.failures, error.reason: self.state.failures.get(error.reason, 0) + 1}
+        self.state = replace(self.state, failures=failures, set_aside=str(aside))
+        try:
+            self._write_backlog()
+        except LedgerError as again:
+            self._failed(again)
+
+    def _maybe_prune(self, store: Store, until: Moment) -> None:
+        """Once an hour, by the earliest date that the clock ever showed: a clock that jumps ahead deletes nothing."""
+        offset_s = until.wall_s - until.monotonic_ns / NS
+        least = offset_s if self._least_offset_s is None else min(offset_s, self._least_offset_s)
+        self._least_offset_s = least
+        if self._pruned_ns is None:
+            self._pruned_ns = until.monotonic_ns
+        elif until.monotonic_ns - self._pruned_ns >= _PRUNE_EVERY_S * NS:
+            self._pruned_ns = until.monotonic_ns
+            store.prune(self._retention, least + until.monotonic_ns / NS)
+
+    def _drop_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def _added(totals: Mapping[OwnerKey, Totals], batch: Batch, wall_s: float) -> dict[OwnerKey, Totals]:
+    """A new mapping: whoever was given the old one keeps a whole one."""
+    added = dict(totals)
+    for key, amounts in batch.by_owner().items():
+        known = added.get(key)
+        added[key] = Totals(known.amounts.plus(amounts) if known else amounts, wall_s)
+    return added

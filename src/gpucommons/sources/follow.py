@@ -1,0 +1,238 @@
+"""Follows a file that grows, line by line, through rotation by renaming and by copy-and-truncate.
+
+A place in it is an offset and the bytes before it: they tell whether the file is still the one that was
+read, and find in its rotated copies what was not read yet. Keeps its place over a restart, reads no line
+twice, and never gives out half a line.
+"""
+
+import gzip
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+_CHUNK_BYTES = 1 << 20
+_TAIL_BYTES = 64
+# The names that logrotate gives: .1, .2.gz, -20261115, -20261115.gz
+_ROTATED_SUFFIX = re.compile(r"[.-]\d[\d-]*(\.gz)?")
+
+
+class Position(NamedTuple):
+    """How far was read: `tail` are the bytes before `offset`, `inode` is the file's while it is the live one.
+
+    Rotated copies that were last written up to `rotated_ns` are done with.
+    """
+
+    inode: int = 0
+    offset: int = 0
+    tail: bytes = b""
+    rotated_ns: int = 0
+
+
+class Lines(NamedTuple):
+    """Whole lines, without their ends, and how many were too long to be one."""
+
+    lines: list[bytes]
+    too_long: int = 0
+
+
+class _Rotated(NamedTuple):
+    path: Path
+    inode: int
+    modified_ns: int
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A file to be read from a place on. The live one is read again whenever it has grown."""
+
+    file: BinaryIO
+    place: Position
+    is_live: bool = False
+    skipping: bool = False
+
+    def read(self) -> bytes | None:
+        """What is new, or None if the file is not the one that was read so far."""
+        _, offset, tail, _ = self.place
+        try:
+            self.file.seek(offset - len(tail))
+            data = self.file.read(len(tail) + _CHUNK_BYTES)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            return b""
+        return data[len(tail) :] if data.startswith(tail) else None
+
+    def advance(self, read: bytes) -> None:
+        _, offset, tail, _ = self.place
+        self.place = self.place._replace(offset=offset + len(read), tail=(tail + read)[-_TAIL_BYTES:])
+
+
+@dataclass(slots=True)
+class FileFollower:
+    """`position` is where the last lines that were given out end. Belongs to one thread."""
+
+    path: Path
+    position: Position = field(default_factory=Position)
+    rotations_lost: int = 0
+    _current: _Segment | None = None
+    _next: deque[_Segment] = field(default_factory=deque)
+    _leaving: bool = False
+
+    def poll(self) -> Iterator[Lines]:
+        """All that is new, oldest first, in pieces. Raises OSError if there is no such file or it cannot be read.
+
+        May be left after any piece; the next poll goes on behind it.
+        """
+        if self._current is None:
+            self._resume()
+        while (current := self._current) is not None:
+            intact = yield from self._drain(current)
+            if not self._next:
+                if not self._has_moved_on(current, intact):
+                    return
+                if os.stat(self.path).st_ino != current.place.inode:
+                    # Renamed, or gone: half a line at its end is all there will ever be of it.
+                    current.is_live = False
+                    yield from self._drain(current)
+                self._find_next(current)
+            self._switch_to(self._next.popleft())
+
+    def behind_bytes(self) -> int:
+        """What the live file holds beyond the position; rotated files that wait are not counted."""
+        current = self._current
+        if current is None or not current.is_live:
+            return 0
+        return max(os.fstat(current.file.fileno()).st_size - current.place.offset, 0)
+
+    def close(self) -> None:
+        for segment in (self._current, *self._next):
+            if segment is not None:
+                segment.file.close()
+        self._current = None
+        self._next.clear()
+
+    def _drain(self, segment: _Segment) -> Generator[Lines, None, bool]:
+        """Give out what is whole. False if the file was rewritten, True if it ended as a file does."""
+        while True:
+            data = segment.read()
+            if data is None or self._began_anew(segment):
+                return False
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) < _CHUNK_BYTES:
+                if data and not segment.is_live and not segment.skipping:
+                    self._advance(segment, data)
+                    yield Lines([data])
+                return True
+            lines = data[:end].split(b"\n")[:-1]
+            too_long = 0
+            if lines and segment.skipping:
+                del lines[0]
+                segment.skipping = False
+            elif not lines:
+                too_long, end = int(not segment.skipping), len(data)
+                segment.skipping = True
+            self._advance(segment, data[:end])
+            yield Lines(lines, too_long)
+
+    def _advance(self, segment: _Segment, read: bytes) -> None:
+        segment.advance(read)
+        self.position = segment.place
+
+    def _has_moved_on(self, live: _Segment, intact: bool) -> bool:
+        """Whether the path is no longer the file in hand, or that file begins anew."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        if found.st_ino != live.place.inode:
+            # Its writer may still have it open: look once more before leaving it.
+            self._leaving, was_leaving = True, self._leaving
+            return was_leaving
+        return not intact
+
+    def _began_anew(self, segment: _Segment) -> bool:
+        """Of a file that nothing was read of yet, only a newer copy tells that there was something before."""
+        _, offset, _, rotated_ns = segment.place
+        return segment.is_live and offset == 0 and bool(self._rotated_since(rotated_ns))
+
+    def _find_next(self, current: _Segment) -> None:
+        if os.stat(self.path).st_ino == current.place.inode:
+            self._queue_unread()
+            return
+        # It was read to its end through the descriptor, wherever it lies now.
+        done_ns = max(os.fstat(current.file.fileno()).st_mtime_ns, current.place.rotated_ns)
+        self._queue(self._rotated_since(done_ns), done_ns)
+
+    def _resume(self) -> None:
+        """Find the place that was kept: in the file itself, or in what it was rotated to."""
+        live = _opened(self.path, self.position, is_live=True)
+        if self.position.offset and live.place.inode == self.position.inode and live.read() is not None:
+            self._current = live
+            return
+        live.file.close()
+        self._queue_unread()
+        self._switch_to(self._next.popleft())
+
+    def _queue_unread(self) -> None:
+        """Queue what follows the position when its file was rotated away: the copies since then, and the file anew."""
+        kept = self.position
+        rotated = self._rotated_since(kept.rotated_ns)
+        done_ns = rotated[-1].modified_ns if rotated else kept.rotated_ns
+        if kept.offset:
+            number = next((n for n, each in enumerate(rotated) if _holds(each, kept)), None)
+            if number is None:
+                self.rotations_lost += 1
+                rotated = []
+            else:
+                place = kept._replace(rotated_ns=rotated[number].modified_ns - 1)
+                self._next.append(_opened(rotated[number].path, place))
+                rotated = rotated[number + 1 :]
+        self._queue(rotated, done_ns)
+
+    def _queue(self, whole: list[_Rotated], done_ns: int) -> None:
+        """These from their beginnings, then the live file from its own."""
+        self._next.extend(_opened(each.path, Position(rotated_ns=each.modified_ns - 1)) for each in whole)
+        done_ns = max((done_ns, *(each.modified_ns for each in whole)))
+        self._next.append(_opened(self.path, Position(rotated_ns=done_ns), is_live=True))
+
+    def _switch_to(self, segment: _Segment) -> None:
+        if self._current is not None:
+            self._current.file.close()
+        self._current, self._leaving = segment, False
+        self.position = segment.place
+
+    def _rotated_since(self, modified_ns: int) -> list[_Rotated]:
+        """The rotated files beside this one that were written after that time, oldest first."""
+        name = self.path.name
+        found: dict[str, _Rotated] = {}
+        with os.scandir(self.path.parent) as entries:
+            for entry in entries:
+                if entry.name.startswith(name) and _ROTATED_SUFFIX.fullmatch(entry.name, len(name)):
+                    try:
+                        status = entry.stat()
+                    except FileNotFoundError:
+                        continue
+                    found[entry.name] = _Rotated(Path(entry.path), status.st_ino, status.st_mtime_ns)
+        once = (each for name, each in found.items() if name.removesuffix(".gz") == name or name[:-3] not in found)
+        return sorted((each for each in once if each.modified_ns > modified_ns), key=lambda each: each.modified_ns)
+
+
+def _opened(path: Path, place: Position, is_live: bool = False) -> _Segment:
+    plain = path.open("rb", buffering=0)
+    place = place._replace(inode=os.fstat(plain.fileno()).st_ino)
+    if path.suffix != ".gz":
+        return _Segment(plain, place, is_live)
+    plain.close()
+    return _Segment(gzip.open(path, "rb"), place)  # type: ignore[arg-type]
+
+
+def _holds(rotated: _Rotated, place: Position) -> bool:
+    """Whether this is a copy of the file that was read up to that place."""
+    segment = _opened(rotated.path, place)
+    try:
+        return segment.read() is not None
+    finally:
+        segment.file.close()

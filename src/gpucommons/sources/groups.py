@@ -1,0 +1,82 @@
+"""Which people are in which group, from the texts of passwd and group. Pure; bad lines are left out."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_NUMBER = re.compile("[0-9]{1,10}", re.ASCII)
+# The range that distributions give to people; below it are the system's own, above it nobody and containers.
+_FIRST, _LAST = 1000, 60_000
+
+
+class Membership(NamedTuple):
+    """`group_of`: the one group that a user is billed under; `members`: everybody of each group of people."""
+
+    group_of: Mapping[str, str]
+    members: Mapping[str, frozenset[str]]
+
+
+class _Person(NamedTuple):
+    name: str
+    gid: int
+
+
+class _Group(NamedTuple):
+    name: str
+    gid: int
+    listed: frozenset[str]
+
+
+def membership(passwd: str, group: str) -> Membership:
+    """A group that bears its only user's name says nothing and is left out."""
+    people, groups = _people(passwd), _groups(group)
+    primary = {person.name: person.gid for person in people}
+    members = {
+        each.name: people_of
+        for each in groups
+        if (people_of := _members(each, people, primary)) and people_of != {each.name}
+    }
+    return Membership({person.name: name for person in people if (name := _billed(person, groups, members))}, members)
+
+
+def _members(group: _Group, people: list[_Person], primary: Mapping[str, int]) -> frozenset[str]:
+    at_home = {person.name for person in people if person.gid == group.gid}
+    if not _FIRST <= group.gid <= _LAST:
+        # The system's groups (docker, video) grant rights; but "users" may well be everybody's own.
+        return frozenset(at_home)
+    return frozenset(at_home | (group.listed & primary.keys()))
+
+
+def _billed(person: _Person, groups: list[_Group], members: Mapping[str, frozenset[str]]) -> str:
+    """Their own group if it is more than themselves, else the first other by number."""
+    theirs = [each for each in groups if person.name in members.get(each.name, ()) and each.name != person.name]
+    own = [each.name for each in theirs if each.gid == person.gid]
+    return next(iter(own or [each.name for each in theirs]), "")
+
+
+def _people(passwd: str) -> list[_Person]:
+    found: dict[str, _Person] = {}
+    for line in passwd.splitlines():
+        name, uid, gid = _fields(line, 2, 3)
+        if uid is not None and gid is not None and _FIRST <= uid <= _LAST:
+            found.setdefault(name, _Person(name, gid))
+    return list(found.values())
+
+
+def _groups(group: str) -> list[_Group]:
+    found: dict[str, _Group] = {}
+    for line in group.splitlines():
+        name, gid, _ = _fields(line, 2, 2)
+        if gid is not None:
+            listed = frozenset(each.strip() for each in line.split(":")[3].split(",") if each.strip())
+            found.setdefault(name, _Group(name, gid, listed))
+    return sorted(found.values(), key=lambda each: each.gid)
+
+
+def _fields(line: str, first: int, second: int) -> tuple[str, int | None, int | None]:
+    """A name and two numbers of a line; None where the line is no such line."""
+    fields = line.split(":")
+    if len(fields) < 4 or not fields[0]:
+        return "", None, None
+    numbers = [int(fields[n]) if _NUMBER.fullmatch(fields[n]) else None for n in (first, second)]
+    return fields[0], numbers[0], numbers[1]

@@ -1,0 +1,138 @@
+"""The Docker compose file of the stack as a value: all on the host's network, bound to loopback. Pure.
+
+It keeps to what docker-compose 1.29, which distributions still ship, and the newer plugin both know.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpucommons.config.stack import StackSettings
+from gpucommons.stack.layout import Layout
+from gpucommons.stack.prometheus import retention_flags
+
+Yaml = dict[str, Any]
+
+PROJECT = "gpucommons"
+PROMETHEUS_IMAGE = "docker.io/prom/prometheus:v2.55.1"
+ALERTMANAGER_IMAGE = "docker.io/prom/alertmanager:v0.27.0"
+GRAFANA_IMAGE = "docker.io/grafana/grafana:11.6.0"
+AGENT_IMAGE = "gpucommons:latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`user` is UID:GID of the one who owns the data directory."""
+
+    user: str
+    has_gpus: bool
+
+
+def compose_file(settings: StackSettings, layout: Layout, host: Host) -> Yaml:
+    """Paths are the same inside as outside."""
+    services = {
+        "prometheus": _prometheus(settings, layout),
+        "alertmanager": _alertmanager(settings, layout),
+        "grafana": _grafana(settings, layout),
+    }
+    for name, service in services.items():
+        services[name] = {"user": host.user} | _confined() | service
+    if not settings.run_agent:
+        return {"services": services}
+    services["agent"] = _confined() | _agent(settings, host.has_gpus)
+    return {"services": services, "volumes": {"gpucommons-state": {}}}
+
+
+def _confined() -> Yaml:
+    return {
+        "network_mode": "host",
+        "restart": "unless-stopped",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "tmpfs": ["/tmp"],
+        "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
+    }
+
+
+def _read_only(path: str) -> str:
+    return f"{path}:{path}:ro"
+
+
+def _prometheus(settings: StackSettings, layout: Layout) -> Yaml:
+    data = layout.data("prometheus")
+    seen = {str(layout.config_of("prometheus")), settings.targets_dir or str(layout.targets)}
+    if settings.rules_dir:
+        seen.add(settings.rules_dir)
+    return {
+        "image": PROMETHEUS_IMAGE,
+        "command": [
+            f"--config.file={layout.prometheus_config}",
+            f"--storage.tsdb.path={data}",
+            f"--web.listen-address={settings.prometheus_listen}",
+            *retention_flags(settings),
+        ],
+        "volumes": [*(_read_only(path) for path in sorted(seen)), f"{data}:{data}"],
+    }
+
+
+def _alertmanager(settings: StackSettings, layout: Layout) -> Yaml:
+    data = layout.data("alertmanager")
+    return {
+        "image": ALERTMANAGER_IMAGE,
+        "command": [
+            f"--config.file={layout.alertmanager_config}",
+            f"--storage.path={data}",
+            f"--web.listen-address={settings.alertmanager_listen}",
+            "--cluster.listen-address=",
+        ],
+        "volumes": [_read_only(str(layout.config_of("alertmanager"))), f"{data}:{data}"],
+    }
+
+
+def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
+    host, _, port = settings.grafana_listen.rpartition(":")
+    data = layout.data("grafana")
+    environment = {
+        "GF_SERVER_HTTP_ADDR": host.strip("[]"),
+        "GF_SERVER_HTTP_PORT": port,
+        "GF_PATHS_DATA": str(data),
+        "GF_PATHS_PROVISIONING": str(layout.config_of("grafana")),
+        "GF_SECURITY_ADMIN_USER": settings.grafana_admin_user,
+        "GF_SECURITY_ADMIN_PASSWORD__FILE": str(layout.grafana_password),
+        "GF_USERS_ALLOW_SIGN_UP": "false",
+        "GF_ANALYTICS_REPORTING_ENABLED": "false",
+        "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+        "GF_METRICS_ENABLED": "true",
+    }
+    if settings.grafana_root_url:
+        environment["GF_SERVER_ROOT_URL"] = settings.grafana_root_url
+    return {
+        "image": GRAFANA_IMAGE,
+        "environment": environment,
+        "volumes": [
+            _read_only(str(layout.config_of("grafana"))),
+            _read_only(str(layout.grafana_password)),
+            f"{data}:{data}",
+        ],
+    }
+
+
+def _agent(settings: StackSettings, has_gpus: bool) -> Yaml:
+    """The agent sees the host's processes and GPUs; of the host it can change nothing."""
+    service: Yaml = {
+        "image": AGENT_IMAGE,
+        # Docker's socket is for root. Root without a single capability.
+        "user": "0:0",
+        "command": ["up", "--listen", settings.agent, "--path.procfs", "/host/proc"],
+        "pid": "host",
+        "volumes": [
+            "/proc:/host/proc:ro",
+            "/sys/fs/cgroup:/sys/fs/cgroup:ro",
+            "/var/run/docker.sock:/var/run/docker.sock:ro",
+            "gpucommons-state:/var/lib/gpucommons",
+        ],
+    }
+    if has_gpus:
+        devices = [{"driver": "nvidia", "count": "all", "capabilities": ["utility"]}]
+        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
+    return service

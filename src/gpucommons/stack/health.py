@@ -1,0 +1,103 @@
+"""Whether each part of the stack truly works: it must answer, with a success, that it is ready.
+
+A port that is open is not health, nor is an answer of 500. `judge` and `judge_targets` are pure; `probe` asks.
+"""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_TIMEOUT_S = 3.0
+_MOST_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    service: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+
+
+def get(url: str, timeout_s: float = _TIMEOUT_S) -> Answer | str:
+    """The answer, whatever its status; or why there is none. Never through a proxy: it is our own loopback."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout_s) as response:
+            return Answer(response.status, response.read(_MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.read(_MOST_BYTES))
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except (OSError, ValueError) as error:
+        return str(error) or type(error).__name__
+
+
+def judge(service: str, answer: Answer | str) -> Health:
+    if isinstance(answer, str):
+        return Health(service, False, f"does not answer: {answer}")
+    if answer.status != 200:
+        return Health(service, False, f"answers HTTP {answer.status}: {_first_line(answer.body)}")
+    if service == "grafana" and _json(answer.body).get("database") != "ok":
+        return Health(service, False, "answers, but its database is not ok")
+    return Health(service, True, "ready")
+
+
+def judge_targets(answer: Answer | str) -> Health:
+    """Prometheus can be ready while nothing it scrapes is there: that is no working stack."""
+    if isinstance(answer, str) or answer.status != 200:
+        return Health("targets", False, "unknown: Prometheus does not tell")
+    active = _active_targets(_json(answer.body))
+    if not active:
+        return Health("targets", False, "Prometheus scrapes nothing")
+    down = [target for target in active if target.get("health") == "down"]
+    unknown = [target for target in active if target.get("health") not in ("up", "down")]
+    if down:
+        worst = "; ".join(f"{_name(target)}: {target.get('lastError', '')}" for target in down[:3])
+        return Health("targets", False, f"{len(down)} of {len(active)} down: {worst}")
+    if unknown:
+        return Health("targets", False, f"{len(unknown)} of {len(active)} not scraped yet")
+    return Health("targets", True, f"all {len(active)} up")
+
+
+def probe(urls: Mapping[str, str], prometheus: str) -> list[Health]:
+    """`urls` by service; `prometheus` is HOST:PORT."""
+    healths = [judge(service, get(url)) for service, url in urls.items()]
+    return [*healths, judge_targets(get(f"http://{prometheus}/api/v1/targets?state=active"))]
+
+
+def healthy(healths: Iterable[Health]) -> bool:
+    return all(health.ok for health in healths)
+
+
+def _active_targets(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    data = answer.get("data")
+    targets = data.get("activeTargets") if isinstance(data, dict) else None
+    return [target for target in targets if isinstance(target, dict)] if isinstance(targets, list) else []
+
+
+def _name(target: Mapping[str, Any]) -> str:
+    labels = target.get("labels")
+    labels = labels if isinstance(labels, dict) else {}
+    return f"{labels.get('job', '?')} on {labels.get('node') or labels.get('instance', '?')}"
+
+
+def _first_line(body: bytes) -> str:
+    return body.decode("utf-8", "replace").strip().partition("\n")[0][:200]
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,225 @@
+"""The stack without Docker: the distribution's own prometheus and alertmanager, supervised, under one directory.
+
+Starting twice is one stack; stopping leaves no process and keeps the data. Installs nothing. No Grafana: no
+distribution has it, and Prometheus's own pages and the agent's serve.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpucommons.stack import stack as common
+from gpucommons.stack.check import Problem, run_here, tools_missing
+from gpucommons.stack.errors import StackError
+from gpucommons.stack.health import Health, judge, probe
+from gpucommons.stack.health import get as http_get
+from gpucommons.stack.ports import demand_free
+from gpucommons.stack.process import ProcessIdentity, read_pid_file, send, wait_gone
+from gpucommons.stack.prometheus import retention_flags
+from gpucommons.stack.reload import ask, took_it
+from gpucommons.stack.stack import Stack
+from gpucommons.stack.supervisor import Service, deaths_file, read_plan, run_supervisor, write_plan
+from gpucommons.stack.tail import last_lines, show_logs
+
+_READY_S = 60.0
+_STOP_S = 40.0
+_KILL_S = 5.0
+_POLL_S = 0.1
+_PACKAGES = Path(__file__).resolve().parents[2]
+_INSTALL = "sudo apt install prometheus prometheus-alertmanager   (macOS: brew install prometheus alertmanager)"
+
+
+class LocalEngine:
+    name = "local"
+    services = ("prometheus", "alertmanager")
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._layout = stack.layout
+
+    def start(self, foreground: bool = False) -> None:
+        plan = self._plan()
+        with self._starting():
+            if self._supervisor() is not None:
+                self._stack.say("already running; 'restart' or 'reload' brings changed settings into force")
+                return
+            self._end(self._running())
+            common.prepare(self._stack, with_grafana=False, run=run_here)
+            demand_free(self._stack.addresses(with_grafana=False), self._stack.port_owner)
+            for name in self.services:
+                self._layout.data(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_plan(self._layout.run, plan)
+            if not foreground:
+                self._wait_ready(self._spawn())
+        if foreground:
+            run_supervisor(self._layout.run)
+            return
+        self._stack.say_where(with_grafana=False)
+        self._stack.say("Grafana needs the compose engine; its dashboards are in the package as JSON")
+
+    def stop(self) -> None:
+        running = self._running()
+        supervisor = self._supervisor()
+        if supervisor is None and not running:
+            self._stack.say("nothing is running")
+            return
+        self._end(running, supervisor)
+        self._stack.say(f"stopped; the data stays in {self._layout.root}")
+
+    def reload(self) -> None:
+        plan = self._plan()
+        if self._supervisor() is None:
+            raise StackError("nothing is running; start it with: gpucommons stack start")
+        common.prepare(self._stack, with_grafana=False, run=run_here)
+        addresses = self._stack.addresses(with_grafana=False)
+        for service, address in addresses.items():
+            before = ask(service, address)
+            process = read_pid_file(self._pid_file(service))
+            if process is None:
+                raise StackError(f"{service} is not running; see: gpucommons stack logs {service}")
+            send(process, signal.SIGHUP)
+            if not took_it(service, address, before):
+                raise StackError(f"{service} refused the new configuration; see: gpucommons stack logs {service}")
+            self._stack.say(f"{service}: reloaded")
+        if plan != read_plan(self._layout.run):
+            self._stack.say("some settings (listen addresses, retention) need: gpucommons stack restart")
+
+    def update(self) -> None:
+        """Programs come from the distribution: those that it has replaced since they were started are restarted."""
+        outdated = [name for name in self.services if self._is_replaced(name)]
+        if not outdated:
+            self._stack.say("what runs is what is installed; newer programs come with: sudo apt upgrade")
+            return
+        self._stack.say(f"restarting for a new version: {', '.join(outdated)}")
+        self.stop()
+        self.start()
+
+    def build(self) -> None:
+        self._stack.say("nothing to build: the local engine runs the distribution's programs")
+
+    def check(self) -> list[Problem]:
+        self._demand_programs()
+        return common.check(self._stack, with_grafana=False, run=run_here)
+
+    def status(self) -> list[Health]:
+        healths = probe(self._stack.health_urls(with_grafana=False), self._stack.settings.prometheus_listen)
+        return [self._with_process(health) for health in healths]
+
+    def logs(self, service: str | None, lines: int, follow: bool) -> None:
+        names = (service,) if service else self.services
+        show_logs({name: self._layout.log(name) for name in names}, lines, follow, self._stack.say)
+
+    def _plan(self) -> list[Service]:
+        programs = self._demand_programs()
+        settings, layout = self._stack.settings, self._layout
+        arguments = {
+            "prometheus": [
+                f"--config.file={layout.prometheus_config}",
+                f"--storage.tsdb.path={layout.data('prometheus')}",
+                f"--web.listen-address={settings.prometheus_listen}",
+                *retention_flags(settings),
+            ],
+            "alertmanager": [
+                f"--config.file={layout.alertmanager_config}",
+                f"--storage.path={layout.data('alertmanager')}",
+                f"--web.listen-address={settings.alertmanager_listen}",
+                "--cluster.listen-address=",
+            ],
+        }
+        return [Service(name, [programs[name], *arguments[name]], str(layout.log(name))) for name in self.services]
+
+    def _demand_programs(self) -> dict[str, str]:
+        found = {
+            "prometheus": shutil.which("prometheus"),
+            "alertmanager": shutil.which("prometheus-alertmanager") or shutil.which("alertmanager"),
+        }
+        missing = [name for name, path in found.items() if path is None] + tools_missing()
+        if missing:
+            raise StackError(f"not installed: {', '.join(missing)}; install with: {_INSTALL}")
+        return {name: path for name, path in found.items() if path is not None}
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Two that start at once: the second waits, and then finds the stack of the first."""
+        self._layout.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(self._layout.run / "start.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        log = self._layout.log("supervisor")
+        # The supervisor is of the very package that starts it, wherever that was imported from.
+        path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
+        with open(log, "ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "gpucommons.stack.supervisor", str(self._layout.run)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+    def _wait_ready(self, supervisor: "subprocess.Popen[bytes]") -> None:
+        urls = self._stack.health_urls(with_grafana=False)
+        deadline = time.monotonic() + _READY_S
+        waiting = list(self.services)
+        while waiting and time.monotonic() < deadline and supervisor.poll() is None and not self._dead(waiting):
+            waiting = [name for name in waiting if not judge(name, http_get(urls[name])).ok]
+            time.sleep(_POLL_S)
+        if waiting:
+            failed = self._dead(waiting) or waiting
+            logs = [*failed, *([] if supervisor.poll() is None else ["supervisor"])]
+            tail = "\n".join(line for name in logs for line in last_lines(self._layout.log(name), 5))
+            self._end(self._running(), self._supervisor())
+            raise StackError(f"{', '.join(failed)} did not become ready; the last lines of the log:\n{tail}")
+
+    def _dead(self, names: list[str]) -> list[str]:
+        """A program that ends at once on a checked configuration will end again: no use waiting for it."""
+        return [name for name in names if deaths_file(self._layout.run, name).exists()]
+
+    def _end(self, processes: list[ProcessIdentity], supervisor: ProcessIdentity | None = None) -> None:
+        everyone = [*([supervisor] if supervisor else []), *processes]
+        for identity in everyone:
+            send(identity, signal.SIGTERM)
+        for identity in wait_gone(everyone, _STOP_S):
+            send(identity, signal.SIGKILL)
+        left = wait_gone(everyone, _KILL_S)
+        if left:
+            raise StackError(f"could not end {', '.join(f'pid {identity.pid}' for identity in left)}; are they yours?")
+        for name in ("supervisor", *self.services):
+            self._pid_file(name).unlink(missing_ok=True)
+
+    def _pid_file(self, name: str) -> Path:
+        return self._layout.run / f"{name}.pid"
+
+    def _supervisor(self) -> ProcessIdentity | None:
+        return read_pid_file(self._pid_file("supervisor"))
+
+    def _running(self) -> list[ProcessIdentity]:
+        found = (read_pid_file(self._pid_file(name)) for name in self.services)
+        return [identity for identity in found if identity is not None]
+
+    def _is_replaced(self, name: str) -> bool:
+        process = read_pid_file(self._pid_file(name))
+        try:
+            return process is not None and os.readlink(f"/proc/{process.pid}/exe").endswith(" (deleted)")
+        except OSError:
+            return False
+
+    def _with_process(self, health: Health) -> Health:
+        """Somebody else's Prometheus on our port is not our stack."""
+        if health.service not in self.services or not health.ok:
+            return health
+        process = read_pid_file(self._pid_file(health.service))
+        if process is None:
+            return Health(health.service, False, "something answers there, but it is not of this stack")
+        return Health(health.service, True, f"{health.detail}, pid {process.pid}")

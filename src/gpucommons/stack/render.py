@@ -1,0 +1,117 @@
+"""Every file that the stack's programs read, drawn from the settings. Only `write` changes the disk."""
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpucommons.config.stack import StackSettings
+from gpucommons.stack.alertmanager import Secrets, alertmanager_config
+from gpucommons.stack.compose_file import Host, compose_file
+from gpucommons.stack.errors import StackError
+from gpucommons.stack.grafana import dashboard_provider, datasources
+from gpucommons.stack.layout import Layout
+from gpucommons.stack.prometheus import Places, prometheus_config, settings_rules
+
+_TOKEN, _PASSWORD = "token", "smtp_password"
+_HEADER = "# Written by `gpucommons stack`; a change here is lost. Settings: [stack] in gpucommons.toml.\n"
+
+
+class _Plain(yaml.SafeDumper):
+    """No anchors, and text of several lines as such: a person reads these files."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _text)
+
+
+def to_yaml(value: Mapping[str, Any]) -> str:
+    text: str = yaml.dump(dict(value), Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
+    return text
+
+
+def packaged(directory: str, suffix: str) -> Iterator[tuple[str, str]]:
+    """Name and text of each data file of one directory of this package, in order."""
+    folder = files("gpucommons.stack").joinpath(directory)
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.name.endswith(suffix):
+            yield entry.name, entry.read_text("utf-8")
+
+
+def rendered(settings: StackSettings, layout: Layout, node: str, with_grafana: bool, host: Host) -> dict[str, str]:
+    """Text by path below the configuration directory. Reads the files that hold secrets, and nothing else."""
+    alertmanager = layout.config_of("alertmanager")
+    places = Places(
+        rules="rules/*.yml",
+        site_rules=f"{settings.rules_dir}/*.yml" if settings.rules_dir else "",
+        targets=f"{settings.targets_dir or layout.targets}/*.yml",
+        remote_write_token=_TOKEN,
+    )
+    secrets = Secrets(
+        webhook_url=read_secret(settings.webhook_url_file, "webhook_url_file"),
+        webhook_token_file=str(alertmanager / _TOKEN),
+        smtp_password_file=str(alertmanager / _PASSWORD),
+    )
+    out = {
+        "prometheus/prometheus.yml": _HEADER + to_yaml(prometheus_config(settings, places, node, with_grafana)),
+        "prometheus/rules/settings.yml": _HEADER + to_yaml(settings_rules(settings)),
+        "alertmanager/alertmanager.yml": _HEADER + to_yaml(alertmanager_config(settings, secrets)),
+    }
+    out |= {f"prometheus/rules/{name}": text for name, text in packaged("rules", ".yml")}
+    # Copies: without the line end that an editor adds and Alertmanager would take for a part of the password, and
+    # readable by the user that a container runs as.
+    copies = {
+        f"prometheus/{_TOKEN}": read_secret(settings.remote_write_token_file, "remote_write_token_file"),
+        f"alertmanager/{_TOKEN}": read_secret(settings.webhook_token_file, "webhook_token_file"),
+        f"alertmanager/{_PASSWORD}": read_secret(settings.smtp_password_file, "smtp_password_file"),
+    }
+    out |= {name: text for name, text in copies.items() if text is not None}
+    return out | _for_grafana(settings, layout, host) if with_grafana else out
+
+
+def _for_grafana(settings: StackSettings, layout: Layout, host: Host) -> dict[str, str]:
+    json_files = layout.config_of("grafana") / "json"
+    return {
+        "compose.yaml": _HEADER + to_yaml(compose_file(settings, layout, host)),
+        "grafana/datasources/prometheus.yml": _HEADER + to_yaml(datasources(settings)),
+        "grafana/dashboards/gpucommons.yml": _HEADER + to_yaml(dashboard_provider(str(json_files))),
+        **{f"grafana/json/{name}": text for name, text in packaged("dashboards", ".json")},
+    }
+
+
+def read_secret(file: str, key: str) -> str | None:
+    if not file:
+        return None
+    try:
+        text = Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StackError(f"stack.{key}: cannot read {file}: {error}; put the secret there, readable by you") from error
+    if not text:
+        raise StackError(f"stack.{key}: {file} is empty; put the secret there")
+    return text
+
+
+def write(out: Mapping[str, str], directory: Path) -> None:
+    """The directory holds exactly `out` afterwards; each file is replaced in one step."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, text in out.items():
+        file = directory / name
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = file.with_name(f".{file.name}.new")
+        # Some are secrets, and none is for other people.
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as target:
+            target.write(text)
+        fresh.replace(file)
+    for file in [path for path in directory.rglob("*") if path.is_file()]:
+        if str(file.relative_to(directory)) not in out:
+            file.unlink()

@@ -1,0 +1,102 @@
+"""The stack as it was asked for, and how its configuration comes to be: drawn, checked, and only then put in place."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpucommons.config.stack import StackSettings
+from gpucommons.stack.check import Problem, Run, check_directory
+from gpucommons.stack.compose_file import Host
+from gpucommons.stack.errors import StackError
+from gpucommons.stack.health import get, judge
+from gpucommons.stack.layout import Layout
+from gpucommons.stack.ports import PortOwner
+from gpucommons.stack.render import rendered, write
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """`say` tells the admin what is done; `port_owner` names who holds a port."""
+
+    settings: StackSettings
+    layout: Layout
+    node: str
+    say: Say
+    port_owner: PortOwner
+
+    def addresses(self, with_grafana: bool) -> dict[str, str]:
+        addresses = {
+            "prometheus": self.settings.prometheus_listen,
+            "alertmanager": self.settings.alertmanager_listen,
+        }
+        if with_grafana:
+            addresses["grafana"] = self.settings.grafana_listen
+        return addresses
+
+    def health_urls(self, with_grafana: bool) -> dict[str, str]:
+        paths = {"prometheus": "/-/ready", "alertmanager": "/-/ready", "grafana": "/api/health"}
+        urls = {name: f"http://{address}{paths[name]}" for name, address in self.addresses(with_grafana).items()}
+        return {"agent": f"http://{self.settings.agent}/readyz", **urls}
+
+    def say_where(self, with_grafana: bool) -> None:
+        for name, address in self.addresses(with_grafana).items():
+            self.say(f"{name}: http://{address}/")
+        agent = judge("agent", get(self.health_urls(with_grafana)["agent"]))
+        if not agent.ok:
+            self.say(f"the agent on {self.settings.agent} {agent.detail}; start it with: gpucommons up")
+
+    def files(self, with_grafana: bool) -> dict[str, str]:
+        return rendered(self.settings, self.layout, self.node, with_grafana, _host())
+
+
+NOBODY = 65534
+
+
+def container_ids() -> tuple[int, int]:
+    """Containers run as whoever starts the stack, so that data and secrets are theirs; but never as root."""
+    uid, gid = os.getuid(), os.getgid()
+    return (NOBODY, NOBODY) if uid == 0 else (uid, gid)
+
+
+def _host() -> Host:
+    uid, gid = container_ids()
+    return Host(f"{uid}:{gid}", Path("/dev/nvidiactl").exists())
+
+
+def check(stack: Stack, with_grafana: bool, run: Run) -> list[Problem]:
+    """Draws the configuration beside the one in use and has it judged. Changes nothing that runs."""
+    with _beside(stack.layout) as directory:
+        write(stack.files(with_grafana), directory)
+        return [_in_place(problem, directory, stack.layout.config) for problem in check_directory(directory, run)]
+
+
+def prepare(stack: Stack, with_grafana: bool, run: Run) -> None:
+    """Puts a checked configuration in place, or raises and leaves the old one."""
+    problems = check(stack, with_grafana, run)
+    if problems:
+        raise StackError("\n".join(str(problem) for problem in problems))
+    layout = stack.layout
+    for directory in (layout.targets, layout.secrets, layout.logs, layout.run):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write(stack.files(with_grafana), layout.config)
+
+
+@contextmanager
+def _beside(layout: Layout) -> Iterator[Path]:
+    layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".check-", dir=layout.root) as directory:
+        yield Path(directory)
+
+
+def _in_place(problem: Problem, directory: Path, config: Path) -> Problem:
+    """The name of a file as the admin knows it, not of the copy that was checked."""
+    return Problem(
+        problem.file.replace(str(directory), str(config)),
+        problem.line,
+        problem.message.replace(str(directory), str(config)),
+    )

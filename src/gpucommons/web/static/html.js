@@ -1,0 +1,7 @@
+// Markup as tagged templates. Whatever is put into a template becomes text, never markup.
+import { h } from './vendor/preact.mjs';
+import htm from './vendor/htm.mjs';
+
+export const html = htm.bind(h);
+
+export const classes = (...names) => names.filter(Boolean).join(' ');

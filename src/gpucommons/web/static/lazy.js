@@ -1,0 +1,37 @@
+// Draws what is in view at once, and what is not only now and then: nobody sees it, but a search or a screen reader
+// may come by. What comes into view is drawn as it is now.
+import { Component, h } from './vendor/preact.mjs';
+
+const NEAR = '100px';
+const PATIENCE = 10; // snapshots
+
+export class Lazy extends Component {
+  componentDidMount() {
+    this.near = true;
+    this.passed = 0;
+    this.watcher = new IntersectionObserver(
+      (entries) => {
+        const near = entries.at(-1).isIntersecting;
+        const comes = near && !this.near;
+        this.near = near;
+        if (comes) this.forceUpdate();
+      },
+      { rootMargin: NEAR },
+    );
+    this.watcher.observe(this.holder);
+  }
+
+  componentWillUnmount() {
+    this.watcher.disconnect();
+  }
+
+  // `turn` counts what the viewer did: that is answered everywhere at once.
+  shouldComponentUpdate(next) {
+    this.passed = this.near || next.turn !== this.props.turn ? 0 : this.passed + 1;
+    return this.passed % PATIENCE === 0;
+  }
+
+  render({ tag, draw }) {
+    return h(tag, { ref: (holder) => (this.holder = holder || this.holder) }, draw());
+  }
+}

@@ -1,0 +1,87 @@
+// Owners of what is on the GPUs: their colours, and what it means to look at one of them only.
+
+const COLOURS = 8;
+const slots = new Map();
+
+// The same owner has the same colour on every visit, unless another took it first.
+export function colour(owner) {
+  let slot = slots.get(owner);
+  if (slot === undefined) {
+    const taken = new Array(COLOURS).fill(0);
+    for (const used of slots.values()) taken[used] += 1;
+    slot = hash(owner) % COLOURS;
+    const least = Math.min(...taken);
+    while (taken[slot] > least) slot = (slot + 1) % COLOURS;
+    slots.set(owner, slot);
+  }
+  return `own-${slot}`;
+}
+
+function hash(text) {
+  let value = 7;
+  for (let at = 0; at < text.length; at += 1) value = (value * 31 + text.charCodeAt(at)) >>> 0;
+  return value;
+}
+
+export function ownerLabel(owners, key) {
+  const owner = owners && owners[key];
+  if (!owner) return key;
+  return owner.namespace ? `${owner.namespace}/${owner.name}` : owner.name || owner.id;
+}
+
+// Whose a client of the scheduler is: the owner of its process or pod, else its user. For its colour.
+export function clientOwners(document) {
+  const byPid = new Map();
+  const byPod = new Map();
+  for (const row of Object.values((document.who && document.who.processes) || {})) {
+    if (!row.owner) continue;
+    byPid.set(row.pid, row.owner);
+    if (row.pod) byPod.set(`${row.namespace}/${row.pod}`, row.owner);
+  }
+  return ({ pid, namespace, pod, uid, label }) =>
+    byPid.get(pid) || byPod.get(`${namespace}/${pod}`) || byPod.get(label) || (uid === null ? `client/${label}` : `user/${uid}`);
+}
+
+const FIELDS = { user: 'uid', pod: 'pod_uid', container: 'container_id' };
+
+// How a process row answers to a way of grouping: an identity, or null where it has none.
+export function identity(row, key, by) {
+  if (by === 'owner') return row.owner;
+  if (by === 'process') return key;
+  const value = row[FIELDS[by]];
+  return value === null || value === undefined ? null : String(value);
+}
+
+// What stays lit while the focus is on { by, id }: owners, processes and the scheduler's clients that belong to it.
+export function lit(document, focus) {
+  if (!focus) return null;
+  const owners = new Set();
+  const processes = new Set();
+  const pids = new Set();
+  const pods = new Set();
+  if (focus.by === 'owner') owners.add(focus.id);
+  const rows = (document.who && document.who.processes) || {};
+  for (const key of Object.keys(rows)) {
+    const row = rows[key];
+    if (identity(row, key, focus.by) !== focus.id) continue;
+    processes.add(key);
+    pids.add(row.pid);
+    if (row.owner) owners.add(row.owner);
+    if (row.pod) pods.add(`${row.namespace}/${row.pod}`);
+  }
+  const clients = new Set();
+  const known = (document.turns && document.turns.clients) || {};
+  const uid = uidOf(document, focus);
+  for (const id of Object.keys(known)) {
+    const client = known[id];
+    const own = pids.has(client.pid) || pods.has(`${client.namespace}/${client.pod}`);
+    if (own || (uid !== null && String(client.uid) === uid)) clients.add(id);
+  }
+  return { owners, processes, clients };
+}
+
+function uidOf(document, focus) {
+  if (focus.by === 'user') return focus.id;
+  const owner = focus.by === 'owner' && document.who && document.who.owners[focus.id];
+  return owner && owner.kind === 'user' ? owner.id : null;
+}

@@ -1,0 +1,151 @@
+// The page is a function of one state: the agent's document, how the connection is, and what the viewer chose.
+// The document comes whole once and then by deltas; each change draws at most once a frame.
+import { render } from './vendor/preact.mjs';
+import { html, classes } from './html.js';
+import { Lazy } from './lazy.js';
+import { Live } from './live.js';
+import { Recent } from './recent.js';
+import { lit } from './owners.js';
+import { clock, duration } from './format.js';
+import { Node } from './sections/node.js';
+import { Gpus } from './sections/gpus.js';
+import { Who } from './sections/who.js';
+import { Turns } from './sections/turns.js';
+import { Accounts } from './sections/accounts.js';
+import { Events } from './sections/events.js';
+import { CHARTS, History } from './sections/history.js';
+
+const SECTIONS = [
+  ['node', 'Node'],
+  ['gpus', 'GPUs'],
+  ['who', 'Who'],
+  ['turns', 'Turns'],
+  ['accounts', 'Accounts'],
+  ['events', 'Events'],
+  ['history', 'History'],
+];
+const CHART_POINTS = 720;
+
+const state = {
+  document: null,
+  link: 'connecting',
+  lostAt: 0,
+  turn: 0,
+  focus: null,
+  who: { by: 'owner', sort: { key: 'memory_bytes', down: true }, gpu: '', text: '', all: false },
+  period: 'today',
+  history: { range: '1h', end: '' },
+  recent: new Recent('gpu_utilization_ratio', '5m', 300),
+  charts: new Map(),
+};
+
+const root = document.getElementById('page');
+let drawing = 0;
+
+function draw() {
+  drawing = drawing || requestAnimationFrame(() => {
+    drawing = 0;
+    render(html`<${Page} ...${state} />`, root);
+  });
+}
+
+function change(part) {
+  Object.assign(state, part);
+  draw();
+}
+
+// What the viewer does.
+const choose = (part) => change({ ...part, turn: state.turn + 1 });
+const onView = (part) => choose({ who: { ...state.who, all: false, ...part } });
+const onFocus = (focus) => choose({ focus: state.focus && focus && state.focus.id === focus.id ? null : focus });
+const onPeriod = (period) => choose({ period });
+
+function onRange(history) {
+  choose({ history });
+  loadCharts();
+}
+
+async function loadCharts() {
+  const { range, end } = state.history;
+  const unix = end ? Math.floor(new Date(end).getTime() / 1000) : 0;
+  const charts = new Map(CHARTS.map(({ series }) => [series, new Recent(series, range, CHART_POINTS)]));
+  state.charts = charts;
+  for (const chart of charts.values()) {
+    await chart.load(unix);
+    if (state.charts !== charts) return;
+    draw();
+  }
+}
+
+function onDocument(found, isWhole) {
+  if (isWhole) {
+    // After a pause or a loss there is a hole in what this side remembers: it is filled from the agent's memory.
+    state.recent.load().then(draw);
+    loadCharts();
+  } else {
+    state.recent.add(found);
+    if (!state.history.end) for (const chart of state.charts.values()) chart.add(found);
+  }
+  window.document.title = `${found.hostname} · gpucommons`;
+  change({ document: found });
+}
+
+function onLink(link) {
+  if (link !== state.link) change({ link, lostAt: Date.now() });
+}
+
+// While the connection is lost nothing else draws: the seconds since then still count up.
+setInterval(() => state.link === 'lost' && draw(), 1000);
+
+window.addEventListener('keydown', (event) => {
+  if (event.key === 'Escape' && state.focus) onFocus(null);
+});
+
+function Page(props) {
+  const { document: found, focus } = props;
+  if (!found) {
+    return html`<header class="bar"><p class="mark">gpucommons</p></header>
+      <main><p class="quiet" role="status">${props.link === 'lost' ? 'The agent does not answer. Trying again …' : 'Connecting to the agent …'}</p></main>`;
+  }
+  const bright = lit(found, focus);
+  return html`<a class="skip" href="#node">Skip to the readings</a>
+    <${Header} ...${props} />
+    <main class=${classes(props.link !== 'live' && 'old')} data-sequence=${found.sequence}>
+      ${[
+        () => html`<${Node} document=${found} />`,
+        () => html`<${Gpus} document=${found} recent=${props.recent} turn=${props.turn} lit=${bright} onFocus=${onFocus} />`,
+        () => html`<${Who} document=${found} view=${props.who} turn=${props.turn} lit=${bright} onView=${onView} onFocus=${onFocus} />`,
+        () => html`<${Turns} document=${found} lit=${bright} />`,
+        () => html`<${Accounts} document=${found} period=${props.period} onPick=${onPeriod} />`,
+        () => html`<${Events} document=${found} />`,
+        () => html`<${History} document=${found} charts=${props.charts} view=${props.history} onRange=${onRange} />`,
+      ].map((section, at) => html`<${Lazy} key=${at} tag="div" turn=${props.turn} draw=${section} />`)}
+    </main>
+    <footer class="quiet">
+      snapshot <span id="sequence">${found.sequence}</span> · <a href="/metrics">metrics</a> · <a href="/api/v1/openapi.json">API</a> ·
+      ${' '}<a href="/plain">sources</a>
+    </footer>`;
+}
+
+function Header({ document: found, link, lostAt, focus }) {
+  const firing = found.alerts ? Object.values(found.alerts).filter((alert) => alert.state === 'active').length : 0;
+  return html`<header class="bar">
+    <p class="mark">gpucommons</p>
+    <h1 class="host">${found.hostname}</h1>
+    ${found.simulated && html`<p class="simulated">SIMULATED: ${found.simulated}</p>`}
+    <nav aria-label="sections">
+      <ul>${SECTIONS.map(([id, title]) => html`<li key=${id}><a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count" title="alerts that fire">${firing}</span>` : ''}</a></li>`)}</ul>
+    </nav>
+    ${focus &&
+    html`<p class="focus"><span>only <bdi>${focus.label}</bdi></span> <button type="button" aria-label="show everybody again" onClick=${() => onFocus(null)}>×</button></p>`}
+    <p class=${classes('link', link)} data-link=${link}>
+      <span class="dot" aria-hidden="true"></span>
+      <span role="status">${link === 'live' ? 'live' : 'connection lost'}</span>
+      ${link !== 'live' &&
+      html`<span>${duration((Date.now() - lostAt) / 1000)} ago; shown as of ${clock(found.time_unix_s, Date.now() / 1000)}, trying again</span>`}
+    </p>
+  </header>`;
+}
+
+new Live('/api/v1/stream', onDocument, onLink);
+draw();

@@ -1,0 +1,61 @@
+// Small parts that several sections are made of.
+import { html, classes } from './html.js';
+
+// A bar from 0 to 1, for the eye alone: the number stands beside it. `level` is '', 'warn' or 'bad'.
+export function Bar({ ratio, level }) {
+  const width = Math.min(Math.max(ratio || 0, 0), 1) * 100;
+  return html`<div class=${classes('meter', level)} aria-hidden="true"><div class="fill" style=${{ width: `${width.toFixed(1)}%` }}></div></div>`;
+}
+
+// Values over the last minutes as a line; 0 to 1, and nothing where there was no reading.
+export function Spark({ values, length, label }) {
+  const lines = [];
+  let line = '';
+  const offset = length - values.length;
+  for (let at = 0; at < values.length; at += 1) {
+    const value = values[at];
+    if (value === null || value === undefined) {
+      if (line) lines.push(line);
+      line = '';
+    } else {
+      line += `${at + offset},${Math.round(40 - 38 * Math.min(Math.max(value, 0), 1))} `;
+    }
+  }
+  if (line) lines.push(line);
+  return html`<svg class="spark" viewBox="0 0 ${length} 41" preserveAspectRatio="none" role="img" aria-label=${label}>
+    ${lines.map((points) => html`<polyline points=${points} />`)}
+  </svg>`;
+}
+
+export function Choice({ label, options, value, onPick }) {
+  return html`<div class="choice" role="group" aria-label=${label}>
+    ${options.map(
+      ([key, text]) =>
+        html`<button type="button" key=${key} aria-pressed=${key === value ? 'true' : 'false'} onClick=${() => onPick(key)}>
+          ${text}
+        </button>`,
+    )}
+  </div>`;
+}
+
+export function Section({ id, title, note, tools, children }) {
+  return html`<section id=${id} aria-labelledby="${id}-title">
+    <div class="head">
+      <h2 id="${id}-title" tabindex="-1">${title}</h2>
+      ${note && html`<p class="note">${note}</p>`}
+      ${tools && html`<div class="tools">${tools}</div>`}
+    </div>
+    ${children}
+  </section>`;
+}
+
+// Why a section has nothing to show, in the words of the source that would feed it.
+export function Absent({ document, source, otherwise }) {
+  const state = document.node.sources[source];
+  const why = state && state.state !== 'fresh' ? [state.detail, state.remedy].filter(Boolean).join('. ') : '';
+  return html`<p class="absent"><strong>Not on this node.</strong> ${why || otherwise}</p>`;
+}
+
+export function Swatch({ name }) {
+  return html`<span class=${classes('swatch', name)} aria-hidden="true"></span>`;
+}

@@ -1,0 +1,64 @@
+// What each user held, used and wasted, over today and the last days.
+import { html } from '../html.js';
+import { Absent, Bar, Choice, Section } from '../parts.js';
+import { hours, kilowattHours, percent } from '../format.js';
+
+export const PERIODS = [['today', 'Today'], ['7d', '7 days'], ['30d', '30 days']];
+
+export function Accounts({ document, period, onPick }) {
+  const { accounts } = document;
+  if (!accounts || !accounts[period]) {
+    return html`<${Section} id="accounts" title="Accounts">
+      <${Absent} document=${document} source="ledger" otherwise="No ledger is kept here." />
+    </${Section}>`;
+  }
+  const statement = accounts[period];
+  // Whoever wastes most comes first.
+  const users = Object.keys(statement.users).sort(
+    (a, b) => statement.users[b].idle_gpu_hours - statement.users[a].idle_gpu_hours || (a < b ? -1 : 1),
+  );
+  const most = Math.max(...users.map((user) => statement.users[user].idle_gpu_hours), 0);
+  return html`<${Section}
+    id="accounts"
+    title="Accounts"
+    note="GPU-hours by user, most wasted first"
+    tools=${html`<${Choice} label="period" options=${PERIODS} value=${period} onPick=${onPick} />`}
+  >
+    <div class="scroll" tabindex="0" role="region" aria-label="accounts">
+      <table class="rows accounts">
+        <caption class="hidden">GPU-hours and energy by user, ${period}</caption>
+        <thead>
+          <tr>
+            <th scope="col">User</th>
+            <th scope="col" class="number">Held</th>
+            <th scope="col" class="number">Active</th>
+            <th scope="col" class="number">Idle</th>
+            <th scope="col" class="number">Used</th>
+            <th scope="col" class="wide">Waste</th>
+            <th scope="col" class="number">Energy</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${users.map((user) => html`<${User} key=${user} name=${user} row=${statement.users[user]} most=${most} />`)}
+        </tbody>
+        <tfoot><${User} name="total" row=${statement.total} total=${true} /></tfoot>
+      </table>
+    </div>
+    ${!users.length && html`<p class="quiet">Nothing was held in this period.</p>`}
+  </${Section}>`;
+}
+
+function User({ name, row, most, total }) {
+  const used = row.held_gpu_hours ? row.active_gpu_hours / row.held_gpu_hours : null;
+  return html`<tr data-user=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
+    <th scope="row" class="name"><bdi>${name}</bdi></th>
+    <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
+    <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>
+    <td class="number" data-f="idle_gpu_hours">${hours(row.idle_gpu_hours)}</td>
+    <td class="number">${percent(used)}</td>
+    <td class="wide">
+      ${!total && html`<${Bar} ratio=${most ? row.idle_gpu_hours / most : 0} level="warn" />`}
+    </td>
+    <td class="number" data-f="energy_kwh">${kilowattHours(row.energy_kwh)}</td>
+  </tr>`;
+}

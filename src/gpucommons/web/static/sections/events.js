@@ -1,0 +1,61 @@
+// Alerts that fire, and what happened lately, newest first.
+import { html, classes } from '../html.js';
+import { Absent, Section } from '../parts.js';
+import { clock, duration } from '../format.js';
+
+const GRAVE = new Set(['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked', 'resource.oom_kill']);
+
+export function Events({ document }) {
+  return html`<${Section} id="events" title="Events and alerts">
+    <div class="columns">
+      <div><h3>Alerts</h3><${Alerts} document=${document} /></div>
+      <div><h3>Events</h3><${Happened} document=${document} /></div>
+    </div>
+  </${Section}>`;
+}
+
+function Alerts({ document }) {
+  const { alerts } = document;
+  if (!alerts) {
+    return html`<${Absent} document=${document} source="alertmanager" otherwise="No Alertmanager is configured (alerts.alertmanager_url)." />`;
+  }
+  const ids = Object.keys(alerts).sort((a, b) => (alerts[b].since_unix_s || 0) - (alerts[a].since_unix_s || 0));
+  if (!ids.length) return html`<p class="quiet">None fires.</p>`;
+  return html`<ul class="list">
+    ${ids.map((id) => {
+      const alert = alerts[id];
+      const level = alert.state === 'active' ? (alert.severity === 'critical' ? 'bad' : 'warn') : '';
+      return html`<li key=${id} data-alert=${id}>
+        <p>
+          <span class=${classes('mark', level)}>${alert.severity || 'alert'}</span> <b><bdi>${alert.name}</bdi></b>
+          ${alert.state !== 'active' && html` <span class="quiet">${alert.state}</span>`}
+        </p>
+        <p><bdi>${alert.summary}</bdi></p>
+        <p class="quiet">
+          ${alert.since_unix_s !== null && `for ${duration(document.time_unix_s - alert.since_unix_s)}`}
+          ${Object.keys(alert.labels).map((label) => html` · ${label} <bdi>${alert.labels[label]}</bdi>`)}
+        </p>
+      </li>`;
+    })}
+  </ul>`;
+}
+
+function Happened({ document }) {
+  const { events } = document;
+  if (!events) return html`<${Absent} document=${document} source="events" otherwise="No events are followed here." />`;
+  const ids = Object.keys(events).sort((a, b) => events[b].time_unix_s - events[a].time_unix_s || (a < b ? 1 : -1));
+  if (!ids.length) return html`<p class="quiet">Nothing has happened.</p>`;
+  return html`<ol class="list scroll tall" tabindex="0" aria-label="events, newest first">
+    ${ids.map((id) => {
+      const event = events[id];
+      return html`<li key=${id} data-event=${id}>
+        <p>
+          <time class="quiet">${clock(event.time_unix_s, document.time_unix_s)}</time>
+          ${' '}<b class=${classes(GRAVE.has(event.type) && 'bad')}>${event.type}</b>
+          ${event.user && html` <bdi>${event.user}</bdi>`}
+          ${Object.keys(event.details).map((name) => html` <span class="quiet">${name} <bdi>${event.details[name]}</bdi></span>`)}
+        </p>
+      </li>`;
+    })}
+  </ol>`;
+}

@@ -1,0 +1,151 @@
+// Turns on each shared GPU: who ran when, who waits, why and about how long, quotas and debts.
+import { html, classes } from '../html.js';
+import { Absent, Section, Swatch } from '../parts.js';
+import { bytes, count, duration, MISSING, words } from '../format.js';
+import { clientOwners, colour } from '../owners.js';
+
+const WINDOW_S = 600;
+const WAYS = { alone: 'one client', together: 'together', turns: 'in turns', free: 'unscheduled' };
+const WHY = {
+  quota: 'its core quota is used up',
+  turn: "it is another's turn",
+  memory: 'not enough memory is free',
+  demand: 'the GPU is busy enough',
+  solo: 'another is being measured alone',
+  ready: 'next',
+};
+
+export function Turns({ document, lit }) {
+  const { turns } = document;
+  if (!turns) {
+    return html`<${Section} id="turns" title="Turns">
+      <${Absent} document=${document} source="scheduler" otherwise="The sharing scheduler does not run here; start it with: gpucommons up --scheduler" />
+    </${Section}>`;
+  }
+  const gpus = Object.keys(turns.gpus)
+    .filter((uuid) => clientsOf(turns, uuid).length || Object.keys(turns.gpus[uuid].timeline).length)
+    .sort((a, b) => (turns.gpus[a].index ?? 99) - (turns.gpus[b].index ?? 99));
+  const ownerOf = clientOwners(document);
+  const note = `${turns.on ? 'on' : 'off'} · ${turns.mode} · ${Object.keys(turns.clients).length} clients`;
+  return html`<${Section} id="turns" title="Turns" note=${note}>
+    ${!gpus.length && html`<p class="quiet">No client is connected.</p>`}
+    <div class="shared">
+      ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} />`)}
+    </div>
+  </${Section}>`;
+}
+
+const clientsOf = (turns, uuid) => Object.keys(turns.clients).filter((id) => turns.clients[id].gpu_uuid === uuid);
+// The same as the agent's timeline calls it.
+const nameOf = (client, id) => (client.pod ? (client.namespace ? `${client.namespace}/${client.pod}` : client.pod) : id);
+const shortOf = (name) => name.slice(name.indexOf('/') + 1);
+
+function Shared({ uuid, turns, now, ownerOf, lit }) {
+  const gpu = turns.gpus[uuid];
+  const clients = ordered(turns, uuid);
+  return html`<article class="turns" data-uuid=${uuid}>
+    <header>
+      <h3>${gpu.index === null ? uuid : `GPU ${gpu.index}`}</h3>
+      <p class="note">
+        ${WAYS[gpu.way] || words(gpu.way)}, ${words(gpu.way_reason)}
+        ${gpu.quantum_left_s !== null && html` · turn ends in <span data-f="quantum_left_s">${duration(gpu.quantum_left_s)}</span>`}
+        ${' · '}${bytes(gpu.running_memory_bytes)} running of ${bytes(gpu.safe_limit_bytes)}
+        ${gpu.overloaded && html` · <span class="mark bad">overloaded</span>`}
+      </p>
+    </header>
+    <${Timeline} gpu=${gpu} now=${now} ownerOf=${ownerOf} lit=${lit} />
+    <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${gpu.index}">
+      <table class="rows queue">
+        <caption class="hidden">Clients of GPU ${gpu.index}: running first, then the queue in order</caption>
+        <thead>
+          <tr>
+            <th scope="col">Client</th>
+            <th scope="col">Now</th>
+            <th scope="col" class="number">Expected wait</th>
+            <th scope="col" class="number">Memory</th>
+            <th scope="col" class="number">Core quota</th>
+            <th scope="col" class="number">Debt</th>
+            <th scope="col" class="number">Turns</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${clients.map((id) => html`<${Client} key=${id} id=${id} client=${turns.clients[id]} owner=${ownerOf(turns.clients[id])} window=${turns.window_s} dim=${lit && !lit.clients.has(id)} />`)}
+        </tbody>
+      </table>
+    </div>
+  </article>`;
+}
+
+// Those who run, then the queue in its order, then the others.
+function ordered(turns, uuid) {
+  const gpu = turns.gpus[uuid];
+  const first = [...gpu.running, ...gpu.waiting].filter((id) => turns.clients[id]);
+  return [...first, ...clientsOf(turns, uuid).filter((id) => !first.includes(id))];
+}
+
+function Client({ id, client, owner, window, dim }) {
+  const quota = client.core_quota_percent;
+  return html`<tr class=${classes(dim && 'dim')} data-client=${id}>
+    <th scope="row" class="name" title="${nameOf(client, id)}, client ${id}">
+      <div><${Swatch} name=${colour(owner)} /><bdi>${client.pod || id}</bdi></div>
+    </th>
+    <td data-f="standing">${standing(client)}</td>
+    <td class="number" data-f="expected_s">${client.wait ? (client.wait.expected_s === null ? MISSING : `≈ ${duration(client.wait.expected_s)}`) : ''}</td>
+    <td class="number" data-f="need_bytes" title="allocated ${bytes(client.allocated_bytes)}">
+      ${bytes(client.need_bytes ?? client.allocated_bytes)}${client.memory_quota_bytes ? ` / ${bytes(client.memory_quota_bytes)}` : ''}
+    </td>
+    <td class="number" data-f="quota" title="${client.window_usage_s} s used of ${client.window_limit_s} s in a window of ${window} s">
+      ${quota} %${client.throttled ? ' · used up' : ''}
+    </td>
+    <td class="number" data-f="debt_s">${client.debt_s ? duration(client.debt_s) : '0'}</td>
+    <td class="number" data-f="turns_total">${count(client.turns_total)}</td>
+  </tr>`;
+}
+
+function standing(client) {
+  if (client.revoked) return html`<span class="mark bad">turn revoked</span>`;
+  if (client.turn_s !== null) return html`<b>running</b> for ${duration(client.turn_s)}${client.pending_drop ? ', told to stop' : ''}`;
+  if (!client.wait) return client.standing;
+  return `waits ${duration(client.wait.waited_s)}: ${WHY[client.wait.why] || words(client.wait.why)}${client.wait.ahead ? `, ${client.wait.ahead} ahead` : ''}`;
+}
+
+// A lane for each client, with time to scale: the lanes stay where they are and the view moves along.
+function Timeline({ gpu, now, ownerOf, lit }) {
+  const turnsThere = Object.values(gpu.timeline).filter((turn) => (turn.end_unix_s ?? now) > now - WINDOW_S);
+  const lanes = [...new Set(turnsThere.map((turn) => turn.client))].sort();
+  const origin = Math.floor(now / WINDOW_S) * WINDOW_S - WINDOW_S;
+  if (!lanes.length) return html`<p class="quiet">Nobody has run in the last ${WINDOW_S / 60} minutes.</p>`;
+  const labels = new Map(turnsThere.map((turn) => [turn.client, turn.label]));
+  return html`<div class="timeline" role="img" aria-label=${spoken(lanes, labels, turnsThere, now)}>
+    <div class="lanes" aria-hidden="true">
+      ${lanes.map((id) => html`<p key=${id} class=${classes(lit && !lit.clients.has(id) && 'dim')}><bdi>${shortOf(labels.get(id))}</bdi></p>`)}
+    </div>
+    <svg viewBox="${now - WINDOW_S - origin} 0 ${WINDOW_S} ${10 * lanes.length}" preserveAspectRatio="none" style=${{ height: `${1.4 * lanes.length}rem` }}>
+      ${Object.entries(gpu.timeline).map(([key, turn]) => {
+        const lane = lanes.indexOf(turn.client);
+        const end = turn.end_unix_s ?? now;
+        return lane < 0
+          ? null
+          : html`<rect
+              key=${key}
+              class=${classes('turn', colour(ownerOf(turn)), lit && !lit.clients.has(turn.client) && 'dim')}
+              x=${(turn.start_unix_s - origin).toFixed(1)}
+              y=${10 * lane + 2}
+              width=${Math.max(0.8, end - turn.start_unix_s).toFixed(1)}
+              height="6"
+            />`;
+      })}
+    </svg>
+    <p class="axis" aria-hidden="true"><span>10 min ago</span><span>5 min</span><span>now</span></p>
+  </div>`;
+}
+
+function spoken(lanes, labels, turnsThere, now) {
+  const ran = lanes.map((id) => {
+    const total = turnsThere
+      .filter((turn) => turn.client === id)
+      .reduce((sum, turn) => sum + (turn.end_unix_s ?? now) - Math.max(turn.start_unix_s, now - WINDOW_S), 0);
+    return `${labels.get(id)} ran ${duration(total)}`;
+  });
+  return `in the last ten minutes: ${ran.join(', ')}`;
+}

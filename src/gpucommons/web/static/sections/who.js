@@ -1,0 +1,262 @@
+// Who uses what: by owner, user, pod, container or process; sorted, filtered, searched. A click dims all the rest.
+import { html, classes } from '../html.js';
+import { Component } from '../vendor/preact.mjs';
+import { Lazy } from '../lazy.js';
+import { Absent, Choice, Section, Swatch } from '../parts.js';
+import { bytes, count, hours, percent, watts, words } from '../format.js';
+import { colour, identity, ownerLabel } from '../owners.js';
+
+export const GROUPINGS = [
+  ['owner', 'Owners'],
+  ['user', 'Users'],
+  ['pod', 'Pods'],
+  ['container', 'Containers'],
+  ['process', 'Processes'],
+];
+const COLUMNS = [
+  { key: 'label', title: 'Name', text: true },
+  { key: 'memory_bytes', title: 'Memory', show: bytes, basis: 'memory_basis' },
+  { key: 'sm_ratio', title: 'SM', show: percent, basis: 'sm_basis', hint: 'share of the SM time of one GPU; above 100 % on several' },
+  { key: 'power_watts', title: 'Power', show: watts, basis: 'power_basis' },
+  { key: 'gpu_hours_today', title: 'GPU-hours today', show: hours },
+  { key: 'gpus', title: 'GPU', show: (indexes) => indexes.join(' ') },
+  { key: 'processes', title: 'Processes', show: count },
+];
+const ABOUT = '≈\u202f';
+const SHOWN = 100;
+const CHUNK = 10;
+
+export function Who({ document, view, turn, lit, onView, onFocus }) {
+  const { who } = document;
+  if (!who) {
+    return html`<${Section} id="who" title="Who">
+      <${Absent} document=${document} source="nvml" otherwise="Nothing is known of any GPU's processes." />
+    </${Section}>`;
+  }
+  const all = rowsOf(document, view.by);
+  const rows = steady(filtered(all, view), view, document.sequence);
+  const shown = view.all ? rows : rows.slice(0, SHOWN);
+  const rest = view.by === 'owner' ? restOf(document, view) : [];
+  const tools = html`<${Choice} label="group by" options=${GROUPINGS} value=${view.by} onPick=${(by) => onView({ by })} />
+    <label class="field"><span class="hidden">GPU</span>
+      <select value=${view.gpu} onChange=${(event) => onView({ gpu: event.target.value })}>
+        <option value="">all GPUs</option>
+        ${gpuIndexes(document).map((index) => html`<option key=${index} value=${String(index)}>GPU ${index}</option>`)}
+      </select>
+    </label>
+    <label class="field"><span class="hidden">search</span>
+      <input type="search" placeholder="search" value=${view.text} onInput=${(event) => onView({ text: event.target.value })} />
+    </label>`;
+  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} tools=${tools}>
+    <div class="scroll" tabindex="0" role="region" aria-label="who uses what">
+      <table class="rows who">
+        <caption class="hidden">Use of the GPUs by ${view.by}</caption>
+        <thead>
+          <tr>${COLUMNS.map((column) => html`<${Head} key=${column.key} column=${column} sort=${view.sort} onView=${onView} />`)}</tr>
+        </thead>
+        ${chunks(shown).map(
+          (rows, at) =>
+            html`<${Lazy}
+              key=${at}
+              tag="tbody"
+              turn=${turn}
+              draw=${() => rows.map((row) => html`<${Row} key=${row.id} row=${row} by=${view.by} lit=${!lit || isLit(lit, row)} dims=${Boolean(lit)} onFocus=${onFocus} />`)}
+            />`,
+        )}
+        <tbody>${rest.map((row) => html`<${Rest} key=${row.id} row=${row} dim=${Boolean(lit)} />`)}</tbody>
+      </table>
+    </div>
+    ${!rows.length && html`<p class="quiet">${all.length ? 'Nobody matches.' : `Nothing runs on the GPUs by ${view.by}.`}</p>`}
+    ${rows.length > shown.length &&
+    html`<p><button type="button" onClick=${() => onView({ all: true })}>Show all ${rows.length}</button></p>`}
+    ${who.view.scope !== 'host' && html`<p class="quiet">${who.view.sentence}</p>`}
+    <p class="quiet">≈ a share of what the GPU reports; without it, measured for the process itself.</p>
+  </${Section}>`;
+}
+
+const chunks = (rows) => Array.from({ length: Math.ceil(rows.length / CHUNK) }, (_, at) => rows.slice(at * CHUNK, (at + 1) * CHUNK));
+const gpuIndexes = ({ gpus }) => (gpus ? Object.values(gpus.by_uuid).map((gpu) => gpu.index).sort((a, b) => a - b) : []);
+
+// Rows of one way of grouping: { id, label, detail, gpus: [index], processes, memory_bytes, ..., owner }
+export function rowsOf(document, by) {
+  const { who } = document;
+  if (by === 'owner') return ownerRows(who);
+  if (by === 'process') return Object.keys(who.processes).map((key) => processRow(who, key));
+  const groups = new Map();
+  for (const key of Object.keys(who.processes)) {
+    const process = who.processes[key];
+    const id = identity(process, key, by);
+    if (id === null) continue;
+    const found = groups.get(id);
+    if (found) found.push(process);
+    else groups.set(id, [process]);
+  }
+  return [...groups].map(([id, processes]) => groupRow(who, by, id, processes));
+}
+
+function ownerRows(who) {
+  return Object.keys(who.owners).map((key) => {
+    const owner = who.owners[key];
+    return {
+      ...owner,
+      id: key,
+      owner: key,
+      label: ownerLabel(who.owners, key),
+      detail: owner.kind,
+      gpus: Object.values(owner.by_gpu).map((share) => share.gpu_index).sort((a, b) => a - b),
+    };
+  });
+}
+
+function groupRow(who, by, id, processes) {
+  const first = processes[0];
+  return {
+    id,
+    owner: first.owner,
+    label: labelOf(by, id, first),
+    detail: by === 'container' ? first.image || '' : '',
+    gpus: [...new Set(processes.map((process) => process.gpu_index))].sort((a, b) => a - b),
+    processes: new Set(processes.map((process) => process.pid)).size,
+    // Where the group is an owner too, the ledger knows it.
+    gpu_hours_today: (who.owners[`${by}/${id}`] || {}).gpu_hours_today ?? null,
+    ...sums(processes),
+  };
+}
+
+function processRow(who, key) {
+  const process = who.processes[key];
+  return {
+    ...process,
+    id: key,
+    label: `${process.name || 'unknown'} (${process.pid})`,
+    detail: process.owner ? ownerLabel(who.owners, process.owner) : words(process.reason || ''),
+    gpus: [process.gpu_index],
+    processes: 1,
+    gpu_hours_today: null,
+  };
+}
+
+function labelOf(by, id, process) {
+  if (by === 'pod') return process.pod ? `${process.namespace}/${process.pod}` : id;
+  return (by === 'user' ? process.user : process.container) || id;
+}
+
+const AMOUNTS = [['memory_bytes', 'memory_basis'], ['sm_ratio', 'sm_basis'], ['power_watts', 'power_basis']];
+
+// The sum of what is known, null where nothing is; measured only if every part was.
+function sums(processes) {
+  const found = {};
+  for (const [amount, basis] of AMOUNTS) {
+    found[amount] = null;
+    found[basis] = null;
+    for (const process of processes) {
+      if (process[amount] !== null) found[amount] = (found[amount] || 0) + process[amount];
+      if (process[basis] !== null && found[basis] !== 'apportioned') found[basis] = process[basis];
+    }
+  }
+  return found;
+}
+
+// What has no owner, one row for each reason, over the GPUs that are shown.
+function restOf({ who }, { gpu, text }) {
+  const rows = new Map();
+  for (const uuid of Object.keys(who.unattributed)) {
+    for (const [reason, part] of Object.entries(who.unattributed[uuid])) {
+      if (gpu !== '' && part.gpu_index !== Number(gpu)) continue;
+      // Less than what can be shown, such as what rounding leaves, would be a row of zeros.
+      if (!(part.memory_bytes >= 2 ** 19 || part.sm_ratio >= 0.0005 || part.power_watts >= 0.5)) continue;
+      const row = rows.get(reason) || { id: reason, label: words(reason), sentence: part.sentence, gpus: [], parts: [] };
+      row.gpus.push(part.gpu_index);
+      row.parts.push({ ...part, memory_basis: null, sm_basis: null, power_basis: null });
+      rows.set(reason, row);
+    }
+  }
+  const found = [...rows.values()].map((row) => ({ ...row, ...sums(row.parts), gpus: row.gpus.sort((a, b) => a - b) }));
+  return filtered(found, { gpu: '', text });
+}
+
+function filtered(rows, { gpu, text }) {
+  const wanted = text.trim().toLowerCase();
+  return rows.filter(
+    (row) =>
+      (gpu === '' || row.gpus.includes(Number(gpu))) &&
+      (!wanted || `${row.label} ${row.detail || ''}`.toLowerCase().includes(wanted)),
+  );
+}
+
+function sorted(rows, { key, down }) {
+  const value = (row) => (key === 'gpus' ? (row.gpus[0] ?? null) : row[key]);
+  const order = (a, b) => {
+    const x = value(a);
+    const y = value(b);
+    if (x === y) return 0;
+    // What has no reading comes last, whichever way it is sorted.
+    if (x === null || x === undefined) return 1;
+    if (y === null || y === undefined) return -1;
+    const less = typeof x === 'string' ? x.localeCompare(y) < 0 : x < y;
+    return less === down ? 1 : -1;
+  };
+  return rows.sort((a, b) => order(a, b) || (a.id < b.id ? -1 : 1));
+}
+
+// Rows that are nearly equal must not change places every second: the order is made anew when the viewer asks for
+// another, and else only now and then; who comes in between is put last.
+const SETTLE = 5; // snapshots
+let order = { view: null, sequence: 0, places: new Map() };
+
+function steady(rows, view, sequence) {
+  if (order.view !== view || Math.abs(sequence - order.sequence) >= SETTLE) {
+    const found = sorted(rows, view.sort);
+    order = { view, sequence, places: new Map(found.map((row, at) => [row.id, at])) };
+    return found;
+  }
+  const place = (row) => order.places.get(row.id) ?? Infinity;
+  return rows.sort((a, b) => place(a) - place(b) || (a.id < b.id ? -1 : 1));
+}
+
+function Head({ column, sort, onView }) {
+  const active = sort.key === column.key;
+  const down = active ? !sort.down : !column.text;
+  return html`<th scope="col" aria-sort=${active ? (sort.down ? 'descending' : 'ascending') : 'none'} class=${classes(!column.text && 'number')} title=${column.hint}>
+    <button type="button" onClick=${() => onView({ sort: { key: column.key, down } })}>
+      ${column.title}<span class="arrow" aria-hidden="true">${active ? (sort.down ? ' ↓' : ' ↑') : ''}</span>
+    </button>
+  </th>`;
+}
+
+const isLit = (lit, row) => (row.owner && lit.owners.has(row.owner)) || lit.processes.has(row.id);
+
+const SAME = ['label', 'detail', 'processes', 'memory_bytes', 'memory_basis', 'sm_ratio', 'sm_basis', 'power_watts', 'gpu_hours_today'];
+
+// A row is drawn again only when something in it changed: most of a long table stands still from second to second.
+class Row extends Component {
+  shouldComponentUpdate(next) {
+    const now = this.props;
+    if (next.lit !== now.lit || next.dims !== now.dims || next.by !== now.by || next.onFocus !== now.onFocus) return true;
+    return SAME.some((key) => next.row[key] !== now.row[key]) || String(next.row.gpus) !== String(now.row.gpus);
+  }
+
+  render({ row, by, lit, dims, onFocus }) {
+    return html`<tr class=${classes(!lit && 'dim', dims && lit && 'lit')} data-row=${row.id}>
+      <th scope="row" class="name">
+        <div>
+          ${row.owner && html`<span class="swatch ${colour(row.owner)}"></span>`}
+          <button type="button" title=${row.label} onClick=${() => onFocus({ by, id: row.id, label: row.label })}><bdi>${row.label}</bdi></button>
+          ${row.detail && html`<span class="detail"><bdi>${row.detail}</bdi></span>`}
+        </div>
+      </th>
+      ${COLUMNS.slice(1).map(
+        ({ key, basis, show }) => html`<td class="number" data-f=${key}>${row[basis] === 'apportioned' ? ABOUT : ''}${show(row[key])}</td>`,
+      )}
+    </tr>`;
+  }
+}
+
+function Rest({ row, dim }) {
+  return html`<tr class=${classes('rest', dim && 'dim')} data-rest=${row.id}>
+    <th scope="row" class="name" title=${row.sentence}>
+      <div><${Swatch} name="rest" /><span class="none">unattributed: ${row.label}</span></div>
+    </th>
+    ${COLUMNS.slice(1).map((column) => html`<td key=${column.key} class="number" data-f=${column.key}>${column.show(row[column.key] ?? null)}</td>`)}
+  </tr>`;
+}

@@ -1,0 +1,223 @@
+"""`gpucommons report`, `allocations` and `events` as a person types them."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from attribution.builders import gpu
+from attribution.test_allocations import SPLIT, docker, folded, managed, process
+from gpucommons.cli.allocations import rendered as rendered_allocations
+from gpucommons.cli.grid import Format, Grid
+from gpucommons.cli.main import main
+from gpucommons.ledger.batch import Batch, Gap
+from gpucommons.ledger.store import Store
+from gpucommons.model.events import Event, format_line
+from gpucommons.model.usage import Account
+from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
+
+HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group="lab")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    with monkeypatch.context() as clock:
+        clock.setenv("TZ", "UTC")
+        time.tzset()
+        yield tmp_path
+    time.tzset()
+
+
+def written(state: Path, batches: Iterable[Batch]) -> None:
+    store = Store(state / "ledger.sqlite", "run", "boot")
+    store.begin(moment(0))
+    for number, each in enumerate(batches, 1):
+        store.write(number, each, moment(number))
+    store.close()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0, err
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2
+    assert not out
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.fixture
+def ledger(state: Path) -> Path:
+    now_s = time.time()
+    long_ago_s = now_s - 40 * 86_400
+    written(
+        state,
+        [
+            batch(1201, ALICE, now_s - 3600),
+            batch(1201, BOB, now_s - 3600, MIG),
+            batch(1201, HOSTILE, now_s - 7200),
+            batch(50, Account("pod", "train-0", "research", "uid", pod="train-0"), now_s - 86_400),
+            batch(3600, BOB, long_ago_s),
+            Batch({}, {}, (Gap(int(now_s) - 100, "", "restart", 1800 * 10**9),)),
+        ],
+    )
+    return state
+
+
+def test_report_in_json_adds_up(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(run(capsys, "report", "--format", "json"), parse_float=Decimal)
+    names = [row["user"] for row in told["rows"]]
+    assert sorted(names) == sorted(["alice", "bob", HOSTILE.user, "(none)"])
+    for column, total in told["total"].items():
+        if column != "efficiency_ratio":
+            assert sum(row[column] for row in told["rows"]) == total, column
+    assert told["total"]["held_gpu_hours"] == Decimal("1.0147")
+    assert told["gap_hours"] == {"restart": Decimal("0.5")}
+
+
+@pytest.mark.parametrize("by", ["user", "group", "namespace", "pod", "job", "gpu"])
+def test_report_in_csv_adds_up(ledger: Path, capsys: pytest.CaptureFixture[str], by: str) -> None:
+    rows = list(csv.DictReader(io.StringIO(run(capsys, "report", "--by", by, "--format", "csv", "--since", "60d"))))
+    *parts, total = rows
+    assert total[by] == "total"
+    assert float(total["held_gpu_hours"]) > 2
+    for column in total:
+        if column not in (by, "efficiency_ratio"):
+            values = [Decimal(part[column]) for part in parts if part[column]]
+            assert sum(values, Decimal(0)) == Decimal(total[column] or 0), column
+    assert ("free_gpu_hours" in total) == (by == "gpu")
+
+
+def test_report_as_a_table_and_as_markdown(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = run(capsys, "report", "--since", "2d")
+    assert "\x1b" not in table, "no name reaches the terminal as it is"
+    assert [line.split()[0] for line in table.splitlines()[3:6]] == ["alice", "bob", "eve|\\n\\x1b[31m,\"'"]
+    assert "not seen, billed to nobody: 0.5000 h (restart)" in table
+    lines = table.splitlines()
+    assert lines[-2].startswith("total")
+    markdown = run(capsys, "report", "--since", "2d", "--format", "markdown").splitlines()
+    assert markdown[2].startswith("| user | held_gpu_hours |")
+    assert all(line.replace("\\|", "").count("|") == 11 for line in markdown[2:8])
+
+
+def test_report_of_one_user_and_of_a_month(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    only = json.loads(run(capsys, "report", "--user", "bob", "--by", "gpu", "--format", "json", "--since", "60d"))
+    assert {row["gpu"] for row in only["rows"]} == {f"{MIG.name} {MIG.uuid}", f"{GPU.name} {GPU.uuid}"}
+    long_ago = time.strftime("%Y-%m", time.gmtime(time.time() - 40 * 86_400))
+    told = json.loads(run(capsys, "report", "--month", long_ago, "--format", "json"))
+    assert told["total"]["held_gpu_hours"] >= 1.0
+
+
+def test_report_says_what_is_wrong_in_one_line(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is no period" in refused(capsys, "report", "--since", "yesterday")
+    assert "is no month" in refused(capsys, "report", "--month", "November")
+    assert "exclude each other" in refused(capsys, "report", "--since", "1d", "--month", "2026-11")
+    (ledger / "ledger.sqlite").unlink()
+    assert "no ledger here" in refused(capsys, "report")
+    (ledger / "ledger.sqlite").write_bytes(b"garbage" * 300)
+    assert "ledger.sqlite" in refused(capsys, "report")
+
+
+def test_allocations() -> None:
+    busy = managed("busy", "bob", "0")
+    reading = folded(
+        managed("kept", "alice", "1:0", running=False),
+        busy,
+        docker("sneaky", "2", labels={"ds01.user": "eve"}, privileged=True),
+        gpus=(gpu(0), SPLIT, gpu(2)),
+        processes=[process(busy)],
+    )
+    lines = rendered_allocations(reading, None, Format.TABLE).splitlines()
+    assert [line.split()[:5] for line in lines[1:]] == [
+        ["0", "bob", "busy", "container", "active"],
+        ["1.0", "alice", "kept", "container", "held"],
+        ["1.1", "(free)"],
+        ["2", "eve", "sneaky", "container", "running"],
+    ]
+    rows = json.loads(rendered_allocations(reading, None, Format.JSON))
+    assert {row["workload"]: (row["managed"], row["gpu_equivalents"]) for row in rows} == {
+        "busy": (True, 1.0),
+        "kept": (True, 3 / 7),
+        "sneaky": (False, 1.0),
+    }
+    assert "(free)" not in rendered_allocations(reading, "alice", Format.CSV)
+    assert len(rendered_allocations(reading, "alice", Format.CSV).splitlines()) == 2
+
+
+HAPPENED = [
+    Event(1_700_000_000.0, "gpu.lost", "", "gpucommons", {"gpu": "3"}),
+    Event(time.time() - 60, "quota.exceeded", "alice", "gpucommons", {"used": "3", "limit": "2"}),
+    Event(time.time() - 30, "allocation.seen", "bob\x1b[2J", "gpucommons", {"slot": "1.0", "workload": "x\ny"}),
+]
+
+
+@pytest.fixture
+def log(state: Path) -> Path:
+    (state / "events.jsonl.1").write_bytes(format_line(HAPPENED[0]))
+    (state / "events.jsonl").write_bytes(b"damaged\n" + b"".join(map(format_line, HAPPENED[1:])))
+    return state / "events.jsonl"
+
+
+def test_events(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "events").splitlines()
+    assert [line.split()[2] for line in lines] == ["gpu.lost", "quota.exceeded", "allocation.seen"]
+    assert "used=3 limit=2" in lines[1]
+    assert "\x1b" not in lines[2]
+    assert "workload=x\\ny" in lines[2]
+    recent = run(capsys, "events", "--since", "1h", "--format", "json").splitlines()
+    assert [json.loads(line)["event_type"] for line in recent] == ["quota.exceeded", "allocation.seen"]
+    assert run(capsys, "events", "--type", "gpu").count("\n") == 1
+    assert run(capsys, "events", "--user", "alice", "--format", "csv").count("\n") == 2
+    assert run(capsys, "events", "--user", "nobody") == ""
+
+
+def test_events_say_what_is_wrong(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no event log here" in refused(capsys, "events")
+    (state / "events.jsonl").touch()
+    assert "is no period" in refused(capsys, "events", "--since", "soon")
+    assert "table or json" in refused(capsys, "events", "--follow", "--format", "csv")
+
+
+def test_events_are_followed(log: Path) -> None:
+    source = Path(__file__).resolve().parents[2] / "src"
+    following = subprocess.Popen(
+        [sys.executable, "-m", "gpucommons.cli.main", "events", "--follow", "--type", "quota"],
+        env={**os.environ, "PYTHONPATH": str(source), "STATE_DIRECTORY": str(log.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert following.stdout is not None
+        assert "limit=2" in following.stdout.readline()
+        with log.open("ab") as file:
+            file.write(format_line(HAPPENED[0]))
+            file.write(format_line(Event(time.time(), "quota.kept", "alice", "gpucommons", {"used": "1"})))
+        assert "quota.kept" in following.stdout.readline()
+    finally:
+        following.kill()
+        following.wait()
+        following.stdout.close() if following.stdout else None
+
+
+def test_a_grid_of_whatever_names() -> None:
+    grid = Grid(("name", "n"), [("a|b\\", "1"), ("=1+1", "20")], ("total", "21"), frozenset({1}))
+    assert grid.as_table() == "NAME    N\na|b\\    1\n=1+1   20\n-----  --\ntotal  21\n"
+    assert grid.as_markdown().splitlines()[2] == "| a\\|b\\\\ | 1 |"
+    assert grid.as_csv().splitlines() == ["name,n", "a|b\\,1", "=1+1,20", "total,21"]

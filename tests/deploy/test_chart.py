@@ -1,0 +1,71 @@
+"""The Helm chart as helm rendered it: current, fit for Kubernetes, and the same agent as the plain manifests."""
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.test_kubernetes import VERSIONS, named
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "gpucommons"
+RENDERED = ROOT / "tests" / "deploy" / "chart.yaml"
+
+
+def documents() -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(RENDERED.read_text()) if document]
+
+
+def digest() -> str:
+    """As `scripts/render-chart` computes it: the list of the files' digests, digested."""
+    names = sorted(str(path.relative_to(ROOT)) for path in CHART.rglob("*") if path.is_file())
+    lines = [f"{hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def test_what_was_rendered_is_the_chart_of_now() -> None:
+    first, _, rest = RENDERED.read_text().partition("\n")
+    assert first == f"# rendered from {digest()}", "run: scripts/render-chart (needs helm)"
+    helm = shutil.which("helm")
+    if helm is not None:
+        command = [helm, "template", "gpucommons", str(CHART), "--namespace", "monitoring"]
+        done = subprocess.run(
+            [*command, "--set", "podMonitor.enabled=true"], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout == rest
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_fits_the_schemas(version: str) -> None:
+    for document in documents():
+        if document["kind"] != "PodMonitor":
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("name", ["gpucommons-gpu", "gpucommons-cpu"])
+def test_its_agent_is_that_of_the_manifests(name: str) -> None:
+    (charted,) = [d for d in documents() if d["kind"] == "DaemonSet" and d["metadata"]["name"] == name]
+    ours, theirs = charted["spec"]["template"]["spec"], named("DaemonSet", name)["spec"]["template"]["spec"]
+    for key in ("hostPID", "affinity", "nodeSelector", "tolerations", "runtimeClassName", "priorityClassName"):
+        assert ours.get(key) == theirs.get(key), key
+    for key in ("args", "env", "livenessProbe", "readinessProbe", "resources", "securityContext"):
+        assert ours["containers"][0][key] == theirs["containers"][0][key], key
+    mounts = [{m["mountPath"] for m in spec["containers"][0]["volumeMounts"]} for spec in (ours, theirs)]
+    assert mounts[0] == mounts[1]
+
+
+def test_its_settings_and_rights_are_those_of_the_manifests() -> None:
+    by_kind = {document["kind"]: document for document in documents()}
+    data = by_kind["ConfigMap"]["data"]
+    for name, key in (("gpucommons", "gpucommons.toml"), ("gpu-allocation", "gpu_allocation.txt")):
+        assert data[key].split() == named("ConfigMap", name)["data"][key].split()
+    assert by_kind["ClusterRole"]["rules"] == named("ClusterRole", "gpucommons")["rules"]
+    assert (
+        by_kind["PodMonitor"]["spec"]["podMetricsEndpoints"]
+        == (named("PodMonitor", "gpucommons")["spec"]["podMetricsEndpoints"])
+    )

@@ -1,0 +1,125 @@
+"""The manifests against Kubernetes' own schemas, and against what the agent needs and must not have."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from gpucommons.config.load import load
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+FILES = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+VERSIONS = ("1.28", "1.31", "1.34")
+
+
+def documents(file: Path) -> Iterator[dict[str, Any]]:
+    yield from (document for document in yaml.safe_load_all(file.read_text()) if document)
+
+
+def everything() -> list[dict[str, Any]]:
+    return [document for file in FILES for document in documents(file)]
+
+
+def named(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [d for d in everything() if d["kind"] == kind and d["metadata"]["name"] == name]
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_manifest_fits_the_schema(file: Path, version: str) -> None:
+    for document in documents(file):
+        if document["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue  # not Kubernetes' own: the next test looks at it
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_schema_does_judge() -> None:
+    broken = named("DaemonSet", "gpucommons-gpu")
+    broken["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, VERSIONS[0], strict=True)
+
+
+def test_the_pod_monitor_selects_the_agents_by_a_port_that_they_have() -> None:
+    monitor = named("PodMonitor", "gpucommons")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+    for name in ("gpucommons-gpu", "gpucommons-cpu"):
+        template = named("DaemonSet", name)["spec"]["template"]
+        assert wanted <= template["metadata"]["labels"].items()
+        assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+
+
+@pytest.mark.parametrize("name", ["gpucommons-gpu", "gpucommons-cpu"])
+def test_an_agent_sees_the_host_and_may_do_nothing_to_it(name: str) -> None:
+    pod = named("DaemonSet", name)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["hostPID"] is True
+    assert "hostNetwork" not in pod
+    security = container["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert "privileged" not in security
+    assert "NODE_NAME" in {variable["name"] for variable in container["env"]}
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_every_node_has_one_agent_and_none_has_two() -> None:
+    gpu = named("DaemonSet", "gpucommons-gpu")["spec"]["template"]["spec"]
+    cpu = named("DaemonSet", "gpucommons-cpu")["spec"]["template"]["spec"]
+    required = cpu["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    ((term,),) = [t["matchExpressions"] for t in required["nodeSelectorTerms"]]
+    assert gpu["nodeSelector"] == {term["key"]: term["values"][0]}
+    assert term["operator"] == "NotIn"
+    selectors = [
+        named("DaemonSet", name)["spec"]["selector"]["matchLabels"] for name in ("gpucommons-gpu", "gpucommons-cpu")
+    ]
+    assert selectors[0] != selectors[1], "neither claims the other's pods"
+
+
+def test_the_agents_rights_are_to_look_at_pods() -> None:
+    assert named("ClusterRole", "gpucommons")["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    ]
+
+
+def test_the_agents_settings_are_good(tmp_path: Path) -> None:
+    text = named("ConfigMap", "gpucommons")["data"]["gpucommons.toml"]
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(text)
+    settings = load(file, {}, {}).settings
+    pod = named("DaemonSet", "gpucommons-gpu")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    ports = {port["containerPort"] for port in container["ports"]}
+    assert int(settings.web.listen.rpartition(":")[2]) in ports
+    for address in tomllib.loads(text)["listeners"].values():
+        assert int(address.rpartition(":")[2]) in ports
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    allocation = named("ConfigMap", "gpu-allocation")["data"]
+    assert settings.vgpu.allocation_file == f"{mounts['gpu-allocation']}/{next(iter(allocation))}"
+
+
+def test_prometheus_runs_what_is_configured() -> None:
+    pod = named("StatefulSet", "prometheus")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    config = yaml.safe_load(named("ConfigMap", "prometheus")["data"]["prometheus.yml"])
+    assert config["rule_files"] == [f"{mounts['rules']}/*.yml"]
+    assert f"--config.file={mounts['config']}/prometheus.yml" in container["args"]
+    assert "--storage.tsdb.retention.time=7d" in container["args"]
+
+
+def test_kind_has_three_nodes() -> None:
+    cluster = yaml.safe_load((DEPLOY / "kind" / "cluster-3node.yaml").read_text())
+    assert cluster["apiVersion"] == "kind.x-k8s.io/v1alpha4"
+    assert [node["role"] for node in cluster["nodes"]] == ["control-plane", "worker", "worker"]

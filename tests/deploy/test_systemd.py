@@ -1,0 +1,52 @@
+"""The systemd units, judged by systemd's own tool."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from needs import needs_program
+
+UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "systemd").glob("*.service"))
+PROGRAM = "/opt/gpucommons/bin/gpucommons"
+
+
+def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_there_are_units() -> None:
+    assert [unit.name for unit in UNITS] == ["gpucommons-stack.service", "gpucommons.service"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_is_valid(unit: Path, tmp_path: Path) -> None:
+    needs_program("systemd-analyze")
+    copy = tmp_path / unit.name
+    # The program is not installed where the unit expects it; everything else is as shipped.
+    copy.write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
+    done = analyze("verify", str(copy))
+    assert (done.returncode, done.stderr) == (0, "")
+    copy.write_text(copy.read_text().replace("ProtectHome=yes", "ProtectHome=perhaps"))
+    assert "protect home" in analyze("verify", str(copy)).stderr, "and it does judge"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_is_little_exposed(unit: Path) -> None:
+    needs_program("systemd-analyze")
+    done = analyze("security", "--offline=true", "--no-pager", str(unit))
+    found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert float(found.group(1)) < 3.0
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_holds_no_capability_and_a_user_of_its_own(unit: Path) -> None:
+    needs_program("systemd-analyze")
+    done = analyze("security", "--offline=true", "--no-pager", "--json=short", str(unit))
+    checks = {row["json_field"]: row for row in json.loads(done.stdout)}
+    held = [name for name, row in checks.items() if name.startswith("CapabilityBoundingSet") and row["set"] is False]
+    assert held == []
+    assert checks["UserOrDynamicUser"]["set"] is True

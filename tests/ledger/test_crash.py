@@ -1,0 +1,25 @@
+"""kill -9 at any moment: the ledger opens, nothing is doubled, and at most one flush is missing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROUNDS = 200
+
+
+def test_two_hundred_kills_lose_at_most_a_flush_each_and_double_nothing(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("crash_rounds.py")
+    source = Path(__file__).resolve().parents[2] / "src"
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "ledger.sqlite", str(ROUNDS), "20261115"],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["rounds"] == ROUNDS
+    assert told["rounds_that_wrote"] > ROUNDS // 4, "too few of the kills came while it wrote"

@@ -1,0 +1,136 @@
+"""Events from snapshots: each thing is told once, also over a restart, and nothing is made of what was not read."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from attribution.builders import gpu, reading
+from demo_node import DemoNode
+from gpucommons.ledger.happenings import Standing, happened, matching, standing_after
+from gpucommons.model.accounts import Quota
+from gpucommons.model.allocations import Allocation, AllocationReading
+from gpucommons.model.events import Event, format_line, parse_line
+from gpucommons.model.gpu import Gpu, XidRecord
+from gpucommons.model.sharing import SharingReading
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.usage import WHOLE_SHARE
+from ledger.builders import ALICE, BOB, GPU
+from ledger.test_usage import allocation
+
+QUOTAS = {"alice": Quota(1.0)}
+
+
+class Story:
+    """Snapshots one after another, and the log that comes of them."""
+
+    def __init__(self) -> None:
+        self.standing = Standing()
+        self.log: list[Event] = []
+        self.now_s = 1000.0
+
+    def see(
+        self,
+        *allocations: Allocation,
+        gpus: tuple[Gpu, ...] | None = (gpu(0),),
+        complete: bool = True,
+        sharing: SharingReading | None = None,
+        quotas: Mapping[str, Quota] = QUOTAS,
+    ) -> list[str]:
+        self.now_s += 1
+        readings = Readings(
+            gpus=None if gpus is None else reading(*gpus),
+            allocations=AllocationReading((), allocations, complete=complete),
+            sharing=sharing,
+        )
+        snapshot = Snapshot(0, self.now_s, self.now_s, "host", readings=readings)
+        self.standing, events = happened(self.standing, snapshot, quotas)
+        self.log += events
+        assert all(event.wall_s == self.now_s and event.source == "gpucommons" for event in events)
+        return [f"{event.type} {event.user}".strip() for event in events]
+
+    def restart(self) -> None:
+        """As the log tells it: what is written is all that is known."""
+        events = [parse_line(format_line(event)) for event in self.log]
+        self.standing = standing_after(event for event in events if isinstance(event, Event))
+
+
+def test_allocations_are_seen_and_gone_once() -> None:
+    story = Story()
+    one, two = allocation(ALICE, WHOLE_SHARE), allocation(BOB, 0)
+    assert story.see(one) == ["allocation.seen alice"]
+    assert story.see(one) == []
+    assert story.see(one, two) == ["allocation.seen bob"]
+    assert story.see(two) == ["allocation.gone alice"]
+    assert story.log[-1].details["slot"] == GPU.name
+    assert story.see(complete=False) == [], "a runtime that does not answer has not let go of anything"
+    assert story.see(gpus=None) == []
+    assert story.see() == ["allocation.gone bob"]
+
+
+def test_a_restart_neither_repeats_nor_misses() -> None:
+    story = Story()
+    story.see(allocation(ALICE, WHOLE_SHARE), gpus=(gpu(0), gpu(1, up=False)))
+    story.restart()
+    assert story.see(allocation(ALICE, WHOLE_SHARE), gpus=(gpu(0), gpu(1, up=False))) == []
+    story.restart()
+    assert story.see(allocation(BOB, WHOLE_SHARE), gpus=(gpu(0), gpu(1))) == [
+        "gpu.back",
+        "allocation.seen bob",
+        "allocation.gone alice",
+    ]
+
+
+def test_gpus_lost_and_back() -> None:
+    story = Story()
+    lost = replace(gpu(0), up=False, down_reason="lost")
+    assert story.see(gpus=(gpu(0),)) == []
+    assert story.see(gpus=(lost,)) == ["gpu.lost"]
+    assert story.log[-1].details["reason"] == "lost"
+    assert story.see(gpus=(lost,)) == []
+    assert story.see(gpus=None) == [], "a driver that does not answer brings nothing back"
+    assert story.see(gpus=(gpu(0),)) == ["gpu.back"]
+
+
+def test_the_same_xid_twice_is_two_and_each_is_told() -> None:
+    story = Story()
+    assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 1})),)) == ["gpu.xid"]
+    assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 1})),)) == []
+    assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 3, 79: 1})),)) == ["gpu.xid", "gpu.xid"]
+    assert [(event.details["xid"], event.details["count"]) for event in story.log] == [
+        ("63", "1"),
+        ("63", "2"),
+        ("79", "1"),
+    ]
+
+
+def test_quotas_exceeded_and_kept() -> None:
+    story = Story()
+    first, second = allocation(ALICE, WHOLE_SHARE), replace(allocation(ALICE, WHOLE_SHARE), workload_id="second")
+    story.see(first)
+    assert "quota.exceeded alice" in story.see(first, second)
+    assert story.log[-1].details == {"used": "2", "limit": "1"}
+    story.restart()
+    assert story.see(first, second) == []
+    assert story.see(first, second, complete=False) == []
+    assert "quota.kept alice" in story.see(first)
+    assert story.see(first, second, quotas={}) == ["allocation.seen alice"], "no quota, nothing to exceed"
+
+
+def test_a_revoked_turn() -> None:
+    sharing = DemoNode().sharing(0.0)
+    client = sharing.clients[0]
+    revoked = replace(sharing, clients=(client._replace(revoked=True), *sharing.clients[1:]))
+    story = Story()
+    assert story.see(sharing=sharing) == []
+    assert story.see(sharing=revoked) == ["turn.revoked"]
+    assert story.see(sharing=revoked) == []
+    assert story.log[-1].details["client"] == client.client_id
+    story.see(sharing=sharing)
+    assert story.see(sharing=revoked) == ["turn.revoked"], "again is another one"
+
+
+def test_what_a_person_asks_for() -> None:
+    events = [Event(1, "gpu.lost"), Event(2, "gpu.xid"), Event(3, "quota.exceeded", "alice"), Event(4, "gpux.y", "bob")]
+    assert [e.wall_s for e in matching(events, 2, None, None)] == [2, 3, 4]
+    assert [e.wall_s for e in matching(events, None, "gpu", None)] == [1, 2]
+    assert [e.wall_s for e in matching(events, None, "gpu.xid", None)] == [2]
+    assert [e.wall_s for e in matching(events, None, None, "alice")] == [3]

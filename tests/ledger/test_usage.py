@@ -1,0 +1,55 @@
+"""From a snapshot to what is billed: allocations of one account are one holding, what was not read is a gap."""
+
+from gpucommons.ledger.usage import usage_of
+from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage
+from ledger.builders import ALICE, BOB, GPU
+
+HALF = WHOLE_SHARE // 2
+
+
+def allocation(
+    account: Account, share: int, active: bool | None = True, slot: Slot = GPU, sm: int | None = 5
+) -> Allocation:
+    state = AllocationState.ACTIVE if active else AllocationState.RUNNING
+    return Allocation(
+        account, WorkloadKind.CONTAINER, "c", account.owner, slot, "", share, state, "docker", True,
+        active=active, sm=sm, memory_bytes=7, milliwatts=3,
+    )  # fmt: skip
+
+
+def sampled(*allocations: Allocation, complete: bool = True) -> tuple[SlotUsage, ...]:
+    rest = SlotInfo(Slot("GPU-1", "GPU-1", "1", 2, 7), 1, is_rest=True)
+    reading = AllocationReading((SlotInfo(GPU, 0), rest), allocations, complete=complete)
+    sample = usage_of(Snapshot(0, 12.5, 99.0, "host", readings=Readings(allocations=reading)))
+    assert (sample.monotonic_ns, sample.wall_s) == (12_500_000_000, 99.0)
+    return sample.slots
+
+
+def test_one_holding_for_each_account() -> None:
+    usage, rest = sampled(allocation(ALICE, HALF), allocation(BOB, HALF, False), allocation(BOB, 0))
+    assert usage.holdings == (Holding(ALICE, HALF, True, 5, 7, 3), Holding(BOB, HALF, False, 5, 7, 3))
+    assert rest.holdings == ()
+
+
+def test_several_workloads_of_one_account_are_added_up() -> None:
+    (usage, _) = sampled(allocation(ALICE, HALF, None, sm=None), allocation(ALICE, HALF, False))
+    assert usage.holdings == (Holding(ALICE, WHOLE_SHARE, None, 5, 14, 6),), "one unknown: not known to be idle"
+    (usage, _) = sampled(allocation(ALICE, HALF, None, sm=None), allocation(ALICE, HALF, True, sm=None))
+    assert usage.holdings == (Holding(ALICE, WHOLE_SHARE, True, None, 14, 6),)
+
+
+def test_an_incomplete_list_leaves_what_is_not_held_unknown() -> None:
+    usage, rest = sampled(allocation(ALICE, HALF), complete=False)
+    assert not usage.holders_known
+    assert rest.holders_known, "nobody can hold what no MIG device covers"
+
+
+def test_a_slot_that_the_driver_does_not_know_is_not_billed() -> None:
+    (usage, _) = sampled(allocation(ALICE, WHOLE_SHARE, slot=Slot("GPU-77", "", "GPU-77", None)))
+    assert usage.holdings == ()
+
+
+def test_nothing_read_is_nothing_seen() -> None:
+    assert usage_of(Snapshot(0, 1.0, 2.0, "host")).slots == ()

@@ -1,0 +1,291 @@
+"""The ledger against a hostile disk: full, read-only, damaged, in doubt. The agent goes on and says so."""
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpucommons.ledger.batch import NOT_WRITTEN, NS, Backlog, Batch, Moment
+from gpucommons.ledger.errors import LedgerError
+from gpucommons.ledger.ledger import Ledger
+from gpucommons.ledger.store import Store
+from gpucommons.ledger.writer import LedgerWriter
+from gpucommons.model.accounts import AccountsReading, OwnerKey
+from gpucommons.model.usage import Account
+from ledger.builders import ALICE, BOB, WALL_S, batch, moment, sample, wait_for
+
+KEY = OwnerKey("user", "alice", "")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+@contextmanager
+def running(path: Path, **options: object) -> Iterator[LedgerWriter]:
+    writer = LedgerWriter(path, **options)  # type: ignore[arg-type]
+    writer.start(moment(0))
+    try:
+        yield writer
+    finally:
+        assert writer.close(5.0)
+
+
+def held_s(writer: LedgerWriter) -> float:
+    return (writer.totals or {})[KEY].amounts.held_ns / NS if KEY in (writer.totals or {}) else 0.0
+
+
+def on_disk_s(path: Path) -> float:
+    with sqlite3.connect(path) as connection:
+        return float(connection.execute("SELECT ifnull(sum(held_ns), 0) FROM usage_day").fetchone()[0]) / NS
+
+
+def ledger_at(path: Path) -> Ledger:
+    return Ledger(LedgerWriter(path), longest_gap_s=5.0, flush_s=10.0)
+
+
+def test_counters_go_on_over_a_restart_and_only_ever_show_what_is_on_the_disk(path: Path) -> None:
+    readings: list[AccountsReading] = []
+    for begin_s in (0, 100):
+        ledger = ledger_at(path)
+        for second in range(26):
+            ledger.observe(sample(begin_s + second, ALICE, BOB))
+            readings.append(ledger.reading())
+        wait_for(lambda seen=ledger: seen.reading().ledger.backlog_s == 0 and seen.reading().totals, "flushed")  # type: ignore[misc]
+        assert ledger.close()
+        readings.append(ledger.reading())
+    assert readings[0].totals is None, "absent, not zero, until the ledger has told what there was"
+    served = [(r.totals or {}).get(KEY, None) for r in readings]
+    shown = [amounts.held_ns for amounts in served if amounts is not None]
+    assert shown == sorted(shown)
+    assert shown[-1] == 25 * NS, "two runs of 25 s, shared by two"
+    assert on_disk_s(path) == 50
+
+
+def test_an_owner_who_left_leaves_the_counters_and_comes_back_to_them(path: Path) -> None:
+    ledger = ledger_at(path)
+    for second in range(11):
+        ledger.observe(sample(second, ALICE))
+    wait_for(lambda: bool((ledger.reading().totals or {}).get(KEY)), "alice is served")
+    for second in range(5000, 5011):
+        ledger.observe(sample(second, BOB))
+    wait_for(lambda: list(ledger.reading().totals or {}) == [OwnerKey("user", "bob", "")], "alice left")
+    for second in range(5011, 5022):
+        ledger.observe(sample(second, ALICE))
+    wait_for(lambda: KEY in (ledger.reading().totals or {}), "alice is back")
+    assert ledger.close()
+    totals = ledger.reading().totals or {}
+    assert totals[KEY].held_ns == 20 * NS
+
+
+def test_a_write_that_failed_after_it_reached_the_disk_counts_once(path: Path) -> None:
+    """The worst answer a disk can give: an error for what it did."""
+
+    class InDoubt(Store):
+        lies = 3
+
+        def write(self, number: int, batch: Batch, until: Moment) -> None:
+            super().write(number, batch, until)
+            if InDoubt.lies:
+                InDoubt.lies -= 1
+                raise LedgerError("io_error", "disk I/O error")
+
+    with running(path, open_store=InDoubt) as writer:
+        for number in range(1, 8):
+            writer.submit(batch(10), moment(10 * number))
+            wait_for(lambda n=number: writer.state.failures.get("io_error", 0) >= min(n, 3), "tried")  # type: ignore[misc]
+        wait_for(lambda: writer.state.writing and writer.state.backlog_s == 0, "caught up")
+        assert held_s(writer) == 70
+    assert on_disk_s(path) == 70
+
+
+def test_a_disk_that_hangs_holds_up_nobody(path: Path) -> None:
+    hung, release = threading.Event(), threading.Event()
+
+    class Hung(Store):
+        def write(self, number: int, batch: Batch, until: Moment) -> None:
+            hung.set()
+            release.wait(10)
+            super().write(number, batch, until)
+
+    with running(path, open_store=Hung) as writer:
+        writer.submit(batch(10), moment(10))
+        assert hung.wait(5)
+        for number in range(2, 30):
+            writer.submit(batch(10), moment(10 * number))
+        release.set()
+        wait_for(lambda: held_s(writer) == 290, "all is written in the end")
+
+
+def test_a_disk_that_never_answers_does_not_keep_the_agent_from_ending(path: Path) -> None:
+    class Dead(Store):
+        def write(self, number: int, batch: Batch, until: Moment) -> None:
+            threading.Event().wait(60)
+
+    writer = LedgerWriter(path, open_store=Dead)
+    writer.start(moment(0))
+    writer.submit(batch(10), moment(10))
+    assert not writer.close(0.05), "and it says that the last flush was not written"
+
+
+def test_garbage_is_set_aside_and_a_new_ledger_begun(path: Path) -> None:
+    path.write_bytes(b"\x00garbage" * 1000)
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        wait_for(lambda: held_s(writer) == 10, "written anew")
+        assert writer.state.failures == {"corrupt": 1}
+    (aside,) = path.parent.glob("ledger.sqlite.corrupt-*")
+    assert aside.read_bytes() == b"\x00garbage" * 1000
+    assert writer.state.set_aside == str(aside)
+    assert on_disk_s(path) == 10
+
+
+def test_damage_while_it_runs_keeps_the_counters(path: Path) -> None:
+    with running(path) as writer:
+        for number in range(1, 40):
+            writer.submit(batch(10, Account("user", f"user{number}")), moment(10 * number))
+        writer.submit(batch(10), moment(500))
+        wait_for(lambda: held_s(writer) == 10 and writer.state.backlog_s == 0, "written")
+        writer.submit(batch(10), moment(520))
+        wait_for(lambda: held_s(writer) == 20, "written")
+        with sqlite3.connect(path) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        content = path.read_bytes()
+        with path.open("r+b") as file:
+            file.write(content[:100] + b"\xa5" * (len(content) - 100))
+        writer.submit(batch(10), moment(540))
+        wait_for(lambda: held_s(writer) == 30 and writer.state.backlog_s == 0, "written to a new file")
+    assert list(path.parent.glob("ledger.sqlite.corrupt-*"))
+    with running(path) as again:
+        wait_for(lambda: held_s(again) == 30, "the new file knows the old counters")
+
+
+def test_nothing_but_the_last_hour_is_kept_and_the_rest_is_a_gap() -> None:
+    backlog = Backlog(3600)
+    for number in range(1, 721):
+        backlog.add(batch(10, wall_s=WALL_S + 10 * number), moment(10 * number))
+    assert 3590 <= backlog.seconds <= 3660
+    assert backlog.lost_s + backlog.seconds == 7200
+    gaps = [gap for entry in iter_entries(backlog) for gap in entry.gaps]
+    assert {gap.reason for gap in gaps} == {NOT_WRITTEN}
+    assert sum(gap.ns for gap in gaps) == backlog.lost_s * NS
+
+
+def iter_entries(backlog: Backlog) -> Iterator[Batch]:
+    while entry := backlog.first():
+        yield entry.batch
+        backlog.written(entry)
+
+
+def test_what_waits_is_merged_by_the_minute_and_loses_nothing() -> None:
+    backlog = Backlog(3600)
+    for number in range(1, 13):
+        backlog.add(batch(10), moment(10 * number))
+        if number == 3:
+            tried = backlog.first()
+    batches = list(iter_entries(backlog))
+    assert tried is not None
+    assert tried.batch.seconds == 30
+    assert len(batches) <= 4
+    assert sum(amounts.held_ns for b in batches for amounts in b.usage.values()) == 120 * NS
+
+
+@contextmanager
+def tmpfs(directory: Path, options: str) -> Iterator[Path]:
+    directory.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def fill(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 512)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "size=512k") as disk:
+        path, ballast = disk / "ledger.sqlite", disk / "ballast"
+        with running(path) as writer:
+            writer.submit(batch(10), moment(10))
+            wait_for(lambda: held_s(writer) == 10, "written")
+            fill(ballast)
+            number = 1
+            while writer.state.writing:
+                number += 1
+                many = batch(10, Account("user", f"user{number}" * 50), WALL_S + 60 * number)
+                writer.submit(batch(10).merged(many), moment(10 * number))
+                wait_for(lambda n=number: held_s(writer) == 10 * n or not writer.state.writing, "tried")  # type: ignore[misc]
+            served_s = held_s(writer)
+            assert writer.state.failures.get("full"), writer.state
+            assert "full" in writer.state.detail
+            writer.submit(batch(10), moment(10 * (number + 1)))
+            wait_for(lambda: writer.state.failures["full"] >= 2, "tried again")
+            assert held_s(writer) == served_s, "what is not on the disk is not served"
+            assert writer.state.backlog_s >= 10
+            ballast.unlink()
+            writer.submit(batch(10), moment(10 * (number + 2)))
+            wait_for(lambda: writer.state.writing, "writes again")
+            assert held_s(writer) == 10 * (number + 2)
+            assert writer.state.backlog_s == 0
+
+
+def test_a_read_only_directory(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "size=1m") as disk:
+        path = disk / "ledger.sqlite"
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        with running(path) as writer:
+            wait_for(lambda: bool(writer.state.failures), "tried")
+            assert list(writer.state.failures) == ["read_only"]
+            writer.submit(batch(10), moment(10))
+            wait_for(lambda: held_s(writer) == 10, "counted in memory")
+            assert not writer.state.durable
+            subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+            writer.submit(batch(10), moment(20))
+            wait_for(lambda: writer.state.durable, "on the disk now")
+            assert held_s(writer) == 20
+        assert on_disk_s(path) == 20
+
+
+def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with running(tmp_path / "taken" / "ledger.sqlite") as writer:
+        wait_for(lambda: writer.state.failures.get("cannot_open", 0) > 0, "tried")
+        writer.submit(batch(10), moment(10))
+        wait_for(lambda: held_s(writer) == 10, "counted in memory")
+
+
+def test_a_clock_that_jumps_ahead_deletes_nothing(path: Path) -> None:
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        wait_for(lambda: held_s(writer) == 10, "written")
+        ten_years_on = WALL_S + 3650 * 86400
+        for after_s in (3700, 7400):
+            writer.submit(batch(10, BOB, ten_years_on), moment(after_s, ten_years_on + after_s))
+            wait_for(lambda at=after_s: writer.state.last_flush_wall_s == ten_years_on + at, "written")  # type: ignore[misc]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(DISTINCT account) FROM usage_minute").fetchone()[0] == 2
+
+
+def test_no_thread_or_descriptor_is_left_behind(path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with running(path):
+        pass
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(5):
+        with running(path) as writer:
+            writer.submit(batch(10), moment(10))
+    assert (descriptors(), threading.active_count()) == (before, threads)

@@ -1,0 +1,92 @@
+"""A background source ends when it is cancelled, and only then; what it last learned is told as it is."""
+
+import asyncio
+
+import pytest
+
+from gpucommons.sources.background import keep_following
+from gpucommons.sources.backoff import Backoff
+from gpucommons.sources.latest import Latest
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+
+def test_failures_are_handed_over_and_followed_by_another_try() -> None:
+    async def scenario() -> None:
+        failures: list[str] = []
+        enough = asyncio.Event()
+
+        async def follow() -> None:
+            if len(failures) == 3:
+                enough.set()
+                await asyncio.Event().wait()
+            raise SourceError("refused", f"try {len(failures)}")
+
+        task = asyncio.create_task(keep_following(follow, lambda e: failures.append(str(e)), Backoff(0.001, 0.002)))
+        await enough.wait()
+        assert failures == ["try 0", "try 1", "try 2"]
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_one_that_fails_just_as_it_is_cancelled_ends_all_the_same() -> None:
+    async def scenario() -> None:
+        async def peer(follower_waits: asyncio.Event) -> None:
+            try:
+                follower_waits.set()
+                await asyncio.Event().wait()
+            finally:
+                raise SourceError("disconnected", "the peer hung up as we left")
+
+        async def follow() -> None:
+            if failures:
+                await asyncio.Event().wait()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(peer(waits))
+                await asyncio.Event().wait()
+
+        waits = asyncio.Event()
+        failures: list[Exception] = []
+        task = asyncio.create_task(keep_following(follow, failures.append, Backoff(0.001, 0.002)))
+        await waits.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+        assert failures == []
+
+    asyncio.run(scenario())
+
+
+def test_the_latest_is_told_as_it_is() -> None:
+    latest: Latest[tuple[int, ...]] = Latest("still asking")
+    with pytest.raises(SourceError, match="still asking"):
+        latest.read()
+    value, equal = (1, 2), (*[1], 2)
+    latest.succeed(value)
+    latest.succeed(equal)
+    assert latest.read() is value
+    latest.fail_by(SourceAbsent("nothing here", "get one"))
+    with pytest.raises(SourceAbsent, match="nothing here"):
+        latest.read()
+    latest.fail_by(ExceptionGroup("several", [SourceError("timeout", "too slow"), ValueError()]))
+    with pytest.raises(SourceError, match="too slow"):
+        latest.read()
+    latest.fail_by(KeyError("a bug"))
+    with pytest.raises(SourceError, match="KeyError") as told:
+        latest.read()
+    assert told.value.reason == "internal"
+
+
+def test_telling_the_same_failure_for_ever_takes_no_memory() -> None:
+    latest: Latest[int] = Latest("still asking")
+    depths = set()
+    for _ in range(5):
+        with pytest.raises(SourceError) as told:
+            latest.read()
+        depth, trace = 0, told.value.__traceback__
+        while trace is not None:
+            depth, trace = depth + 1, trace.tb_next
+        depths.add(depth)
+    assert len(depths) == 1

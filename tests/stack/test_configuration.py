@@ -1,0 +1,152 @@
+"""What Prometheus and Alertmanager are told: judged by their own tools, and by what the admin asked for."""
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpucommons.config.stack import StackSettings
+from gpucommons.dialects.all import DIALECTS
+from gpucommons.stack.alertmanager import Secrets, alertmanager_config
+from gpucommons.stack.check import check_directory
+from gpucommons.stack.errors import StackError
+from gpucommons.stack.layout import Layout
+from gpucommons.stack.prometheus import cluster_config, duration, retention_flags
+from gpucommons.stack.render import to_yaml, write
+from needs import needs_program
+from stack.stacks import settings_on_free_ports, stack_in
+
+NO_SECRETS = Secrets(None, "", "")
+
+
+def full_settings(tmp_path: Path) -> StackSettings:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret\n")
+    url = tmp_path / "url"
+    url.write_text("http://127.0.0.1:9/hook?key=hidden\n")
+    return settings_on_free_ports(
+        remote_write_url="http://127.0.0.1:8428/api/v1/write",
+        remote_write_token_file=str(secret),
+        smtp_smarthost="mail.example.org:587",
+        smtp_from="gpus@example.org",
+        smtp_username="gpus",
+        smtp_password_file=str(secret),
+        email_to="a@example.org, b@example.org",
+        webhook_url_file=str(url),
+        webhook_token_file=str(secret),
+        rules_dir=str(tmp_path / "site"),
+    )
+
+
+def loaded(files: dict[str, str], name: str) -> dict[str, Any]:
+    value: dict[str, Any] = yaml.safe_load(files[name])
+    return value
+
+
+@pytest.mark.parametrize("with_grafana", [False, True])
+@pytest.mark.parametrize("full", [False, True])
+def test_the_tools_find_nothing_wrong(tmp_path: Path, with_grafana: bool, full: bool) -> None:
+    needs_program("promtool", "amtool")
+    settings = full_settings(tmp_path) if full else settings_on_free_ports()
+    write(stack_in(tmp_path / "data", settings).files(with_grafana), tmp_path / "config")
+    assert check_directory(tmp_path / "config") == []
+
+
+def test_each_dialect_is_scraped_at_the_interval_its_users_expect(tmp_path: Path) -> None:
+    prometheus = loaded(stack_in(tmp_path).files(with_grafana=True), "prometheus/prometheus.yml")
+    jobs = {job["job_name"]: job for job in prometheus["scrape_configs"]}
+    assert set(jobs) == {dialect.name for dialect in DIALECTS} | {"prometheus", "alertmanager", "grafana"}
+    for dialect in DIALECTS:
+        assert jobs[dialect.name]["metrics_path"] == f"/metrics/{dialect.name}"
+        assert jobs[dialect.name]["scrape_interval"] == ("30s" if dialect.name == "ds01" else "15s")
+
+
+def test_everything_binds_to_loopback_and_keeps_a_week(tmp_path: Path) -> None:
+    shipped = StackSettings()
+    for address in (shipped.prometheus_listen, shipped.alertmanager_listen, shipped.grafana_listen, shipped.agent):
+        assert address.startswith("127.0.0.1:")
+    assert retention_flags(shipped) == ("--storage.tsdb.retention.time=7d", "--storage.tsdb.retention.size=20GB")
+
+
+def test_routing_is_by_severity(tmp_path: Path) -> None:
+    route = alertmanager_config(StackSettings(), NO_SECRETS)["route"]
+    by_receiver = {branch["receiver"]: branch for branch in route["routes"]}
+    assert by_receiver["critical"]["group_wait"] == "0s"
+    repeats = {name: branch["repeat_interval"] for name, branch in by_receiver.items()}
+    assert repeats == {"critical": "3600s", "warning": "14400s", "info": "86400s"}
+    assert route["receiver"] == "warning", "what has no severity is not lost"
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [(["severity=critical"], "critical"), (["severity=info"], "info"), (["team=x"], "warning")],
+)
+def test_amtool_routes_as_written(tmp_path: Path, labels: list[str], receiver: str) -> None:
+    needs_program("amtool")
+    file = tmp_path / "alertmanager.yml"
+    file.write_text(to_yaml(alertmanager_config(StackSettings(), NO_SECRETS)))
+    command = ["amtool", "config", "routes", "test", f"--config.file={file}", f"--verify.receivers={receiver}", *labels]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_secret_is_where_its_program_looks_and_nowhere_else(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    files = stack_in(layout.root, full_settings(tmp_path)).files(with_grafana=True)
+    holding = {name for name, text in files.items() if "s3cret" in text}
+    assert holding == {"prometheus/token", "alertmanager/token", "alertmanager/smtp_password"}
+    assert all(files[name] == "s3cret" for name in holding), "without the line end that the editor added"
+    assert [name for name, text in files.items() if "hidden" in text] == ["alertmanager/alertmanager.yml"]
+    alertmanager = loaded(files, "alertmanager/alertmanager.yml")
+    assert alertmanager["global"]["smtp_auth_password_file"] == str(layout.config / "alertmanager/smtp_password")
+    assert alertmanager["global"]["smtp_require_tls"] is True
+    for receiver in alertmanager["receivers"]:
+        assert [mail["to"] for mail in receiver["email_configs"]] == ["a@example.org", "b@example.org"]
+        assert receiver["webhook_configs"][0]["url"] == "http://127.0.0.1:9/hook?key=hidden"
+    write(files, tmp_path / "config")
+    for file in (path for path in (tmp_path / "config").rglob("*") if path.is_file()):
+        assert file.stat().st_mode & 0o077 == 0, "what may hold a secret is for nobody else"
+
+
+@pytest.mark.parametrize(
+    "key", ["smtp_password_file", "webhook_url_file", "webhook_token_file", "remote_write_token_file"]
+)
+def test_a_secret_that_is_missing_or_empty_is_named(tmp_path: Path, key: str) -> None:
+    full = full_settings(tmp_path)
+    empty = tmp_path / "empty"
+    empty.touch()
+    for wrong, says in ((str(tmp_path / "nowhere"), "nowhere"), (str(empty), "is empty")):
+        changed = replace(full, **{key: wrong})  # type: ignore[arg-type]
+        with pytest.raises(StackError, match=says) as caught:
+            stack_in(tmp_path, changed).files(with_grafana=False)
+        assert f"stack.{key}" in str(caught.value)
+
+
+def test_writing_leaves_no_stale_rule_file_behind(tmp_path: Path) -> None:
+    write({"rules/a.yml": "a", "rules/b.yml": "b"}, tmp_path / "c")
+    write({"rules/b.yml": "new"}, tmp_path / "c")
+    assert {str(p.relative_to(tmp_path / "c")) for p in (tmp_path / "c").rglob("*.yml")} == {"rules/b.yml"}
+    assert (tmp_path / "c/rules/b.yml").read_text() == "new"
+
+
+def test_the_configuration_inside_a_cluster_finds_the_agents(tmp_path: Path) -> None:
+    """Debian's Prometheus is built without Kubernetes discovery; VictoriaMetrics' agent knows the format."""
+    needs_program("vmagent")
+    file = tmp_path / "prometheus.yml"
+    config = cluster_config(StackSettings(), "/etc/prometheus-rules/*.yml")
+    scraping = {"scrape_configs": config["scrape_configs"]}
+    file.write_text(to_yaml(scraping))
+    command = ["vmagent", f"-promscrape.config={file}", "-promscrape.config.strictParse", "-dryRun"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    file.write_text(file.read_text().replace("kubernetes_sd_configs", "kubernets_sd_configs"))
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode != 0, "and it does judge"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(15.0, "15s"), (0.5, "500ms"), (3600, "3600s"), (0.0, "0s")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

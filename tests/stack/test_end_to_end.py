@@ -1,0 +1,227 @@
+"""The whole way with the real programs: two simulated nodes, Prometheus, Alertmanager, mail, webhook, VictoriaMetrics.
+
+Everything is as shipped but for the pace: intervals are short, and the rules' durations run a hundred times as fast.
+"""
+
+import json
+import ssl
+import subprocess
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import Authority
+from dashboards.may_be_empty import MAY_BE_EMPTY
+from gpucommons.dialects.all import DIALECTS
+from gpucommons.stack import render
+from gpucommons.stack.alertmanager import Timing, alertmanager_config
+from gpucommons.stack.health import Answer, get
+from gpucommons.stack.local import LocalEngine
+from needs import needs_program
+from prometheus_server import free_port
+from running import running_agent
+from stack.promql import panel_queries, rules
+from stack.sinks import PASSWORD, TOKEN, USER, HookSink, MailSink, hook_sink, mail_sink
+from stack.stacks import settings_on_free_ports, stack_in
+from stack.time_lapse import time_lapse
+
+FACTOR = 100
+QUICK = Timing(0.0, 1.0, 1.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Api:
+    """Something that answers PromQL as Prometheus does."""
+
+    address: str
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        answer = get(f"http://{self.address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", 10)
+        assert isinstance(answer, Answer), answer
+        assert answer.status == 200, f"{expression}: {answer.body.decode()}"
+        result: list[dict[str, Any]] = json.loads(answer.body)["data"]["result"]
+        return result
+
+
+@dataclass(frozen=True)
+class Site:
+    prometheus: Api
+    victoria: Api
+    alertmanager: str
+    engine: LocalEngine
+    mail: MailSink
+    hook: HookSink
+
+    def alerts(self) -> list[dict[str, Any]]:
+        answer = get(f"http://{self.alertmanager}/api/v2/alerts")
+        assert isinstance(answer, Answer), answer
+        found: list[dict[str, Any]] = json.loads(answer.body)
+        return found
+
+    def alert(self, name: str, **labels: str) -> dict[str, Any] | None:
+        wanted = {"alertname": name, **labels}.items()
+        return next((alert for alert in self.alerts() if wanted <= alert["labels"].items()), None)
+
+
+def until(ask: Callable[[], Any], what: str, within_s: float = 40) -> Any:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if answer := ask():
+            return answer
+        time.sleep(0.2)
+    raise AssertionError(f"not within {within_s:g} s: {what}")
+
+
+@contextmanager
+def running_victoria(data: Path) -> Iterator[str]:
+    address = f"127.0.0.1:{free_port()}"
+    command = ["victoria-metrics", f"-storageDataPath={data}", f"-httpListenAddr={address}", "-search.latencyOffset=0s"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: isinstance(get(f"http://{address}/health"), Answer), "VictoriaMetrics answers")
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    needs_program("prometheus", "promtool", "prometheus-alertmanager", "amtool", "victoria-metrics")
+    root = tmp_path_factory.mktemp("site")
+    authority = Authority(root)
+    pair = authority.issue("mail", "localhost")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair.cert_file, pair.key_file)
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        lab = stack.enter_context(running_agent("--simulate", "lab"))
+        faults = stack.enter_context(running_agent("--simulate", "faults"))
+        victoria = stack.enter_context(running_victoria(root / "victoria"))
+        mail, smarthost = stack.enter_context(mail_sink(tls))
+        hook, url = stack.enter_context(hook_sink())
+        for name, text in (("password", PASSWORD), ("token", TOKEN), ("url", url)):
+            (root / name).write_text(f"{text}\n")
+        (root / "targets").mkdir()
+        # The second node is found as a fleet's nodes are: by a file.
+        targets = [{"targets": [faults.url.removeprefix("http://")], "labels": {"node": "faults"}}]
+        (root / "targets" / "fleet.yml").write_text(json.dumps(targets))
+        settings = settings_on_free_ports(
+            node="lab",
+            agent=lab.url.removeprefix("http://"),
+            scrape_interval_s=1.0,
+            ds01_interval_s=1.0,
+            targets_dir=str(root / "targets"),
+            remote_write_url=f"http://{victoria}/api/v1/write",
+            smtp_smarthost=smarthost,
+            smtp_from="gpus@example.org",
+            smtp_username=USER,
+            smtp_password_file=str(root / "password"),
+            email_to="admin@example.org",
+            webhook_url_file=str(root / "url"),
+            webhook_token_file=str(root / "token"),
+        )
+        packaged = render.packaged
+        patch.setattr(
+            render,
+            "packaged",
+            lambda folder, suffix: ((name, time_lapse(text, FACTOR)) for name, text in packaged(folder, suffix)),
+        )
+        patch.setattr(render, "alertmanager_config", partial(alertmanager_config, timing=QUICK))
+        # Alertmanager trusts the mail server by the system's authorities; here, by ours.
+        patch.setenv("SSL_CERT_FILE", str(authority.file))
+        engine = LocalEngine(stack_in(root / "stack", settings))
+        stack.callback(engine.stop)
+        engine.start()
+        yield Site(Api(settings.prometheus_listen), Api(victoria), settings.alertmanager_listen, engine, mail, hook)
+
+
+def test_every_target_is_up(site: Site) -> None:
+    until(lambda: all(health.ok for health in site.engine.status()), "all is healthy")
+    up = {(row["metric"]["job"], row["metric"]["node"]) for row in site.prometheus.query("up == 1")}
+    assert up == {(dialect.name, node) for dialect in DIALECTS for node in ("lab", "faults")} | {
+        ("prometheus", "lab"),
+        ("alertmanager", "lab"),
+    }
+
+
+def test_every_recording_rule_has_data(site: Site) -> None:
+    names = [rule.name for rule in rules() if rule.kind == "record"]
+    until(lambda: not [name for name in names if not site.prometheus.query(name)], "every recording rule has data")
+
+
+def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(site: Site) -> None:
+    critical = until(
+        lambda: site.alert("DS01GPUCriticalTemperature", node="faults"), "the hot GPU's alert is in Alertmanager"
+    )
+    assert critical["labels"]["severity"] == "critical"
+    uuid = critical["labels"]["gpu_uuid"]
+    assert site.alert("DS01GPUCriticalTemperature", node="lab") is None, "the lab's GPUs are well"
+
+    def muted(name: str) -> Any:
+        alert = site.alert(name, node="faults", gpu_uuid=uuid)
+        return alert and alert["status"]["inhibitedBy"] and alert["status"]["state"] == "suppressed"
+
+    until(lambda: muted("DS01GPUHighTemperature"), "the same GPU's warning is inhibited")
+    until(lambda: muted("GPUCommonsGPUThrottled"), "and what heat does to its clocks")
+
+    until(lambda: site.hook.groups("DS01GPUCriticalTemperature"), "the webhook is told")
+    (alert,) = site.hook.groups("DS01GPUCriticalTemperature")[0]["alerts"]
+    assert alert["status"] == "firing"
+    assert alert["annotations"]["summary"].startswith("GPU 1 of faults is about to slow down or stop: 91 C")
+
+    until(lambda: [s for s in site.mail.subjects if "DS01GPUCriticalTemperature" in s], "an email arrives")
+    assert "GPU 1 of faults is about to slow down or stop: 91 C" in site.mail.body("DS01GPUCriticalTemperature")
+    first = site.mail.messages[0]
+    assert (first["From"], first["To"]) == ("gpus@example.org", "admin@example.org")
+
+    # Of another GPU, and of less weight, but not about the hot one: it is told. Two codes of it are one message.
+    def both_codes() -> list[dict[str, Any]]:
+        posts = site.hook.groups("GPUCommonsXIDApplication")
+        return [post for post in posts if {alert["labels"]["xid"] for alert in post["alerts"]} == {"31", "45"}]
+
+    (post, *_) = until(both_codes, "two XIDs of one node are one message")
+    assert post["groupLabels"] == {"alertname": "GPUCommonsXIDApplication", "node": "faults"}
+    assert post["receiver"] == "info"
+
+    until(lambda: site.alert("GPUCommonsGPULost", node="faults"), "the GPU that fell off the bus is missed")
+    until(lambda: [s for s in site.mail.subjects if "GPUCommonsGPULost" in s], "and an email says so")
+    assert not site.hook.groups("DS01GPUHighTemperature"), "what is inhibited is told nobody"
+    assert not [subject for subject in site.mail.subjects if "DS01GPUHighTemperature" in subject]
+
+
+def empty_panels(api: Api, user: str) -> set[tuple[str, str]]:
+    """Panels of which some query has no data."""
+    chosen = {"node": ".*", "gpu": ".*", "user": user}
+    return {
+        (query.dashboard, query.panel) for query in panel_queries() if not api.query(query.with_values(**chosen))
+    } - set(MAY_BE_EMPTY)
+
+
+def a_user(api: Api) -> str:
+    (first, *_) = api.query("topk(1, ds01_user_containers_count)")
+    name: str = first["metric"]["user"]
+    return name
+
+
+def test_every_panel_shows_data(site: Site) -> None:
+    user = a_user(site.prometheus)
+    until(lambda: not empty_panels(site.prometheus, user), "every panel has data", 30)
+
+
+def test_victoria_metrics_answers_the_same_queries(site: Site) -> None:
+    user = a_user(site.prometheus)
+    until(lambda: not empty_panels(site.victoria, user), "every panel has data from VictoriaMetrics", 30)
+    names = [rule.name for rule in rules() if rule.kind == "record"]
+    assert [name for name in names if not site.victoria.query(name)] == []
+
+
+def test_the_list_of_panels_that_may_be_empty_names_panels_that_exist() -> None:
+    assert set(MAY_BE_EMPTY) <= {(query.dashboard, query.panel) for query in panel_queries()}
+    assert all(MAY_BE_EMPTY.values())

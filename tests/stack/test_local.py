@@ -1,0 +1,192 @@
+"""The local engine with the distribution's real programs: one stack, no process left, data kept, ports named."""
+
+import http.server
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpucommons.config.stack import StackSettings
+from gpucommons.stack.errors import StackError
+from gpucommons.stack.health import Answer, get, healthy
+from gpucommons.stack.local import LocalEngine
+from gpucommons.stack.process import ProcessIdentity, read_pid_file, wait_gone
+from needs import needs_program
+from running import running_agent
+from stack.stacks import settings_on_free_ports, stack_in
+from stack.test_check import BROKEN, GOOD
+
+
+def processes(root: Path) -> dict[str, ProcessIdentity]:
+    found = {file.stem: read_pid_file(file) for file in (root / "run").glob("*.pid")}
+    return {name: identity for name, identity in found.items() if identity is not None}
+
+
+class Bench:
+    """One stack of a test: its engine, what it said, and how to change its settings."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.said: list[str] = []
+        self.site = root.parent / "site"
+        self.site.mkdir()
+        self.settings = settings_on_free_ports(rules_dir=str(self.site))
+
+    def engine(self, settings: StackSettings | None = None) -> LocalEngine:
+        return LocalEngine(stack_in(self.root, settings or self.settings, self.said))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    needs_program("prometheus", "prometheus-alertmanager", "promtool", "amtool")
+    made = Bench(tmp_path / "data")
+    yield made
+    made.engine().stop()
+    assert processes(made.root) == {}
+
+
+def test_a_life(bench: Bench) -> None:
+    bench.engine().start()
+    first = processes(bench.root)
+    assert set(first) == {"supervisor", "prometheus", "alertmanager"}
+
+    bench.engine().start()
+    assert processes(bench.root) == first, "started twice, it is one stack"
+    assert any("already running" in line for line in bench.said)
+
+    (bench.site / "mine.yml").write_text(BROKEN["a key that does not exist"][0])
+    with pytest.raises(StackError, match=r"mine\.yml:6"):
+        bench.engine().reload()
+    (bench.site / "mine.yml").write_text(GOOD.replace("alert: A", "alert: Mine"))
+    bench.engine().reload()
+    rules = get(f"http://{bench.settings.prometheus_listen}/api/v1/rules")
+    assert isinstance(rules, Answer)
+    assert b'"Mine"' in rules.body
+    assert processes(bench.root) == first, "nothing was restarted"
+
+    bench.said.clear()
+    changed = replace(bench.settings, retention_days=9)
+    bench.engine(changed).reload()
+    assert any("restart" in line for line in bench.said), "what a reload cannot bring is said"
+
+    bench.said.clear()
+    bench.engine().logs("prometheus", 5, follow=False)
+    assert bench.said
+    assert all(line.startswith("prometheus | ") for line in bench.said)
+
+    bench.engine().stop()
+    assert wait_gone(first.values(), 0) == [], "stop leaves no process behind"
+    assert list((bench.root / "prometheus" / "wal").iterdir()), "and keeps the data"
+    bench.engine().stop()
+    assert bench.said[-1] == "nothing is running"
+
+
+def test_two_who_start_at_once_start_one_stack(bench: Bench) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(bench.engine().start) for _ in range(2)]:
+            done.result()
+    assert set(processes(bench.root)) == {"supervisor", "prometheus", "alertmanager"}
+    assert sum("already running" in line for line in bench.said) == 1
+
+
+def test_status_is_up_only_when_all_of_it_is(bench: Bench) -> None:
+    with running_agent("--simulate", "lab") as agent:
+        settings = replace(
+            bench.settings,
+            agent=agent.url.removeprefix("http://"),
+            scrape_interval_s=0.5,
+            ds01_interval_s=0.5,
+        )
+        engine = bench.engine(settings)
+        assert not healthy(engine.status())
+        engine.start()
+        for _ in range(200):
+            healths = engine.status()
+            if healthy(healths):
+                break
+            threading.Event().wait(0.1)
+        assert healthy(healths), healths
+        alertmanager = processes(bench.root)["alertmanager"]
+        os.kill(alertmanager.pid, signal.SIGSTOP)
+        try:
+            paused = {health.service: health.ok for health in engine.status()}
+        finally:
+            os.kill(alertmanager.pid, signal.SIGCONT)
+        assert paused["alertmanager"] is False, "its port is open, but it does not answer"
+        assert paused["prometheus"] is True
+
+
+def test_a_port_in_use_is_named_with_who_holds_it(bench: Bench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(StackError) as caught:
+            bench.engine(replace(bench.settings, alertmanager_listen=address)).start()
+    message = str(caught.value)
+    assert address in message
+    assert f"(pid {os.getpid()})" in message
+    assert "stack.alertmanager_listen" in message
+    assert processes(bench.root) == {}, "nothing was started"
+
+
+def test_a_stranger_on_our_port_is_not_our_stack(bench: Bench) -> None:
+    class Ready(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ready)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        settings = replace(bench.settings, prometheus_listen=f"127.0.0.1:{server.server_port}")
+        by_service = {health.service: health for health in bench.engine(settings).status()}
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert not by_service["prometheus"].ok
+    assert "not of this stack" in by_service["prometheus"].detail
+
+
+def test_a_program_that_cannot_run_is_told_with_its_last_words(bench: Bench) -> None:
+    data = bench.root / "prometheus"
+    data.mkdir(parents=True)
+    (data / "wal").write_text("a file where a directory belongs")
+    with pytest.raises(StackError) as caught:
+        bench.engine().start()
+    assert "prometheus did not become ready" in str(caught.value)
+    assert "not a directory" in str(caught.value)
+    assert processes(bench.root) == {}, "half a stack is no stack"
+
+
+def test_what_is_missing_is_named_with_how_to_install_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(StackError, match=r"prometheus, alertmanager, promtool, amtool; install with: sudo apt install"):
+        bench.engine().start()
+
+
+def test_what_a_killed_supervisor_left_is_ended_by_the_next_start(bench: Bench) -> None:
+    bench.engine().start()
+    old = processes(bench.root)
+    os.kill(old["supervisor"].pid, signal.SIGKILL)
+    assert wait_gone([old["supervisor"]], 5) == []
+    bench.engine().start()
+    new = processes(bench.root)
+    assert set(new) == {"supervisor", "prometheus", "alertmanager"}
+    assert not set(new.values()) & set(old.values())
+    assert wait_gone(old.values(), 5) == []
+
+
+def test_build_and_update_say_what_they_are_for_here(bench: Bench) -> None:
+    bench.engine().build()
+    bench.engine().update()
+    assert bench.said[0].startswith("nothing to build")
+    assert "apt upgrade" in bench.said[1]
