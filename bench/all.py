@@ -12,7 +12,8 @@ NAMES = (
     "ledger",
     "events",
     "allocations",
-    "__main__",
+    "attribution",
+    "containers",
 )
 
 if __name__ == "__main__":

@@ -93,6 +93,16 @@ BOARD = Board(
                     stacked=True,
                 ),
                 lines(
+                    "Held and used by the hour",
+                    (
+                        Query(f"sum(gpucommons:owner_gpu_seconds:increase1h{NODE}) / 3600", "held"),
+                        Query(f"sum(gpucommons:owner_active_gpu_seconds:increase1h{NODE}) / 3600", "active"),
+                        Query(f"sum(gpucommons:owner_used_gpu_seconds:increase1h{NODE}) / 3600", "weighted by use"),
+                    ),
+                    "short",
+                    "GPU-hours of each hour, as the ledger has them.",
+                ),
+                lines(
                     "Held against used",
                     (
                         Query(f"sum(ds01:user_equivalents:held{NODE})", "held"),

@@ -9,7 +9,7 @@ from gpucommons.model.container_usage import ContainerUsage, ContainerUsageReadi
 from gpucommons.model.containers import Container, ContainerReading, ContainerState, DeviceRequest
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import JOBS
-from gpucommons.simulation.lab_people import ALICE, BOB, CHEN, DANA, ERIK, FATIMA, Person
+from gpucommons.simulation.lab_people import ALICE, BOB, CHEN, DANA, EMEKA, FARAH, Person
 from gpucommons.simulation.scenario import wobble
 
 _GPU = frozenset({"gpu"})
@@ -72,11 +72,11 @@ TRAINING = LabContainer(
 )
 FORGOTTEN = LabContainer(
     "thesis._.1005",
-    ERIK,
+    EMEKA,
     "aimehub/pytorch-2.7-cuda12.6",
     52.0,
     (3,),
-    {"aime.mlc.USER": ERIK.name},
+    {"aime.mlc.USER": EMEKA.name},
     jobs=(3,),
     gib=14.0,
 )
@@ -124,16 +124,16 @@ STOPPED = LabContainer(
 )
 IDLE = LabContainer(
     "annotate",
-    FATIMA,
-    "registry.lab/language/annotate:3.1",
+    FARAH,
+    "registry.lab/students/annotate:3.1",
     20.0,
     ((7, 8),),
-    _ds01(FATIMA, interface="orchestration", managed="true"),
+    _ds01(FARAH, interface="orchestration", managed="true"),
     gib=3.0,
 )
 UNMANAGED = LabContainer(
     "focused_curie",
-    FATIMA,
+    FARAH,
     "nvcr.io/nvidia/pytorch:25.06-py3",
     2.0,
     None,

@@ -29,6 +29,7 @@ RESERVED_BYTES = 644_939_776
 _CONTEXT_BYTES = 480 * 2**20
 _IDLE_WATTS, _LIMIT_WATTS = 83.0, 700.0
 _GIB = 2**30
+_SLICES = 7
 _IDLE, _POWER_CAP = 0x1, 0x4
 
 # GPU instance id, profile, slices, GiB, where it lies in the GPU's eight memory slices
@@ -112,13 +113,14 @@ class LabGpus:
             mig_enabled=split,
             mig=self._instances(index, elapsed_s),
             xid=XidRecord(watched=True),
+            mig_slices=_SLICES if split else None,
         )
 
     def _busy(self, index: int, elapsed_s: float) -> float:
         """The share of the whole GPU that works: of instances, each by its slices of seven."""
         slices = {layout[0]: layout[2] for layout in _LAYOUTS.get(index, ())}
         shares = (
-            job.activity(elapsed_s) * (1.0 if job.gpu_instance_id is None else slices[job.gpu_instance_id] / 7)
+            job.activity(elapsed_s) * (1.0 if job.gpu_instance_id is None else slices[job.gpu_instance_id] / _SLICES)
             for job in self._jobs[index]
         )
         return min(sum(shares), 1.0)

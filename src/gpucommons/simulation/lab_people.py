@@ -21,11 +21,11 @@ class Person(NamedTuple):
 ALICE = Person("alice", 1001, "vision", 9.0, 96.0, 2)
 BOB = Person("bob", 1002, "vision", 4.5, 52.0, 1)
 CHEN = Person("chen", 1003, "vision", 2.2, 24.0, 3)
-DANA = Person("dana", 1004, "language", 1.4, 18.0, 1)
-ERIK = Person("erik", 1005, "language", 0.2, 14.0, 0)
-FATIMA = Person("fatima", 1006, "language", 3.3, 21.0, 2)
+DANA = Person("dana", 1004, "students", 1.4, 18.0, 1)
+EMEKA = Person("emeka", 1005, "students", 0.2, 14.0, 0)
+FARAH = Person("farah", 1006, "students", 3.3, 21.0, 2)
 
-PEOPLE = (ALICE, BOB, CHEN, DANA, ERIK, FATIMA)
+PEOPLE = (ALICE, BOB, CHEN, DANA, EMEKA, FARAH)
 OLLAMA_UID = 990
 NAMES: Mapping[int, str] = {0: "root", OLLAMA_UID: "ollama", **{person.uid: person.name for person in PEOPLE}}
 GROUP_OF: Mapping[str, str] = {person.name: person.group for person in PEOPLE}

@@ -12,7 +12,7 @@ from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
 from gpucommons.model.users import UsersReading
-from gpucommons.simulation import lab_containers, lab_events, lab_host, lab_pods, lab_state
+from gpucommons.simulation import lab_containers, lab_ds01, lab_host, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers
 from gpucommons.simulation.lab_gpus import LabGpus
@@ -51,15 +51,18 @@ def _node(cadence_s: float, lab: LabGpus, gpus: Callable[[float], GpuReading]) -
         source("kubernetes", "pods", PodReading, lab_pods.pods),
         source("kubelet", "pod_devices", PodDevicesReading, lab_pods.LabPodDevices(lab).at),
         source("users", "users", UsersReading, LabUsers(CONTAINER_UIDS).at),
-        source("ds01", "ds01", Ds01Reading, lab_state.state),
-        source("events", "events", EventsReading, lab_events.events),
+        source("ds01", "ds01", Ds01Reading, lab_ds01.state),
+        source("events", "events", EventsReading, lab_ds01.events),
     ]
 
+
+_LAB = "a research group's server on a busy day that lasts ten minutes"
+_FAULTS = "the lab on a bad day: a GPU is lost, one throws XIDs, one runs hot"
 
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("lab", "a research group's server on a busy day that lasts ten minutes", _lab, lab_world()),
-        Scenario("faults", "the lab on a bad day: a GPU is lost, one throws XIDs, one runs hot", _faults, lab_world()),
+        Scenario("lab", _LAB, _lab, lab_world()),
+        Scenario("faults", _FAULTS, _faults, lab_world()),
     )
 }
