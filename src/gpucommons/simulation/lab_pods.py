@@ -1,4 +1,4 @@
-"""The pods of scenario lab: two of a service that share a GPU, which the device plugin hands out in four shares."""
+"""The pods of scenario lab: two of a service that share a GPU, which the device plugin hands out in halves."""
 
 import hashlib
 import uuid
@@ -16,7 +16,7 @@ from gpucommons.simulation.lab_gpus import LabGpus
 
 NAMESPACE = "inference"
 SHARED_GPU = 5
-_SHARES = 4
+_SHARES = 2
 _RESOURCE = "nvidia.com/gpu.shared"
 
 
@@ -33,7 +33,7 @@ def _pod(name: str, container: str, core_limit: str, memory_limit: str) -> Pod:
     )
 
 
-SERVE = _pod("llm-serve-6d9f7c5b8-x2x4k", "llm-serve", "60", "80Gi")
+SERVE = _pod("llm-serve-6d9f7c5b8-x2x4k", "llm-serve", "60", "64Gi")
 WORKER = _pod("ray-worker-0", "ray-worker", "25", "16Gi")
 PODS = (SERVE, WORKER)
 _READING = PodReading.of(PODS)
@@ -58,7 +58,7 @@ class LabPodDevices:
         self._reading = PodDevicesReading(
             tuple(
                 PodDevices(NAMESPACE, pod.name, next(iter(pod.containers.values())), _RESOURCE, (share,))
-                for pod, share in zip(PODS, shares, strict=False)
+                for pod, share in zip(PODS, shares, strict=True)
             ),
             {_RESOURCE: shares},
         )

@@ -11,12 +11,14 @@ from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.users import UsersReading
 from gpucommons.simulation import lab_containers, lab_ds01, lab_host, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_people import LabUsers
+from gpucommons.simulation.lab_sharing import LabSharing
 from gpucommons.simulation.lab_world import lab_world
 from gpucommons.simulation.scenario import Scenario, SimulatedSource
 from gpucommons.sources.source import Source
@@ -53,6 +55,7 @@ def _node(cadence_s: float, lab: LabGpus, gpus: Callable[[float], GpuReading]) -
         source("users", "users", UsersReading, LabUsers(CONTAINER_UIDS).at),
         source("ds01", "ds01", Ds01Reading, lab_ds01.state),
         source("events", "events", EventsReading, lab_ds01.events),
+        source("scheduler", "sharing", SharingReading, LabSharing(lab).at),
     ]
 
 
