@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
@@ -12,6 +13,7 @@ from gpucommons.model.processes import ProcessTable
 from gpucommons.model.users import UsersReading
 from gpucommons.simulation import lab_ds01, lab_host, lab_people
 from gpucommons.simulation.faults import FaultyGpus
+from gpucommons.simulation.lab_containers import LabContainerUsage
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenario import Scenario, SimulatedSource
 from gpucommons.sources.source import Source
@@ -38,6 +40,9 @@ def _node(cadence_s: float, started_wall_s: float, gpus: Callable[[float], GpuRe
         SimulatedSource("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at, cadence_s),
         SimulatedSource("nvml", "gpus", GpuReading, gpus, cadence_s),
         SimulatedSource("docker", "docker", ContainerReading, lambda _: containers, cadence_s),
+        SimulatedSource(
+            "container_usage", "container_usage", ContainerUsageReading, LabContainerUsage(containers).at, cadence_s
+        ),
         SimulatedSource("users", "users", UsersReading, lab_people.users, cadence_s),
         SimulatedSource("ds01", "ds01", Ds01Reading, lab_ds01.state, cadence_s),
         SimulatedSource("events", "events", EventsReading, lab_ds01.events, cadence_s),
