@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +77,17 @@ def until(ask: Callable[[], Any], what: str, within_s: float = 40) -> Any:
             return answer
         time.sleep(0.2)
     raise AssertionError(f"not within {within_s:g} s: {what}")
+
+
+def until_none(ask: Callable[[], Collection[object]], what: str, within_s: float = 40) -> None:
+    """Waits until nothing is left; what is left when the time is over is named."""
+    left: Collection[object] = ()
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not (left := ask()):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"after {within_s:g} s still {what}: {sorted(map(str, left))}")
 
 
 @contextmanager
@@ -153,7 +164,7 @@ def test_every_target_is_up(site: Site) -> None:
 
 def test_every_recording_rule_has_data(site: Site) -> None:
     names = [rule.name for rule in rules() if rule.kind == "record"]
-    until(lambda: not [name for name in names if not site.prometheus.query(name)], "every recording rule has data")
+    until_none(lambda: [name for name in names if not site.prometheus.query(name)], "without data")
 
 
 def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(site: Site) -> None:
@@ -212,12 +223,12 @@ def a_user(api: Api) -> str:
 
 def test_every_panel_shows_data(site: Site) -> None:
     user = a_user(site.prometheus)
-    until(lambda: not empty_panels(site.prometheus, user), "every panel has data", 30)
+    until_none(lambda: empty_panels(site.prometheus, user), "empty")
 
 
 def test_victoria_metrics_answers_the_same_queries(site: Site) -> None:
     user = a_user(site.prometheus)
-    until(lambda: not empty_panels(site.victoria, user), "every panel has data from VictoriaMetrics", 30)
+    until_none(lambda: empty_panels(site.victoria, user), "empty with VictoriaMetrics")
     names = [rule.name for rule in rules() if rule.kind == "record"]
     assert [name for name in names if not site.victoria.query(name)] == []
 
