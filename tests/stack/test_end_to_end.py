@@ -4,6 +4,8 @@ Everything is as shipped but for the pace: intervals are short, and the rules' d
 """
 
 import json
+import os
+import signal
 import ssl
 import subprocess
 import time
@@ -24,6 +26,7 @@ from gpucommons.stack import render
 from gpucommons.stack.alertmanager import Timing, alertmanager_config
 from gpucommons.stack.health import Answer, get
 from gpucommons.stack.local import LocalEngine
+from gpucommons.stack.process import read_pid_file
 from needs import needs_program
 from prometheus_server import free_port
 from running import running_agent
@@ -52,6 +55,7 @@ class Api:
 
 @dataclass(frozen=True)
 class Site:
+    root: Path
     prometheus: Api
     victoria: Api
     alertmanager: str
@@ -150,7 +154,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         engine = LocalEngine(stack_in(root / "stack", settings))
         stack.callback(engine.stop)
         engine.start()
-        yield Site(Api(settings.prometheus_listen), Api(victoria), settings.alertmanager_listen, engine, mail, hook)
+        apis = Api(settings.prometheus_listen), Api(victoria)
+        yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, mail, hook)
+            root / "stack",
+            Api(settings.prometheus_listen),
+            Api(victoria),
+            settings.alertmanager_listen,
+            engine,
+            mail,
+            hook,
+        )
 
 
 def test_every_target_is_up(site: Site) -> None:
@@ -160,6 +173,18 @@ def test_every_target_is_up(site: Site) -> None:
         ("prometheus", "lab"),
         ("alertmanager", "lab"),
     }
+
+
+def test_what_does_not_answer_is_not_up_although_its_port_is_open(site: Site) -> None:
+    process = read_pid_file(site.root / "run" / "alertmanager.pid")
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        healths = {health.service: health.ok for health in site.engine.status()}
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert healths["alertmanager"] is False
+    assert healths["prometheus"] is True
 
 
 def test_every_recording_rule_has_data(site: Site) -> None:
