@@ -156,14 +156,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         engine.start()
         apis = Api(settings.prometheus_listen), Api(victoria)
         yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, mail, hook)
-            root / "stack",
-            Api(settings.prometheus_listen),
-            Api(victoria),
-            settings.alertmanager_listen,
-            engine,
-            mail,
-            hook,
-        )
 
 
 def test_every_target_is_up(site: Site) -> None:
