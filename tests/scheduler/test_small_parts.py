@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucommons.model.sharing import TURN_BUCKETS
 from gpucommons.scheduler.billing import TurnClock
 from gpucommons.scheduler.gpu_names import DEFAULT_GPU, KnownGpu, resolve
-from gpucommons.scheduler.histogram import TURN_BUCKETS, Histogram
+from gpucommons.scheduler.histogram import Histogram
 from gpucommons.scheduler.overhead import MIB, next_overhead
 
 GPUS = [KnownGpu("GPU-bb22", 1), KnownGpu("GPU-aa11", 0), KnownGpu("GPU-bb33", 2)]

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.model.sharing import HANDOFF_BUCKETS, ClientSharing, SharingReading
 from gpucommons.scheduler.actions import Action, Fence
 from gpucommons.scheduler.connection import Connection
 from gpucommons.scheduler.devices import Devices, GpuFacts
-from gpucommons.scheduler.histogram import HANDOFF_BUCKETS, Histogram
+from gpucommons.scheduler.histogram import Histogram
 from gpucommons.scheduler.limit_book import LimitBook, names
 from gpucommons.scheduler.listener import Reserve, group_id, listen, remove
 from gpucommons.scheduler.policy import Policy
