@@ -4,11 +4,13 @@ Everything is as shipped but for the pace: intervals are short, and the rules' d
 """
 
 import json
+import os
+import signal
 import ssl
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,7 @@ from gpucommons.stack import render
 from gpucommons.stack.alertmanager import Timing, alertmanager_config
 from gpucommons.stack.health import Answer, get
 from gpucommons.stack.local import LocalEngine
+from gpucommons.stack.process import read_pid_file
 from needs import needs_program
 from prometheus_server import free_port
 from running import running_agent
@@ -52,6 +55,7 @@ class Api:
 
 @dataclass(frozen=True)
 class Site:
+    root: Path
     prometheus: Api
     victoria: Api
     alertmanager: str
@@ -77,6 +81,17 @@ def until(ask: Callable[[], Any], what: str, within_s: float = 40) -> Any:
             return answer
         time.sleep(0.2)
     raise AssertionError(f"not within {within_s:g} s: {what}")
+
+
+def until_none(ask: Callable[[], Collection[object]], what: str, within_s: float = 40) -> None:
+    """Waits until nothing is left; what is left when the time is over is named."""
+    left: Collection[object] = ()
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not (left := ask()):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"after {within_s:g} s still {what}: {sorted(map(str, left))}")
 
 
 @contextmanager
@@ -139,7 +154,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         engine = LocalEngine(stack_in(root / "stack", settings))
         stack.callback(engine.stop)
         engine.start()
-        yield Site(Api(settings.prometheus_listen), Api(victoria), settings.alertmanager_listen, engine, mail, hook)
+        apis = Api(settings.prometheus_listen), Api(victoria)
+        yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, mail, hook)
 
 
 def test_every_target_is_up(site: Site) -> None:
@@ -151,9 +167,21 @@ def test_every_target_is_up(site: Site) -> None:
     }
 
 
+def test_what_does_not_answer_is_not_up_although_its_port_is_open(site: Site) -> None:
+    process = read_pid_file(site.root / "run" / "alertmanager.pid")
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        healths = {health.service: health.ok for health in site.engine.status()}
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert healths["alertmanager"] is False
+    assert healths["prometheus"] is True
+
+
 def test_every_recording_rule_has_data(site: Site) -> None:
     names = [rule.name for rule in rules() if rule.kind == "record"]
-    until(lambda: not [name for name in names if not site.prometheus.query(name)], "every recording rule has data")
+    until_none(lambda: [name for name in names if not site.prometheus.query(name)], "without data")
 
 
 def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(site: Site) -> None:
@@ -212,12 +240,12 @@ def a_user(api: Api) -> str:
 
 def test_every_panel_shows_data(site: Site) -> None:
     user = a_user(site.prometheus)
-    until(lambda: not empty_panels(site.prometheus, user), "every panel has data", 30)
+    until_none(lambda: empty_panels(site.prometheus, user), "empty")
 
 
 def test_victoria_metrics_answers_the_same_queries(site: Site) -> None:
     user = a_user(site.prometheus)
-    until(lambda: not empty_panels(site.victoria, user), "every panel has data from VictoriaMetrics", 30)
+    until_none(lambda: empty_panels(site.victoria, user), "empty with VictoriaMetrics")
     names = [rule.name for rule in rules() if rule.kind == "record"]
     assert [name for name in names if not site.victoria.query(name)] == []
 
