@@ -24,6 +24,7 @@ EMPTY = {
     "gpucommons_ledger_": "the ledger is kept by an agent that runs",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas come of the settings",
+    "gpucommons_sharing_client_revoked": "nobody ignores a request to stop",
     "gpucommons_gpu_health_problem": "all are well: scenario faults has these",
     "gpucommons_gpu_xid_errors_total": "likewise",
     "gpucommons_gpu_last_xid": "likewise",
