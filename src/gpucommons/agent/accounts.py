@@ -1,7 +1,12 @@
-"""Accounts in the agent: allocations after attribution, and the ledger and event log over every snapshot."""
+"""Accounts in the agent: who holds what at each snapshot, the people and events of this machine, and the ledger.
+
+Only an agent that was started keeps accounts: a command that looks once reads them and writes nothing.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,78 +18,85 @@ from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file, ledger_file, own_event_log
 from gpucommons.ledger.rollups import Retention
 from gpucommons.model.accounts import Quota
-from gpucommons.model.containers import Container
-from gpucommons.model.snapshot import Readings
+from gpucommons.model.containers import Container, all_containers
+from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
 from gpucommons.sources.ds01 import Ds01Source
 from gpucommons.sources.events import EventsSource
 from gpucommons.sources.source import Source
-from gpucommons.sources.users import UsersSource
+from gpucommons.sources.users import UsersSource, host_root
 
-_USERS_CADENCE_S = 10.0
-_DS01_CADENCE_S = 5.0
-_EVENTS_CADENCE_S = 5.0
+_PEOPLE_CADENCE_S = 10.0
+_STATE_CADENCE_S = 5.0
 
-
-def people_sources(settings: Settings, containers: Callable[[], Mapping[str, Container]]) -> list[Source]:
-    """What is read of this machine for the accounts alone."""
-    procfs = Path(settings.path.procfs)
-    return [
-        UsersSource(
-            Path(settings.path.rootfs),
-            procfs,
-            Path(settings.path.cgroupfs),
-            _USERS_CADENCE_S,
-            slice_owner,
-            containers,
-        ),
-        Ds01Source(Path(settings.ds01.state_file), _DS01_CADENCE_S),
-        EventsSource(Path(settings.events.file), events_position_file(), _EVENTS_CADENCE_S),
-    ]
-
-
-def with_allocations(parts: Parts, settings: Settings) -> Parts:
-    """The same parts; who holds which slot is derived once it is known who uses what."""
-    attribute, allocate = (
-        parts.derive,
-        AllocationStage(owner_rules(settings.owners), settings.ledger.active_ratio),
-    )
-
-    def derive(readings: Readings) -> Readings:
-        return allocate(attribute(readings))
-
-    return replace(parts, derive=derive)
+log = logging.getLogger(__name__)
 
 
 def with_accounts(parts: Parts, settings: Settings, scenario: str | None) -> Parts:
-    """The same parts and the ledger: only for the agent that runs, not for a command that looks once."""
-    ledger = settings.ledger
-    accounting = Accounting(
-        AccountingSettings(
-            ledger_file(settings, scenario),
-            own_event_log(settings, scenario),
-            settings.sampling.interval_s,
-            ledger.flush_s,
-            Retention(ledger.keep_minutes_d, ledger.keep_hours_d, ledger.keep_days_d),
-            {user: Quota(quota.gpu_equivalents) for user, quota in settings.quotas.items()},
-        )
-    )
+    """The same parts, allocations derived after whatever they derive, and the books kept of them."""
+    stage = AllocationStage(owner_rules(settings.owners), settings.ledger.active_ratio)
+    derive = parts.derive
+    books = Books(settings, scenario)
     return replace(
         parts,
-        sources=[*parts.sources, *accounting.sources()],
-        services=[*parts.services, _Closing(accounting)],
-        observers=[*parts.observers, accounting.observe],
+        sources=[*parts.sources, *books.sources()],
+        derive=lambda readings: stage(derive(readings)),
+        services=[*parts.services, books],
+        observers=[*parts.observers, books.observe],
     )
 
 
-class _Closing:
-    """Writes what is pending when the agent ends, off the event loop: a slow disk must not hold it up."""
+class Books:
+    """The accounts as a part of the agent: a service, sources, and an observer of snapshots."""
 
-    def __init__(self, accounting: Accounting) -> None:
-        self._accounting = accounting
+    def __init__(self, settings: Settings, scenario: str | None) -> None:
+        self._settings = settings
+        self._is_machine = scenario is None and sys.platform == "linux"
+        self._containers: Mapping[str, Container] = {}
+        self._started = False
+        self._accounting = (
+            Accounting(
+                AccountingSettings(
+                    ledger_file(settings, scenario),
+                    own_event_log(settings, scenario),
+                    settings.sampling.interval_s,
+                    settings.ledger.flush_s,
+                    Retention(
+                        settings.ledger.keep_minutes_d, settings.ledger.keep_hours_d, settings.ledger.keep_days_d
+                    ),
+                    {user: Quota(quota.gpu_equivalents) for user, quota in settings.quotas.items()},
+                )
+            )
+            if settings.ledger.enabled
+            else None
+        )
+
+    def sources(self) -> list[Source]:
+        kept = self._accounting.sources() if self._accounting else []
+        return [*self._of_this_machine(), *kept] if self._is_machine else kept
+
+    def observe(self, snapshot: Snapshot) -> None:
+        readings = snapshot.readings
+        self._containers = all_containers(readings.docker, readings.podman)
+        if self._started and self._accounting is not None:
+            self._accounting.observe(snapshot)
 
     async def start(self) -> None:
-        """Nothing to open: the files are opened with the first GPU that is seen."""
+        self._started = True
 
     async def stop(self) -> None:
-        await asyncio.to_thread(self._accounting.close, 1.0)
+        """Write what is pending, off the event loop; a disk that hangs holds it up for 2 seconds."""
+        self._started = False
+        if self._accounting is not None and not await asyncio.to_thread(self._accounting.close):
+            log.warning("ledger: the last flush was not written within 2 s")
+
+    def _of_this_machine(self) -> list[Source]:
+        path = self._settings.path
+        procfs = Path(path.procfs)
+        return [
+            UsersSource(
+                host_root(procfs), procfs, Path(path.cgroupfs), _PEOPLE_CADENCE_S, slice_owner, lambda: self._containers
+            ),
+            Ds01Source(Path(self._settings.ds01.state_file), _STATE_CADENCE_S),
+            EventsSource(Path(self._settings.events.file), events_position_file(), self._settings.sampling.interval_s),
+        ]

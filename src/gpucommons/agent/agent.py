@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucommons import __version__
-from gpucommons.agent.accounts import with_accounts, with_allocations
+from gpucommons.agent.accounts import with_accounts
 from gpucommons.agent.machine import machine_parts
 from gpucommons.agent.sharing import nvshare_listener, with_sharing
 from gpucommons.agent.simulated import scenario_parts
@@ -30,18 +30,13 @@ from gpucommons.web.static_files import page_routes
 
 
 class Agent:
-    """One node's agent. `bind` opens the listeners, `begin` starts to sample, `stop` ends it all.
+    """One node's agent. `bind` opens the listeners, `begin` starts to sample, `stop` ends it all."""
 
-    Only one that runs `keeps_accounts`: a command that looks once must not bill anybody.
-    """
-
-    def __init__(self, settings: Settings, scenario: Scenario | None = None, *, keeps_accounts: bool = False) -> None:
+    def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
         parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
-        parts = with_allocations(parts, settings)
-        if keeps_accounts and settings.ledger.enabled:
-            parts = with_accounts(parts, settings, self.scenario)
+        parts = with_accounts(parts, settings, self.scenario)
         if settings.scheduler.enabled:
             parts = with_sharing(parts, settings)
         own = AgentSource(__version__, interval_s, self._complete)

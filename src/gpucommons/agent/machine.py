@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from gpucommons.agent.accounts import people_sources
 from gpucommons.agent.cluster import pod_source
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Background, Parts
@@ -67,7 +66,6 @@ def _linux(settings: Settings) -> Parts:
         ),
         kubelet,
         pods,
-        *people_sources(settings, lambda: all_containers(seen_docker.last, seen_podman.last)),
         *_allocation_ratio(settings.vgpu.allocation_file),
     ]
     background = [

@@ -63,7 +63,7 @@ def up(
     settings = loaded.settings
     scenario = scenario_named(simulate)
     logs.configure(settings.log.format, settings.log.level)
-    uvloop.run(_run(Agent(settings, scenario, keeps_accounts=True)))
+    uvloop.run(_run(Agent(settings, scenario)))
 
 
 async def _run(agent: Agent) -> None:

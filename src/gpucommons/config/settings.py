@@ -68,7 +68,6 @@ class ProcessesSettings:
 class PathSettings:
     procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
     cgroupfs: str = option("/sys/fs/cgroup", "where the control groups are")
-    rootfs: str = option("/", "the host's file system; in a container, where it is mounted")
     docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
     podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
     kubelet_socket: str = option(

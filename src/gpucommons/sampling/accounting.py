@@ -25,7 +25,7 @@ from gpucommons.sources.source import Source
 
 # The most time between two snapshots that still counts as having watched, in intervals.
 _LONGEST_GAP = 5
-_STATEMENT_CADENCE_S = 60.0
+_STATEMENT_CADENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.model.sharing import HANDOFF_BUCKETS, ClientSharing, SharingReading
 from gpucommons.scheduler.actions import Action, Fence
 from gpucommons.scheduler.connection import Connection
 from gpucommons.scheduler.devices import Devices, GpuFacts
-from gpucommons.scheduler.histogram import HANDOFF_BUCKETS, Histogram
+from gpucommons.scheduler.histogram import Histogram
 from gpucommons.scheduler.limit_book import LimitBook, names
 from gpucommons.scheduler.listener import Reserve, group_id, listen, remove
 from gpucommons.scheduler.policy import Policy
@@ -329,14 +329,19 @@ class SchedulerServer:
 
     async def _read_in_steps(self) -> SharingReading:
         rows: list[ClientSharing] = []
-        for gpu in list(self.policy.gpus.values()):
-            while gpu.count_some():  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        for _ in self._counting():
+            await asyncio.sleep(0)
         for row in self._rows():
             rows.append(row)
             if len(rows) % _ROWS_PER_STEP == 0:
                 await asyncio.sleep(0)
         return self._assemble(rows)
+
+    def _counting(self) -> Iterator[None]:
+        """Counts what piled up for the histograms, a part at a time."""
+        for gpu in list(self.policy.gpus.values()):
+            while gpu.count_some():
+                yield
 
     def _rows(self) -> Iterator[ClientSharing]:
         """One row per client. Clients may come and go between two of them."""

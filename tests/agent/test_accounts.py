@@ -1,0 +1,131 @@
+"""The accounts as parts of the agent, over the lab: held, billed, told, served; and a look leaves nothing behind."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dialects.test_ds01 import family, value
+from gpucommons.agent.accounts import with_accounts
+from gpucommons.agent.parts import Parts
+from gpucommons.agent.simulated import scenario_parts
+from gpucommons.config.settings import LedgerSettings, QuotaSettings, Settings
+from gpucommons.dialects.all import DIALECTS
+from gpucommons.exposition.exposition import Exposition
+from gpucommons.ledger.own_events import read_events
+from gpucommons.ledger.query import read_period
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.sampling.sampler import Sampler
+from gpucommons.simulation.scenario import SimulatedSource
+from gpucommons.simulation.scenarios import SCENARIOS
+from parsing import parsed
+
+STEP_S = 1.0
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    return tmp_path
+
+
+async def played(name: str, seconds: int, settings: Settings, start: bool = True) -> Snapshot:
+    """Scenario seconds by a clock of our own: a minute of the lab takes no minute."""
+    parts = with_accounts(scenario_parts(settings, SCENARIOS[name]), settings, name)
+    now_s = 1000.0
+    for source in parts.sources:
+        simulated = getattr(source, "_gpus", source)
+        if isinstance(simulated, SimulatedSource):
+            simulated.monotonic = lambda: now_s
+    sampler = sampler_of(parts, lambda: now_s)
+    for observer in parts.observers:
+        sampler.subscribe(observer)
+    for service in parts.services if start else ():
+        await service.start()
+    for _ in range(seconds):
+        snapshot = await sampler.tick()
+        now_s += STEP_S
+        # The writer and the log have threads of their own: let them keep up with time that flies.
+        await asyncio.sleep(0.005)
+    for service in parts.services:
+        await service.stop()
+    sampler.close()
+    return snapshot
+
+
+def sampler_of(parts: Parts, clock: object) -> Sampler:
+    assert callable(clock)
+    return Sampler(
+        parts.sources,
+        interval_s=STEP_S,
+        hostname="lab",
+        scenario="lab",
+        derive=parts.derive,
+        monotonic=clock,
+        wall=lambda: 1_800_000_000 + clock(),
+    )
+
+
+def test_the_lab_is_billed_and_told_in_every_vocabulary(state: Path) -> None:
+    settings = replace(Settings(), quotas={"alice": QuotaSettings(2.0), "farah": QuotaSettings(1.0)})
+    snapshot = asyncio.run(played("lab", 40, settings))
+    reading = snapshot.readings.allocations
+    assert reading is not None
+    states = {(each.workload, each.slot.name): each.state.value for each in reading.allocations if each.share}
+    assert states["llm-pretrain", "0"] == "active"
+    assert states["debug-session", "7.1"] == "running"
+    assert states["thesis-old", "6.1"] == "held"
+    assert {each.interface for each in reading.allocations} == {"orchestration", "atomic", "api", "other", "docker"}
+    assert [each.name for each in reading.unmanaged] == ["quick-eval"]
+    assert {each.account.user for each in reading.allocations} == {"alice", "bob", "chen", "dana", "emeka", "farah"}
+    assert {each.account.group for each in reading.allocations} == {"vision", "students"}
+    body, _ = Exposition(lambda: snapshot, DIALECTS).metrics(None, False, gzip=False)
+    series = parsed(body.decode())
+    assert value(series, "ds01_user_gpu_equivalents", user="alice") == 4
+    assert value(series, "ds01_user_gpu_equivalents", user="farah") == 3 / 7
+    assert value(series, "gpucommons_quota_exceeded", user="alice") == 1
+    assert value(series, "gpucommons_quota_exceeded", user="farah") == 0
+    assert value(series, "ds01_unmanaged_gpu_count") == 1
+    missing = {metric.name for metric in DIALECTS[3].catalogue} - {name for name, _ in series}
+    assert not missing, "the lab shows every ds01 metric"
+    billed = family(series, "gpucommons_owner_held_gpu_seconds_total")
+    assert (("kind", "label"), ("owner", "alice")) in billed
+    period = read_period(state / "ledger-lab.sqlite", 1_800_000_000, 1_800_010_000)
+    by_gpu = {slot.uuid: time for slot, time in period.slot_time.items()}
+    assert all(time.elapsed_ns == 39 * 10**9 for time in by_gpu.values()), "held and free are all the time there was"
+    types = [event.type for event in read_events(state / "events-lab.jsonl")]
+    assert types.count("quota.exceeded") == 1
+    held = sum(not each.is_access_only for each in reading.allocations)
+    assert types.count("allocation.seen") == held + 1, "what may use every GPU is told once"
+
+
+def test_a_bad_day_is_in_the_event_log(state: Path) -> None:
+    asyncio.run(played("faults", 25, Settings()))
+    types = [event.type for event in read_events(state / "events-faults.jsonl")]
+    assert types.count("gpu.lost") == 1
+    assert "gpu.xid" in types
+
+
+def test_a_look_leaves_nothing_behind(state: Path) -> None:
+    snapshot = asyncio.run(played("lab", 2, Settings(), start=False))
+    assert snapshot.readings.allocations is not None
+    assert snapshot.readings.accounts is not None
+    assert not snapshot.readings.accounts.ledger.begun
+    assert list(state.iterdir()) == []
+
+
+def test_without_a_ledger_allocations_are_still_told(state: Path) -> None:
+    settings = replace(Settings(), ledger=LedgerSettings(enabled=False))
+    snapshot = asyncio.run(played("lab", 12, settings))
+    assert snapshot.readings.allocations is not None
+    assert snapshot.readings.accounts is None
+    assert list(state.iterdir()) == []
+
+
+def test_this_machine_has_sources_of_its_own(state: Path) -> None:
+    parts = with_accounts(Parts([]), Settings(), None)
+    assert {source.name for source in parts.sources} == {"users", "ds01", "events", "accounts", "journal", "statement"}
+    for source in parts.sources:
+        if source.name == "users":
+            assert source.read().names[0] == "root"  # type: ignore[attr-defined]
