@@ -14,6 +14,8 @@ NAMES = (
     "allocations",
     "attribution",
     "containers",
+    "viewers",
+    "page",
 )
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ function Card({ uuid, gpu, parts, values, now, lit, onFocus }) {
       <p class="quiet" title=${uuid}>${gpu.pci_bus_id.replace(/^0000/, '')}</p>
     </header>
     <div class="busy">
-      <p class="big"><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>
+      <p class="big" title=${gpu.mig_enabled ? 'the driver does not tell it while MIG is on' : undefined}><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>
       <${Spark} values=${values} length=${Math.max(SPARK_POINTS, values.length)} label="GPU ${gpu.index} utilisation, last 5 minutes" />
     </div>
     <div class="memory">
