@@ -51,7 +51,7 @@ BOARD = Board(
                 ),
                 number(
                     "Peak of users",
-                    f"max_over_time(sum(ds01:active_users:count{NODE})[$__range:5m])",
+                    f"max_over_time(sum(ds01:active_users:count{NODE})[$__range:$__interval])",
                     "short",
                     "The most people at once.",
                 ),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
@@ -53,7 +54,7 @@ def as_json(value: object) -> object:
         return {item.name: as_json(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {name: as_json(item) for name, item in zip(value._fields, value, strict=True)}
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {" ".join(map(str, k)) if isinstance(k, tuple) else str(k): as_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [as_json(item) for item in value]
