@@ -76,7 +76,7 @@ def test_bypasses() -> None:
     sneaky = docker("sneaky", count=-1, labels={"ds01.user": "eve"})
     found = series(lab(sneaky, docker("old", "0", running=False)))
     assert value(found, "ds01_unmanaged_gpu_count") == 2
-    labels = {"container": "sneaky", "user": "eve", "gpu_count": "3", "access_type": "all", "running": "true"}
+    labels = {"container": "sneaky", "user": "eve", "gpu_count": "2", "access_type": "all", "running": "true"}
     assert value(found, "ds01_unmanaged_gpu_container", **labels) == 1
     assert not any(("container", "sneaky") in labels for labels in family(found, "ds01_gpu_allocated"))
     assert value(found, "ds01_user_gpu_equivalents", user="eve") is None

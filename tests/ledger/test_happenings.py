@@ -12,7 +12,7 @@ from gpucommons.model.events import Event, format_line, parse_line
 from gpucommons.model.gpu import Gpu, XidRecord
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.usage import WHOLE_SHARE
+from gpucommons.model.usage import WHOLE_SHARE, Slot
 from ledger.builders import ALICE, BOB, GPU
 from ledger.test_usage import allocation
 
@@ -64,6 +64,15 @@ def test_allocations_are_seen_and_gone_once() -> None:
     assert story.see(complete=False) == [], "a runtime that does not answer has not let go of anything"
     assert story.see(gpus=None) == []
     assert story.see() == ["allocation.gone bob"]
+
+
+def test_one_container_that_may_use_every_gpu_is_one_event() -> None:
+    story = Story()
+    sneaky = [replace(allocation(ALICE, 0), managed=False, slot=Slot(f"GPU-{n}", f"GPU-{n}", str(n))) for n in range(8)]
+    assert story.see(*sneaky) == ["allocation.seen alice"]
+    assert story.log[-1].details["slot"] == "any"
+    assert story.see(replace(sneaky[0], share=1), *sneaky[1:]) == ["allocation.seen alice"]
+    assert story.see() == ["allocation.gone alice"] * 2
 
 
 def test_a_restart_neither_repeats_nor_misses() -> None:

@@ -167,6 +167,20 @@ def test_no_ledger_is_one_clear_line(tmp_path: Path, content: bytes | None) -> N
     assert "\n" not in str(refused.value)
 
 
+def test_one_bad_row_never_silences_another(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    written(path, [batch(10, ALICE), batch(10, BOB, slot=MIG)]).close()
+    with sqlite3.connect(path) as damaged:
+        damaged.execute("DELETE FROM accounts WHERE owner = 'alice'")
+        damaged.execute("DELETE FROM slots WHERE uuid = ?", (MIG.uuid,))
+        damaged.execute("UPDATE usage_day SET held_ns = 'nonsense' WHERE account = 2")
+    found = read_period(path, int(WALL_S) // 60 * 60, int(WALL_S) + 60).usage
+    assert {(slot.name, account.owner): amounts.held_ns for (slot, account), amounts in found.items()} == {
+        ("0", "unattributed"): 10 * NS,
+        ("?", "bob"): 10 * NS,
+    }
+
+
 def test_another_database_is_no_ledger(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.sqlite") as other:
         other.execute("CREATE TABLE x (y)")

@@ -213,7 +213,7 @@ def account_of(
         if not user:
             return UNATTRIBUTED
         return Account("user", user, "", user, user, group, pod, job)
-    return Account(owner.kind, owner.name, owner.namespace or namespace, owner.id, user, group, pod, job)
+    return Account(owner.kind.value, owner.name, owner.namespace or namespace, owner.id, user, group, pod, job)
 
 
 def _given(inputs: ClaimInputs) -> tuple[PodDevices, ...]:

@@ -148,7 +148,7 @@ def _named(names: list[str], table: SlotTable) -> Devices:
 
 
 def _everything(table: SlotTable) -> Devices:
-    return Devices(Access.ALL, table.usable)
+    return Devices(Access.ALL, table.usable, asked=table.gpu_count)
 
 
 def _listed(text: str) -> list[str]:

@@ -26,6 +26,7 @@ class SlotTable:
             for gpu in present
         }
         self._index_of = {gpu.identity.uuid: gpu.identity.index for gpu in present}
+        self.gpu_count = len(present)
         self.all: Slots = tuple(info for index in sorted(self._by_index) for info in self._by_index[index])
         self.usable: Slots = tuple(info for info in self.all if not info.is_rest)
         self._by_uuid = {info.slot.uuid: info for info in self.usable}

@@ -32,6 +32,7 @@ _HEADER = (
 )
 _NUMBERS = frozenset({5, 6, 7})
 _FREE = "(free)"
+_ANY = "any"
 
 
 def allocations(
@@ -52,7 +53,9 @@ def rendered(reading: AllocationReading, user: str | None, format: Format) -> st
         return json.dumps([_as_json(each) for each in rows], indent=2, ensure_ascii=False) + "\n"
     held = {each.slot.uuid for each in reading.allocations if each.share}
     free = [info.slot.name for info in reading.slots if info.slot.uuid not in held and not info.is_rest]
-    cells = [_cells(each) for each in rows]
+    cells = [_cells(each) for each in rows if not each.is_access_only]
+    # One line for a container that may use every GPU and uses none: it would stand between all the others.
+    cells += {each.workload_id: [_ANY, *_cells(each)[1:]] for each in rows if each.is_access_only}.values()
     if user is None:
         cells += [[name, _FREE, *[""] * (len(_HEADER) - 2)] for name in free]
     grid = Grid(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)

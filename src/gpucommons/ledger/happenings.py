@@ -20,6 +20,7 @@ GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
 ALLOCATION_SEEN, ALLOCATION_GONE = "allocation.seen", "allocation.gone"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
+ANY_SLOT = "any"
 TYPES = (
     GPU_LOST,
     GPU_BACK,
@@ -127,12 +128,17 @@ def _allocations(
 
 
 def _key(allocation: Allocation) -> AllocationKey:
-    return allocation.workload_id, allocation.slot.name
+    return allocation.workload_id, _slot(allocation)
+
+
+def _slot(allocation: Allocation) -> str:
+    """A container that may use every GPU is one thing that happened, not one for each GPU."""
+    return ANY_SLOT if allocation.is_access_only else allocation.slot.name
 
 
 def _details(allocation: Allocation) -> Details:
     return {
-        "slot": allocation.slot.name,
+        "slot": _slot(allocation),
         "workload": allocation.workload,
         "workload_id": allocation.workload_id,
         "owner": allocation.account.owner,

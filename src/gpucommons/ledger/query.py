@@ -11,8 +11,9 @@ from gpucommons.ledger.errors import LedgerError, from_sqlite
 from gpucommons.ledger.rollups import HOUR, LAYERS, Piece, pieces
 from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
 from gpucommons.model.accounts import Amounts, SlotTime
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 
+_LOST_SLOT = Slot("unknown", "unknown", "?", None)
 _AMOUNTS = ", ".join(f"sum({name})" for name in Amounts._fields)
 _ACCOUNT = ", ".join(f'"{name}"' for name in Account._fields)
 _SLOT = ", ".join(f'"{name}"' for name in Slot._fields)
@@ -89,10 +90,21 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
     return PeriodUsage(
         parts[0].since_s,
         parts[-1].until_s,
-        {(slots[slot], accounts[account]): amounts for (slot, account), amounts in usage.items()},
-        {slots[slot]: time for slot, time in times.items()},
+        _named(usage, slots, accounts),
+        {slots[slot]: time for slot, time in times.items() if slot in slots},
         tuple(Gap(*row) for row in found),
     )
+
+
+def _named(
+    usage: dict[tuple[int, int], Amounts], slots: dict[int, Slot], accounts: dict[int, Account]
+) -> dict[tuple[Slot, Account], Amounts]:
+    """A row whose slot or account is lost is still somebody's time: it must not silence the others."""
+    named: dict[tuple[Slot, Account], Amounts] = {}
+    for (slot, account), amounts in usage.items():
+        key = (slots.get(slot, _LOST_SLOT), accounts.get(account, UNATTRIBUTED))
+        named[key] = named.get(key, Amounts()).plus(amounts)
+    return named
 
 
 def _rows(connection: sqlite3.Connection, columns: str, table: str, part: Piece, by: str) -> sqlite3.Cursor:

@@ -51,6 +51,11 @@ class Allocation:
     milliwatts: int | None = None
 
     @property
+    def is_access_only(self) -> bool:
+        """It may use the slot, was not given it, and has nothing on it."""
+        return not self.share and not self.managed
+
+    @property
     def equivalents(self) -> float | None:
         """In whole GPUs: its share of the slot times the slot's part of the GPU."""
         slot = self.slot

@@ -70,8 +70,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _held(reading: AllocationReading) -> Iterator[Family]:
-    """Who may use a slot, as with --gpus all, but has nothing there and was not given it, does not hold it."""
-    held = [each for each in reading.allocations if each.share or each.managed]
+    held = [each for each in reading.allocations if not each.is_access_only]
     yield ALLOCATED.of((labels, 1) for labels in dict.fromkeys(map(_allocated, held)))
     sized = [(each, each.equivalents) for each in held]
     yield EQUIVALENTS.of(_summed((_equivalents(each), size) for each, size in sized if size is not None))

@@ -11,7 +11,7 @@ _WORKLOAD = ("slot", "uuid", "workload", "kind", "user", "owner", "interface", "
 
 SHARE = gauge(
     "gpucommons_allocation_share_ratio",
-    "What part of a slot a workload is billed for, 0 to 1; 0 if it may use the slot but holds nothing of it.",
+    "What part of a slot a workload is billed for, 0 to 1; 0 if the slot is kept for it and another runs there.",
     *_WORKLOAD,
     optional=("user",),
 )
@@ -44,7 +44,7 @@ CATALOGUE = (SHARE, RUNNING, ACTIVE, COMPLETE, LINES, BAD_LINES, BEHIND, ROTATIO
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.allocations
     if reading is not None:
-        rows = {_labels(each): each for each in reading.allocations}
+        rows = {_labels(each): each for each in reading.allocations if not each.is_access_only}
         yield SHARE.of((labels, each.share / WHOLE_SHARE) for labels, each in rows.items())
         yield RUNNING.of((labels, int(each.state is not AllocationState.HELD)) for labels, each in rows.items())
         yield ACTIVE.of((labels, int(each.active)) for labels, each in rows.items() if each.active is not None)
