@@ -44,7 +44,7 @@ async def play(path: str) -> None:
         await SchedulerThread(SchedulerSettings(socket_path=path)).start()
     await scheduler.stop()
     assert await asyncio.to_thread(client.closed)
-    assert not Path(path).exists()
+    assert not Path(path).exists()  # noqa: ASYNC240
     scheduler.update_gpus([])
 
 
