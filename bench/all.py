@@ -14,6 +14,7 @@ NAMES = (
     "allocations",
     "attribution",
     "containers",
+    "sharing",
 )
 
 if __name__ == "__main__":
