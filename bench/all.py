@@ -8,10 +8,12 @@ NAMES = (
     "nvml_pass",
     "nvml_peers",
     "nvml_day",
+    "stack_load",
     "ledger",
     "events",
     "allocations",
-    "stack_load",
+    "attribution",
+    "containers",
 )
 
 if __name__ == "__main__":

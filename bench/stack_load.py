@@ -8,6 +8,7 @@ is an upper bound.
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -33,9 +34,11 @@ from gpucommons.stack.stack import Stack
 NODES = (1, 10, 100)
 SPEED_UP = 3.0
 MEASURE_S = 60.0
-# Long enough for half a chunk of samples in each series.
-DISK_S = 60.0
+# Long enough for a full chunk of samples in each series.
+DISK_S = 120.0
 _TICKS = os.sysconf("SC_CLK_TCK")
+# Prometheus writes a block every two hours.
+_SAMPLES_OF_A_BLOCK = 7200 / 15
 _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -148,22 +151,29 @@ def load_of(agent: str, nodes: int) -> tuple[str, ...]:
 
 
 def bytes_per_sample(agent: str) -> float:
-    """From a block that Prometheus itself made: its size over the samples that are in it."""
+    """From a block of Prometheus's own making: chunks by sample, and the index by the samples of two hours."""
     root = Path(tempfile.mkdtemp(prefix="stack-disk-"))
     try:
-        with stack(agent, 10, root, speed_up=15.0):
+        with stack(agent, 1, root, speed_up=15.0):
             time.sleep(DISK_S)
-        # Stopped, so that the log is whole; what is in it becomes a block.
-        data = root / "prometheus"
-        dump = subprocess.run(["promtool", "tsdb", "dump", str(data)], capture_output=True, check=True)
-        samples = dump.stdout.count(b"\n")
-        block = root / "block"
+        dump = subprocess.run(["promtool", "tsdb", "dump", str(root / "prometheus")], capture_output=True, check=True)
         text = _openmetrics(dump.stdout.decode())
         (root / "samples.txt").write_text(text)
-        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(root / "samples.txt"), str(block)]
+        command = [
+            "promtool",
+            "tsdb",
+            "create-blocks-from",
+            "openmetrics",
+            str(root / "samples.txt"),
+            str(root / "out"),
+        ]
         subprocess.run(command, capture_output=True, check=True)
-        size = sum(file.stat().st_size for file in block.rglob("*") if file.is_file())
-        return size / samples
+        blocks = [json.loads(meta.read_text())["stats"] for meta in (root / "out").glob("*/meta.json")]
+        chunks = sum(file.stat().st_size for file in (root / "out").glob("*/chunks/*"))
+        index = sum(file.stat().st_size for file in (root / "out").glob("*/index"))
+        samples = sum(stats["numSamples"] for stats in blocks)
+        series = sum(stats["numSeries"] for stats in blocks)
+        return chunks / samples + index / series / _SAMPLES_OF_A_BLOCK  # type: ignore[no-any-return]
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -175,7 +185,8 @@ def _openmetrics(dump: str) -> str:
         labels, _, rest = line.rpartition("} ")
         number, stamp = rest.split()
         name, _, others = labels.removeprefix('{__name__="').partition('"')
-        lines.append(f"{name}{{{others.removeprefix(', ')}}} {number} {int(stamp) / 1000}")
+        tight = re.sub(r', (\w+=")', r",\1", others).removeprefix(",")
+        lines.append(f"{name}{{{tight}}} {number} {int(stamp) / 1000}")
     return "\n".join([*sorted(lines), "# EOF", ""])
 
 

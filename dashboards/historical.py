@@ -51,7 +51,7 @@ BOARD = Board(
                 ),
                 number(
                     "Peak of users",
-                    f"max_over_time(sum(ds01:active_users:count{NODE})[$__range:5m])",
+                    f"max_over_time(sum(ds01:active_users:count{NODE})[$__range:$__interval])",
                     "short",
                     "The most people at once.",
                 ),
@@ -91,6 +91,16 @@ BOARD = Board(
                     "short",
                     "Held in each hour.",
                     stacked=True,
+                ),
+                lines(
+                    "Held and used by the hour",
+                    (
+                        Query(f"sum(gpucommons:owner_gpu_seconds:increase1h{NODE}) / 3600", "held"),
+                        Query(f"sum(gpucommons:owner_active_gpu_seconds:increase1h{NODE}) / 3600", "active"),
+                        Query(f"sum(gpucommons:owner_used_gpu_seconds:increase1h{NODE}) / 3600", "weighted by use"),
+                    ),
+                    "short",
+                    "GPU-hours of each hour, as the ledger has them.",
                 ),
                 lines(
                     "Held against used",

@@ -123,10 +123,29 @@ BOARD = Board(
                 ),
                 lines(
                     "Slowness to release",
-                    (Query(quantile(0.95, "gpucommons_sharing_drain_seconds"), "{{node}} 95 %"),),
+                    (Query(quantile(0.95, "gpucommons_sharing_drop_to_release_seconds"), "{{node}} 95 %"),),
                     "s",
                     "From being asked to stop to having stopped.",
                     width=THIRD,
+                ),
+                lines(
+                    "Waiting now",
+                    (
+                        Query(
+                            f"max by (node, namespace, pod, why) (gpucommons_sharing_client_wait_seconds{NODE})",
+                            "{{node}} {{namespace}}/{{pod}} for {{why}}",
+                        ),
+                    ),
+                    "s",
+                    "Who waits, for how long already, and for what.",
+                    width=HALF,
+                ),
+                rows(
+                    "How each GPU is shared",
+                    {"node": "Node", "gpu": "GPU", "way": "Way", "reason": "Reason"},
+                    (Query(f"gpucommons_sharing_way_info{NODE}"),),
+                    "Alone, together or in turns, and why.",
+                    width=HALF,
                 ),
                 lines(
                     "Messages",

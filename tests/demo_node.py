@@ -160,8 +160,8 @@ class DemoNode:
             SimulatedSource("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s),
             SimulatedSource("attribution", "attribution", Attribution, self.attribution, cadence_s),
             SimulatedSource("scheduler", "sharing", SharingReading, self.sharing, cadence_s),
-            SimulatedSource("ledger", "statement", StatementReading, self.statement, cadence_s),
-            SimulatedSource("events", "journal", JournalReading, self.journal, cadence_s),
+            SimulatedSource("statement", "statement", StatementReading, self.statement, cadence_s),
+            SimulatedSource("journal", "journal", JournalReading, self.journal, cadence_s),
             SimulatedSource("alertmanager", "alerts", AlertsReading, self.alerts, cadence_s),
         ]
 

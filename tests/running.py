@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -63,24 +64,32 @@ class RunningAgent:
 
 def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
     """Run one `gpucommons` command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpucommons.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        return subprocess.run(
+            [sys.executable, "-m", "gpucommons.cli.main", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=_environment(directory, environment),
+        )
+
+
+def _environment(directory: str, given: Mapping[str, str] | None) -> dict[str, str]:
+    """Ours, with the sources in reach and what the agent keeps in a place that goes with the test."""
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "STATE_DIRECTORY": directory}
+    return {**os.environ, **ours, **(given or {})}
 
 
 @contextmanager
 def running_agent(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[RunningAgent]:
     """`gpucommons up` on a free port, ready to be asked."""
+    directory = tempfile.TemporaryDirectory()
     process = subprocess.Popen(
         [sys.executable, "-m", "gpucommons.cli.main", "up", "--listen", "127.0.0.1:0", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
+        env=_environment(directory.name, environment),
     )
     agent = RunningAgent(process)
     threading.Thread(target=agent.follow, daemon=True).start()
@@ -93,6 +102,7 @@ def running_agent(*arguments: str, environment: Mapping[str, str] | None = None)
         if process.poll() is None:
             process.kill()
         process.wait()
+        directory.cleanup()
 
 
 def json_lines(lines: list[str]) -> list[dict[str, str]]:

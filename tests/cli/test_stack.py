@@ -3,33 +3,47 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from gpucommons.cli.main import main
+from gpucommons.cli.stack import manage_main, status_main
+from gpucommons.stack.health import healthy, probe
 from needs import needs_program
-from running import command
 from stack.stacks import settings_on_free_ports
 from stack.test_check import BROKEN, GOOD
 
 VERBS = ("start", "stop", "restart", "status", "logs", "update", "build", "reload", "check")
 
 
-def script(function: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A console script, as pip would install it."""
-    code = f"from gpucommons.cli.stack import {function}; {function}()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[list[str]]:
+def type_in(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs an entry point in this process, as its script would."""
+
+    def run(entry: Callable[[], None], *arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["program", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            entry()
+        assert isinstance(stopped.value.code, int)
+        return Done(stopped.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def place(tmp_path: Path, type_in: Command) -> Iterator[list[str]]:
     """The options that put a stack on free ports below the test's directory."""
     settings = settings_on_free_ports()
     (tmp_path / "site").mkdir()
@@ -43,59 +57,56 @@ def place(tmp_path: Path) -> Iterator[list[str]]:
     )
     options = ["--config", str(config), "--data-dir", str(tmp_path / "data")]
     yield options
-    command("stack", "stop", *options)
+    type_in(main, "stack", "stop", *options)
 
 
-def test_every_verb_is_there_under_both_names() -> None:
-    ours, theirs = command("stack", "--help"), script("manage_main")
+def test_every_verb_is_there_under_both_names(type_in: Command) -> None:
+    ours, theirs = type_in(main, "stack", "--help"), type_in(manage_main)
     for verb in VERBS:
-        assert f"  {verb} " in ours.stdout
-        assert f"  {verb} " in theirs.stdout
+        assert f"  {verb} " in ours.out
+        assert f"  {verb} " in theirs.out
 
 
-def test_a_life(tmp_path: Path, place: list[str]) -> None:
+def test_a_life(tmp_path: Path, place: list[str], type_in: Command) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
-    assert command("stack", "check", *place).stdout == "the configuration is good (local engine)\n"
-    started = command("stack", "start", *place)
-    assert started.returncode == 0, started.stderr
-    assert "prometheus: http://127.0.0.1:" in started.stdout
-    assert "start it with: gpucommons up" in started.stdout, "there is no agent yet, and that is said"
+    assert type_in(main, "stack", "check", *place) == (0, "the configuration is good (local engine)\n", "")
+    started = type_in(main, "stack", "start", *place)
+    assert started.status == 0, started.err
+    assert "prometheus: http://127.0.0.1:" in started.out
+    assert "start it with: gpucommons up" in started.out, "there is no agent yet, and that is said"
 
-    status = script("manage_main", "status", *place)
-    assert status.returncode == 1, "an agent that does not answer is no healthy stack"
-    assert "prometheus    UP" in status.stdout
-    assert "agent         DOWN" in status.stdout
-    quiet = script("status_main", "--quiet", *place)
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (1, "", "")
-    assert "DOWN" in script("status_main", *place).stdout
+    status = type_in(manage_main, "status", *place)
+    assert status.status == 1, "an agent that does not answer is no healthy stack"
+    assert "prometheus    UP" in status.out
+    assert "agent         DOWN" in status.out
+    assert type_in(status_main, "--quiet", *place) == (1, "", "")
+    assert "DOWN" in type_in(status_main, *place).out
 
     pids = sorted((tmp_path / "data" / "run").glob("*.pid"))
     before = [file.read_text() for file in pids]
     (tmp_path / "site" / "mine.yml").write_text(BROKEN["a key that does not exist"][0])
     for verb in ("check", "restart", "reload", "update"):
-        refused = command("stack", verb, *place)
-        assert refused.returncode == 2
-        assert refused.stdout == ""
-        assert "site/mine.yml:6: field fro not found" in refused.stderr
+        refused = type_in(main, "stack", verb, *place)
+        assert (refused.status, refused.out) == (2, "")
+        assert "site/mine.yml:6: field fro not found" in refused.err
     assert [file.read_text() for file in pids] == before, "nothing was restarted"
 
     (tmp_path / "site" / "mine.yml").write_text(GOOD)
-    assert command("stack", "restart", *place).returncode == 0
+    assert type_in(main, "stack", "restart", *place).status == 0
     assert [file.read_text() for file in pids] != before
-    assert "alertmanager | " in command("stack", "logs", "alertmanager", "--no-follow", *place).stdout
-    stopped = command("stack", "stop", *place)
-    assert "the data stays in" in stopped.stdout
+    assert "alertmanager | " in type_in(main, "stack", "logs", "alertmanager", "--no-follow", *place).out
+    assert "the data stays in" in type_in(main, "stack", "stop", *place).out
     assert not list((tmp_path / "data" / "run").glob("*.pid"))
 
 
-def test_several_problems_are_several_lines(tmp_path: Path, place: list[str]) -> None:
+def test_several_problems_are_several_lines(tmp_path: Path, place: list[str], type_in: Command) -> None:
     needs_program("promtool", "amtool")
     for name in ("a", "b"):
         (tmp_path / "site" / f"{name}.yml").write_text(BROKEN["an expression that does not end"][0])
-    refused = command("stack", "check", *place)
-    assert refused.returncode == 2
-    assert len(refused.stderr.splitlines()) == 2
-    assert all(line.startswith("gpucommons: ") for line in refused.stderr.splitlines())
+    refused = type_in(main, "stack", "check", *place)
+    assert refused.status == 2
+    assert len(refused.err.splitlines()) == 2
+    assert all(line.startswith("gpucommons: ") for line in refused.err.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -107,21 +118,21 @@ def test_several_problems_are_several_lines(tmp_path: Path, place: list[str]) ->
         (["nonsense"], "nonsense"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
-    done = command("stack", *arguments, *(["--data-dir", str(tmp_path)] if len(arguments) > 1 else []))
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_what_is_wrong_is_one_line(tmp_path: Path, arguments: list[str], says: str, type_in: Command) -> None:
+    done = type_in(main, "stack", *arguments, *(["--data-dir", str(tmp_path)] if len(arguments) > 1 else []))
+    assert done.status == 2
+    assert says in done.err
+    assert done.err.count("\n") == 1
 
 
-def test_a_place_that_is_not_ours_is_said(tmp_path: Path) -> None:
+def test_a_place_that_is_not_ours_is_said(tmp_path: Path, type_in: Command) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     (tmp_path / "file").touch()
-    done = command("stack", "start", "--engine", "local", "--data-dir", str(tmp_path / "file"))
-    assert done.returncode == 2
-    assert str(tmp_path / "file") in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "fault of gpucommons" not in done.stderr
+    done = type_in(main, "stack", "start", "--engine", "local", "--data-dir", str(tmp_path / "file"))
+    assert done.status == 2
+    assert str(tmp_path / "file") in done.err
+    assert done.err.count("\n") == 1
+    assert "fault of gpucommons" not in done.err
 
 
 def test_in_the_foreground_it_stays_until_it_is_told_to_end(tmp_path: Path, place: list[str]) -> None:
@@ -130,8 +141,10 @@ def test_in_the_foreground_it_stays_until_it_is_told_to_end(tmp_path: Path, plac
         [sys.executable, "-m", "gpucommons.cli.main", "stack", "start", "--foreground", *place],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+    toml = Path(place[1]).read_text()
+    address = toml.partition("prometheus_listen = '")[2].partition("'")[0]
     try:
-        while "prometheus    UP" not in command("stack", "status", *place).stdout:
+        while not healthy(probe({"prometheus": f"http://{address}/-/ready"}, address)[:1]):
             assert process.poll() is None
         process.terminate()
         assert process.wait(30) == 0

@@ -21,12 +21,12 @@ def by_index(reading: GpuReading) -> dict[int, Gpu]:
     return {gpu.identity.index: gpu for gpu in reading.gpus}
 
 
-def test_eight_gpus_two_of_them_split_and_twelve_processes() -> None:
+def test_eight_gpus_two_of_them_split_and_thirteen_processes() -> None:
     reading = LabGpus(START).at(100.0)
     assert (len(reading.gpus), reading.expected, reading.present) == (GPUS, 8, 8)
     assert [gpu.identity.index for gpu in reading.gpus if gpu.mig] == [6, 7]
     assert [len(gpu.mig) for gpu in reading.gpus if gpu.mig] == [4, 7]
-    assert sum(len(gpu.processes or ()) for gpu in reading.gpus) == 12
+    assert sum(len(gpu.processes or ()) for gpu in reading.gpus) == 13
     uuids = [gpu.identity.uuid for gpu in reading.gpus] + [one.uuid for gpu in reading.gpus for one in gpu.mig]
     assert len(set(uuids)) == len(uuids) == 8 + 11
 

@@ -4,11 +4,14 @@ Everything is as shipped but for the pace: intervals are short, and the rules' d
 """
 
 import json
+import os
+import signal
 import ssl
 import subprocess
+import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,10 +23,12 @@ import pytest
 from certificates import Authority
 from dashboards.may_be_empty import MAY_BE_EMPTY
 from gpucommons.dialects.all import DIALECTS
+from gpucommons.scheduler.client import NvshareClient
 from gpucommons.stack import render
 from gpucommons.stack.alertmanager import Timing, alertmanager_config
 from gpucommons.stack.health import Answer, get
 from gpucommons.stack.local import LocalEngine
+from gpucommons.stack.process import read_pid_file
 from needs import needs_program
 from prometheus_server import free_port
 from running import running_agent
@@ -52,6 +57,7 @@ class Api:
 
 @dataclass(frozen=True)
 class Site:
+    root: Path
     prometheus: Api
     victoria: Api
     alertmanager: str
@@ -79,6 +85,17 @@ def until(ask: Callable[[], Any], what: str, within_s: float = 40) -> Any:
     raise AssertionError(f"not within {within_s:g} s: {what}")
 
 
+def until_none(ask: Callable[[], Collection[object]], what: str, within_s: float = 40) -> None:
+    """Waits until nothing is left; what is left when the time is over is named."""
+    left: Collection[object] = ()
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not (left := ask()):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"after {within_s:g} s still {what}: {sorted(map(str, left))}")
+
+
 @contextmanager
 def running_victoria(data: Path) -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
@@ -92,6 +109,29 @@ def running_victoria(data: Path) -> Iterator[str]:
         process.wait()
 
 
+@contextmanager
+def taking_turns(socket: str) -> Iterator[None]:
+    """Three clients that would all like to run for ever on the first GPU of a real scheduler."""
+    stop = threading.Event()
+
+    def work(number: int) -> None:
+        with NvshareClient(socket, pod=f"job-{number}", namespace="research", gpu="0") as client:
+            client.report_memory((number + 1) * 2**30)
+            while not stop.is_set():
+                with client.turn(timeout_s=60):
+                    stop.wait(0.05)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     needs_program("prometheus", "promtool", "prometheus-alertmanager", "amtool", "victoria-metrics")
@@ -101,8 +141,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pair.cert_file, pair.key_file)
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        lab = stack.enter_context(running_agent("--simulate", "lab"))
-        faults = stack.enter_context(running_agent("--simulate", "faults"))
+        environment = {"STATE_DIRECTORY": str(root), "NVSHARE_SCHEDULING_MODE": "serial"}
+        turns = {**environment, "GPUCOMMONS_SCHEDULER_SOCKET": str(root / "s"), "NVSHARE_SWITCH_TIME_MODE": "fixed"}
+        turns["NVSHARE_SWITCH_TIME_FIXED"] = "1"
+        lab = stack.enter_context(running_agent("--simulate", "lab", "--scheduler", environment=turns))
+        faults = stack.enter_context(running_agent("--simulate", "faults", environment=environment))
+        stack.enter_context(taking_turns(str(root / "s")))
         victoria = stack.enter_context(running_victoria(root / "victoria"))
         mail, smarthost = stack.enter_context(mail_sink(tls))
         hook, url = stack.enter_context(hook_sink())
@@ -139,7 +183,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         engine = LocalEngine(stack_in(root / "stack", settings))
         stack.callback(engine.stop)
         engine.start()
-        yield Site(Api(settings.prometheus_listen), Api(victoria), settings.alertmanager_listen, engine, mail, hook)
+        apis = Api(settings.prometheus_listen), Api(victoria)
+        yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, mail, hook)
 
 
 def test_every_target_is_up(site: Site) -> None:
@@ -151,9 +196,21 @@ def test_every_target_is_up(site: Site) -> None:
     }
 
 
+def test_what_does_not_answer_is_not_up_although_its_port_is_open(site: Site) -> None:
+    process = read_pid_file(site.root / "run" / "alertmanager.pid")
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        healths = {health.service: health.ok for health in site.engine.status()}
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert healths["alertmanager"] is False
+    assert healths["prometheus"] is True
+
+
 def test_every_recording_rule_has_data(site: Site) -> None:
     names = [rule.name for rule in rules() if rule.kind == "record"]
-    until(lambda: not [name for name in names if not site.prometheus.query(name)], "every recording rule has data")
+    until_none(lambda: [name for name in names if not site.prometheus.query(name)], "without data")
 
 
 def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(site: Site) -> None:
@@ -212,12 +269,12 @@ def a_user(api: Api) -> str:
 
 def test_every_panel_shows_data(site: Site) -> None:
     user = a_user(site.prometheus)
-    until(lambda: not empty_panels(site.prometheus, user), "every panel has data", 30)
+    until_none(lambda: empty_panels(site.prometheus, user), "empty")
 
 
 def test_victoria_metrics_answers_the_same_queries(site: Site) -> None:
     user = a_user(site.prometheus)
-    until(lambda: not empty_panels(site.victoria, user), "every panel has data from VictoriaMetrics", 30)
+    until_none(lambda: empty_panels(site.victoria, user), "empty with VictoriaMetrics")
     names = [rule.name for rule in rules() if rule.kind == "record"]
     assert [name for name in names if not site.victoria.query(name)] == []
 

@@ -14,11 +14,10 @@ import pytest
 
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Answer, get, healthy
+from gpucommons.stack.health import Answer, get
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import ProcessIdentity, read_pid_file, wait_gone
 from needs import needs_program
-from running import running_agent
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.test_check import BROKEN, GOOD
 
@@ -93,33 +92,6 @@ def test_two_who_start_at_once_start_one_stack(bench: Bench) -> None:
             done.result()
     assert set(processes(bench.root)) == {"supervisor", "prometheus", "alertmanager"}
     assert sum("already running" in line for line in bench.said) == 1
-
-
-def test_status_is_up_only_when_all_of_it_is(bench: Bench) -> None:
-    with running_agent("--simulate", "lab") as agent:
-        settings = replace(
-            bench.settings,
-            agent=agent.url.removeprefix("http://"),
-            scrape_interval_s=0.5,
-            ds01_interval_s=0.5,
-        )
-        engine = bench.engine(settings)
-        assert not healthy(engine.status())
-        engine.start()
-        for _ in range(200):
-            healths = engine.status()
-            if healthy(healths):
-                break
-            threading.Event().wait(0.1)
-        assert healthy(healths), healths
-        alertmanager = processes(bench.root)["alertmanager"]
-        os.kill(alertmanager.pid, signal.SIGSTOP)
-        try:
-            paused = {health.service: health.ok for health in engine.status()}
-        finally:
-            os.kill(alertmanager.pid, signal.SIGCONT)
-        assert paused["alertmanager"] is False, "its port is open, but it does not answer"
-        assert paused["prometheus"] is True
 
 
 def test_a_port_in_use_is_named_with_who_holds_it(bench: Bench) -> None:

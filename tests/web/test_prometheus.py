@@ -21,8 +21,8 @@ from prometheus_server import running_prometheus
 from running import running_agent
 
 
-@given(st.floats(0, 2e9), st.floats(1, 1e8), st.integers(10, 4000))
-def test_the_grid_is_within_the_range_and_small_enough(start_s: float, length_s: float, points: int) -> None:
+@given(st.integers(0, 2 * 10**9), st.integers(1, 10**8), st.integers(10, 4000))
+def test_the_grid_is_within_the_range_and_small_enough(start_s: int, length_s: int, points: int) -> None:
     found = grid(start_s, start_s + length_s, points)
     assert found.step_s >= 15
     assert found.length <= points + 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucommons import __version__
+from gpucommons.agent.accounts import with_accounts
 from gpucommons.agent.machine import machine_parts
 from gpucommons.agent.sharing import nvshare_listener, with_sharing
 from gpucommons.agent.simulated import scenario_parts
@@ -35,7 +36,8 @@ class Agent:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
         parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
-        if settings.scheduler.enabled:
+        parts = with_accounts(parts, settings, self.scenario)
+        if settings.scheduler.enabled and scenario is None:
             parts = with_sharing(parts, settings)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(

@@ -12,11 +12,10 @@ from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.scheduler.control_socket import ControlSocket
 from gpucommons.scheduler.devices import GpuFacts
 from gpucommons.scheduler.quotas import Quota, from_annotations
-from gpucommons.scheduler.server import SchedulerServer
 from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.thread import SchedulerThread
 from gpucommons.sources.source import SourceStarting
 
 log = logging.getLogger(__name__)
@@ -84,39 +83,29 @@ class Sharing:
 
     def __init__(self, settings: SchedulerSettings, cadence_s: float) -> None:
         self.cadence_s = cadence_s
-        self._settings = settings
-        self._server: SchedulerServer | None = None
-        self._control: ControlSocket | None = None
+        self._scheduler = SchedulerThread(settings)
         self._pods: PodReading | None = None
 
     async def start(self) -> None:
         """Raises ListenError, one line, where the socket cannot be served."""
-        server = SchedulerServer(self._settings)
-        await server.start()
-        self._server = server
-        self._control = ControlSocket(server)
-        await self._control.start()
+        await self._scheduler.start()
 
     async def stop(self) -> None:
-        if self._control is not None:
-            await self._control.stop()
-        if self._server is not None:
-            await self._server.stop()
+        await self._scheduler.stop()
 
     def read(self) -> SharingReading:
-        if self._server is None:
+        reading = self._scheduler.reading
+        if reading is None:
             raise SourceStarting("the scheduler is not started")
-        return self._server.reading
+        return reading
 
     def observe(self, snapshot: Snapshot) -> None:
-        if self._server is None:
-            return
         gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
-        self._server.update_gpus([] if gpus is None else [_facts(gpu) for gpu in gpus.present_gpus()])
+        self._scheduler.update_gpus([] if gpus is None else [_facts(gpu) for gpu in gpus.present_gpus()])
         # While the pods cannot be read the last known annotations hold.
         if pods is not None and pods is not self._pods:
             self._pods = pods
-            self._server.set_annotations(dict(_annotated(pods)))
+            self._scheduler.set_annotations(dict(_annotated(pods)))
 
 
 def _facts(gpu: Gpu) -> GpuFacts:

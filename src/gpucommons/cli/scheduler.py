@@ -10,7 +10,6 @@ import typer
 
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.scheduler_view import render
 from gpucommons.scheduler.control_socket import control_path
 
 app = typer.Typer(help="Turns on shared GPUs: who runs, who waits and why; switch it, limit clients.")
@@ -56,10 +55,10 @@ def status(
 ) -> None:
     """Per GPU: who runs, who waits and why, memory, quantum left."""
     while True:
-        answer = ask(config, socket_path, {"command": "status"})
+        answer = ask(config, socket_path, {"command": "status" if as_json else "describe"})
         if watch:
             typer.echo(_CLEAR, nl=False)
-        typer.echo(json.dumps(answer, indent=2) if as_json else render(answer))
+        typer.echo(json.dumps(answer, indent=2) if as_json else answer)
         if not watch:
             return
         time.sleep(1)

@@ -41,6 +41,14 @@ def stress(
 ) -> None:
     """Keep a GPU busy at a chosen utilisation, measured and corrected each second. Ctrl-C ends it."""
     try:
+        _stress(device, target_util, duration, backend)
+    except KeyboardInterrupt:
+        # Also while the library is still being loaded, which takes seconds.
+        typer.echo("stopped")
+
+
+def _stress(device: int, target_percent: int, duration_s: float, backend: Backend | None) -> None:
+    try:
         meter = open_meter(device)
         name = backends.choose(backend)
         # Set before the library is loaded: the GPU that is measured is the only one that it sees.
@@ -48,12 +56,8 @@ def stress(
         worker = backends.worker(name)
     except (NoGpu, BackendMissing) as error:
         raise CommandError(str(error)) from error
-    typer.echo(f"GPU {device} ({meter.name}), target {target_util} %, {duration:g} s, {name}; Ctrl-C ends it")
-    try:
-        summary = _with_bar(target_util / 100, duration, worker, meter)
-    except KeyboardInterrupt:
-        typer.echo("stopped")
-        return
+    typer.echo(f"GPU {device} ({meter.name}), target {target_percent} %, {duration_s:g} s, {name}; Ctrl-C ends it")
+    summary = _with_bar(target_percent / 100, duration_s, worker, meter)
     held = "unknown: the driver gave no reading" if summary.mean is None else f"{summary.mean:.1%}"
     typer.echo(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {held}")
 

@@ -14,24 +14,19 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.model.sharing import SharingReading
-from gpucommons.scheduler.explain import explain
+from gpucommons.scheduler.control import ControlError, SchedulerControl
+from gpucommons.scheduler.explain import describe
 from gpucommons.scheduler.listener import group_id, listen, peer_credentials, peer_groups, remove
-from gpucommons.scheduler.quotas import Quota, parse_core, parse_memory
 from gpucommons.scheduler.server import SchedulerServer
 
 _SOCKET_NAME: Final = "control.sock"
 _SOCKET_MODE: Final = 0o666
 _MOST_LINE_BYTES: Final = 4096
 _PATIENCE_S: Final = 5.0
-_QUANTUM_RANGE_S: Final = (0.05, 86_400.0)
 
 log = logging.getLogger(__name__)
 
 Request = Mapping[str, object]
-
-
-class RequestError(Exception):
-    """What is wrong with a request, in one line."""
 
 
 def control_path(scheduler_socket: str) -> str:
@@ -41,11 +36,12 @@ def control_path(scheduler_socket: str) -> str:
 class ControlSocket:
     def __init__(self, server: SchedulerServer) -> None:
         self._server = server
+        self._control = SchedulerControl(server)
         self._path = control_path(server.settings.socket_path)
         self._listener: asyncio.Server | None = None
         self._orders: Mapping[str, Callable[[Request], str]] = {
-            "on": lambda _: self._switch(True),
-            "off": lambda _: self._switch(False),
+            "on": self._on,
+            "off": self._off,
             "set-quantum": self._set_quantum,
             "set-limit": self._set_limit,
         }
@@ -85,9 +81,9 @@ class ControlSocket:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
-                raise RequestError("wants one JSON object a line")
+                raise ControlError("wants one JSON object a line")
             return {"ok": True, "answer": self._carry_out(request, may_order)}
-        except RequestError as error:
+        except ControlError as error:
             return {"ok": False, "error": str(error)}
         except ValueError:
             return {"ok": False, "error": "not JSON"}
@@ -95,59 +91,51 @@ class ControlSocket:
     def _carry_out(self, request: Request, may_order: bool) -> object:
         command = request.get("command")
         if command == "status":
-            return _plain(self._server.read_now())
+            return as_plain(self._control.status())
+        if command == "describe":
+            return "\n".join(describe(self._control.status()))
         if command == "explain":
-            return self._explain(_text(request, "target"))
+            return self._control.explain(_text(request, "target"))
         order = self._orders.get(command) if isinstance(command, str) else None
         if order is None:
-            raise RequestError(f"no command {command!r}")
+            raise ControlError(f"no command {command!r}")
         if not may_order:
             self._server.policy.refusals["control_not_admin"] += 1
-            raise RequestError("only root, the agent's own user, or a member of scheduler.admin_group may order that")
+            raise ControlError("only root, the agent's own user, or a member of scheduler.admin_group may order that")
         answer = order(request)
         log.info("by order: %s", answer)
         return answer
 
-    def _explain(self, target: str) -> str:
-        found = explain(self._server.read_now(), target)
-        if found is None:
-            raise RequestError(f"no client or pod {target!r} is connected; see: gpucommons scheduler status")
-        return found
+    def _on(self, _: Request) -> str:
+        self._control.on()
+        return "the scheduler is on: clients take turns"
 
-    def _switch(self, on: bool) -> str:
-        self._server.switch(on)
-        return "the scheduler is on: clients take turns" if on else "the scheduler is off: every client runs free"
+    def _off(self, _: Request) -> str:
+        self._control.off()
+        return "the scheduler is off: every client runs free"
 
     def _set_quantum(self, request: Request) -> str:
         seconds = request.get("seconds")
-        low, high = _QUANTUM_RANGE_S
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not low <= seconds <= high:
-            raise RequestError(f"a quantum is {low:g} to {high:g} seconds, not {seconds!r}")
-        self._server.set_quantum(float(seconds))
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+            raise ControlError(f"a quantum is a number of seconds, not {seconds!r}")
+        self._control.set_quantum(float(seconds))
         return f"a turn lasts {seconds:g} s from now on"
 
     def _set_limit(self, request: Request) -> str:
         target = _text(request, "target")
-        try:
-            memory = parse_memory(_text(request, "memory")) if request.get("memory") is not None else None
-            core = parse_core(_text(request, "core")) if request.get("core") is not None else None
-        except ValueError as error:
-            raise RequestError(str(error)) from error
-        if memory is None and core is None:
-            raise RequestError("name a limit: --memory, --core, or both")
-        self._server.set_limit(target, Quota(memory, core))
-        reached = len(self._server.matching(target))
+        memory, core = (None if request.get(name) is None else _text(request, name) for name in ("memory", "core"))
+        reached = len(self._control.set_limit(target, memory=memory, core=core))
         return f"{target} is limited; {reached} connected client{'' if reached == 1 else 's'} told"
 
 
 def _text(request: Request, name: str) -> str:
     value = request.get(name)
     if not isinstance(value, str) or not value:
-        raise RequestError(f"{name} is missing")
+        raise ControlError(f"{name} is missing")
     return value
 
 
-def _plain(reading: SharingReading) -> dict[str, object]:
+def as_plain(reading: SharingReading) -> dict[str, object]:
     """The reading as JSON knows it: named tuples and dataclasses by field name."""
     return {
         "on": reading.on,

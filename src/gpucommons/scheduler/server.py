@@ -17,16 +17,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.model.sharing import HANDOFF_BUCKETS, ClientSharing, SharingReading
 from gpucommons.scheduler.actions import Action, Fence
 from gpucommons.scheduler.connection import Connection
 from gpucommons.scheduler.devices import Devices, GpuFacts
-from gpucommons.scheduler.histogram import HANDOFF_BUCKETS, Histogram
+from gpucommons.scheduler.histogram import Histogram
 from gpucommons.scheduler.limit_book import LimitBook, names
 from gpucommons.scheduler.listener import Reserve, group_id, listen, remove
 from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.reading import read_client, read_gpu
+from gpucommons.scheduler.reading import client_name, read_client, read_gpu
 from gpucommons.scheduler.settings import SchedulerSettings
 from gpucommons.scheduler.state import NEVER, Client
 from gpucommons.scheduler.wire import Control, MessageType, Register
@@ -213,6 +213,8 @@ class SchedulerServer:
         client = connection.client
         if client is not None:
             now = monotonic()
+            if self.settings.debug:
+                log.info("client %s left: %s", client_name(client.id), connection.closing)
             self._remember(client, now)
             client.peer = None
             del self._connections[client.id]
@@ -240,6 +242,10 @@ class SchedulerServer:
         connection.client = client
         client.peer = connection
         self._connections[client.id] = connection
+        if self.settings.debug:
+            log.info(
+                "client %s came: %r/%r, pid %d, uid %d", client_name(client.id), client.namespace, client.pod, pid, uid
+            )
         limits = self._limits.enter(client, message.memory_limit_bytes, message.core_limit_percent)
         self.perform(self.policy.register(client, now, limits.core_percent, limits.memory_bytes))
         return client
@@ -329,14 +335,19 @@ class SchedulerServer:
 
     async def _read_in_steps(self) -> SharingReading:
         rows: list[ClientSharing] = []
-        for gpu in list(self.policy.gpus.values()):
-            while gpu.count_some():  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        for _ in self._counting():
+            await asyncio.sleep(0)
         for row in self._rows():
             rows.append(row)
             if len(rows) % _ROWS_PER_STEP == 0:
                 await asyncio.sleep(0)
         return self._assemble(rows)
+
+    def _counting(self) -> Iterator[None]:
+        """Counts what piled up for the histograms, a part at a time."""
+        for gpu in list(self.policy.gpus.values()):
+            while gpu.count_some():
+                yield
 
     def _rows(self) -> Iterator[ClientSharing]:
         """One row per client. Clients may come and go between two of them."""

@@ -73,6 +73,12 @@ class SchedulerSettings:
     metrics_debug_labels: bool = True
     metrics_stale_ttl_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Words of a config file become what they stand for; raises ValueError on an unknown one."""
+        object.__setattr__(self, "mode", Mode(self.mode))
+        object.__setattr__(self, "switch_time_mode", SwitchTime(self.switch_time_mode))
+        object.__setattr__(self, "fence", Fence(self.fence))
+
 
 class _Wants(Exception):
     """A parser's complaint: what the variable should have held."""

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
+from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
 from gpucommons.scheduler.billing import Bucket, TurnClock
-from gpucommons.scheduler.histogram import DRAIN_BUCKETS, TURN_BUCKETS, Histogram
+from gpucommons.scheduler.histogram import Histogram
 from gpucommons.scheduler.wire import MessageType, Version
 
 NEVER: Final = float("inf")

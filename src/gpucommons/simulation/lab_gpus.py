@@ -81,7 +81,7 @@ class LabGpus:
         dice = random.Random(seed)
         self.started_wall_s = started_wall_s
         self.identities = tuple(_identity(index, _uuid(dice, "GPU")) for index in range(GPUS))
-        self._mig_uuids = {
+        self.mig_uuids = {
             (gpu, layout[0]): _uuid(dice, "MIG") for gpu, layouts in _LAYOUTS.items() for layout in layouts
         }
         self._jobs = [[job for job in JOBS if job.gpu == index] for index in range(GPUS)]
@@ -183,7 +183,7 @@ class LabGpus:
             remapped_rows_pending=0,
             remapped_rows_failed=0,
             # Those that train all day are held at their cap a part of the time.
-            power_violation_ns=round(4e7 * elapsed_s) if len(self._jobs[index]) == 1 and not split else 0,
+            power_violation_ns=round(4e7 * elapsed_s) if _trains(self._jobs[index]) else 0,
             thermal_violation_ns=0,
             recovery_action=0,
             persistence_mode=1,
@@ -206,7 +206,7 @@ class LabGpus:
         used = sum(job.memory_bytes(elapsed_s) + _CONTEXT_BYTES for job in jobs)
         busy = min(sum(job.activity(elapsed_s) for job in jobs), 1.0)
         return MigInstance(
-            uuid=self._mig_uuids[(index, gi)],
+            uuid=self.mig_uuids[(index, gi)],
             gpu_instance_id=gi,
             compute_instance_id=0,
             profile=profile,
@@ -219,6 +219,10 @@ class LabGpus:
             memory=MigMemory(total, used, total - used, 0),
             gpm=None if elapsed_s <= 0 else _gpm(busy, elapsed_s, gi),
         )
+
+
+def _trains(jobs: list[LabJob]) -> bool:
+    return any(job.gpu_instance_id is None and job.by_night > 0.9 for job in jobs)
 
 
 def _gpm(busy: float, elapsed_s: float, offset: float) -> GpmReading:

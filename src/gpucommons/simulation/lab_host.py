@@ -4,7 +4,7 @@ from gpucommons.model.busiest import Busiest
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
-from gpucommons.simulation.scenario import daylight, wobble
+from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 
 CORES = 64
 MEMORY_BYTES = 512 * 2**30
@@ -46,15 +46,16 @@ def memory(elapsed_s: float) -> MemoryReading:
 
 
 def pressure(elapsed_s: float) -> PressureReading:
-    def line(percent: float) -> PressureLine:
-        percent = max(percent, 0.0)
-        return PressureLine(percent, percent * 0.9, percent * 0.8, percent / 100 * elapsed_s)
+    by_day, worked_s = daylight(elapsed_s), daylight_seconds(elapsed_s)
 
-    by_day = daylight(elapsed_s)
+    def line(most_percent: float) -> PressureLine:
+        percent = most_percent * by_day
+        return PressureLine(percent, percent * 0.9, percent * 0.8, most_percent / 100 * worked_s)
+
     return PressureReading(
-        cpu=Pressure(line(9 * by_day), line(0.0)),
-        memory=Pressure(line(2 * by_day), line(0.4 * by_day)),
-        io=Pressure(line(5 * by_day), line(2 * by_day)),
+        cpu=Pressure(line(9), line(0)),
+        memory=Pressure(line(2), line(0.4)),
+        io=Pressure(line(5), line(2)),
     )
 
 

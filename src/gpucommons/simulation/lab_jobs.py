@@ -1,15 +1,18 @@
-"""The twelve jobs on the lab's GPUs: who they are as processes, where they run, and how hard by day and by night."""
+"""The thirteen jobs on the lab's GPUs: who they are as processes, where they run, and how hard by day and by night."""
 
 from typing import NamedTuple
 
 from gpucommons.model.processes import ProcessKey
+from gpucommons.simulation import lab_turns
+from gpucommons.simulation.lab_turns import Rota
 from gpucommons.simulation.scenario import daylight, wobble
-
-_TICKS_PER_S = 100
 
 
 class LabJob(NamedTuple):
-    """`by_night` and `by_day` are shares of its GPU (or of its MIG instance); people's work follows the sun."""
+    """`by_night` and `by_day` are shares of its GPU (or of its MIG instance); people's work follows the sun.
+
+    One that shares its GPU by turns has a `rota`, and does nothing while it is not its turn.
+    """
 
     key: ProcessKey
     name: str
@@ -21,9 +24,16 @@ class LabJob(NamedTuple):
     cpu_cores: float
     rss_gib: float
     gpu_instance_id: int | None = None
+    rota: Rota | None = None
 
     def activity(self, elapsed_s: float) -> float:
         """How much of its GPU it keeps busy now, 0 to 1."""
+        return self.level(elapsed_s) if self.rota is None or self.rota.has_turn(elapsed_s) else 0.0
+
+    def level(self, elapsed_s: float) -> float:
+        """How much it would keep busy if it may."""
+        if not (self.by_night or self.by_day):
+            return 0.0
         level = self.by_night + (self.by_day - self.by_night) * daylight(elapsed_s)
         level += 0.06 * wobble(elapsed_s, 23 + self.key.pid % 17, self.key.pid)
         return min(max(level, 0.0), 1.0)
@@ -44,24 +54,31 @@ def _job(
     *,
     kind: str = "compute",
     instance: int | None = None,
+    rota: Rota | None = None,
 ) -> LabJob:
-    key = ProcessKey(4100 + 53 * number, _TICKS_PER_S * (400 + 17 * number))
+    # As old as the machine: none has started after a look at it began, however lately the real one was booted.
+    key = ProcessKey(4100 + 53 * number, 10 + number)
     busiest = max(by_night, by_day)
-    return LabJob(key, name, gpu, kind, memory_gib, by_night, by_day, 0.5 + 3 * busiest, 4 + memory_gib / 4, instance)
+    cores, rss_gib = 0.5 + 3 * busiest, 4 + memory_gib / 4
+    return LabJob(key, name, gpu, kind, memory_gib, by_night, by_day, cores, rss_gib, instance, rota)
 
 
 JOBS: tuple[LabJob, ...] = (
-    # One training over four GPUs, which does not sleep.
-    *(_job(rank, f"python train.py --rank {rank}", rank, 118.0, 0.97, 0.94) for rank in range(4)),
-    # Two who share a GPU by day.
-    _job(4, "python finetune.py", 4, 64.0, 0.1, 0.62),
-    _job(5, "jupyter-kernel", 4, 22.0, 0.0, 0.3),
-    # A service with its clients, and an evaluation at night.
-    _job(6, "python serve.py", 5, 71.0, 0.12, 0.55, kind="compute+mps"),
-    _job(7, "ray::worker", 5, 12.0, 0.03, 0.18, kind="mps"),
-    _job(8, "python eval.py", 5, 31.0, 0.6, 0.05),
+    # One training over three GPUs, which does not sleep.
+    *(_job(rank, f"python train.py --rank {rank}", rank, 118.0, 0.97, 0.94) for rank in range(3)),
+    # A notebook that holds a whole GPU, loaded once and never run since.
+    _job(3, "jupyter-kernel", 3, 38.0, 0.0, 0.0),
+    # Two who take turns on a GPU by day.
+    _job(4, "python finetune.py", 4, 64.0, 0.1, 0.95, rota=lab_turns.FINETUNE),
+    _job(5, "jupyter-kernel", 4, 22.0, 0.0, 0.85, rota=lab_turns.NOTEBOOK),
+    # A service with its worker, and an evaluation that is for the night.
+    _job(6, "python serve.py", 5, 58.0, 0.3, 0.9, kind="compute+mps", rota=lab_turns.SERVE),
+    _job(7, "ray::worker", 5, 12.0, 0.1, 0.7, kind="mps", rota=lab_turns.WORKER),
+    _job(8, "python eval.py", 5, 31.0, 0.9, 0.3, rota=lab_turns.EVALUATION),
     # Students on slices.
     _job(9, "python assignment2.py", 6, 40.0, 0.02, 0.7, instance=1),
     _job(10, "jupyter-kernel", 6, 9.0, 0.0, 0.4, instance=5),
     _job(11, "python infer.py", 7, 13.0, 0.3, 0.8, instance=7),
+    # A service of the house.
+    _job(12, "ollama", 7, 8.0, 0.05, 0.45, instance=13),
 )

@@ -14,6 +14,7 @@ from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.sources.source import Source
 
 DAY_S = 600.0
+_MORNING = 0.35
 
 
 @dataclass(slots=True)
@@ -50,8 +51,16 @@ class Scenario:
 
 def daylight(elapsed_s: float) -> float:
     """How busy people are, 0 (night) to 1 (afternoon). A run begins in the morning: there is life at once."""
-    phase = (elapsed_s / DAY_S + 0.35) % 1.0
+    phase = (elapsed_s / DAY_S + _MORNING) % 1.0
     return 0.5 - 0.5 * math.cos(2 * math.pi * phase)
+
+
+def daylight_seconds(elapsed_s: float) -> float:
+    """The daylight added up since the start: for what is counted while people work."""
+    turn = 2 * math.pi / DAY_S
+    return elapsed_s / 2 - (math.sin(turn * elapsed_s + 2 * math.pi * _MORNING) - math.sin(2 * math.pi * _MORNING)) / (
+        2 * turn
+    )
 
 
 def wobble(elapsed_s: float, period_s: float, offset: float = 0.0) -> float:

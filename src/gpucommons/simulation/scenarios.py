@@ -3,16 +3,23 @@
 import time
 from collections.abc import Callable
 
+from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.users import UsersReading
-from gpucommons.simulation import lab_ds01, lab_host, lab_people
+from gpucommons.simulation import lab_containers, lab_ds01, lab_host, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
+from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers
 from gpucommons.simulation.lab_gpus import LabGpus
+from gpucommons.simulation.lab_people import LabUsers
+from gpucommons.simulation.lab_sharing import LabSharing
+from gpucommons.simulation.lab_world import lab_world
 from gpucommons.simulation.scenario import Scenario, SimulatedSource
 from gpucommons.sources.source import Source
 
@@ -20,27 +27,35 @@ _BUSIEST = 100
 
 
 def _lab(cadence_s: float) -> list[Source]:
-    now_s = time.time()
-    return _node(cadence_s, now_s, LabGpus(now_s).at)
+    gpus = LabGpus(time.time())
+    return _node(cadence_s, gpus, gpus.at)
 
 
 def _faults(cadence_s: float) -> list[Source]:
-    now_s = time.time()
-    return _node(cadence_s, now_s, FaultyGpus(LabGpus(now_s)).at)
+    gpus = LabGpus(time.time())
+    return _node(cadence_s, gpus, FaultyGpus(gpus).at)
 
 
-def _node(cadence_s: float, started_wall_s: float, gpus: Callable[[float], GpuReading]) -> list[Source]:
-    containers = lab_people.containers(started_wall_s)
+def _node(cadence_s: float, lab: LabGpus, gpus: Callable[[float], GpuReading]) -> list[Source]:
+    """`lab` is what the GPUs are called; `gpus` is how they do."""
+
+    def source(name: str, feeds: str, produces: type, make: Callable[[float], object]) -> SimulatedSource:
+        return SimulatedSource(name, feeds, produces, make, cadence_s, essential=name in ("cpu", "memory"))
+
     return [
-        SimulatedSource("cpu", "cpu", CpuReading, lab_host.cpu, cadence_s, essential=True),
-        SimulatedSource("memory", "memory", MemoryReading, lab_host.memory, cadence_s, essential=True),
-        SimulatedSource("pressure", "pressure", PressureReading, lab_host.pressure, cadence_s),
-        SimulatedSource("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at, cadence_s),
-        SimulatedSource("nvml", "gpus", GpuReading, gpus, cadence_s),
-        SimulatedSource("docker", "docker", ContainerReading, lambda _: containers, cadence_s),
-        SimulatedSource("users", "users", UsersReading, lab_people.users, cadence_s),
-        SimulatedSource("ds01", "ds01", Ds01Reading, lab_ds01.state, cadence_s),
-        SimulatedSource("events", "events", EventsReading, lab_ds01.events, cadence_s),
+        source("cpu", "cpu", CpuReading, lab_host.cpu),
+        source("memory", "memory", MemoryReading, lab_host.memory),
+        source("pressure", "pressure", PressureReading, lab_host.pressure),
+        source("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at),
+        source("nvml", "gpus", GpuReading, gpus),
+        source("docker", "docker", ContainerReading, LabContainers(lab).at),
+        source("container_usage", "container_usage", ContainerUsageReading, lab_containers.usage),
+        source("kubernetes", "pods", PodReading, lab_pods.pods),
+        source("kubelet", "pod_devices", PodDevicesReading, lab_pods.LabPodDevices(lab).at),
+        source("users", "users", UsersReading, LabUsers(CONTAINER_UIDS).at),
+        source("ds01", "ds01", Ds01Reading, lab_ds01.state),
+        source("events", "events", EventsReading, lab_ds01.events),
+        source("scheduler", "sharing", SharingReading, LabSharing(lab).at),
     ]
 
 
@@ -50,7 +65,7 @@ _FAULTS = "the lab on a bad day: a GPU is lost, one throws XIDs, one runs hot"
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("lab", _LAB, _lab, lab_people.world()),
-        Scenario("faults", _FAULTS, _faults, lab_people.world()),
+        Scenario("lab", _LAB, _lab, lab_world()),
+        Scenario("faults", _FAULTS, _faults, lab_world()),
     )
 }

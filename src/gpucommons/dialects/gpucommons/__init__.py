@@ -13,12 +13,14 @@ from gpucommons.dialects.gpucommons import (
     health,
     nvml,
     owners,
+    sharing,
     sources,
+    waits,
 )
 from gpucommons.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-_PARTS = (agent, sources, health, gpus, gpu_parts, nvml, owners, containers, allocations, accounts)
+_PARTS = (agent, sources, health, gpus, gpu_parts, nvml, owners, containers, allocations, accounts, sharing, waits)
 
 
 def _collect(snapshot: Snapshot) -> Iterator[Family]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from gpucommons.dialects.dialect import Dialect
-from gpucommons.dialects.nvshare import gpus
+from gpucommons.dialects.nvshare import clients, gpus, scheduler
 from gpucommons.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-_PARTS = (gpus,)
+_PARTS = (gpus, clients, scheduler)
 
 
 def _collect(snapshot: Snapshot) -> Iterator[Family]:

@@ -55,10 +55,6 @@ export class Chart extends Component {
     if (this.plot) this.plot.destroy();
   }
 
-  shouldComponentUpdate(next) {
-    return next.version !== this.props.version || next.recent !== this.props.recent || next.lit !== this.props.lit;
-  }
-
   componentDidUpdate() {
     const shape = this.shape();
     if (shape !== this.built) this.build();
@@ -71,7 +67,7 @@ export class Chart extends Component {
 
   build() {
     if (this.plot) this.plot.destroy();
-    const { subjects, show, top, label, binary } = this.props;
+    const { subjects, show, top, binary } = this.props;
     const axis = { stroke: css('--ink-3'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: `12px ${css('--sans')}` };
     this.built = this.shape();
     this.plot = new window.uPlot(
@@ -100,8 +96,6 @@ export class Chart extends Component {
       this.data(),
       this.holder,
     );
-    this.holder.firstChild.setAttribute('aria-hidden', 'true');
-    this.holder.setAttribute('aria-label', label);
   }
 
   data() {
@@ -111,16 +105,30 @@ export class Chart extends Component {
   }
 
   draw() {
-    if (this.plot && this.drawn !== this.props.recent.version) {
-      this.drawn = this.props.recent.version;
+    const { recent } = this.props;
+    if (this.plot && (this.drawn !== recent || this.drawnVersion !== recent.version)) {
+      this.drawn = recent;
+      this.drawnVersion = recent.version;
       this.plot.setData(this.data());
     }
   }
 
+  // Over the whole range: made anew only when a step has passed, while what is now comes with each snapshot.
+  summaries() {
+    const { recent, subjects } = this.props;
+    if (this.summed !== recent || this.summedVersion !== recent.version) {
+      this.found = subjects.map(([id]) => summary(recent.columns.get(id) || []));
+      this.summed = recent;
+      this.summedVersion = recent.version;
+    }
+    return this.found;
+  }
+
   render({ recent, subjects, show, label, now }) {
+    const found = this.summaries();
     return html`<figure class="chart">
       <figcaption>${label}</figcaption>
-      <div ref=${(holder) => (this.holder = holder)} class="plot"></div>
+      <div ref=${(holder) => (this.holder = holder)} class="plot" aria-hidden="true"></div>
       ${recent.problem && html`<p class="quiet">${recent.problem}</p>`}
       <div class="scroll" tabindex="0" role="region" aria-label="${label}, summary">
         <table class="small">
@@ -128,7 +136,7 @@ export class Chart extends Component {
           <thead><tr><th scope="col"><span class="hidden">of</span></th><th scope="col">now</th><th scope="col">least</th><th scope="col">mean</th><th scope="col">most</th></tr></thead>
           <tbody>
             ${subjects.map(([id, name], at) => {
-              const { low, mean, high } = summary(recent.columns.get(id) || []);
+              const { low, mean, high } = found[at] || {};
               return html`<tr key=${id} data-subject=${id}>
                 <th scope="row"><span class=${classes('swatch', 'stroke', `own-${at % COLOURS}`, at >= COLOURS && 'dashed')} aria-hidden="true"></span>${name}</th>
                 <td data-f="now">${show(now[id] ?? null)}</td><td>${show(low)}</td><td>${show(mean)}</td><td>${show(high)}</td>

@@ -25,8 +25,9 @@ export class Lazy extends Component {
     this.watcher.disconnect();
   }
 
-  shouldComponentUpdate() {
-    this.passed = this.near ? 0 : this.passed + 1;
+  // `turn` counts what the viewer did: that is answered everywhere at once.
+  shouldComponentUpdate(next) {
+    this.passed = this.near || next.turn !== this.props.turn ? 0 : this.passed + 1;
     return this.passed % PATIENCE === 0;
   }
 

@@ -30,6 +30,7 @@ const state = {
   document: null,
   link: 'connecting',
   lostAt: 0,
+  turn: 0,
   focus: null,
   who: { by: 'owner', sort: { key: 'memory_bytes', down: true }, gpu: '', text: '', all: false },
   period: 'today',
@@ -53,12 +54,14 @@ function change(part) {
   draw();
 }
 
-const onView = (part) => change({ who: { ...state.who, all: false, ...part } });
-const onFocus = (focus) => change({ focus: state.focus && focus && state.focus.id === focus.id ? null : focus });
-const onPeriod = (period) => change({ period });
+// What the viewer does.
+const choose = (part) => change({ ...part, turn: state.turn + 1 });
+const onView = (part) => choose({ who: { ...state.who, all: false, ...part } });
+const onFocus = (focus) => choose({ focus: state.focus && focus && state.focus.id === focus.id ? null : focus });
+const onPeriod = (period) => choose({ period });
 
 function onRange(history) {
-  change({ history });
+  choose({ history });
   loadCharts();
 }
 
@@ -95,7 +98,7 @@ function onLink(link) {
 setInterval(() => state.link === 'lost' && draw(), 1000);
 
 window.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape' && state.focus) change({ focus: null });
+  if (event.key === 'Escape' && state.focus) onFocus(null);
 });
 
 function Page(props) {
@@ -110,13 +113,13 @@ function Page(props) {
     <main class=${classes(props.link !== 'live' && 'old')} data-sequence=${found.sequence}>
       ${[
         () => html`<${Node} document=${found} />`,
-        () => html`<${Gpus} document=${found} recent=${props.recent} lit=${bright} onFocus=${onFocus} />`,
-        () => html`<${Who} document=${found} view=${props.who} lit=${bright} onView=${onView} onFocus=${onFocus} />`,
+        () => html`<${Gpus} document=${found} recent=${props.recent} turn=${props.turn} lit=${bright} onFocus=${onFocus} />`,
+        () => html`<${Who} document=${found} view=${props.who} turn=${props.turn} lit=${bright} onView=${onView} onFocus=${onFocus} />`,
         () => html`<${Turns} document=${found} lit=${bright} />`,
         () => html`<${Accounts} document=${found} period=${props.period} onPick=${onPeriod} />`,
         () => html`<${Events} document=${found} />`,
         () => html`<${History} document=${found} charts=${props.charts} view=${props.history} onRange=${onRange} />`,
-      ].map((section, at) => html`<${Lazy} key=${at} tag="div" draw=${section} />`)}
+      ].map((section, at) => html`<${Lazy} key=${at} tag="div" turn=${props.turn} draw=${section} />`)}
     </main>
     <footer class="quiet">
       snapshot <span id="sequence">${found.sequence}</span> · <a href="/metrics">metrics</a> · <a href="/api/v1/openapi.json">API</a> ·

@@ -9,7 +9,7 @@ export function Accounts({ document, period, onPick }) {
   const { accounts } = document;
   if (!accounts || !accounts[period]) {
     return html`<${Section} id="accounts" title="Accounts">
-      <${Absent} document=${document} source="ledger" otherwise="No ledger is kept here." />
+      <${Absent} document=${document} source="statement" otherwise="No ledger is kept here." />
     </${Section}>`;
   }
   const statement = accounts[period];

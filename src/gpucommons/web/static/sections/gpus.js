@@ -9,7 +9,7 @@ const SPARK_POINTS = 300;
 // Idle is no fault, and the others only say who set the clocks: what remains slows the work down.
 const HARMLESS = new Set(['gpu_idle', 'applications_clocks_setting', 'display_clock_setting', 'sync_boost']);
 
-export function Gpus({ document, recent, lit, onFocus }) {
+export function Gpus({ document, recent, turn, lit, onFocus }) {
   const { gpus, who } = document;
   if (!gpus) {
     return html`<${Section} id="gpus" title="GPUs">
@@ -28,7 +28,7 @@ export function Gpus({ document, recent, lit, onFocus }) {
   };
   return html`<${Section} id="gpus" title="GPUs" note=${note}>
     <ul class="cards">
-      ${cards.map((uuid) => html`<${Lazy} key=${uuid} tag="li" draw=${() => cardOf(uuid)} />`)}
+      ${cards.map((uuid) => html`<${Lazy} key=${uuid} tag="li" turn=${turn} draw=${() => cardOf(uuid)} />`)}
     </ul>
   </${Section}>`;
 }

@@ -41,7 +41,6 @@ export function History({ document, charts, view, onRange }) {
           html`<${Chart}
             key=${chart.series}
             recent=${recent}
-            version=${recent.version}
             subjects=${subjects}
             show=${chart.show}
             top=${chart.top}

@@ -26,7 +26,7 @@ const ABOUT = '≈\u202f';
 const SHOWN = 100;
 const CHUNK = 10;
 
-export function Who({ document, view, lit, onView, onFocus }) {
+export function Who({ document, view, turn, lit, onView, onFocus }) {
   const { who } = document;
   if (!who) {
     return html`<${Section} id="who" title="Who">
@@ -59,6 +59,7 @@ export function Who({ document, view, lit, onView, onFocus }) {
             html`<${Lazy}
               key=${at}
               tag="tbody"
+              turn=${turn}
               draw=${() => rows.map((row) => html`<${Row} key=${row.id} row=${row} by=${view.by} lit=${!lit || isLit(lit, row)} dims=${Boolean(lit)} onFocus=${onFocus} />`)}
             />`,
         )}

@@ -1,0 +1,62 @@
+"""Two torch jobs on one GPU: each one's throughput over its solo throughput, left to the driver and under the agent.
+
+`python -m bench.sharing` on a machine with a GPU and torch. The jobs are bf16 matrix products: 4096 keeps the GPU
+busy, 512 waits for its launches. What the driver's own time-slicing gives is measured in the same run.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from bench.table import show  # noqa: E402
+from running import running_agent  # noqa: E402
+
+JOB = ROOT / "tests" / "scheduler" / "gpu_job.py"
+SOLO_S, PAIR_S = 10, 60
+PAIRS = ((4096, 4096), (512, 512), (4096, 512))
+
+
+def run_jobs(socket_path: str, sizes: tuple[int, ...], seconds: float) -> list[float]:
+    """Products per second of each job, all of them begun at once."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    jobs = []
+    for number, size in enumerate(sizes):
+        command = [sys.executable, str(JOB), socket_path, str(size), str(seconds), f"job-{number}"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        jobs.append(subprocess.Popen(command, text=True, env=environment, **pipes))  # type: ignore[call-overload]
+    for job in jobs:
+        job.stdout.readline()
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    return [float(job.communicate(timeout=seconds + 120)[0]) for job in jobs]
+
+
+def told(shares: list[float]) -> str:
+    return f"{sum(shares):.2f} ({' + '.join(f'{share:.2f}' for share in shares)})"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/scheduler.sock"
+        with running_agent("--scheduler", environment={"GPUCOMMONS_SCHEDULER_SOCKET": path}):
+            solo = {size: run_jobs("none", (size,), SOLO_S)[0] for size in (4096, 512)}
+            rows = []
+            for pair in PAIRS:
+                driver = [rate / solo[size] for rate, size in zip(run_jobs("none", pair, PAIR_S), pair, strict=True)]
+                ours = [rate / solo[size] for rate, size in zip(run_jobs(path, pair, PAIR_S), pair, strict=True)]
+                rows.append((f"{pair[0]} + {pair[1]}", told(driver), told(ours)))
+    show(
+        "Two jobs on one GPU, throughput over solo (bars: 0.97 for 4096 + 4096, 0.95 of the driver for 512 + 512)",
+        ("pair", "driver's time-slicing", "under the agent"),
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The turns of scenario lab: on each of two GPUs its clients run one after the other, round and round.
+
+Each client's part of the round is fixed, so that whatever is counted of it is known for any instant at once.
+"""
+
+from typing import NamedTuple
+
+# For how long the scheduler had been up when the run begins: whole rounds of both GPUs.
+UPTIME_S = 3600.0
+QUANTUM_S = 10.0
+WINDOW_S = 20.0
+
+
+class Phase(NamedTuple):
+    """What a client does now, since when and for how long still."""
+
+    standing: str
+    since_s: float
+    left_s: float
+
+
+class Rota(NamedTuple):
+    """A client's round: it runs, is throttled where its quota is spent, and waits for its turn to come again."""
+
+    offset_s: float
+    run_s: float
+    throttled_s: float
+    wait_s: float
+
+    @property
+    def round_s(self) -> float:
+        return self.run_s + self.throttled_s + self.wait_s
+
+    def phase(self, elapsed_s: float) -> Phase:
+        at_s = self._up_s(elapsed_s) % self.round_s
+        for standing, length_s in (("running", self.run_s), ("throttled", self.throttled_s), ("waiting", self.wait_s)):
+            if at_s < length_s:
+                return Phase(standing, at_s, length_s - at_s)
+            at_s -= length_s
+        return Phase("running", 0.0, self.run_s)
+
+    def has_turn(self, elapsed_s: float) -> bool:
+        return self.phase(elapsed_s).standing == "running"
+
+    def waited_s(self, elapsed_s: float) -> float:
+        """Since it asked: a quota that is spent is waited for as well."""
+        return self._up_s(elapsed_s) % self.round_s - self.run_s
+
+    def begun(self, elapsed_s: float) -> int:
+        return int(self._up_s(elapsed_s) // self.round_s) + 1
+
+    def ended(self, elapsed_s: float) -> int:
+        return self.begun(elapsed_s) - self.has_turn(elapsed_s)
+
+    def ran_s(self, elapsed_s: float) -> float:
+        """All of its turns together, this one included."""
+        whole, part_s = divmod(self._up_s(elapsed_s), self.round_s)
+        return whole * self.run_s + min(part_s, self.run_s)
+
+    def _up_s(self, elapsed_s: float) -> float:
+        return UPTIME_S + elapsed_s - self.offset_s
+
+
+# GPU 4: a fine-tuning uses up its quantum, a notebook gives its turn back early.
+FINETUNE = Rota(0.0, 10.0, 0.0, 6.0)
+NOTEBOOK = Rota(10.0, 6.0, 0.0, 10.0)
+# GPU 5: a service, its worker, whose quota is a quarter of the window, and somebody's evaluation.
+SERVE = Rota(0.0, 10.0, 0.0, 10.0)
+WORKER = Rota(10.0, 5.0, 5.0, 10.0)
+EVALUATION = Rota(15.0, 5.0, 0.0, 15.0)

@@ -1,0 +1,58 @@
+"""Where the jobs of scenario lab are looked up: what procfs would tell of each, for the real rules to read."""
+
+from collections.abc import Collection
+
+from gpucommons.attribution.stage import ProcessWorld
+from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails
+from gpucommons.model.processes import ProcessKey
+from gpucommons.model.reasons import Reason
+from gpucommons.simulation import lab_pods
+from gpucommons.simulation.lab_containers import CONTAINERS
+from gpucommons.simulation.lab_jobs import JOBS, LabJob
+from gpucommons.simulation.lab_people import CHEN, DANA, OLLAMA_UID, LabNames
+
+SLURM_JOB = "48213"
+UNIT = "ollama.service"
+
+# uid and cgroup of the jobs that are in none of Docker's containers, by the job's number
+_ELSEWHERE: dict[int, tuple[int, str]] = {
+    6: (0, lab_pods.cgroup(lab_pods.SERVE)),
+    7: (0, lab_pods.cgroup(lab_pods.WORKER)),
+    8: (CHEN.uid, f"0::/user.slice/user-{CHEN.uid}.slice/session-41.scope\n"),
+    9: (DANA.uid, f"0::/system.slice/slurmstepd.scope/job_{SLURM_JOB}/step_0/user/task_0\n"),
+    12: (OLLAMA_UID, f"0::/system.slice/{UNIT}\n"),
+}
+
+
+def _places() -> dict[int, tuple[int, str]]:
+    in_containers = {job: (each.person.uid, each.cgroup) for each in CONTAINERS for job in each.jobs}
+    return in_containers | _ELSEWHERE
+
+
+def _details(job: LabJob, uid: int, cgroup: str) -> ProcessDetails:
+    pid = job.key.pid
+    inner = f"\t{pid % 97 + 1}" if "docker-" in cgroup or "kubepods" in cgroup else ""
+    status = f"Name:\t{job.name[:15]}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}{inner}\n"
+    return ProcessDetails(job.key, job.name, status, cgroup, holds_gpu=True)
+
+
+class LabProcessReader:
+    """Answers for the lab's jobs; every other pid is that of a process which has gone."""
+
+    def __init__(self) -> None:
+        self._by_pid = {JOBS[number].key.pid: _details(JOBS[number], *place) for number, place in _places().items()}
+
+    def read(self, pid: int, look_for_gpu: bool = False) -> ProcessDetails | Reason:
+        return self._by_pid.get(pid, Reason.PROCESS_GONE)
+
+    def is_alive(self, key: ProcessKey) -> bool:
+        details = self._by_pid.get(key.pid)
+        return details is not None and details.key == key
+
+    def keep(self, keys: Collection[ProcessKey]) -> None:
+        """Nothing is held open here."""
+
+
+def lab_world() -> ProcessWorld:
+    view = PidView(PidScope.HOST, "the scenario shows every process of its host")
+    return ProcessWorld(LabProcessReader(), view, LabNames())

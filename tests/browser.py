@@ -1,0 +1,114 @@
+"""A real Chromium that watches itself: an error on the console or a request to another host fails the test."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from needs import needs_program
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+TESTS = Path(__file__).resolve().parent
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    needs_program("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Watch:
+    """What a page did that it must not do."""
+
+    host: str
+    complaints: list[str] = field(default_factory=list)
+    lost_is_fine: bool = False
+
+    def on(self, page: Page) -> None:
+        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        page.on("request", lambda request: self._asked(request.url))
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+
+    def _said(self, kind: str, text: str) -> None:
+        # A browser reports a refused connection by itself; only a test that stops the agent may see that.
+        refused = "ERR_CONNECTION_REFUSED" in text or "ERR_INCOMPLETE_CHUNKED_ENCODING" in text
+        if kind in ("error", "warning") and not (self.lost_is_fine and refused):
+            self.complaints.append(f"{kind}: {text}")
+
+    def _asked(self, url: str) -> None:
+        if urlsplit(url).netloc != self.host:
+            self.complaints.append(f"request to another host: {url}")
+
+
+@contextmanager
+def opened(
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1280,
+    height: int = 900,
+    theme: str = "light",
+    lost_is_fine: bool = False,
+) -> Iterator[Page]:
+    """The page with its first readings drawn. Whatever it did wrong by the end fails the test."""
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
+    watch = Watch(urlsplit(url).netloc, lost_is_fine=lost_is_fine)
+    page = context.new_page()
+    watch.on(page)
+    try:
+        page.goto(url)
+        page.wait_for_selector("main[data-sequence]")
+        yield page
+        assert watch.complaints == []
+        assert context.cookies() == []
+    finally:
+        context.close()
+
+
+@contextmanager
+def demo_agent(*arguments: str) -> Iterator[str]:
+    """The address of an agent in a process of its own that plays the demo node."""
+    process = subprocess.Popen(
+        [sys.executable, str(TESTS / "demo_agent.py"), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            found = re.search(r"page +(http://\S+)/", line)
+            if found:
+                # Its log must go on being read: a full pipe would stop it.
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                yield found.group(1)
+                return
+        raise AssertionError("the agent did not start")
+    finally:
+        process.terminate()
+        process.wait(timeout=10)

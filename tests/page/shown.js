@@ -1,0 +1,118 @@
+// Runs in the page: what each section shows beside what the API says at the same sequence number, in the page's words.
+async () => {
+  const f = await import('/static/format.js');
+  const { memoryParts } = await import('/static/sections/gpus.js');
+  const main = document.querySelector('main');
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
+  async function atOneSequence() {
+    for (let attempt = 0; attempt < 60; attempt += 1) {
+      const api = await (await fetch('/api/v1/snapshot')).json();
+      await frame();
+      if (Number(main.dataset.sequence) === api.sequence) return api;
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    throw new Error('the page and the API never met');
+  }
+
+  const api = await atOneSequence();
+  const wrong = [];
+  const compared = {};
+  const check = (section, selector, wanted) => {
+    const found = main.querySelector(selector);
+    const shown = found ? found.textContent.replace(/^≈\s*/, '').trim() : 'not there';
+    compared[section] = (compared[section] || 0) + 1;
+    if (shown !== String(wanted)) wrong.push(`${selector}: shows ${shown}, API says ${wanted}`);
+  };
+  const at = (attribute, value) => `[${attribute}="${CSS.escape(value)}"]`;
+  const { node, gpus, who, turns, accounts, events, alerts } = api;
+
+  check('node', '#node [data-f="health.score"]', f.score(node.health ? node.health.score : null));
+  for (const name of Object.keys(node.health ? node.health.component_ratios : {}))
+    check('node', `#node [data-f="health.${name}"]`, f.percent(node.health.component_ratios[name]));
+  check('node', '#node [data-f="cpu.utilization_ratio"]', f.percent(node.cpu.utilization_ratio));
+  check('node', '#node [data-f="cpu.load_1m"]', f.load(node.cpu.load_1m));
+  check('node', '#node [data-f="memory.total_bytes"]', f.bytes(node.memory.total_bytes));
+  check('node', '#node [data-f="memory.available_bytes"]', f.bytes(node.memory.available_bytes));
+  for (const name of ['cpu', 'memory', 'io'])
+    check('node', `#node [data-f="pressure.${name}"]`, f.ofHundred(node.pressure[name].some.avg10_percent));
+  for (const name of Object.keys(node.sources))
+    if (node.sources[name].state !== 'fresh') check('node', `${at('data-source', name)} .state`, node.sources[name].state);
+
+  const FORMATS = {
+    utilization_ratio: f.percent, memory_used_bytes: f.bytes, memory_total_bytes: f.bytes, power_watts: f.watts,
+    power_limit_watts: f.watts, temperature_celsius: f.celsius, temperature_slowdown_celsius: f.celsius,
+    clock_sm_mhz: f.megahertz, clock_memory_mhz: f.megahertz, processes: f.count,
+  };
+  for (const uuid of Object.keys(gpus ? gpus.by_uuid : {})) {
+    const gpu = gpus.by_uuid[uuid];
+    const card = `#gpus ${at('data-uuid', uuid)}`;
+    if (!gpu.up) {
+      check('gpus', `${card} [data-f="since_unix_s"]`, f.clock(gpu.since_unix_s, api.time_unix_s));
+      check('gpus', `${card} [data-f="down_reason"]`, f.words(gpu.down_reason));
+      continue;
+    }
+    for (const name of Object.keys(FORMATS)) check('gpus', `${card} [data-f="${name}"]`, FORMATS[name](gpu[name]));
+    const { parts } = memoryParts(uuid, gpu, who);
+    for (const part of parts.filter((each) => each.key !== 'reserved'))
+      check('gpus', `${card} ${at('data-part', part.key)} [data-f="part"]`, f.bytes(part.bytes));
+    const drawn = [...main.querySelectorAll(`${card} .stack .part`)].reduce((sum, each) => sum + parseFloat(each.style.width), 0);
+    const wanted = (100 * (gpu.memory_used_bytes + (gpu.memory_reserved_bytes || 0))) / gpu.memory_total_bytes;
+    if (Math.abs(drawn - wanted) > 0.5) wrong.push(`${card}: the bar is ${drawn} % long, ${wanted} % is used`);
+    const slices = main.querySelectorAll(`${card} [data-mig]`).length;
+    if (slices !== Object.keys(gpu.mig).length) wrong.push(`${card}: ${slices} MIG instances drawn`);
+    for (const reason of gpu.throttle_reasons || [])
+      if (!/gpu_idle|setting|sync_boost/.test(reason)) check('gpus', `${card} ${at('data-throttle', reason)}`, f.words(reason));
+  }
+
+  for (const key of Object.keys(who ? who.owners : {})) {
+    const owner = who.owners[key];
+    const row = `#who ${at('data-row', key)}`;
+    check('who', `${row} [data-f="memory_bytes"]`, f.bytes(owner.memory_bytes));
+    check('who', `${row} [data-f="sm_ratio"]`, f.percent(owner.sm_ratio));
+    check('who', `${row} [data-f="power_watts"]`, f.watts(owner.power_watts));
+    check('who', `${row} [data-f="processes"]`, f.count(owner.processes));
+    check('who', `${row} [data-f="gpu_hours_today"]`, f.hours(owner.gpu_hours_today));
+  }
+
+  for (const id of Object.keys(turns ? turns.clients : {})) {
+    const client = turns.clients[id];
+    const row = `#turns ${at('data-client', id)}`;
+    check('turns', `${row} [data-f="turns_total"]`, f.count(client.turns_total));
+    check('turns', `${row} [data-f="debt_s"]`, client.debt_s ? f.duration(client.debt_s) : '0');
+    if (client.wait) check('turns', `${row} [data-f="expected_s"]`, f.duration(client.wait.expected_s));
+    const standing = main.querySelector(`${row} [data-f="standing"]`).textContent;
+    const state = client.turn_s !== null ? 'running' : 'waits';
+    if (!standing.startsWith(state)) wrong.push(`${row}: shows ${standing}, API says ${state}`);
+  }
+  for (const uuid of Object.keys(turns ? turns.gpus : {})) {
+    const gpu = turns.gpus[uuid];
+    check('turns', `#turns ${at('data-uuid', uuid)} [data-f="quantum_left_s"]`, f.duration(gpu.quantum_left_s));
+    const drawn = main.querySelectorAll(`#turns ${at('data-uuid', uuid)} .turn`).length;
+    if (drawn !== Object.keys(gpu.timeline).length) wrong.push(`${uuid}: ${drawn} turns drawn of ${Object.keys(gpu.timeline).length}`);
+  }
+
+  const users = accounts ? accounts.today.users : {};
+  for (const user of Object.keys(users)) {
+    const row = `#accounts ${at('data-user', user)}`;
+    for (const name of ['held_gpu_hours', 'active_gpu_hours', 'idle_gpu_hours'])
+      check('accounts', `${row} [data-f="${name}"]`, f.hours(users[user][name]));
+    check('accounts', `${row} [data-f="energy_kwh"]`, f.kilowattHours(users[user].energy_kwh));
+  }
+  if (accounts) check('accounts', '#accounts [data-total] [data-f="held_gpu_hours"]', f.hours(accounts.today.total.held_gpu_hours));
+
+  for (const id of Object.keys(events || {})) check('events', `#events ${at('data-event', id)} b`, events[id].type);
+  const times = [...main.querySelectorAll('#events [data-event]')].map((row) => events[row.dataset.event].time_unix_s);
+  if (times.some((time, place) => place && time > times[place - 1])) wrong.push('events are not newest first');
+  for (const id of Object.keys(alerts || {})) check('events', `#events ${at('data-alert', id)} b`, alerts[id].name);
+
+  const power = '.chart:has(figcaption)';
+  for (const uuid of Object.keys(gpus ? gpus.by_uuid : {})) {
+    const chart = [...main.querySelectorAll(`#history ${power}`)].find((each) => each.querySelector('figcaption').textContent === 'GPU power');
+    const shown = chart.querySelector(`${at('data-subject', uuid)} [data-f="now"]`).textContent.trim();
+    compared.history = (compared.history || 0) + 1;
+    const wanted = f.watts(gpus.by_uuid[uuid].power_watts);
+    if (shown !== wanted) wrong.push(`history: power of ${uuid} shows ${shown}, API says ${wanted}`);
+  }
+  return { wrong, compared, sequence: api.sequence };
+};

@@ -1,0 +1,279 @@
+"""The page in a real Chromium: it shows what the API says, does what it offers, and asks nobody else for anything."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from browser import chromium, demo_agent, opened
+from demo_node import HOSTILE
+from prometheus_server import free_port
+from running import running_agent
+
+HERE = Path(__file__).resolve().parent
+SHOWN = (HERE / "shown.js").read_text()
+AXE = HERE / "vendor" / "axe.min.js"
+# High enough that all of it is in view: what is not is drawn only now and then.
+TALL = 6000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[str]:
+    with demo_agent("--lost", "7", "--hot", "5", "--interval", "0.5") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def playing() -> Iterator[Mapping[str, str]]:
+    """Agents that sample so seldom that the page and the API can be looked at in the same second, by name."""
+    slowly = ("--interval", "2")
+    with (
+        demo_agent("--lost", "7", "--hot", "5", *slowly) as demo,
+        running_agent("--simulate", "lab", *slowly) as lab,
+        running_agent("--simulate", "faults", *slowly) as faults,
+    ):
+        yield {"demo": demo, "lab": lab.url, "faults": faults.url}
+
+
+def at_a_delta(page: Page) -> None:
+    """Past the first document: what is shown came by a delta."""
+    first = int(page.get_attribute("main", "data-sequence") or 0)
+    page.wait_for_function("first => Number(document.querySelector('main').dataset.sequence) > first", arg=first)
+
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("demo", {"node", "gpus", "who", "turns", "accounts", "events", "history"}),
+        ("lab", {"node", "gpus", "history"}),
+        ("faults", {"node", "gpus", "history"}),
+    ],
+)
+def test_every_section_shows_what_the_api_says(
+    browser: Browser, playing: Mapping[str, str], name: str, sections: set[str]
+) -> None:
+    with opened(browser, playing[name], height=TALL) as page:
+        at_a_delta(page)
+        result: Any = page.evaluate(SHOWN)
+        assert result["wrong"] == []
+        assert sections <= set(result["compared"]), result["compared"]
+        for section in ("node", "gpus", "who", "turns", "accounts", "events", "history"):
+            text = page.inner_text(f"#{section}")
+            assert section in sections or section in result["compared"] or "Not on this node" in text
+
+
+def rows(page: Page) -> list[str]:
+    found: list[str] = page.eval_on_selector_all("#who tr[data-row]", "rows => rows.map(row => row.dataset.row)")
+    return found
+
+
+def numbers(page: Page, field: str) -> list[float]:
+    texts = page.eval_on_selector_all(f"#who tr[data-row] [data-f={field}]", "cells => cells.map(c => c.textContent)")
+    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    found = [re.search(r"([\d.]+)\s*(\w*)", text) for text in texts]
+    return [float(match[1]) * units.get(match[2], 1) for match in found if match]
+
+
+def test_sort_by_mouse_and_keyboard(browser: Browser, demo: str) -> None:
+    with opened(browser, demo) as page:
+        memory = page.locator("#who thead th", has_text="Memory")
+        expect(memory).to_have_attribute("aria-sort", "descending")
+        assert numbers(page, "memory_bytes") == sorted(numbers(page, "memory_bytes"), reverse=True)
+        memory.locator("button").click()
+        expect(memory).to_have_attribute("aria-sort", "ascending")
+        assert numbers(page, "memory_bytes") == sorted(numbers(page, "memory_bytes"))
+        hours = page.locator("#who thead th", has_text="GPU-hours")
+        hours.locator("button").focus()
+        page.keyboard.press("Enter")
+        expect(hours).to_have_attribute("aria-sort", "descending")
+        shown = numbers(page, "gpu_hours_today")
+        assert shown == sorted(shown, reverse=True)
+        last = page.locator("#who tr[data-row] [data-f=gpu_hours_today]").last
+        expect(last).to_have_text("–")
+        name = page.locator("#who thead th", has_text="Name")
+        name.locator("button").click()
+        labels = page.locator("#who tr[data-row] th button").all_inner_texts()
+        assert labels == sorted(labels)
+
+
+def test_filter_search_and_group(browser: Browser, demo: str) -> None:
+    with opened(browser, demo) as page:
+        everybody = rows(page)
+        page.select_option("#who select", "0")
+        expect(page.locator("#who tr[data-row]")).to_have_count(3)
+        page.fill("#who input[type=search]", "ALI")
+        expect(page.locator("#who tr[data-row]")).to_have_count(1)
+        assert rows(page) == ["user/1000"]
+        page.fill("#who input[type=search]", "nobody of that name")
+        expect(page.get_by_text("Nobody matches.")).to_be_visible()
+        page.fill("#who input[type=search]", "")
+        page.select_option("#who select", "")
+        expect(page.locator("#who tr[data-row]")).to_have_count(len(everybody))
+        for by, kind in (("Users", "user"), ("Pods", "pod"), ("Containers", "container")):
+            page.click(f"#who .choice button:has-text('{by}')")
+            groups: Any = page.evaluate(f"fetch('/api/v1/who?by={kind}').then(a => a.json()).then(a => a.groups)")
+            assert set(rows(page)) == set(groups)
+        page.click("#who .choice button:has-text('Processes')")
+        known: Any = page.evaluate("fetch('/api/v1/who').then(a => a.json()).then(a => Object.keys(a.who.processes))")
+        assert set(rows(page)) == set(known)
+
+
+def test_an_owner_in_focus_dims_everything_else(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=TALL) as page:
+        page.click("#who tr[data-row='user/1000'] th button")
+        expect(page.locator(".focus")).to_contain_text("alice")
+        assert page.locator("#who tr[data-row]:not(.dim)").evaluate_all("r => r.map(x => x.dataset.row)") == [
+            "user/1000"
+        ]
+        bright = page.locator(".card:not(.dim):not(.lost)")
+        for card in bright.all():
+            assert card.locator("[data-part='user/1000']:not(.dim)").count() == 1
+        assert page.locator(".card.dim").count() > 0
+        assert page.locator("#turns tr[data-client]:not(.dim) th").all_inner_texts() == ["alice-job"]
+        page.keyboard.press("Escape")
+        expect(page.locator(".focus")).to_have_count(0)
+        assert page.locator(".dim").count() == 0
+        page.locator(".card [data-part='user/1001'] button").first.click()
+        expect(page.locator(".focus")).to_contain_text("bob")
+        page.click(".focus button")
+        assert page.locator(".dim").count() == 0
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+
+
+def test_light_and_dark_by_the_systems_choice(browser: Browser, demo: str) -> None:
+    with opened(browser, demo) as page:
+        light = background(page)
+        page.emulate_media(color_scheme="dark")
+        dark = background(page)
+        assert sum(map(int, re.findall(r"\d+", dark)[:3])) < 100 < sum(map(int, re.findall(r"\d+", light)[:3]))
+        at_a_delta(page)
+
+
+def test_a_lost_connection_says_so_and_heals_itself(browser: Browser) -> None:
+    port = free_port()
+    arguments = ("--simulate", "lab", "--listen", f"127.0.0.1:{port}")
+    with running_agent(*arguments) as agent, opened(browser, agent.url, lost_is_fine=True) as page:
+        expect(page.locator(".link")).to_have_attribute("data-link", "live")
+        page.wait_for_function("() => Number(document.querySelector('main').dataset.sequence) >= 3")
+        agent.stop()
+        expect(page.locator(".link")).to_have_attribute("data-link", "lost")
+        expect(page.locator(".link")).to_contain_text("connection lost")
+        assert page.locator("main.old").count() == 1, "what is shown is old, and looks it"
+        shown = page.inner_text("#node [data-f='memory.total_bytes']")
+        with running_agent(*arguments):
+            expect(page.locator(".link")).to_have_attribute("data-link", "live", timeout=20_000)
+            assert page.locator("main.old").count() == 0
+            assert page.inner_text("#node [data-f='memory.total_bytes']") == shown
+            at_a_delta(page)
+
+
+def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:
+    with demo_agent("--interval", "0.3") as url, opened(browser, url) as page:
+        at_a_delta(page)
+        page.evaluate(
+            """() => {
+                Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true });
+                window.away = true;
+                document.dispatchEvent(new Event('visibilitychange'));
+            }"""
+        )
+        left = page.get_attribute("main", "data-sequence")
+        later = f"async () => (await (await fetch('/api/v1/snapshot')).json()).sequence > {left} + 5"
+        page.wait_for_function(later, polling=300)
+        assert page.get_attribute("main", "data-sequence") == left, "nothing came while nobody looked"
+        page.evaluate("() => { window.away = false; document.dispatchEvent(new Event('visibilitychange')); }")
+        page.wait_for_function(f"() => Number(document.querySelector('main').dataset.sequence) > {left} + 5")
+        expect(page.locator(".link")).to_have_attribute("data-link", "live")
+
+
+def test_hostile_names_appear_as_text(browser: Browser) -> None:
+    with demo_agent("--hostile") as url, opened(browser, url, height=TALL) as page:
+        script, long, turned, fire, _ = HOSTILE
+        for by in ("Owners", "Users", "Pods", "Containers", "Processes"):
+            page.click(f"#who .choice button:has-text('{by}')")
+        text = page.inner_text("main")
+        assert script in text
+        assert long in text
+        assert fire in text
+        assert turned not in text
+        assert "\\u202egnp.exe" in text, "a mark that turns the text around is spelt out"
+        assert 'a"b' in text
+        assert page.evaluate("document.querySelectorAll('main script').length") == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", ["demo", "lab", "faults"])
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (360, "dark")])
+def test_axe_finds_no_serious_fault(
+    browser: Browser, playing: Mapping[str, str], name: str, width: int, theme: str
+) -> None:
+    with opened(browser, playing[name], width=width, theme=theme, height=2000) as page:
+        page.evaluate(AXE.read_text())
+        found: Any = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+        serious = [
+            f"{fault['id']}: {fault['help']}: {[node['html'][:200] for node in fault['nodes'][:3]]}"
+            for fault in found["violations"]
+            if fault["impact"] in ("serious", "critical")
+        ]
+        assert serious == []
+
+
+def test_it_can_be_used_by_keyboard_alone(browser: Browser, demo: str) -> None:
+    with opened(browser, demo) as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        reached = set()
+        for _ in range(120):
+            page.keyboard.press("Tab")
+            place = page.evaluate(
+                "(document.activeElement.closest('section') || {}).id || document.activeElement.tagName"
+            )
+            reached.add(place)
+        assert {"gpus", "who", "A"} <= reached
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", "one can see where one is"
+
+
+def test_ranges_beyond_memory_are_offered_only_with_a_prometheus(
+    browser: Browser, playing: Mapping[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "g.toml"
+    config.write_text('[history]\nprometheus_url = "http://127.0.0.1:1"\n')
+    arguments = ("--simulate", "lab", "--config", str(config))
+    with running_agent(*arguments) as agent, opened(browser, agent.url, height=TALL) as page:
+        expect(page.locator("#history .choice button", has_text="7 days")).to_be_visible()
+        expect(page.locator("#history input[name=range]")).to_be_visible()
+    with opened(browser, playing["lab"], height=TALL) as page:
+        page.wait_for_selector("#history .note")
+        assert page.locator("#history .choice button").all_inner_texts() == ["1 hour", "24 hours"]
+        page.click("#history .choice button:has-text('24 hours')")
+        expect(page.locator("#history .choice button[aria-pressed=true]")).to_have_text("24 hours")
+
+
+SECTIONS = ("node", "gpus", "who", "turns", "accounts", "events", "history")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280, 2560])
+def test_screenshots_of_every_section(browser: Browser, demo: str, width: int, theme: str) -> None:
+    """For eyes: build/screenshots. That nothing sticks out is checked here."""
+    folder = HERE.parents[1] / "build" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    with opened(browser, demo, width=width, theme=theme, height=TALL) as page:
+        at_a_delta(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for section in SECTIONS:
+            page.locator(f"#{section}").screenshot(path=folder / f"{section}-{theme}-{width}.png")
+            assert (folder / f"{section}-{theme}-{width}.png").stat().st_size > 1000

@@ -1,0 +1,165 @@
+"""A scheduler on a real socket, in a thread of its own, and a scripted client that speaks any frame to it."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self, TypeVar
+
+import uvloop
+
+from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
+from gpucommons.scheduler.quotas import QuotaRule
+from gpucommons.scheduler.server import SchedulerServer
+from gpucommons.scheduler.settings import SchedulerSettings
+from gpucommons.scheduler.wire import CONTROL_ID, MessageType, Reply, ReplyDecoder, Version, encode
+
+PATIENCE_S = 10.0
+T = TypeVar("T")
+
+
+class Served:
+    """`call` runs on the scheduler's own thread, as everything in the agent does."""
+
+    def __init__(self, settings: SchedulerSettings, rules: tuple[QuotaRule, ...] = ()) -> None:
+        self.path = settings.socket_path
+        self._settings = settings
+        self._rules = rules
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.server = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(PATIENCE_S)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(PATIENCE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+    async def _start(self) -> SchedulerServer:
+        server = SchedulerServer(self._settings, self._rules)
+        await server.start()
+        return server
+
+    def call(self, function: Callable[[], T]) -> T:
+        async def run() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE_S)
+
+    def reading(self) -> SharingReading:
+        return self.call(lambda: self.server.read_now())
+
+    def gpu(self) -> GpuSharing:
+        (gpu,) = self.reading().gpus
+        return gpu
+
+    def row(self, client: "Scripted") -> ClientSharing:
+        return next(row for row in self.reading().clients if row.client_id == client.id)
+
+    def until(self, condition: Callable[[SharingReading], bool]) -> SharingReading:
+        """Waits until the scheduler's own state is as wanted."""
+        limit = threading.Event()
+        for _ in range(int(PATIENCE_S / 0.005)):
+            reading = self.reading()
+            if condition(reading):
+                return reading
+            limit.wait(0.005)
+        raise AssertionError(f"never came to be; last: {reading}")
+
+
+class Scripted:
+    """One connection. `id` is what the scheduler called it in its answer to REGISTER."""
+
+    def __init__(self, path: str, version: Version = 2) -> None:
+        self.version: Version = version
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.connect(path)
+        self.id = ""
+        self._decoder = ReplyDecoder(version)
+        self._replies: list[Reply] = []
+
+    def send(self, type: MessageType, **fields: object) -> None:
+        self.socket.sendall(encode(self.version, type, **fields))  # type: ignore[arg-type]
+
+    def register(self, pod: str = "pod", namespace: str = "default", gpu: str = "", **fields: object) -> Self:
+        self.send(MessageType.REGISTER, pod=pod, namespace=namespace, gpu=gpu, **fields)
+        self.id = self.expect(MessageType.SCHED_ON, MessageType.SCHED_OFF).data
+        return self
+
+    def ask(self) -> Self:
+        self.send(MessageType.REQ_LOCK)
+        return self
+
+    def release(self) -> Self:
+        self.send(MessageType.LOCK_RELEASED)
+        return self
+
+    def report(self, used_bytes: int) -> Self:
+        self.send(MessageType.MEM_UPDATE, memory_usage_bytes=used_bytes)
+        return self
+
+    def receive(self) -> Reply | None:
+        """The next frame; None when the scheduler closed the connection."""
+        while not self._replies:
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._replies += self._decoder.feed(data)
+        return self._replies.pop(0)
+
+    def expect(self, *types: MessageType) -> Reply:
+        """The next frame, which must be one of these."""
+        reply = self.receive()
+        assert reply is not None, f"closed instead of {types}"
+        assert reply.type in types, f"{MessageType(reply.type).name} instead of {types}"
+        return reply
+
+    def granted(self) -> Self:
+        self.expect(MessageType.LOCK_OK)
+        return self
+
+    def nothing(self) -> bool:
+        """Whether nothing is there to be read now."""
+        if self._replies:
+            return False
+        self.socket.setblocking(False)
+        try:
+            self._replies += self._decoder.feed(self.socket.recv(65536))
+        except BlockingIOError:
+            return True
+        finally:
+            self.socket.settimeout(PATIENCE_S)
+        return not self._replies
+
+    def closed(self) -> bool:
+        """Reads on until the scheduler closes; True when it did."""
+        while self.receive() is not None:
+            pass
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def control(path: str, type: MessageType, data: bytes = b"", version: Version = 2) -> None:
+    """What nvsharectl does: one frame, and gone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ctl:
+        ctl.connect(path)
+        ctl.sendall(encode(version, type, id=CONTROL_ID, data=data))
+
+
+@contextmanager
+def serving(tmp_path: Path, rules: tuple[QuotaRule, ...] = (), **settings: object) -> Iterator[Served]:
+    chosen = SchedulerSettings(socket_path=str(tmp_path / "nvshare" / "s.sock"), **settings)  # type: ignore[arg-type]
+    with Served(chosen, rules) as served:
+        yield served

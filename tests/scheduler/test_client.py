@@ -1,0 +1,118 @@
+"""The client for Python programs, against the real scheduler."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpucommons.scheduler.client import NvshareClient, SchedulerGone
+from gpucommons.scheduler.quotas import Quota
+from gpucommons.scheduler.settings import GIB, Mode
+from scheduler.served import Scripted, serving
+
+
+def test_a_turn_is_held_until_somebody_else_wants_it(tmp_path: Path) -> None:
+    synchronized = []
+    with (
+        serving(tmp_path, mode=Mode.SERIAL) as served,
+        NvshareClient(served.path, pod="one", synchronize=lambda: synchronized.append(True)) as client,
+    ):
+        served.call(lambda: served.server.set_quantum(0.1))
+        with client.turn():
+            assert served.gpu().running == (client.client_id,)
+        assert client.holds
+        other = Scripted(served.path).register("other").ask().granted()
+        assert not client.holds
+        assert synchronized == [True]
+        with pytest.raises(TimeoutError), client.turn(timeout_s=0.02):
+            pass
+        other.release()
+        with client.turn():
+            assert client.holds
+
+
+def test_a_turn_that_is_under_way_is_finished_first(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served, NvshareClient(served.path) as client:
+        served.call(lambda: served.server.set_quantum(0.1))
+        other = Scripted(served.path).register("other")
+        with client.turn():
+            other.ask()
+            served.until(lambda reading: any(row.pending_drop for row in reading.clients))
+            assert client.holds
+            assert other.nothing()
+        other.granted()
+
+
+def test_two_jobs_share_in_turns(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        served.call(lambda: served.server.set_quantum(0.1))
+        inside = 0
+        most = 0
+        steps = [0, 0]
+        stop = threading.Event()
+
+        def work(number: int) -> None:
+            nonlocal inside, most
+            with NvshareClient(served.path, pod=f"job-{number}") as client:
+                while not stop.is_set():
+                    with client.turn():
+                        inside += 1
+                        most = max(most, inside)
+                        time.sleep(0.005)
+                        steps[number] += 1
+                        inside -= 1
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        served.until(lambda reading: reading.messages["DROP_LOCK"] >= 6)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert most == 1
+        assert min(steps) > 5
+
+
+def test_an_idle_client_gives_the_lock_back_by_itself(tmp_path: Path) -> None:
+    with serving(tmp_path) as served, NvshareClient(served.path, idle_release_s=0.05) as client:
+        with client.turn():
+            pass
+        served.until(lambda reading: reading.messages["LOCK_RELEASED"] == 1)
+        assert not client.holds
+
+
+def test_limits_memory_and_the_switch_reach_it(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served, NvshareClient(served.path, pod="p", namespace="n") as client:
+        served.call(lambda: served.server.set_limit("n/p", Quota(4 * GIB, 40)))
+        client.report_memory(2 * GIB)
+        served.until(lambda reading: reading.clients[0].allocated_bytes == 2 * GIB)
+        assert (client.memory_limit_bytes, client.core_limit_percent) == (4 * GIB, 40)
+        Scripted(served.path).register("other").ask().granted()
+        served.call(lambda: served.server.switch(False))
+        with client.turn(timeout_s=5.0):
+            assert not client.holds
+
+
+def test_a_scheduler_that_is_not_there_or_goes_away(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerGone, match="no scheduler answers"):
+        NvshareClient(str(tmp_path / "nobody"))
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        client = NvshareClient(served.path)
+        holder = Scripted(served.path).register().ask().granted()
+        failures: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                with client.turn():
+                    pass
+            except SchedulerGone as gone:
+                failures.append(gone)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        served.until(lambda reading: len(reading.gpus[0].request_queue) == 1)
+    waiter.join(10)
+    assert len(failures) == 1
+    client.close()
+    holder.close()

@@ -1,0 +1,184 @@
+"""What ends or starves other schedulers: clients that vanish, flood, stall or lie, and descriptors that run out."""
+
+import json
+import random
+import resource
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+
+from gpucommons.scheduler.settings import Mode
+from gpucommons.scheduler.wire import MessageType, encode
+from scheduler.served import Scripted, serving
+
+T = MessageType
+HOSTILE_NAMES = ('quo"te\\', "line\nbreak\r\n", "../../../etc/passwd", "x" * 254, "{}", "\x01\x7f")
+
+
+def test_a_thousand_clients_vanish_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        crowd = [Scripted(served.path).register(f"c-{number}").ask() for number in range(1000)]
+        served.until(lambda reading: len(reading.gpus[0].request_queue) == 999)
+        survivor = Scripted(served.path).register("survivor").ask()
+        for client in crowd:
+            client.close()
+        survivor.granted()
+        reading = served.until(lambda reading: len(reading.clients) == 1)
+        assert reading.disconnects["closed"] + reading.disconnects.get("error", 0) == 1000
+        assert served.gpu().running == (survivor.id,)
+
+
+def test_a_byte_at_a_time_holds_nobody_up(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        slow = Scripted(served.path)
+        frame = encode(2, T.REGISTER, pod="slow")
+        for byte in frame[:-1]:
+            slow.socket.sendall(bytes([byte]))
+            if byte % 50 == 0:
+                Scripted(served.path).register().ask().granted()
+        slow.socket.sendall(frame[-1:])
+        slow.expect(T.SCHED_ON)
+
+
+def test_five_thousand_connects_and_closes(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        before = psutil.Process().num_fds()
+        for number in range(5000):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+                visitor.connect(served.path)
+                if number % 3 == 0:
+                    visitor.sendall(encode(2, T.REGISTER, pod="visitor"))
+                elif number % 3 == 1:
+                    visitor.sendall(b"\x01\x02")
+        served.until(lambda reading: sum(reading.disconnects.values()) == 5000)
+        assert served.reading().connections == 0
+        assert psutil.Process().num_fds() <= before + 2
+        Scripted(served.path).register().ask().granted()
+
+
+def test_a_client_that_does_not_read_is_let_go_and_the_rest_is_unharmed(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        good = Scripted(served.path).register("good").ask().granted()
+        deaf = Scripted(served.path).register("deaf").ask()
+        deaf.socket.settimeout(1.0)
+        try:
+            # Each repeated request is answered, and the answers are never read.
+            while True:
+                deaf.socket.sendall(encode(2, T.REQ_LOCK) * 20)
+        except OSError:
+            pass
+        served.until(lambda reading: reading.disconnects.get("does_not_read") == 1)
+        good.release().ask().granted()
+        assert len(served.reading().clients) == 1
+
+
+def test_no_more_clients_than_allowed_and_the_silent_make_way(tmp_path: Path) -> None:
+    with serving(tmp_path, max_clients=10) as served:
+        clients = [Scripted(served.path).register(f"c-{number}") for number in range(8)]
+        silent = [Scripted(served.path) for _ in range(2)]
+        served.until(lambda reading: reading.connections == 10)
+        clients += [Scripted(served.path).register(f"d-{number}") for number in range(2)]
+        assert all(one.closed() for one in silent)
+        assert Scripted(served.path).closed()
+        reading = served.until(lambda reading: reading.disconnects.get("too_many_clients") == 3)
+        assert len(reading.clients) == 10
+        for client in clients:
+            client.ask().granted()
+
+
+def test_names_are_kept_whole_and_harmless(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        clients = [Scripted(served.path).register(name, name, gpu=name[:90]) for name in HOSTILE_NAMES]
+        rows = {row.client_id: row for row in served.reading().clients}
+        assert [rows[client.id].pod for client in clients] == list(HOSTILE_NAMES)
+        assert [rows[client.id].namespace for client in clients] == list(HOSTILE_NAMES)
+        for client in clients:
+            client.ask().granted()
+
+
+def test_fuzzed_connections_harm_nobody(tmp_path: Path) -> None:
+    dice = random.Random(42)
+    session = [
+        encode(2, T.REGISTER, pod="p"),
+        encode(2, T.REQ_LOCK),
+        encode(2, T.LOCK_RELEASED),
+        encode(2, T.MEM_UPDATE),
+    ]
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        good = Scripted(served.path).register("good")
+        before = psutil.Process().num_fds()
+        for round in range(600):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
+                bad.connect(served.path)
+                data = bytearray(session[0] + b"".join(dice.choices(session, k=dice.randrange(4))))
+                for _ in range(dice.randrange(4)):
+                    data[dice.choice((0, 1, 2, 659, 1318, dice.randrange(len(data)))) % len(data)] = dice.randrange(256)
+                del data[dice.randrange(len(data)) :]
+                bad.sendall(data)
+            if round % 50 == 0:
+                good.ask().granted().release()
+        served.until(lambda reading: sum(reading.disconnects.values()) == 600)
+        assert psutil.Process().num_fds() <= before + 2
+        good.ask().granted()
+
+
+SCARCE = """
+    import json, resource, sys
+    from pathlib import Path
+    from scheduler.served import serving
+
+    with serving(Path(sys.argv[1])) as served:
+        # What is checked is the last line of defence: the cap that should keep it from ever coming so far is off.
+        served.server._descriptor_cap = 10_000
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+        print(served.path, flush=True)
+        sys.stdin.read()
+        print(json.dumps(served.reading().disconnects))
+"""
+
+
+def test_running_out_of_descriptors_ends_nothing(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCARCE), str(tmp_path)],
+        env={"PYTHONPATH": f"{root / 'src'}:{root / 'tests'}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        path = process.stdout.readline().strip()
+        holder = Scripted(path).register("holder").ask().granted()
+        crowd = [Scripted(path) for _ in range(100)]
+        assert crowd[-1].closed(), "there was no descriptor left for it"
+        holder.release().ask().granted()
+        for one in crowd:
+            one.close()
+        for _ in range(10):
+            Scripted(path).register("after").ask().granted()
+        holder.release().ask().granted()
+        process.stdin.close()
+        turned_away = json.loads(process.stdout.read())["descriptors"]
+        assert 40 < turned_away < 100
+    assert process.returncode == 0
+
+
+def test_connections_leave_descriptors_for_the_rest_of_the_agent(tmp_path: Path) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(tmp_path) as served:
+        assert 0 < served.server._descriptor_cap < soft
+
+
+def test_two_thousand_clients_are_all_shown(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        crowd = [Scripted(served.path).register(f"pod-{number}").ask() for number in range(2000)]
+        served.until(lambda reading: len(reading.gpus[0].running) == 2000)
+        rows = served.reading().clients
+        assert {row.client_id for row in rows} == {client.id for client in crowd}
+        assert len({row.pod for row in rows}) == 2000
+        served.until(lambda _: len(served.server.reading.clients) == 2000)

@@ -1,0 +1,392 @@
+"""The policy's rules, one by one."""
+
+import pytest
+
+from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.state import Standing
+from gpucommons.scheduler.wire import MessageType
+from scheduler.simulation import Script, Simulation
+
+T = MessageType
+
+
+def simulation(**settings: object) -> Simulation:
+    """A GPU of 10 GiB, 9 of them safe."""
+    return Simulation(SchedulerSettings(default_gpu_memory_bytes=10 * GIB, **settings))  # type: ignore[arg-type]
+
+
+def running(sim: Simulation) -> set[int]:
+    return set(sim.gpu.running)
+
+
+def runs(script: Script) -> bool:
+    return script.client.standing is Standing.RUNNING
+
+
+def release(sim: Simulation, script: Script) -> None:
+    script.holds = False
+    sim.perform(sim.policy.release(script.client, sim.now))
+
+
+def report(sim: Simulation, script: Script, used_bytes: int) -> None:
+    sim.perform(sim.policy.update_memory(script.client, used_bytes, sim.now))
+
+
+# Who may run beside whom
+
+
+def test_serial_is_one_at_a_time() -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    first, second = sim.add(), sim.add()
+    assert runs(first)
+    assert not runs(second)
+    release(sim, first)
+    assert runs(second)
+
+
+def test_clients_that_fit_run_together() -> None:
+    sim = simulation()
+    scripts = [sim.add(memory=3 * GIB) for _ in range(4)]
+    assert [runs(script) for script in scripts] == [True, True, True, False]
+    assert scripts[3].received[-1] is T.WAIT_FOR_MEM
+    release(sim, scripts[1])
+    assert runs(scripts[3])
+    assert scripts[3].received[-2:] == [T.MEM_AVAILABLE, T.LOCK_OK]
+
+
+def test_one_that_fits_nowhere_runs_alone() -> None:
+    sim = simulation()
+    assert runs(sim.add(memory=30 * GIB))
+
+
+def test_the_need_includes_the_overhead() -> None:
+    sim = simulation()
+    sim.add(memory=4 * GIB)
+    second = sim.add(memory=4 * GIB, request=False)
+    sim.perform(sim.policy.update_overhead(second.client, 2 * GIB, sim.now))
+    sim.perform(sim.policy.request(second.client, sim.now))
+    assert not runs(second)
+
+
+def test_v1_clients_run_alone_for_nobody_knows_their_memory() -> None:
+    for mode, together in ((Mode.AUTO, False), (Mode.CONCURRENT, True)):
+        sim = simulation(mode=mode)
+        sim.add(version=1)
+        assert [runs(sim.add(version=1)), runs(sim.add(version=2))] == [together, together]
+
+
+def test_v1_clients_are_never_told_about_memory() -> None:
+    sim = simulation()
+    sim.add(memory=9 * GIB)
+    old = sim.add(version=1)
+    sim.run(11.0)
+    assert set(old.received) <= {T.SCHED_ON, T.LOCK_OK, T.DROP_LOCK}
+
+
+# What wakes a waiter
+
+
+def test_a_smaller_neighbour_makes_room_at_once() -> None:
+    sim = simulation()
+    big = sim.add(memory=8 * GIB)
+    waiter = sim.add(memory=4 * GIB)
+    assert not runs(waiter)
+    report(sim, big, 5 * GIB)
+    assert runs(waiter)
+
+
+def test_its_own_shrinking_lets_a_waiter_in() -> None:
+    sim = simulation()
+    sim.add(memory=6 * GIB)
+    waiter = sim.add(memory=6 * GIB)
+    report(sim, waiter, 3 * GIB)
+    assert runs(waiter)
+
+
+def test_a_leaver_a_larger_gpu_and_another_mode_make_room() -> None:
+    for wake in ("disconnect", "resize", "mode"):
+        sim = simulation(mode=Mode.SERIAL if wake == "mode" else Mode.AUTO)
+        holder, waiter = sim.add(memory=4 * GIB), sim.add(memory=4 * GIB if wake == "mode" else 8 * GIB)
+        assert not runs(waiter)
+        if wake == "disconnect":
+            sim.perform(sim.policy.disconnect(holder.client, sim.now))
+        elif wake == "resize":
+            sim.perform(sim.policy.resize(sim.gpu, 80 * GIB, sim.now))
+        else:
+            sim.perform(sim.policy.set_mode(Mode.CONCURRENT, sim.now))
+        assert runs(waiter)
+
+
+def test_serial_mode_ends_the_turns_of_all_but_the_oldest() -> None:
+    sim = simulation(mode=Mode.CONCURRENT)
+    scripts = [sim.add() for _ in range(3)]
+    sim.perform(sim.policy.set_mode(Mode.SERIAL, sim.now))
+    sim.run(0.1)
+    assert running(sim) == {scripts[0].client.id}
+
+
+# Quantum
+
+
+def dropped_after(sim: Simulation, script: Script) -> float | None:
+    """How long from now until this client is told to drop."""
+    begin = sim.now
+    for _ in range(4000):
+        sim.run(0.1)
+        if T.DROP_LOCK in script.received:
+            return round(sim.now - begin, 1)
+    return None
+
+
+@pytest.mark.parametrize(("memory_gib", "expected_s"), [(0, 10.0), (1, 10.0), (4, 20.0), (12, 60.0), (100, 300.0)])
+def test_the_quantum_grows_with_the_memory_to_be_moved(memory_gib: int, expected_s: float) -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    holder = sim.add(memory=memory_gib * GIB)
+    sim.add()
+    assert dropped_after(sim, holder) == pytest.approx(expected_s, abs=0.11)
+
+
+def test_a_fixed_quantum_and_one_set_by_the_operator() -> None:
+    fixed = simulation(mode=Mode.SERIAL, switch_time_mode=SwitchTime.FIXED, switch_time_fixed_s=25.0)
+    holder = fixed.add()
+    fixed.add()
+    assert dropped_after(fixed, holder) == pytest.approx(25.0, abs=0.11)
+    told = simulation(mode=Mode.SERIAL)
+    holder = told.add()
+    told.add()
+    told.run(2.0)
+    told.perform(told.policy.set_quantum(3.0, told.now))
+    assert dropped_after(told, holder) == pytest.approx(1.0, abs=0.11)
+
+
+def test_nobody_is_dropped_while_nobody_waits() -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    holder = sim.add()
+    sim.run(1000.0)
+    assert T.DROP_LOCK not in holder.received
+    sim.add()
+    assert T.DROP_LOCK in holder.received
+
+
+def test_only_the_turns_in_the_way_are_ended() -> None:
+    sim = simulation()
+    old, young = sim.add(memory=3 * GIB), sim.add(memory=3 * GIB)
+    sim.add(memory=5 * GIB)
+    sim.run(60.0)
+    assert T.DROP_LOCK in old.received
+    assert young.received.count(T.DROP_LOCK) <= old.received.count(T.DROP_LOCK)
+
+
+def test_waiters_take_turns_for_ever() -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    scripts = [sim.add(tail_s=0.2) for _ in range(5)]
+    sim.run(600.0)
+    shares = [sim.billed_s(script) / 600.0 for script in scripts]
+    assert shares == pytest.approx([0.2] * 5, abs=0.02)
+
+
+# Passing
+
+
+def test_a_small_client_may_pass_a_big_waiter_for_a_while_only() -> None:
+    sim = simulation()
+    sim.add(memory=5 * GIB)
+    big = sim.add(memory=8 * GIB)
+    assert runs(sim.add(memory=1 * GIB))
+    sim.policy.settings = SchedulerSettings(default_gpu_memory_bytes=10 * GIB, max_bypass_s=0.0)
+    assert not runs(sim.add(memory=1 * GIB))
+    assert not runs(big)
+
+
+def test_a_big_waiter_is_served_however_many_small_ones_come() -> None:
+    sim = simulation()
+    for _ in range(3):
+        sim.add(memory=2 * GIB)
+    big = sim.add(memory=9 * GIB)
+    begin = sim.now
+    while not big.received.count(T.LOCK_OK):
+        sim.add(memory=1 * GIB)
+        sim.run(1.0)
+        assert sim.now - begin < 150.0, "starved"
+    # At most two quanta of being passed (45 s for 9 GiB), and one more for those that run by then.
+    assert sim.now - begin <= 3 * 45.0 + 1.0
+
+
+def test_waiters_behind_a_hundred_others_are_served() -> None:
+    sim = simulation()
+    sim.add(memory=9 * GIB)
+    scripts = [sim.add(memory=5 * GIB) for _ in range(100)]
+    for script in list(sim.scripts.values()):
+        script.tail_s = 0.0
+    sim.perform(sim.policy.set_quantum(0.1, sim.now))
+    sim.run(30.0)
+    assert all(T.LOCK_OK in script.received for script in scripts)
+
+
+# Overload
+
+
+def test_overload_leaves_the_oldest_and_ends_with_a_margin() -> None:
+    sim = simulation()
+    first, second = sim.add(tail_s=0.5), sim.add(tail_s=0.5)
+    report(sim, first, 5 * GIB)
+    report(sim, second, 5 * GIB)
+    assert sim.gpu.overloaded
+    assert T.DROP_LOCK not in first.received
+    assert second.received[-1] is T.DROP_LOCK
+    assert not runs(sim.add())
+    sim.run(0.6)
+    assert not sim.gpu.overloaded
+    assert running(sim) >= {first.client.id}
+    assert second.received[-1] is T.WAIT_FOR_MEM
+    # 4 + 5 would be within the safe limit, but not with the margin that one dropped for memory must keep.
+    report(sim, first, 4 * GIB)
+    assert not runs(second)
+    report(sim, first, 3 * GIB)
+    assert runs(second)
+
+
+def test_one_that_grows_alone_is_no_overload() -> None:
+    sim = simulation()
+    report(sim, sim.add(), 50 * GIB)
+    assert not sim.gpu.overloaded
+
+
+# Clients that do not stop
+
+
+def test_who_ignores_the_drop_is_told_every_five_seconds_and_revoked_after_thirty() -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    deaf, other = sim.add(obeys=False), sim.add(obeys=False)
+    sim.run(10.0)
+    told: list[tuple[int, int]] = []
+    for second in range(1, 32):
+        count = deaf.received.count(T.DROP_LOCK)
+        if not told or count != told[-1][1]:
+            told.append((second - 1, count))
+        sim.run(1.0)
+    assert told == [(0, 1), (5, 2), (10, 3), (15, 4), (20, 5), (25, 6), (30, 7)]
+    assert deaf.client.revoked
+    assert runs(other)
+    assert sim.gpu.drops["revoked"] == 1  # type: ignore[index]
+    assert deaf.client.billed_s == pytest.approx(40.0, abs=0.1)
+
+
+def test_the_others_go_on_where_the_memory_of_the_revoked_allows() -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    deaf = sim.add(memory=5 * GIB, obeys=False)
+    big, small = sim.add(memory=6 * GIB), sim.add(memory=3 * GIB)
+    sim.run(100.0)
+    assert deaf.client.revoked
+    assert T.LOCK_OK not in big.received
+    assert runs(small)
+    sim.perform(sim.policy.disconnect(deaf.client, sim.now))
+    sim.run(60.0)
+    assert T.LOCK_OK in big.received
+
+
+def test_a_revoked_client_that_asks_again_is_one_like_all() -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    deaf, other = sim.add(obeys=False), sim.add()
+    sim.run(45.0)
+    assert deaf.client.revoked
+    sim.perform(sim.policy.request(deaf.client, sim.now))
+    assert not deaf.client.revoked
+    assert deaf.client.standing is Standing.WAITING
+    release(sim, other)
+    assert runs(deaf)
+
+
+def test_a_fence_cuts_the_revoked_off() -> None:
+    sim = simulation(mode=Mode.SERIAL, fence=Fence.DISCONNECT)
+    deaf = sim.add(obeys=False)
+    sim.add()
+    sim.run(45.0)
+    assert deaf.client.id not in sim.policy.clients
+
+
+# Demand
+
+
+def with_utilisation(sim: Simulation, seconds: float, demands: dict[int, float]) -> None:
+    """Lets time pass with one sample a second, as the driver would tell it from what ran."""
+    for _ in range(round(seconds)):
+        sim.run(1.0)
+        busy = min(1.0, sum(demands[id] for id in sim.gpu.running))
+        sim.perform(sim.policy.sample_busy(sim.gpu, busy, 0.9, sim.now))
+
+
+def pair(first: float, second: float) -> tuple[Simulation, Script, Script]:
+    sim = simulation()
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    one, other = sim.add(tail_s=0.01), sim.add(tail_s=0.01)
+    with_utilisation(sim, 300.0, {one.client.id: first, other.client.id: second})
+    return sim, one, other
+
+
+def test_two_that_fill_the_gpu_take_turns() -> None:
+    sim, one, other = pair(0.95, 0.95)
+    assert (one.client.demand_milli, other.client.demand_milli) == (950, 950)
+    assert len(sim.gpu.running) == 1
+    waiting = other if runs(one) else one
+    assert sim.policy.why_waiting(waiting.client, sim.now) == "demand"
+    for script in (one, other):
+        assert sim.billed_s(script) / 300.0 == pytest.approx(0.5, abs=0.03)
+    # Turns of about a second, measuring turns of up to three.
+    assert 200 < one.client.turns + other.client.turns < 310
+
+
+def test_two_that_leave_it_idle_run_together() -> None:
+    _, one, other = pair(0.4, 0.4)
+    assert runs(one)
+    assert runs(other)
+    # A turn ends only for the measurement of the other, once a minute at most.
+    assert one.client.turns + other.client.turns < 16
+
+
+def test_a_heavy_and_a_light_one_run_together() -> None:
+    sim, *_ = pair(0.95, 0.37)
+    assert len(sim.gpu.running) == 2
+
+
+def test_a_demand_that_changed_is_found_out() -> None:
+    sim, one, other = pair(0.95, 0.95)
+    with_utilisation(sim, 300.0, {one.client.id: 0.2, other.client.id: 0.95})
+    assert len(sim.gpu.running) == 2
+    with_utilisation(sim, 400.0, {one.client.id: 0.95, other.client.id: 0.95})
+    assert len(sim.gpu.running) == 1
+
+
+def test_without_utilisation_they_run_together() -> None:
+    sim, *_ = pair(0.95, 0.95)
+    assert len(sim.gpu.running) == 1
+    sim.run(6.0)
+    assert len(sim.gpu.running) == 2
+    bare = simulation()
+    assert [runs(bare.add()), runs(bare.add())] == [True, True]
+
+
+def test_a_newcomer_is_measured_alone_first() -> None:
+    sim = simulation()
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    settled = sim.add(tail_s=0.01)
+    demands = {settled.client.id: 0.3}
+    with_utilisation(sim, 5.0, demands)
+    newcomer = sim.add(tail_s=0.01)
+    demands[newcomer.client.id] = 0.3
+    sim.run(0.1)
+    assert running(sim) == {newcomer.client.id}
+    assert sim.policy.why_waiting(settled.client, sim.now) == "solo"
+    with_utilisation(sim, 3.0, demands)
+    assert len(sim.gpu.running) == 2
+
+
+def test_a_measurement_that_never_comes_holds_nobody_up() -> None:
+    sim = simulation()
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))
+    scripts = [sim.add(tail_s=0.01) for _ in range(3)]
+    for _ in range(60):
+        sim.run(1.0)
+        sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))
+    assert all(script.client.demand_milli is None for script in scripts)
+    assert len(sim.gpu.running) == 3

@@ -1,0 +1,92 @@
+"""Core quotas over a simulated minute: everybody gets its due, however slowly it lets go."""
+
+import pytest
+
+from gpucommons.scheduler.settings import Mode, SchedulerSettings
+from scheduler.simulation import Simulation
+
+MINUTE_S = 60.0
+
+CASES = [
+    pytest.param((25,), (0.0,), id="25 alone"),
+    pytest.param((25,), (0.3,), id="25 alone, 300 ms to release"),
+    pytest.param((25,), (1.0,), id="25 alone, 1 s to release"),
+    pytest.param((30, 60), (0.0, 0.0), id="30 + 60"),
+    pytest.param((30, 60), (0.3, 0.3), id="30 + 60, 300 ms to release"),
+    pytest.param((75, 75), (0.0, 0.0), id="75 + 75"),
+    pytest.param((75, 75), (0.1, 0.3), id="75 + 75, slow to release"),
+    pytest.param((25, 25, 50), (0.0, 0.0, 0.0), id="25 / 25 / 50"),
+    pytest.param((25, 25, 50), (0.3, 0.1, 0.05), id="25 / 25 / 50, slow to release"),
+    pytest.param((1,), (0.0,), id="1 alone"),
+    pytest.param((99,), (0.0,), id="99 alone"),
+]
+
+
+def due_percent(limits: tuple[int, ...]) -> list[float]:
+    scale = min(1.0, 100 / sum(limits))
+    return [limit * scale for limit in limits]
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.SERIAL])
+@pytest.mark.parametrize(("limits", "tails_s"), CASES)
+def test_everybody_gets_its_due(mode: Mode, limits: tuple[int, ...], tails_s: tuple[float, ...]) -> None:
+    simulation = Simulation(SchedulerSettings(mode=mode))
+    scripts = [simulation.add(core=limit, tail_s=tail_s) for limit, tail_s in zip(limits, tails_s, strict=True)]
+    # Not only at the end of a minute that suits us: at any time in its last seconds.
+    simulation.run(MINUTE_S - 8.0)
+    for step in range(81):
+        elapsed_s = MINUTE_S - 8.0 + step / 10
+        for script, due in zip(scripts, due_percent(limits), strict=True):
+            share = 100 * simulation.billed_s(script) / elapsed_s
+            assert share == pytest.approx(due, abs=1.0)
+        simulation.run(0.1)
+
+
+def test_an_idle_client_saves_up_little() -> None:
+    simulation = Simulation()
+    script = simulation.add(core=25, request=False)
+    simulation.run(MINUTE_S)
+    simulation.perform(simulation.policy.request(script.client, simulation.now))
+    simulation.run(4.0)
+    assert simulation.billed_s(script) <= 0.25 * 4.0 + 0.5
+
+
+def test_a_share_that_is_borrowed_is_given_back_at_once() -> None:
+    simulation = Simulation(SchedulerSettings(mode=Mode.SERIAL, work_conserving=True))
+    borrower = simulation.add(core=25)
+    simulation.run(MINUTE_S)
+    assert simulation.billed_s(borrower) == pytest.approx(MINUTE_S)
+    owner = simulation.add(core=75)
+    before = simulation.billed_s(borrower)
+    simulation.run(MINUTE_S)
+    assert 100 * (simulation.billed_s(borrower) - before) / MINUTE_S == pytest.approx(25, abs=1)
+    assert 100 * simulation.billed_s(owner) / MINUTE_S == pytest.approx(75, abs=1)
+
+
+def test_without_borrowing_an_idle_gpu_stays_idle() -> None:
+    simulation = Simulation()
+    script = simulation.add(core=25)
+    simulation.run(MINUTE_S)
+    assert simulation.gpu.clock.busy_s == pytest.approx(simulation.billed_s(script))
+
+
+def test_part_of_the_tail_can_be_left_unbilled() -> None:
+    """As the original does it when asked to: then slow clients get more than their quota."""
+    simulation = Simulation(SchedulerSettings(drop_tail_billing_percent=0.0))
+    script = simulation.add(core=25, tail_s=0.3)
+    simulation.run(MINUTE_S)
+    assert simulation.billed_s(script) / MINUTE_S > 0.3
+
+
+def test_a_changed_limit_holds_from_then_on() -> None:
+    simulation = Simulation()
+    script = simulation.add(core=25)
+    simulation.run(MINUTE_S)
+    before = simulation.billed_s(script)
+    simulation.perform(simulation.policy.limit_core(script.client, 50, simulation.now))
+    simulation.run(MINUTE_S)
+    assert 100 * (simulation.billed_s(script) - before) / MINUTE_S == pytest.approx(50, abs=1)
+    simulation.perform(simulation.policy.limit_core(script.client, 100, simulation.now))
+    before = simulation.billed_s(script)
+    simulation.run(MINUTE_S)
+    assert simulation.billed_s(script) - before == pytest.approx(MINUTE_S)

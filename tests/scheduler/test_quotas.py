@@ -1,0 +1,109 @@
+"""Quotas: what their texts mean, and which source wins."""
+
+import pytest
+
+from gpucommons.scheduler.limit_book import LimitBook
+from gpucommons.scheduler.policy import Policy
+from gpucommons.scheduler.quotas import (
+    CORE_ANNOTATION,
+    MEMORY_ANNOTATION,
+    Limits,
+    Quota,
+    QuotaRule,
+    decide,
+    from_annotations,
+    from_client,
+    from_rules,
+    parse_core,
+    parse_memory,
+)
+from gpucommons.scheduler.settings import GIB, SchedulerSettings
+from gpucommons.scheduler.state import Client
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("8Gi", 8 << 30),
+        ("512Mi", 512 << 20),
+        ("3Ki", 3 << 10),
+        ("2G", 2 * 10**9),
+        ("5M", 5 * 10**6),
+        ("7K", 7000),
+        ("1073741824", 1 << 30),
+        ("1.5Gi", 3 << 29),
+        (" 8Gi ", 8 << 30),
+    ],
+)
+def test_amounts_of_memory(text: str, amount: int) -> None:
+    assert parse_memory(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "8 Gi b", "8gi", "0", "0.0000001K", "1e9", "٣Gi", "9" * 40 + "Gi"])
+def test_what_is_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(ValueError, match="no amount of memory"):
+        parse_memory(text)
+
+
+def test_shares() -> None:
+    assert [parse_core(text) for text in ("1", "25", "100", "50%")] == [1, 25, 100, 50]
+    for text in ("0", "101", "", "-5", "2.5", "1000", "٣"):
+        with pytest.raises(ValueError, match="no share of a GPU"):
+            parse_core(text)
+
+
+def test_annotations() -> None:
+    assert from_annotations({}) == Quota()
+    assert from_annotations({MEMORY_ANNOTATION: "4Gi", CORE_ANNOTATION: "30", "other": "x"}) == Quota(4 * GIB, 30)
+    with pytest.raises(ValueError, match=CORE_ANNOTATION):
+        from_annotations({CORE_ANNOTATION: "lots"})
+
+
+def test_what_a_client_asks_for_itself() -> None:
+    assert from_client(GIB, 30) == Quota(GIB, 30)
+    assert from_client(0, 0) == from_client(0, 100) == from_client(1 << 63, -7) == Quota()
+
+
+def test_rules_match_by_pattern_and_the_first_that_says_something_wins() -> None:
+    rules = (
+        QuotaRule(pod="train-*", quota=Quota(core_percent=50)),
+        QuotaRule(namespace="students", quota=Quota(8 * GIB, 25)),
+        QuotaRule(uid="100?", quota=Quota(GIB, 10)),
+    )
+    assert from_rules(rules, "train-1", "students", 5) == Quota(8 * GIB, 50)
+    assert from_rules(rules, "x", "y", 1003) == Quota(GIB, 10)
+    assert from_rules(rules, "x", "y", 5) == Quota()
+
+
+def test_the_order_of_the_sources() -> None:
+    sources = {
+        "set_limit": Quota(1, 11),
+        "annotation": Quota(2, 12),
+        "config": Quota(3, 13),
+        "env": Quota(4, 14),
+    }
+    shown = {"set_limit": "set-limit"}
+    while sources:
+        name, quota = next(iter(sources.items()))
+        limits = decide(**sources)
+        assert (limits.memory_bytes, limits.core_percent) == (quota.memory_bytes, quota.core_percent)
+        assert limits.memory_source == limits.core_source == shown.get(name, name)
+        del sources[name]
+    assert decide() == Limits(0, "none", 100, "none")
+    mixed = decide(annotation=Quota(core_percent=20), config=Quota(5, 60))
+    assert mixed == Limits(5, "config", 20, "annotation")
+
+
+def test_a_limit_set_for_a_pod_holds_for_its_later_clients_and_one_for_a_client_goes_with_it() -> None:
+    policy = Policy(SchedulerSettings())
+    gpu = policy.add_gpu("g", 0, 0.0)
+    first, second = (Client(id, gpu, pod="pod", namespace="ns") for id in (1, 2))
+    book = LimitBook()
+    book.enter(first, 0, 0)
+    book.set_limit("ns/pod", Quota(core_percent=40))
+    book.set_limit("0000000000000001", Quota(memory_bytes=7))
+    book.set_limit("0000000000000001", Quota(core_percent=20))
+    assert book.decide(first) == Limits(7, "set-limit", 20, "set-limit")
+    assert book.enter(second, 0, 0) == Limits(0, "none", 40, "set-limit")
+    book.leave(first)
+    assert book.enter(first, 0, 0) == Limits(0, "none", 40, "set-limit")

@@ -1,0 +1,81 @@
+"""On a real GPU with real torch jobs: turns where they pay, together where that pays, and nobody left behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from running import running_agent
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("torch")
+
+JOB = Path(__file__).with_name("gpu_job.py")
+SOLO_S, PAIR_S, UNCOORDINATED_S = 12, 60, 15
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A running agent's socket. Its GPU source tells the scheduler how busy the GPU is."""
+    path = str(tmp_path_factory.mktemp("nvshare") / "scheduler.sock")
+    with running_agent("--scheduler", environment={"GPUCOMMONS_SCHEDULER_SOCKET": path}) as agent:
+        if agent.get("/metrics")[1].find("nvshare_nvml_up 1") < 0:
+            pytest.skip("needs a real NVIDIA GPU")
+        yield path
+
+
+def run_jobs(socket_path: str, sizes: list[int], seconds: float) -> list[float]:
+    """Products per second of each job, all of them begun at once."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(JOB), socket_path, str(size), str(seconds), f"job-{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for number, size in enumerate(sizes)
+    ]
+    try:
+        for job in jobs:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "ready\n"
+        for job in jobs:
+            assert job.stdin is not None
+            job.stdin.write("go\n")
+            job.stdin.flush()
+        return [float(job.communicate(timeout=seconds + 120)[0]) for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+
+
+def shares(scheduler: str, sizes: list[int], seconds: float) -> list[float]:
+    """Each job's throughput beside the others over its throughput alone, both under the scheduler."""
+    alone = {size: run_jobs(scheduler, [size], SOLO_S)[0] for size in dict.fromkeys(sizes)}
+    together = run_jobs(scheduler, sizes, seconds)
+    return [rate / alone[size] for rate, size in zip(together, sizes, strict=True)]
+
+
+def test_two_compute_bound_jobs_lose_next_to_nothing(scheduler: str) -> None:
+    found = shares(scheduler, [4096, 4096], PAIR_S)
+    assert sum(found) >= 0.97, found
+    assert min(found) >= 0.45, found
+
+
+def test_two_launch_bound_jobs_run_together(scheduler: str) -> None:
+    uncoordinated = sum(run_jobs("none", [512, 512], UNCOORDINATED_S))
+    coordinated = run_jobs(scheduler, [512, 512], PAIR_S)
+    assert sum(coordinated) >= 0.95 * uncoordinated, (coordinated, uncoordinated)
+    alone = run_jobs(scheduler, [512], SOLO_S)[0]
+    assert min(coordinated) >= 0.45 * alone, (coordinated, alone)
+
+
+def test_an_unequal_pair_leaves_nobody_behind(scheduler: str) -> None:
+    found = shares(scheduler, [4096, 512], PAIR_S)
+    assert min(found) >= 0.45, found

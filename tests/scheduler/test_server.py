@@ -1,0 +1,322 @@
+"""The scheduler on a real socket: what its clients and nvsharectl see."""
+
+import grp
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpucommons.scheduler.devices import GpuFacts
+from gpucommons.scheduler.listener import ListenError
+from gpucommons.scheduler.quotas import Quota, QuotaRule
+from gpucommons.scheduler.settings import GIB, Fence, Mode
+from gpucommons.scheduler.wire import MessageType, encode
+from scheduler.served import Scripted, control, serving
+
+T = MessageType
+NOBODY = 65534
+
+
+def test_a_client_registers_and_gets_its_turn(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        client = Scripted(served.path).register("train-0", "research").ask().granted()
+        row = served.row(client)
+        assert (row.pod, row.namespace, row.standing) == ("train-0", "research", "running")
+        assert (row.pid, row.uid, row.gid) == (os.getpid(), os.getuid(), os.getgid())
+        assert served.gpu().running == (client.id,)
+        client.release()
+        served.until(lambda reading: not reading.gpus[0].running)
+        counts = served.reading().messages
+        assert [counts[name] for name in ("REGISTER", "SCHED_ON", "REQ_LOCK", "LOCK_OK", "LOCK_RELEASED")] == [1] * 5
+        assert len(counts) == 14
+
+
+def test_both_versions_and_a_control_frame_share_one_socket(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        old, new = Scripted(served.path, 1).register("old"), Scripted(served.path, 2).register("new")
+        old.ask().granted()
+        new.ask()
+        for version in (1, 2):
+            control(served.path, T.SET_TQ, b"1", version)
+        old.expect(T.DROP_LOCK)
+        old.release()
+        new.granted()
+        control(served.path, T.SCHED_OFF, version=1)
+        for client in (old, new):
+            assert client.expect(T.SCHED_OFF).data == client.id
+        control(served.path, T.SCHED_ON)
+        for client in (old, new):
+            client.expect(T.SCHED_ON)
+        assert {row.protocol_version for row in served.reading().clients} == {1, 2}
+
+
+def test_waiters_are_served_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        clients = [Scripted(served.path).register(f"pod-{number}") for number in range(5)]
+        for number, client in enumerate(clients):
+            client.ask()
+            served.until(lambda reading, n=number: reading.messages["REQ_LOCK"] == n + 1)  # type: ignore[misc]
+        for place, client in enumerate(clients):
+            client.granted()
+            assert all(later.nothing() for later in clients[place + 1 :])
+            client.release()
+
+
+def test_frames_may_be_split_and_joined_anywhere(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        for version in (1, 2):
+            client = Scripted(served.path, version)
+            frames = encode(client.version, T.REGISTER, pod="split") + encode(client.version, T.REQ_LOCK)
+            for byte in frames:
+                client.socket.sendall(bytes([byte]))
+            client.expect(T.SCHED_ON)
+            client.granted()
+            client.socket.sendall(encode(client.version, T.LOCK_RELEASED) + encode(client.version, T.REQ_LOCK))
+            client.granted()
+
+
+def test_memory_decides_who_runs_beside_whom(tmp_path: Path) -> None:
+    with serving(tmp_path, default_gpu_memory_bytes=10 * GIB) as served:
+        first, small, big = (Scripted(served.path).register(name) for name in ("first", "small", "big"))
+        first.report(4 * GIB).ask().granted()
+        small.report(4 * GIB).ask().granted()
+        big.report(6 * GIB).ask().expect(T.WAIT_FOR_MEM)
+        gpu = served.gpu()
+        assert gpu.wait_queue == (big.id,)
+        assert gpu.running_memory_bytes == 8 * GIB
+        wait = served.row(big).wait
+        assert wait is not None
+        assert (wait.why, wait.room_bytes) == ("memory", 1 * GIB)
+        first.report(1 * GIB)
+        small.report(1 * GIB)
+        big.expect(T.MEM_AVAILABLE)
+        big.granted()
+        assert (served.gpu().wait_for_mem, served.gpu().mem_available) == (1, 1)
+
+
+def test_running_clients_that_outgrow_the_memory_go_back_to_one_at_a_time(tmp_path: Path) -> None:
+    with serving(tmp_path, default_gpu_memory_bytes=10 * GIB) as served:
+        first, second = (Scripted(served.path).register(name).ask().granted() for name in "ab")
+        first.report(5 * GIB)
+        second.report(5 * GIB)
+        second.expect(T.DROP_LOCK)
+        assert served.gpu().overloaded
+        assert served.gpu().drop_lock["memory"] == 1
+        second.release().ask()
+        second.expect(T.WAIT_FOR_MEM)
+        assert not served.gpu().overloaded
+        first.report(2 * GIB)
+        second.expect(T.MEM_AVAILABLE)
+        second.granted()
+
+
+def test_garbage_closes_that_connection_only_and_is_counted(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        good = Scripted(served.path).register().ask().granted()
+        for garbage, reason in (
+            (b"GET / HTTP/1.1\r\n", "unexpected_first_frame"),
+            (encode(2, T.REGISTER, pod="x") + b"\xff" * 659, "unknown_type"),
+            (encode(2, T.REGISTER, pod="x") + encode(2, T.LOCK_OK), "unexpected_type"),
+            (encode(1, T.REGISTER, pod="x") + encode(1, T.MEM_UPDATE), "unexpected_type"),
+            (encode(2, T.SCHED_OFF), "no_control_id"),
+            (encode(2, T.SET_TQ, id=0xBEEF, data=b"-5"), "bad_quantum"),
+        ):
+            bad = Scripted(served.path)
+            bad.socket.sendall(garbage)
+            assert bad.closed()
+            served.until(lambda reading, why=reason: reading.disconnects.get(why, 0) > 0)  # type: ignore[misc]
+        good.release().ask().granted()
+        assert served.reading().on
+
+
+def test_repeats_are_harmless_and_counted(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        holder, waiter = (Scripted(served.path).register(name) for name in "ab")
+        holder.ask().granted()
+        holder.ask().granted()
+        waiter.ask().ask().ask().release()
+        waiter.send(T.REGISTER, pod="again")
+        assert waiter.expect(T.SCHED_ON).data == waiter.id
+        holder.release().release()
+        waiter.granted()
+        refused = served.until(lambda reading: reading.refusals.get("release_out_of_turn", 0) == 2).refusals
+        assert refused["repeated_request"] == 3
+        assert refused["repeated_register"] == 1
+        assert waiter.nothing()
+
+
+def test_a_client_that_will_not_stop_is_told_again_then_revoked(tmp_path: Path) -> None:
+    with serving(tmp_path, drop_resend_s=0.05, revoke_after_s=0.5, mode=Mode.SERIAL) as served:
+        deaf, other = (Scripted(served.path).register(name) for name in ("deaf", "other"))
+        served.call(lambda: served.server.set_quantum(0.1))
+        deaf.ask().granted()
+        other.ask().granted()
+        assert served.row(deaf).revoked
+        drops = served.gpu().drop_lock
+        assert drops["quantum"] > 1
+        assert drops["revoked"] == 1
+        for _ in range(sum(drops.values())):
+            deaf.expect(T.DROP_LOCK)
+        assert deaf.nothing()
+        deaf.release()
+        served.until(lambda reading: not any(row.revoked for row in reading.clients))
+        assert served.reading().refusals["release_after_revocation"] == 1
+
+
+def test_a_fence_closes_the_socket_of_the_revoked(tmp_path: Path) -> None:
+    with serving(tmp_path, revoke_after_s=0.1, mode=Mode.SERIAL, fence=Fence.DISCONNECT) as served:
+        deaf, other = (Scripted(served.path).register(name) for name in ("deaf", "other"))
+        served.call(lambda: served.server.set_quantum(0.05))
+        deaf.ask().granted()
+        other.ask().granted()
+        assert deaf.closed()
+        served.until(lambda reading: reading.disconnects.get("fenced") == 1)
+
+
+def test_off_lets_everybody_run_and_on_schedules_again(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        holder, waiter = (Scripted(served.path).register(name) for name in "ab")
+        holder.ask().granted()
+        waiter.ask()
+        served.until(lambda reading: len(reading.gpus[0].request_queue) == 1)
+        served.call(lambda: served.server.switch(False))
+        for client in (holder, waiter):
+            client.expect(T.SCHED_OFF)
+            client.ask().granted()
+        late = Scripted(served.path)
+        late.send(T.REGISTER, pod="late")
+        late.expect(T.SCHED_OFF)
+        served.call(lambda: served.server.switch(True))
+        for client in (holder, waiter, late):
+            client.expect(T.SCHED_ON)
+        holder.ask().granted()
+
+
+def test_limits_reach_the_client(tmp_path: Path) -> None:
+    rules = (QuotaRule(pod="lim*", quota=Quota(8 * GIB, 25)),)
+    with serving(tmp_path, rules) as served:
+        limited = Scripted(served.path)
+        limited.send(T.REGISTER, pod="limited", namespace="ns")
+        answer = limited.expect(T.SCHED_ON)
+        assert answer.core_limit_percent == 25
+        limited.id = answer.data
+        assert limited.expect(T.UPDATE_LIMIT).memory_limit_bytes == 8 * GIB
+        assert served.row(limited).memory_quota_source == "config"
+        served.call(lambda: served.server.set_annotations({("ns", "limited"): Quota(4 * GIB, None)}))
+        assert limited.expect(T.UPDATE_LIMIT).memory_limit_bytes == 4 * GIB
+        row = served.row(limited)
+        assert (row.memory_quota_source, row.core_quota_source, row.core_quota_percent) == ("annotation", "config", 25)
+        served.call(lambda: served.server.set_limit("ns/limited", Quota(None, 50)))
+        assert limited.expect(T.UPDATE_CORE_LIMIT).core_limit_percent == 50
+        asking = Scripted(served.path).register("free", "ns", memory_limit_bytes=GIB, core_limit_percent=10)
+        assert served.row(asking).core_quota_source == "env"
+
+
+def test_the_gpu_is_found_by_whatever_it_is_called(tmp_path: Path) -> None:
+    facts = [GpuFacts("GPU-aaaa", 0, 80 * GIB), GpuFacts("GPU-bbbb", 1, 40 * GIB)]
+    with serving(tmp_path, max_unknown_gpus=2) as served:
+        early = Scripted(served.path).register("early")
+        clients = [early]
+        served.call(lambda: served.server.update_gpus(facts))
+        assert served.row(early).gpu_uuid == "GPU-aaaa"
+        for called, uuid in (
+            ("", "GPU-aaaa"),
+            ("all", "GPU-aaaa"),
+            ("1", "GPU-bbbb"),
+            ("GPU-bbbb,GPU-aaaa", "GPU-bbbb"),
+            ("GPU-b", "GPU-bbbb"),
+            ("MIG-1", "MIG-1"),
+            ("MIG-2", "MIG-2"),
+            ("MIG-3", "GPU-aaaa"),
+        ):
+            clients.append(Scripted(served.path).register(gpu=called))
+            assert served.row(clients[-1]).gpu_uuid == uuid
+        gpus = {gpu.uuid: gpu for gpu in served.reading().gpus}
+        assert gpus["GPU-bbbb"].safe_limit_bytes == 36 * GIB
+        assert gpus["GPU-aaaa"].total_memory_measured
+        assert not gpus["MIG-1"].present
+        assert served.reading().refusals["too_many_gpu_names"] == 1
+
+
+def test_queues_of_gpus_that_are_not_there_go_with_their_clients(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        clients = [Scripted(served.path).register(gpu=f"GPU-{number}") for number in range(3)]
+        assert len(served.reading().gpus) == 4
+        for client in clients:
+            client.close()
+        served.until(lambda reading: [gpu.uuid for gpu in reading.gpus] == ["default"])
+
+
+def as_nobody(function: Callable[[], None]) -> int:
+    """Runs it in a child process of another user; its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            function()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+def test_only_admins_are_obeyed() -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root to become somebody else")
+    group = grp.getgrgid(NOBODY).gr_name
+    for admin_group, obeyed in (("", False), (group, True)):
+        with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+            os.chmod(directory, 0o711)
+            with serving(Path(directory), admin_group=admin_group) as served:
+                path = served.path
+                assert as_nobody(lambda path=path: control(path, T.SCHED_OFF)) == 0  # type: ignore[misc]
+                reading = served.until(lambda reading: reading.messages["SCHED_OFF"] == 1)
+                assert reading.on != obeyed
+                assert reading.refusals.get("control_not_admin", 0) == (0 if obeyed else 1)
+                control(path, T.SCHED_OFF)
+                served.until(lambda reading: not reading.on)
+
+
+def test_an_unknown_admin_group_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ListenError, match="admin_group 'no-such-group'"),
+        serving(tmp_path, admin_group="no-such-group"),
+    ):
+        pass
+
+
+def test_the_socket_is_for_everybody_and_the_directory_is_closed(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        path = Path(served.path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o722
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o711
+    assert not path.exists()
+
+
+def test_a_dead_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "nvshare" / "s.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with serving(tmp_path) as served:
+        Scripted(served.path).register()
+        with pytest.raises(ListenError, match=f"pid {os.getpid()}"), serving(tmp_path):
+            pass
+        Scripted(served.path).register()
+    path.write_text("precious")
+    with pytest.raises(ListenError, match="no socket"), serving(tmp_path):
+        pass
+    assert path.read_text() == "precious"
+
+
+def test_stopping_closes_every_connection(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        clients = [Scripted(served.path).register() for _ in range(3)] + [Scripted(served.path)]
+        served.until(lambda reading: reading.connections == 4)
+    assert all(client.closed() for client in clients)

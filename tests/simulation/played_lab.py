@@ -1,0 +1,33 @@
+"""A scenario as the agent sees it at one instant: its sources, and the real attribution and allocations over them."""
+
+from collections.abc import Mapping
+
+from gpucommons.attribution.allocation_stage import AllocationStage
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.sampling.attributed import attributed
+from gpucommons.simulation.scenario import SimulatedSource
+from gpucommons.simulation.scenarios import SCENARIOS
+
+
+class PlayedLab:
+    """`at` reads every source at so many seconds since the start. The first look is at 0."""
+
+    def __init__(self, name: str = "lab") -> None:
+        scenario = SCENARIOS[name]
+        self._now_s = 0.0
+        self.sources = scenario.sources(1.0)
+        for source in self.sources:
+            assert isinstance(source, SimulatedSource)
+            source.monotonic = lambda: self._now_s
+        assert scenario.world is not None
+        self._sources, self._attribute = attributed(self.sources, scenario.world)
+        self._allocate = AllocationStage(monotonic=lambda: self._now_s)
+        self.at(0.0)
+
+    def at(self, elapsed_s: float) -> Readings:
+        self._now_s = elapsed_s
+        fields: Mapping[str, object] = {source.feeds: source.read() for source in self._sources}
+        return self._allocate(self._attribute(Readings(**fields)))  # type: ignore[arg-type]
+
+    def snapshot(self, elapsed_s: float) -> Snapshot:
+        return Snapshot(1, elapsed_s, 1.7e9 + elapsed_s, "lab", "lab", self.at(elapsed_s))

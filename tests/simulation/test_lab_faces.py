@@ -1,0 +1,110 @@
+"""The lab in every dialect: no family stays empty without a reason, and the same second is the same node."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucommons.dialects.all import DIALECTS
+from gpucommons.dialects.dialect import Dialect
+from gpucommons.exposition.families import MetricType
+from gpucommons.model.snapshot import Readings
+from gpucommons.simulation.scenario import DAY_S
+from simulation.played_lab import PlayedLab
+
+LAB = PlayedLab()
+
+# What the lab has none of, by the beginnings of the names, and why.
+EMPTY = {
+    "gpucommons_agent_": "the agent tells of itself, played or not, once it runs",
+    "gpucommons_exposition_": "likewise",
+    "gpucommons_web_": "its listeners likewise",
+    "gpucommons_source_": "its sampler likewise",
+    "gpucommons_ledger_": "the ledger is kept by an agent that runs",
+    "gpucommons_event_log_writing": "likewise",
+    "gpucommons_quota_": "quotas come of the settings",
+    "gpucommons_sharing_client_revoked": "nobody ignores a request to stop",
+    "gpucommons_gpu_health_problem": "all are well: scenario faults has these",
+    "gpucommons_gpu_xid_errors_total": "likewise",
+    "gpucommons_gpu_last_xid": "likewise",
+    "gpucommons_gpu_critical_events_total": "likewise",
+    "gpucommons_gpu_fan_ratio": "an H200 of this kind has no fans",
+    "gpucommons_gpu_nvlink": "its links are not played",
+    "DCGM_FI_DEV_NVLINK": "likewise",
+    "DCGM_FI_PROF_NVLINK": "likewise",
+    "gpucommons_nvml_": "there is no library to call",
+    "gpucommons_gpu_unattributed_sm_ratio": "everybody is known",
+    "gpucommons_vgpu_allocation_ratio_ok": "the device plugin says into how many shares, not a file",
+}
+# These are of an owner too, but of time: the ledger has them.
+OF_TIME = tuple(
+    f"gpucommons_owner_{what}_total"
+    for what in (
+        "held_gpu_seconds",
+        "active_gpu_seconds",
+        "idle_gpu_seconds",
+        "gpu_equivalent_seconds",
+        "sm_gpu_seconds",
+        "memory_byte_seconds",
+        "energy_joules",
+    )
+)
+
+
+def filled(dialect: Dialect, elapsed_s: float) -> set[str]:
+    return {
+        family.metric.name for family in dialect.collect(LAB.snapshot(elapsed_s)) if family.points or family.histograms
+    }
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_every_family_has_data_or_a_reason_why_not(dialect: Dialect) -> None:
+    # Not everybody waits at any one time: a round of the turns is looked at.
+    told = set[str]().union(*(filled(dialect, 100.0 + second) for second in range(0, 20, 3)))
+    missing = {metric.name for metric in dialect.catalogue} - told
+    unexplained = [name for name in missing if not name.startswith((*EMPTY, *OF_TIME))]
+    assert sorted(unexplained) == []
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_counters_never_go_back(dialect: Dialect) -> None:
+    looks = []
+    for elapsed_s in range(1, int(DAY_S), 29):
+        families = dialect.collect(LAB.snapshot(float(elapsed_s)))
+        looks.append(
+            {
+                (family.metric.name, labels): value
+                for family in families
+                if family.metric.type is MetricType.COUNTER
+                for labels, value in family.points
+            }
+        )
+    for earlier, later in pairwise(looks):
+        assert earlier.keys() <= later.keys(), "a series of the lab stays"
+        assert [key for key, value in earlier.items() if later[key] < value] == []
+
+
+def values(readings: Readings) -> list[object]:
+    """What is not drawn from the clock on the wall: two runs do not begin in the same second."""
+    names = (
+        "cpu",
+        "memory",
+        "processes",
+        "container_usage",
+        "pods",
+        "pod_devices",
+        "users",
+        "ds01",
+        "events",
+        "sharing",
+    )
+    return [*(getattr(readings, name) for name in names), readings.attribution]
+
+
+@given(st.floats(1, 2 * DAY_S), st.floats(1, 2 * DAY_S))
+@settings(max_examples=15, deadline=None)
+def test_the_same_second_is_the_same_node_whatever_was_asked_before(elapsed_s: float, before_s: float) -> None:
+    once, twice = PlayedLab(), PlayedLab()
+    twice.at(before_s)
+    assert values(once.at(elapsed_s)) == values(twice.at(elapsed_s))
