@@ -55,13 +55,13 @@ def test_counters_go_on_over_a_restart_and_only_ever_show_what_is_on_the_disk(pa
     readings: list[AccountsReading] = []
     for begin_s in (0, 100):
         ledger = ledger_at(path)
+        assert ledger.reading().totals is None, "absent, not zero, until the ledger has told what there was"
         for second in range(26):
             ledger.observe(sample(begin_s + second, ALICE, BOB))
             readings.append(ledger.reading())
         wait_for(lambda seen=ledger: seen.reading().ledger.backlog_s == 0 and seen.reading().totals, "flushed")  # type: ignore[misc]
         assert ledger.close()
         readings.append(ledger.reading())
-    assert readings[0].totals is None, "absent, not zero, until the ledger has told what there was"
     served = [(r.totals or {}).get(KEY, None) for r in readings]
     shown = [amounts.held_ns for amounts in served if amounts is not None]
     assert shown == sorted(shown)
