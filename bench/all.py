@@ -14,6 +14,9 @@ NAMES = (
     "allocations",
     "attribution",
     "containers",
+    "handoff",
+    "viewers",
+    "page",
     "sharing",
 )
 
