@@ -189,6 +189,17 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingQuotaSettings:
+    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }."""
+
+    pod: str = option("*", "shell pattern of the pod's name")
+    namespace: str = option("*", "shell pattern of its namespace")
+    uid: str = option("*", "shell pattern of the user's number")
+    memory: str = option("", "the most memory that such a client may have, such as 8Gi")
+    core: int = option(0, "percent of the GPU's time that such a client may have; 0: all", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerSettings:
     """The accounts. Unset, files lie in /var/lib/gpucommons, or for a user in ~/.local/state/gpucommons."""
 
@@ -260,6 +271,7 @@ class Settings:
     dcgm: DcgmSettings = field(default_factory=DcgmSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    sharing_quotas: Mapping[str, SharingQuotaSettings] = field(default_factory=dict)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)
