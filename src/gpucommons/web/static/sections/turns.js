@@ -53,7 +53,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
         ${gpu.overloaded && html` · <span class="mark bad">overloaded</span>`}
       </p>
     </header>
-    <${Timeline} gpu=${gpu} now=${now} ownerOf=${ownerOf} lit=${lit} />
+    <${Timeline} gpu=${gpu} clients=${turns.clients} now=${now} ownerOf=${ownerOf} lit=${lit} />
     <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${gpu.index}">
       <table class="rows queue">
         <caption class="hidden">Clients of GPU ${gpu.index}: running first, then the queue in order</caption>
@@ -110,7 +110,7 @@ function standing(client) {
 }
 
 // A lane for each client, with time to scale: the lanes stay where they are and the view moves along.
-function Timeline({ gpu, now, ownerOf, lit }) {
+function Timeline({ gpu, clients, now, ownerOf, lit }) {
   const turnsThere = Object.values(gpu.timeline).filter((turn) => (turn.end_unix_s ?? now) > now - WINDOW_S);
   const lanes = [...new Set(turnsThere.map((turn) => turn.client))].sort();
   const origin = Math.floor(now / WINDOW_S) * WINDOW_S - WINDOW_S;
@@ -128,7 +128,7 @@ function Timeline({ gpu, now, ownerOf, lit }) {
           ? null
           : html`<rect
               key=${key}
-              class=${classes('turn', colour(ownerOf(turn)), lit && !lit.clients.has(turn.client) && 'dim')}
+              class=${classes('turn', colour(ownerOf(clients[turn.client] || turn)), lit && !lit.clients.has(turn.client) && 'dim')}
               x=${(turn.start_unix_s - origin).toFixed(1)}
               y=${10 * lane + 2}
               width=${Math.max(0.8, end - turn.start_unix_s).toFixed(1)}
