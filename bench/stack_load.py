@@ -60,7 +60,13 @@ def get(url: str, data: bytes | None = None) -> bytes:
 def lab() -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "gpucommons.cli.main", "up", "--simulate", "lab", "--listen", address]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    state = tempfile.mkdtemp(prefix="stack-lab-")
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "STATE_DIRECTORY": state},
+    )
     try:
         for _ in range(200):
             try:
@@ -72,6 +78,7 @@ def lab() -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+        shutil.rmtree(state, ignore_errors=True)
 
 
 @contextmanager
@@ -194,6 +201,7 @@ def main() -> None:
     if not all(shutil.which(program) for program in ("prometheus", "prometheus-alertmanager", "promtool")):
         raise SystemExit("needs prometheus and prometheus-alertmanager: sudo apt install them")
     with lab() as agent:
+        time.sleep(15.0)  # until the ledger has been written and every source has been read
         rows = series_per_dialect(agent)
         total = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
         show("Series of one simulated lab node", ("dialect", "families", "series"), [*rows, total])
