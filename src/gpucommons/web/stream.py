@@ -16,6 +16,7 @@ BEAT_S = 15.0
 MOST_WAITING = 8
 # How long a browser waits before it comes back by itself.
 _RETRY_MS = 2000
+_WOKEN_AT_ONCE = 8
 _BEAT = b"event: beat\ndata: {}\n\n"
 
 Document = Mapping[str, Json]
@@ -34,6 +35,7 @@ class _Audience:
         event = b"" if before is None else _event("delta", document["sequence"], delta(before, document))
         for connection in self.connections:
             connection.offer(event)
+        _wake(list(self.connections))
 
     def whole(self) -> bytes:
         """The document as an event, encoded once for all who come between two snapshots."""
@@ -60,7 +62,6 @@ class _Connection:
             if len(self._events) > self._most:
                 self._events.clear()
                 self.needs_whole = True
-        self.wake()
 
     def close(self) -> None:
         self.closed = True
@@ -86,6 +87,14 @@ class _Connection:
         finally:
             timer.cancel()
             self._wake = None
+
+
+def _wake(connections: list[_Connection]) -> None:
+    """A few in each turn of the event loop: a scrape that comes meanwhile waits for them, not for all."""
+    for connection in connections[:_WOKEN_AT_ONCE]:
+        connection.wake()
+    if len(connections) > _WOKEN_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_wake, connections[_WOKEN_AT_ONCE:])
 
 
 def _settle(woken: "asyncio.Future[bool]", came: bool) -> None:

@@ -9,7 +9,9 @@ const withUnit = (unit, digits) => (value) => (isNumber(value) ? value.toFixed(d
 export const watts = withUnit('W', 0);
 export const celsius = withUnit('°C', 0);
 export const megahertz = withUnit('MHz', 0);
-export const hours = (value) => withUnit('h', value < 10 ? 2 : 1)(value);
+const fewHours = withUnit('h', 2);
+const manyHours = withUnit('h', 1);
+export const hours = (value) => (value < 10 ? fewHours : manyHours)(value);
 export const kilowattHours = withUnit('kWh', 2);
 
 export function percent(ratio) {
