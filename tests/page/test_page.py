@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser import chromium, demo_agent, opened
 from demo_node import HOSTILE
-from prometheus_server import free_port
+from prometheus_server import free_port, running_prometheus
 from running import running_agent
 
 HERE = Path(__file__).resolve().parent
@@ -31,6 +31,12 @@ def browser() -> Iterator[Browser]:
 def demo() -> Iterator[str]:
     with demo_agent("--lost", "7", "--hot", "5", "--interval", "0.5") as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def formatting(browser: Browser, demo: str) -> Iterator[Page]:
+    with opened(browser, demo) as page:
+        yield page
 
 
 @pytest.fixture(scope="module")
@@ -251,20 +257,65 @@ def test_it_can_be_used_by_keyboard_alone(browser: Browser, demo: str) -> None:
         assert outline != "none", "one can see where one is"
 
 
-def test_ranges_beyond_memory_are_offered_only_with_a_prometheus(
+def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
     browser: Browser, playing: Mapping[str, str], tmp_path: Path
 ) -> None:
-    config = tmp_path / "g.toml"
-    config.write_text('[history]\nprometheus_url = "http://127.0.0.1:1"\n')
-    arguments = ("--simulate", "lab", "--config", str(config))
-    with running_agent(*arguments) as agent, opened(browser, agent.url, height=TALL) as page:
-        expect(page.locator("#history .choice button", has_text="7 days")).to_be_visible()
-        expect(page.locator("#history input[name=range]")).to_be_visible()
     with opened(browser, playing["lab"], height=TALL) as page:
         page.wait_for_selector("#history .note")
         assert page.locator("#history .choice button").all_inner_texts() == ["1 hour", "24 hours"]
         page.click("#history .choice button:has-text('24 hours')")
         expect(page.locator("#history .choice button[aria-pressed=true]")).to_have_text("24 hours")
+    port = free_port()
+    scrape = tmp_path / "prometheus.yml"
+    scrape.write_text(
+        "global: {scrape_interval: 1s}\n"
+        f"scrape_configs: [{{job_name: a, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]"
+    )
+    config = tmp_path / "g.toml"
+    with running_prometheus(scrape, tmp_path / "data") as prometheus:
+        config.write_text(f'[history]\nprometheus_url = "{prometheus.url}"\n')
+        arguments = ("--simulate", "lab", "--config", str(config), "--listen", f"127.0.0.1:{port}")
+        with running_agent(*arguments) as agent, opened(browser, agent.url, height=TALL) as page:
+            prometheus.wait_for("DCGM_FI_DEV_POWER_USAGE")
+            with page.expect_response(re.compile("series=gpu_power_watts&range=7d")) as response:
+                page.click("#history .choice button:has-text('7 days')")
+            told: Any = response.value.json()
+            assert told["source"] == "prometheus"
+            assert len(told["values"]) == 8
+            page.fill("#history input[name=range]", "3d")
+            with page.expect_response(re.compile("series=cpu_utilization_ratio&range=3d")) as response:
+                page.keyboard.press("Enter")
+            assert response.value.json()["source"] == "prometheus"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("bytes(null)", "–"),
+        ("bytes(NaN)", "–"),
+        ("bytes(0)", "0 B"),
+        ("bytes(118 * 2 ** 30)", "118 GiB"),
+        ("bytes(1.5 * 2 ** 20)", "1.5 MiB"),
+        ("percent(0)", "0 %"),
+        ("percent(0.0004)", "<0.1 %"),
+        ("percent(0.004)", "0.4 %"),
+        ("percent(2.794)", "279 %"),
+        ("watts(undefined)", "–"),
+        ("watts(0.4)", "0 W"),
+        ("celsius(91)", "91 °C"),
+        ("hours(0.117)", "0.12 h"),
+        ("hours(48.73)", "48.7 h"),
+        ("duration(59.6)", "1 min"),
+        ("duration(200)", "3 min 20 s"),
+        ("duration(7200)", "2 h"),
+        ("duration(100000)", "1 d 3 h"),
+        ("duration(-5)", "0 s"),
+        ("kilowattHours(null)", "–"),
+    ],
+)
+def test_numbers_have_units_and_what_is_missing_is_a_dash(formatting: Page, call: str, text: str) -> None:
+    module = formatting.evaluate_handle("import('/static/format.js')")
+    assert formatting.evaluate(f"f => f.{call}", module).replace("\u202f", " ") == text
 
 
 SECTIONS = ("node", "gpus", "who", "turns", "accounts", "events", "history")
