@@ -14,6 +14,10 @@ NAMES = (
     "allocations",
     "attribution",
     "containers",
+    "handoff",
+    "viewers",
+    "page",
+    "sharing",
 )
 
 if __name__ == "__main__":

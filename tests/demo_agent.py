@@ -11,7 +11,7 @@ import uvloop
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
 from gpucommons.cli import logs
-from gpucommons.config.settings import PrivacySettings, SamplingSettings, Settings, WebSettings
+from gpucommons.config.settings import LedgerSettings, SamplingSettings, Settings, WebSettings
 
 
 async def serve(agent: Agent) -> None:
@@ -37,7 +37,8 @@ def main() -> None:
         Settings(),
         web=WebSettings(listen=given.listen, socket=given.socket),
         sampling=SamplingSettings(interval_s=given.interval),
-        privacy=PrivacySettings(),
+        # Its accounts are part of what it plays.
+        ledger=LedgerSettings(enabled=False),
     )
     node = DemoNode(given.gpus, given.processes, given.hostile, given.lost, given.hot, time.time())
     uvloop.run(serve(Agent(settings, node.scenario())))

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.builders import gpu, mig_instance, reading
@@ -33,6 +33,7 @@ from gpucommons.model.reasons import Reason
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE
 from gpucommons.model.users import UsersReading
+from unhurried import unhurried
 
 VIEW = PidView(PidScope.HOST, "all")
 USERS = UsersReading({1000: "alice", 1001: "bob"}, {"alice": "staff", "bob": "students"})
@@ -362,7 +363,7 @@ SETS = st.lists(st.sampled_from(["0", "1", "1:0", "1:1", "2", "GPU-9"]), max_siz
 WHO = st.sampled_from(["alice", "bob", "carol"])
 
 
-@settings(max_examples=80)
+@unhurried(80)
 @given(
     st.lists(st.tuples(WHO, SETS, st.booleans(), st.sampled_from([0, -1, 2]), st.booleans()), max_size=6),
     st.lists(st.tuples(st.integers(0, 7), WHO, st.integers(0, 2), st.booleans()), max_size=6),

@@ -12,6 +12,7 @@ from gpucommons.attribution.ds01_rules import devices_of, interface_of, is_track
 from gpucommons.attribution.slots import SlotTable
 from gpucommons.model.allocations import Access
 from gpucommons.model.containers import Container, ContainerState, DeviceRequest
+from unhurried import unhurried
 
 NAMES = {1000: "alice", 1001: "bob"}
 GPU = frozenset({"gpu"})
@@ -154,6 +155,7 @@ texts = st.text(max_size=12) | st.sampled_from(
 )
 
 
+@unhurried()
 @given(texts, texts, texts, st.dictionaries(st.sampled_from([*UUIDS, *HOMES, "ds01.user", "ds01.interface"]), texts))
 def test_no_container_breaks_a_rule(name: str, device: str, parent: str, labels: dict[str, str]) -> None:
     found = requested(device, labels=labels, visible_devices=device, devices=(device,), cgroup_parent=parent)

@@ -59,6 +59,7 @@ def test_rising_precedence(tmp_path: Path) -> None:
         ("[web]\nlisten = 'localhost'\n", ["web.listen", "HOST:PORT"]),
         ("[web]\nlisten = ['a']\n", ["web.listen", "a text"]),
         ("[log]\nformat = 'xml'\n", ["log.format", "human, json"]),
+        ("[scheduler]\nmemory_reserve_percent = 91\n", ["scheduler.memory_reserve_percent", "at most 90"]),
         ("[web\n", ["not valid TOML"]),
     ],
 )

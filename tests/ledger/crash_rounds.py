@@ -48,10 +48,11 @@ def play(path: Path, begin_s: int, shared: mmap.mmap) -> None:
     ledger = Ledger(writer, longest_gap_s=5, flush_s=FLUSH_S)
     now_s = begin_s
     while True:
+        # Noted first: the writer may have it on the disk before this thread comes to note anything.
+        struct.pack_into("qq", shared, 0, begin_s * NS, now_s * NS)
         ledger.observe(UsageSample(now_s * NS, EPOCH_S + now_s, USAGE))
-        totals = ledger.reading().totals or {}
-        served = totals.get(OwnerKey("user", "alice", ""))
-        struct.pack_into("qqq", shared, 0, begin_s * NS, now_s * NS, served.held_ns if served else 0)
+        served = (ledger.reading().totals or {}).get(OwnerKey("user", "alice", ""))
+        struct.pack_into("q", shared, 16, served.held_ns if served else 0)
         if (now_s - begin_s) % FLUSH_S == 0 and now_s > begin_s:
             while writer.state.last_flush_wall_s != EPOCH_S + now_s:
                 time.sleep(0.0002)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.attribution.shares import divide
@@ -13,6 +13,7 @@ from gpucommons.ledger.batch import MINUTE_S, NS, Batch
 from gpucommons.ledger.integrate import STALLED, UNREAD, Integrator
 from gpucommons.model.accounts import Amounts
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Holding, Slot, SlotUsage, UsageSample
+from unhurried import unhurried
 
 LONGEST_S = 5.0
 ALICE, BOB = Account("user", "alice", user="alice"), Account("user", "bob", user="bob")
@@ -66,7 +67,7 @@ def by_account(batch: Batch) -> dict[Account, Amounts]:
     return totals
 
 
-@settings(max_examples=60)
+@unhurried(60)
 @given(timelines())
 def test_held_and_free_are_all_the_time_there_was(samples: list[UsageSample]) -> None:
     batch = run(samples)
@@ -89,7 +90,7 @@ def test_held_and_free_are_all_the_time_there_was(samples: list[UsageSample]) ->
         assert watched[slot.uuid] + gaps[slot.uuid] + stalled == expected
 
 
-@settings(max_examples=60)
+@unhurried(60)
 @given(timelines())
 def test_what_the_accounts_hold_is_what_the_slots_were_held(samples: list[UsageSample]) -> None:
     batch = run(samples)
@@ -105,7 +106,7 @@ def test_what_the_accounts_hold_is_what_the_slots_were_held(samples: list[UsageS
     }
 
 
-@settings(max_examples=60)
+@unhurried(60)
 @given(timelines())
 def test_a_split_gpu_is_never_more_than_one(samples: list[UsageSample]) -> None:
     """In equivalents, the MIG devices of one GPU are held for no longer than the GPU was watched."""
@@ -115,7 +116,7 @@ def test_a_split_gpu_is_never_more_than_one(samples: list[UsageSample]) -> None:
     assert equivalent <= longest
 
 
-@settings(max_examples=60)
+@unhurried(60)
 @given(timelines(), st.lists(st.floats(-1e9, 1e9), min_size=12, max_size=12))
 def test_the_wall_clock_bills_and_credits_nobody(samples: list[UsageSample], steps: list[float]) -> None:
     stepped = [
@@ -128,7 +129,7 @@ def test_the_wall_clock_bills_and_credits_nobody(samples: list[UsageSample], ste
     assert [gap.ns for gap in one.gaps] == [gap.ns for gap in other.gaps]
 
 
-@settings(max_examples=60)
+@unhurried(60)
 @given(timelines(), st.integers(0, 11))
 def test_taking_in_between_changes_nothing(samples: list[UsageSample], cut: int) -> None:
     integrator = Integrator(LONGEST_S)
@@ -145,6 +146,7 @@ def test_taking_in_between_changes_nothing(samples: list[UsageSample], cut: int)
     assert {a: t.held_ns for a, t in by_account(halves).items()} == {a: t.held_ns for a, t in by_account(whole).items()}
 
 
+@unhurried()
 @given(st.lists(st.fractions(min_value="1/1000", max_value=1), max_size=20))
 def test_division(claims: list[Fraction]) -> None:
     shares, claimed = divide(claims), sum(claims, Fraction(0))

@@ -9,7 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.ledger.batch import NS, Batch, Gap
@@ -22,6 +22,7 @@ from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts, SlotTime
 from gpucommons.model.usage import Account, Slot
 from ledger.builders import ALICE, BOB, GPU, MIG, WALL_S, batch, moment
+from unhurried import unhurried
 
 words = st.sampled_from(["", "a", "b", "c"])
 accounts = st.builds(Account, st.sampled_from(["user", "pod"]), words, words, words, words, words, words, words)
@@ -46,7 +47,7 @@ periods = st.builds(
 NUMBERS = [item.name for item in fields(Row) if item.name != "name"]
 
 
-@settings(max_examples=50)
+@unhurried(50)
 @given(periods, st.sampled_from(By), st.none() | words)
 def test_rows_sum_to_the_totals_exactly(period: PeriodUsage, by: By, user: str | None) -> None:
     result = report(period, by, user)

@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, MINUTE, Layer, pieces
+from unhurried import unhurried
 
 times = st.integers(0, 400 * 86_400)
 
 
+@unhurried()
 @given(times, times, st.lists(times, min_size=3, max_size=3))
 def test_pieces_lie_end_to_end_and_cover_the_period(one: int, other: int, kept: list[int]) -> None:
     since_s, until_s = sorted((one, other))

@@ -55,13 +55,13 @@ def test_counters_go_on_over_a_restart_and_only_ever_show_what_is_on_the_disk(pa
     readings: list[AccountsReading] = []
     for begin_s in (0, 100):
         ledger = ledger_at(path)
+        assert ledger.reading().totals is None, "absent, not zero, until the ledger has told what there was"
         for second in range(26):
             ledger.observe(sample(begin_s + second, ALICE, BOB))
             readings.append(ledger.reading())
         wait_for(lambda seen=ledger: seen.reading().ledger.backlog_s == 0 and seen.reading().totals, "flushed")  # type: ignore[misc]
         assert ledger.close()
         readings.append(ledger.reading())
-    assert readings[0].totals is None, "absent, not zero, until the ledger has told what there was"
     served = [(r.totals or {}).get(KEY, None) for r in readings]
     shown = [amounts.held_ns for amounts in served if amounts is not None]
     assert shown == sorted(shown)
@@ -256,6 +256,39 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
             wait_for(lambda: writer.state.durable, "on the disk now")
             assert held_s(writer) == 20
         assert on_disk_s(path) == 20
+
+
+def test_a_ledger_that_can_only_be_read_keeps_its_counters_where_they_are(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "size=2m") as disk:
+        path = disk / "ledger.sqlite"
+        with running(path) as first:
+            first.submit(batch(100), moment(10))
+            wait_for(lambda: held_s(first) == 100, "written")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        with running(path) as writer:
+            wait_for(lambda: held_s(writer) == 100, "read")
+            writer.submit(batch(10), moment(20))
+            wait_for(lambda: writer.state.backlog_s == 10, "waits")
+            assert held_s(writer) == 100, "nothing that a restart would take back is served"
+            assert (writer.state.writing, writer.state.durable) == (False, True)
+            subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+            writer.submit(batch(10), moment(30))
+            wait_for(lambda: held_s(writer) == 120, "all of it is written")
+
+
+def test_counters_that_ran_without_a_ledger_never_go_back_when_one_is_found(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    with running(taken / "ledger.sqlite", keep_in_memory_s=60.0) as writer:
+        for number in range(1, 101):
+            writer.submit(batch(10), moment(10 * number))
+        wait_for(lambda: held_s(writer) == 1000, "counted in memory")
+        taken.unlink()
+        writer.submit(batch(10), moment(1010))
+        wait_for(lambda: writer.state.durable, "there is a ledger now")
+        assert held_s(writer) == 1000, "the file has but the last minute"
+        assert writer.state.lost_s >= 900
+    assert on_disk_s(taken / "ledger.sqlite") < 150
 
 
 def test_a_directory_that_is_a_file(tmp_path: Path) -> None:

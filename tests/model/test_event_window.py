@@ -4,10 +4,11 @@ import random
 from collections import Counter
 from math import floor
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.event_window import OTHER, WINDOW_S, EventWindow
+from unhurried import unhurried
 
 NOW = 1_800_000_000.0
 TYPES = ["gpu.allocate", "container.start", "maintenance.idle_kill"]
@@ -34,7 +35,7 @@ def test_a_thousand_random_instants() -> None:
         assert shown(window.counts(now_s)) == brute_force(events, now_s)
 
 
-@settings(max_examples=60)
+@unhurried(60)
 @given(
     st.lists(st.tuples(st.sampled_from(TYPES), st.floats(-90_000, 3000)), max_size=30),
     st.lists(st.floats(-3600, 5000), min_size=1, max_size=6),
@@ -86,7 +87,7 @@ def test_memory_is_bounded_by_types_and_types_are_bounded() -> None:
     assert busy.counts(NOW + 3 * WINDOW_S - 1) == {"x": WINDOW_S}, "what is far out of time is no event of this day"
 
 
-@settings(max_examples=40)
+@unhurried(40)
 @given(st.lists(st.tuples(st.sampled_from(TYPES), st.integers(0, WINDOW_S - 1)), max_size=40))
 def test_what_is_saved_is_restored(events: list[tuple[str, int]]) -> None:
     window, again = EventWindow(), EventWindow()

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.events import BadLine, Event, Stamp, format_line, iso_time, parse_line, parse_stamp
+from unhurried import unhurried
 
 
 @pytest.mark.parametrize(
@@ -53,13 +54,14 @@ def test_damage_has_a_name(line: bytes, reason: BadLine) -> None:
     assert parse_stamp(line) is reason
 
 
+@unhurried()
 @given(st.binary())
 def test_no_bytes_raise(line: bytes) -> None:
     parse_line(line)
     parse_stamp(line)
 
 
-@settings(max_examples=50)
+@unhurried(50)
 @given(
     st.floats(0, 4e9),
     st.text(min_size=1, max_size=9),

@@ -92,14 +92,15 @@ async () => {
     if (drawn !== Object.keys(gpu.timeline).length) wrong.push(`${uuid}: ${drawn} turns drawn of ${Object.keys(gpu.timeline).length}`);
   }
 
-  const users = accounts ? accounts.today.users : {};
+  const today = accounts && accounts.today;
+  const users = today ? today.users : {};
   for (const user of Object.keys(users)) {
     const row = `#accounts ${at('data-user', user)}`;
     for (const name of ['held_gpu_hours', 'active_gpu_hours', 'idle_gpu_hours'])
       check('accounts', `${row} [data-f="${name}"]`, f.hours(users[user][name]));
     check('accounts', `${row} [data-f="energy_kwh"]`, f.kilowattHours(users[user].energy_kwh));
   }
-  if (accounts) check('accounts', '#accounts [data-total] [data-f="held_gpu_hours"]', f.hours(accounts.today.total.held_gpu_hours));
+  if (today) check('accounts', '#accounts [data-total] [data-f="held_gpu_hours"]', f.hours(today.total.held_gpu_hours));
 
   for (const id of Object.keys(events || {})) check('events', `#events ${at('data-event', id)} b`, events[id].type);
   const times = [...main.querySelectorAll('#events [data-event]')].map((row) => events[row.dataset.event].time_unix_s);

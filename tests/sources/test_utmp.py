@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpucommons.sources.utmp import Login, parse_utmp, ssh_sessions
 from needs import needs_program
+from unhurried import unhurried
 
 SHORT, LONG = 384, 400
 
@@ -54,6 +55,7 @@ def test_a_record_that_is_cut_short_costs_itself() -> None:
     assert ssh_sessions(parse_utmp(data), alive) == {"alice": 1}
 
 
+@unhurried()
 @given(st.binary(max_size=1200))
 def test_no_bytes_raise(data: bytes) -> None:
     ssh_sessions(parse_utmp(data), alive)

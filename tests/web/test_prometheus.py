@@ -27,7 +27,7 @@ def test_the_grid_is_within_the_range_and_small_enough(start_s: int, length_s: i
     assert found.step_s >= 15
     assert found.length <= points + 1
     assert found.start_s >= start_s
-    assert found.start_s % found.step_s == pytest.approx(0, abs=1e-3)
+    assert found.start_s + (found.length - 1) * found.step_s == start_s + length_s
 
 
 def test_the_question_names_the_gpus_and_nothing_that_was_slipped_in() -> None:

@@ -37,7 +37,7 @@ class Agent:
         self.scenario = None if scenario is None else scenario.name
         parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
         parts = with_accounts(parts, settings, self.scenario)
-        if settings.scheduler.enabled:
+        if settings.scheduler.enabled and scenario is None:
             parts = with_sharing(parts, settings)
         own = AgentSource(__version__, interval_s, self._complete)
         self.sampler = Sampler(

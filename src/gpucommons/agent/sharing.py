@@ -1,22 +1,22 @@
 """Turns in the agent: the scheduler from settings, fed with what the GPUs and pods tell, read as a source."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from gpucommons.agent.parts import Parts
+from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings as Section
-from gpucommons.config.settings import Settings
+from gpucommons.config.settings import Settings, SharingQuotaSettings
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.scheduler.control_socket import ControlSocket
 from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.quotas import Quota, from_annotations
-from gpucommons.scheduler.server import SchedulerServer
+from gpucommons.scheduler.quotas import Quota, QuotaRule, from_annotations, parse_core, parse_memory
 from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.thread import SchedulerThread
 from gpucommons.sources.source import SourceStarting
 
 log = logging.getLogger(__name__)
@@ -51,13 +51,23 @@ def scheduler_settings(section: Section) -> SchedulerSettings:
 
 def with_sharing(parts: Parts, settings: Settings) -> Parts:
     """The same parts and the scheduler: a source of turns, a service for clients, an observer of the GPUs."""
-    sharing = Sharing(scheduler_settings(settings.scheduler), settings.sampling.interval_s)
+    rules = [_rule(name, rule) for name, rule in settings.sharing_quotas.items()]
+    sharing = Sharing(scheduler_settings(settings.scheduler), rules, settings.sampling.interval_s)
     return replace(
         parts,
         sources=[*parts.sources, sharing],
         services=[*parts.services, sharing],
         observers=[*parts.observers, sharing.observe],
     )
+
+
+def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:
+    try:
+        memory = parse_memory(section.memory) if section.memory else None
+        core = parse_core(str(section.core)) if section.core else None
+    except ValueError as error:
+        raise ConfigError(f"sharing_quotas.{name}: {error}") from error
+    return QuotaRule(section.pod, section.namespace, section.uid, Quota(memory, core))
 
 
 def nvshare_listener(section: Section) -> list[tuple[str, str]]:
@@ -82,41 +92,31 @@ class Sharing:
     essential = False
     runs_on: Literal["loop"] = "loop"
 
-    def __init__(self, settings: SchedulerSettings, cadence_s: float) -> None:
+    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
         self.cadence_s = cadence_s
-        self._settings = settings
-        self._server: SchedulerServer | None = None
-        self._control: ControlSocket | None = None
+        self._scheduler = SchedulerThread(settings, rules)
         self._pods: PodReading | None = None
 
     async def start(self) -> None:
         """Raises ListenError, one line, where the socket cannot be served."""
-        server = SchedulerServer(self._settings)
-        await server.start()
-        self._server = server
-        self._control = ControlSocket(server)
-        await self._control.start()
+        await self._scheduler.start()
 
     async def stop(self) -> None:
-        if self._control is not None:
-            await self._control.stop()
-        if self._server is not None:
-            await self._server.stop()
+        await self._scheduler.stop()
 
     def read(self) -> SharingReading:
-        if self._server is None:
+        reading = self._scheduler.reading
+        if reading is None:
             raise SourceStarting("the scheduler is not started")
-        return self._server.reading
+        return reading
 
     def observe(self, snapshot: Snapshot) -> None:
-        if self._server is None:
-            return
         gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
-        self._server.update_gpus([] if gpus is None else [_facts(gpu) for gpu in gpus.present_gpus()])
+        self._scheduler.update_gpus([] if gpus is None else [_facts(gpu) for gpu in gpus.present_gpus()])
         # While the pods cannot be read the last known annotations hold.
         if pods is not None and pods is not self._pods:
             self._pods = pods
-            self._server.set_annotations(dict(_annotated(pods)))
+            self._scheduler.set_annotations(dict(_annotated(pods)))
 
 
 def _facts(gpu: Gpu) -> GpuFacts:

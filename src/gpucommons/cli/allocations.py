@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -55,7 +56,8 @@ def rendered(reading: AllocationReading, user: str | None, format: Format) -> st
     free = [info.slot.name for info in reading.slots if info.slot.uuid not in held and not info.is_rest]
     cells = [_cells(each) for each in rows if not each.is_access_only]
     # One line for a container that may use every GPU and uses none: it would stand between all the others.
-    cells += {each.workload_id: [_ANY, *_cells(each)[1:]] for each in rows if each.is_access_only}.values()
+    anywhere = {each.workload_id: replace(each, profile="") for each in rows if each.is_access_only}
+    cells += [[_ANY, *_cells(each)[1:]] for each in anywhere.values()]
     if user is None:
         cells += [[name, _FREE, *[""] * (len(_HEADER) - 2)] for name in free]
     grid = Grid(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)
@@ -85,7 +87,7 @@ def _cells(each: Allocation) -> list[str]:
     equivalents = each.equivalents
     return [
         each.slot.name,
-        each.account.user or each.account.owner,
+        each.account.user or each.account.namespace or each.account.owner,
         each.workload,
         each.kind.value,
         each.state.value,

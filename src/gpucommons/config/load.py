@@ -214,6 +214,8 @@ def _checked(key: Key, value: Any, where: str) -> Any:
         raise ConfigError(f"{where}: wants a finite number, not {value!r}")
     if guards["minimum"] is not None and value < guards["minimum"]:
         raise ConfigError(f"{where}: wants at least {guards['minimum']:g}, not {value!r}")
+    if guards["maximum"] is not None and value > guards["maximum"]:
+        raise ConfigError(f"{where}: wants at most {guards['maximum']:g}, not {value!r}")
     if guards["choices"] and value not in guards["choices"]:
         raise ConfigError(f"{where}: wants one of {', '.join(guards['choices'])}, not {value!r}")
     if guards["check"] is not None and value:

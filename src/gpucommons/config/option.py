@@ -14,6 +14,7 @@ def option(
     help: str,
     *,
     minimum: float | None = None,
+    maximum: float | None = None,
     choices: tuple[str, ...] = (),
     check: Callable[[str], str | None] | None = None,
     aliases: tuple[str, ...] = (),
@@ -27,6 +28,7 @@ def option(
     metadata = {
         "help": help,
         "minimum": minimum,
+        "maximum": maximum,
         "choices": choices,
         "check": check,
         "aliases": aliases,

@@ -143,7 +143,11 @@ class SchedulerSettings:
         5.0, "quantum in mode auto, seconds per GiB", minimum=0, aliases=("NVSHARE_SWITCH_TIME_MULTIPLIER",)
     )
     memory_reserve_percent: float = option(
-        10.0, "part of a GPU's memory that is never promised", minimum=0, aliases=("NVSHARE_MEMORY_RESERVE_PERCENT",)
+        10.0,
+        "part of a GPU's memory that is never promised",
+        minimum=0,
+        maximum=90,
+        aliases=("NVSHARE_MEMORY_RESERVE_PERCENT",),
     )
     default_gpu_memory_gb: float = option(
         16.0, "GiB of a GPU where NVML cannot tell", minimum=0.001, aliases=("NVSHARE_DEFAULT_GPU_MEMORY_GB",)
@@ -155,12 +159,17 @@ class SchedulerSettings:
         2000.0, "window of a core quota", minimum=100, aliases=("NVSHARE_COMPUTE_WINDOW_MS",)
     )
     quota_carryover_percent: float = option(
-        25.0, "part of an unused window that may be saved up", minimum=0, aliases=("NVSHARE_QUOTA_CARRYOVER_PERCENT",)
+        25.0,
+        "part of an unused window that may be saved up",
+        minimum=0,
+        maximum=100,
+        aliases=("NVSHARE_QUOTA_CARRYOVER_PERCENT",),
     )
     drop_tail_billing_percent: float = option(
         100.0,
         "part of the time between DROP_LOCK and the release that is billed; the original's 70 undercharges the slow",
         minimum=0,
+        maximum=100,
         aliases=("NVSHARE_DROP_TAIL_BILLING_PERCENT",),
     )
     work_conserving: bool = option(False, "lend idle share beyond a core quota while nobody else wants it")
@@ -186,6 +195,17 @@ class SchedulerSettings:
         minimum=0,
         aliases=("NVSHARE_METRICS_STALE_TTL_SEC",),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SharingQuotaSettings:
+    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }."""
+
+    pod: str = option("*", "shell pattern of the pod's name")
+    namespace: str = option("*", "shell pattern of its namespace")
+    uid: str = option("*", "shell pattern of the user's number")
+    memory: str = option("", "the most memory that such a client may have, such as 8Gi")
+    core: int = option(0, "percent of the GPU's time that such a client may have; 0: all", minimum=0, maximum=100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +280,7 @@ class Settings:
     dcgm: DcgmSettings = field(default_factory=DcgmSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    sharing_quotas: Mapping[str, SharingQuotaSettings] = field(default_factory=dict)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gpucommons.ledger.batch import NS, Moment
 from gpucommons.ledger.integrate import Integrator
+from gpucommons.ledger.query import Totals
 from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import AccountsReading, Amounts, OwnerKey, Quota
 from gpucommons.model.usage import UsageSample
@@ -39,8 +40,8 @@ class Ledger:
             self._flush(self._latest)
 
     def reading(self) -> AccountsReading:
-        totals = self._writer.totals
-        return AccountsReading(self._writer.state, None if totals is None else self._lately(), self._quotas)
+        state, totals = self._writer.told
+        return AccountsReading(state, None if totals is None else self._lately(totals), self._quotas)
 
     def close(self, timeout_s: float = 2.0) -> bool:
         """Write what is pending. False if the disk did not take it in time."""
@@ -52,7 +53,6 @@ class Ledger:
         self._flushed_ns = now.monotonic_ns
         self._writer.submit(self._integrator.take(), now)
 
-    def _lately(self) -> dict[OwnerKey, Amounts]:
-        totals, now = self._writer.totals or {}, self._latest
-        earliest_s = now.wall_s - LATELY_S if now else 0.0
+    def _lately(self, totals: Mapping[OwnerKey, Totals]) -> dict[OwnerKey, Amounts]:
+        earliest_s = self._latest.wall_s - LATELY_S if self._latest else 0.0
         return {key: known.amounts for key, known in totals.items() if known.last_wall_s >= earliest_s}

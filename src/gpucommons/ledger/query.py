@@ -1,18 +1,21 @@
 """Reads a period from the ledger's file, beside the agent that writes it. Never writes."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from gpucommons.ledger.batch import Gap
 from gpucommons.ledger.errors import LedgerError, from_sqlite
 from gpucommons.ledger.rollups import HOUR, LAYERS, Piece, pieces
 from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
-from gpucommons.model.accounts import Amounts, SlotTime
+from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 
+_Answer = TypeVar("_Answer")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)
 _AMOUNTS = ", ".join(f"sum({name})" for name in Amounts._fields)
 _ACCOUNT = ", ".join(f'"{name}"' for name in Account._fields)
@@ -31,13 +34,34 @@ class PeriodUsage:
     gaps: tuple[Gap, ...] = ()
 
 
+class Totals(NamedTuple):
+    """What one owner was ever billed, and when last."""
+
+    amounts: Amounts
+    last_wall_s: float
+
+
+def totals_in(connection: sqlite3.Connection) -> dict[OwnerKey, Totals]:
+    rows = connection.execute(f"SELECT kind, owner, namespace, last_wall_s, {', '.join(Amounts._fields)} FROM totals")
+    return {OwnerKey(*row[:3]): Totals(Amounts(*row[4:]), row[3]) for row in rows}
+
+
+def read_totals(path: Path) -> dict[OwnerKey, Totals]:
+    """Raises LedgerError where there is no ledger to read."""
+    return _asked(path, totals_in)
+
+
 def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
     """Raises LedgerError, in one line, where there is no ledger to read."""
+    return _asked(path, lambda connection: _read(connection, since_s, until_s))
+
+
+def _asked(path: Path, ask: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
     if not path.exists():
         raise LedgerError("absent", f"{path}: no ledger here; 'gpucommons up' writes it ([ledger] file)")
     try:
         with closing(_connected(path)) as connection:
-            return _read(connection, since_s, until_s)
+            return ask(connection)
     except sqlite3.Error as error:
         raise LedgerError(from_sqlite(error).reason, f"{path}: {error}") from error
 

@@ -12,10 +12,11 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from gpucommons.ledger.batch import NS, Batch, Gap, Moment
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError, from_sqlite
+from gpucommons.ledger.query import Totals, totals_in
 from gpucommons.ledger.rollups import DAY_S, HOUR, LAYERS, Retention
 from gpucommons.ledger.schema import migrate
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
@@ -24,7 +25,6 @@ from gpucommons.model.usage import Account, Slot
 RESTART = "restart"
 
 _BUSY_S = 5.0
-_AMOUNTS = ", ".join(Amounts._fields)
 _ADD_AMOUNTS = ", ".join(f"{name} = {name} + excluded.{name}" for name in Amounts._fields)
 _ADD_TIME = ", ".join(f"{name} = {name} + excluded.{name}" for name in SlotTime._fields)
 _QUESTION_MARKS = ", ".join("?" * len(Amounts._fields))
@@ -37,13 +37,6 @@ _INSERT_SLOT = f"INSERT INTO slots ({', '.join(_SLOT)}) VALUES ({', '.join('?' *
 _FIND_SLOT = f"SELECT number FROM slots WHERE {' AND '.join(f'{name} IS ?' for name in _SLOT)}"
 
 _Key = TypeVar("_Key", Account, Slot)
-
-
-class Totals(NamedTuple):
-    """What one owner was ever billed, and when last."""
-
-    amounts: Amounts
-    last_wall_s: float
 
 
 class Store:
@@ -86,8 +79,7 @@ class Store:
 
     def totals(self) -> dict[OwnerKey, Totals]:
         with _told():
-            rows = self._connection.execute(f"SELECT kind, owner, namespace, last_wall_s, {_AMOUNTS} FROM totals")
-            return {OwnerKey(*row[:3]): Totals(Amounts(*row[4:]), row[3]) for row in rows}
+            return totals_in(self._connection)
 
     def gap_ns(self) -> dict[str, int]:
         with _told():

@@ -10,18 +10,27 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpucommons.ledger.batch import NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
+from gpucommons.ledger.query import Totals, read_totals
 from gpucommons.ledger.rollups import Retention
 from gpucommons.ledger.set_aside import set_aside
-from gpucommons.ledger.store import Store, Totals, boot_id, new_run
+from gpucommons.ledger.store import Store, boot_id, new_run
 from gpucommons.model.accounts import LedgerState, OwnerKey
 
 KEEP_IN_MEMORY_S = 3600.0
 _PRUNE_EVERY_S = 3600.0
 
 log = logging.getLogger(__name__)
+
+
+class Told(NamedTuple):
+    """What the thread tells the others, swapped as one: totals and state are of the same flush."""
+
+    state: LedgerState = LedgerState()
+    totals: Mapping[OwnerKey, Totals] | None = None
 
 
 class LedgerWriter:
@@ -46,19 +55,27 @@ class LedgerWriter:
         self._begun: Moment | None = None
         self._store: Store | None = None
         self._base: dict[OwnerKey, Totals] | None = None
+        self._peeked = False
         # What is served until there is a ledger to go by.
         self._volatile: dict[OwnerKey, Totals] = {}
         self._pruned_ns: int | None = None
         self._least_offset_s: float | None = None
-        self.state = LedgerState()
-        self.totals: Mapping[OwnerKey, Totals] | None = None
+        self.told = Told()
         self._thread = threading.Thread(target=self._work_on, name="ledger", daemon=True)
 
     def start(self, begun: Moment) -> None:
         """Open the ledger and enter this run, on the thread."""
         self._begun = begun
-        self.state = replace(self.state, begun=True)
+        self.told = Told(replace(self.told.state, begun=True))
         self._thread.start()
+
+    @property
+    def state(self) -> LedgerState:
+        return self.told.state
+
+    @property
+    def totals(self) -> Mapping[OwnerKey, Totals] | None:
+        return self.told.totals
 
     def submit(self, batch: Batch, until: Moment) -> None:
         with self._wakeup:
@@ -121,9 +138,10 @@ class LedgerWriter:
     def _open(self) -> Store:
         store = self._open_store(self._path, self._run, self._boot_id)
         try:
-            if self._base is None:
-                self._base = store.totals()
+            if self._base is None or self._peeked:
+                self._base, self._peeked = store.totals(), False
             else:
+                # Not read anew: it would hold a batch that is about to be tried, and counted, again.
                 store.seed_totals(self._base)
             if self._begun is not None:
                 store.begin(self._begun)
@@ -136,40 +154,52 @@ class LedgerWriter:
     def _succeeded(self, store: Store, until: Moment | None) -> None:
         if not self.state.writing:
             log.info("ledger %s: writing", self._path)
-        self._publish()
-        self.state = replace(
-            self.state,
-            writing=True,
-            durable=True,
-            detail="",
-            last_flush_wall_s=self.state.last_flush_wall_s if until is None else until.wall_s,
-            gap_ns=store.gap_ns(),
-            file_bytes=store.file_bytes(),
+        self._tell(
+            replace(
+                self.state,
+                writing=True,
+                durable=True,
+                detail="",
+                last_flush_wall_s=self.state.last_flush_wall_s if until is None else until.wall_s,
+                gap_ns=store.gap_ns(),
+                file_bytes=store.file_bytes(),
+            )
         )
 
     def _failed(self, error: LedgerError) -> None:
         self._drop_store()
-        failures = {**self.state.failures, error.reason: self.state.failures.get(error.reason, 0) + 1}
+        if self._base is None:
+            self._peek()
         detail = f"{self._path}: {error}"
         if self.state.writing or not self.state.failures or self.state.detail != detail:
             log.error("ledger %s: %s; the last hour is kept in memory and written when it can be", self._path, error)
-        self._publish()
-        self.state = replace(
-            self.state, writing=False, durable=self._base is not None, detail=detail, failures=failures
+        durable = self._base is not None
+        self._tell(
+            replace(self.state, writing=False, durable=durable, detail=detail, failures=self._failures_with(error))
         )
 
-    def _publish(self) -> None:
-        """What may be served: what is on the disk, so that no crash takes a counter back.
+    def _failures_with(self, error: LedgerError) -> dict[str, int]:
+        return {**self.state.failures, error.reason: self.state.failures.get(error.reason, 0) + 1}
+
+    def _peek(self) -> None:
+        """A ledger that cannot be written may still be read: its counters stand still instead of beginning anew."""
+        try:
+            self._base, self._peeked = read_totals(self._path), True
+        except LedgerError:
+            self._base = None
+
+    def _tell(self, state: LedgerState) -> None:
+        """Totals are what is on the disk, so that no crash takes a counter back.
 
         Only where there never was a ledger to read is it what was counted since the start.
         """
         with self._wakeup:
             fresh = dict(self._volatile if self._base is None else self._base)
-            self.state = replace(self.state, backlog_s=self._backlog.seconds, lost_s=self._backlog.lost_s)
+            state = replace(state, backlog_s=self._backlog.seconds, lost_s=self._backlog.lost_s)
         for key, served in (self.totals or {}).items():
             now = fresh.get(key, served)
             fresh[key] = Totals(now.amounts.at_least(served.amounts), max(now.last_wall_s, served.last_wall_s))
-        self.totals = fresh
+        self.told = Told(state, fresh)
 
     def _replace_damaged(self, error: LedgerCorrupt) -> None:
         self._drop_store()
@@ -179,8 +209,7 @@ class LedgerWriter:
             self._failed(refused)
             return
         log.error("ledger %s: damaged (%s); set aside as %s, a new one is begun", self._path, error, aside)
-        failures = {**self.state.failures, error.reason: self.state.failures.get(error.reason, 0) + 1}
-        self.state = replace(self.state, failures=failures, set_aside=str(aside))
+        self._tell(replace(self.state, failures=self._failures_with(error), set_aside=str(aside)))
         try:
             self._write_backlog()
         except LedgerError as again:

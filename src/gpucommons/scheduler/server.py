@@ -26,7 +26,7 @@ from gpucommons.scheduler.limit_book import LimitBook, names
 from gpucommons.scheduler.listener import Reserve, group_id, listen, remove
 from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.reading import read_client, read_gpu
+from gpucommons.scheduler.reading import client_name, read_client, read_gpu
 from gpucommons.scheduler.settings import SchedulerSettings
 from gpucommons.scheduler.state import NEVER, Client
 from gpucommons.scheduler.wire import Control, MessageType, Register
@@ -213,6 +213,8 @@ class SchedulerServer:
         client = connection.client
         if client is not None:
             now = monotonic()
+            if self.settings.debug:
+                log.info("client %s left: %s", client_name(client.id), connection.closing)
             self._remember(client, now)
             client.peer = None
             del self._connections[client.id]
@@ -240,6 +242,10 @@ class SchedulerServer:
         connection.client = client
         client.peer = connection
         self._connections[client.id] = connection
+        if self.settings.debug:
+            log.info(
+                "client %s came: %r/%r, pid %d, uid %d", client_name(client.id), client.namespace, client.pod, pid, uid
+            )
         limits = self._limits.enter(client, message.memory_limit_bytes, message.core_limit_percent)
         self.perform(self.policy.register(client, now, limits.core_percent, limits.memory_bytes))
         return client

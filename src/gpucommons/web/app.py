@@ -15,6 +15,7 @@ from gpucommons.web.privacy import SEES_ALL, SHOWS_ALL, Privacy, Viewer
 from gpucommons.web.readiness import complaints
 from gpucommons.web.reply import Reply, text
 
+_NOT_LISTED = ("page", "plain", "static")
 _ALLOW = {"Allow": "GET, HEAD"}
 _METRICS_VARY = "Accept, Accept-Encoding"
 _NAMES_INSIDE = text(
@@ -127,5 +128,5 @@ class App:
 
     def _page(self) -> Reply:
         now_s, snapshot = self._clock(), self._faces.latest()
-        links = [(path, route.summary) for path, route in self._routes.items() if path != "/"]
+        links = [(path, route.summary) for path, route in self._routes.items() if route.handler not in _NOT_LISTED]
         return page.render(snapshot, links, complaints(snapshot, now_s, self._stale_after_s), now_s)

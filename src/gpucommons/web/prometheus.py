@@ -51,9 +51,10 @@ class Grid:
 
 
 def grid(start_s: float, end_s: float, points: int) -> Grid:
+    """It ends where it was asked to end: the last value is the newest there is."""
     step_s = max(_LEAST_STEP_S, math.ceil((end_s - start_s) / points))
-    first_s = math.ceil(start_s / step_s) * step_s
-    return Grid(first_s, step_s, max(1, math.floor((end_s - first_s) / step_s) + 1))
+    length = math.floor((end_s - start_s) / step_s) + 1
+    return Grid(end_s - (length - 1) * step_s, step_s, length)
 
 
 def query(series: str, uuids: Sequence[str], selector: str) -> str | None:

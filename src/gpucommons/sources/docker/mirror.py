@@ -30,13 +30,15 @@ class Mirror:
     def listed(self, known_before: frozenset[str], ids: Iterable[str]) -> None:
         """A list of all containers has come. `known_before` is `ids()` from before it was asked for.
 
-        What an event brought while the list was on its way is newer than the list, and stays.
+        What an event brought or took while the list was on its way is newer than the list, and stays so.
         """
         present = list(ids)
+        gone_since = known_before - self.ids()
         for id in known_before.difference(present):
             self.forget(id)
         for id in present:
-            self.touch(id)
+            if id not in gone_since:
+                self.touch(id)
 
     def touch(self, id: str) -> None:
         """Something happened to this container: what is known of it may be out of date."""

@@ -15,13 +15,17 @@ _STREAM = (
     "object means look inside, a list of one is the value now, an empty list means gone. `beat` says that all is quiet."
 )
 
+_HISTORY = (
+    "Up to 24 h from memory. Longer ranges come from Prometheus, where one is configured; 502 where it is not well."
+)
+
 
 def openapi(version: str) -> Mapping[str, Json]:
     paths: dict[str, Json] = {
         f"/{resource.name}": _get(resource.summary, resource.parameters, _json(resource.schema))
         for resource in RESOURCES
     }
-    paths["/history"] = _get("one reading over time", history.PARAMETERS, _json(history.SCHEMA))
+    paths["/history"] = _get("one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY)
     paths["/stream"] = _get(
         "everything, live", (), {"text/event-stream": {"schema": TEXT, "x-event-data-schema": SNAPSHOT}}, _STREAM
     )

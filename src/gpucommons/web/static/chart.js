@@ -2,7 +2,7 @@
 import { html, classes } from './html.js';
 import { Component } from './vendor/preact.mjs';
 
-const HEIGHT = 180;
+const HEIGHT = 170;
 const BYTE_STEPS = Array.from({ length: 24 }, (_, at) => 2 ** (20 + at));
 const DASHES = [[], [6, 3], [2, 2]];
 const COLOURS = 8;
@@ -13,8 +13,9 @@ const two = (value) => String(value).padStart(2, '0');
 
 function timeTick(unix, step) {
   const at = new Date(unix * 1000);
-  const day = `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return step >= 86400 ? day : `${two(at.getHours())}:${two(at.getMinutes())}`;
+  if (step >= 86400) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const minute = `${two(at.getHours())}:${two(at.getMinutes())}`;
+  return step >= 60 ? minute : `${minute}:${two(at.getSeconds())}`;
 }
 
 function summary(column) {
@@ -78,7 +79,7 @@ export class Chart extends Component {
         legend: { show: false },
         scales: { y: { range: (_, low, high) => [0, Math.max(top || 0, high * 1.06 || 0) || 1] } },
         axes: [
-          { ...axis, values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
+          { ...axis, size: 30, values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map(show), ...(binary && { incrs: BYTE_STEPS }) },
         ],
         series: [

@@ -9,7 +9,7 @@ const withUnit = (unit, digits) => (value) => (isNumber(value) ? value.toFixed(d
 export const watts = withUnit('W', 0);
 export const celsius = withUnit('°C', 0);
 export const megahertz = withUnit('MHz', 0);
-export const hours = withUnit('h', 1);
+export const hours = (value) => withUnit('h', value < 10 ? 2 : 1)(value);
 export const kilowattHours = withUnit('kWh', 2);
 
 export function percent(ratio) {

@@ -1,6 +1,7 @@
 // Owners of what is on the GPUs: their colours, and what it means to look at one of them only.
 
 const COLOURS = 8;
+const MOST_REMEMBERED = 500;
 const slots = new Map();
 
 // The same owner has the same colour on every visit, unless another took it first.
@@ -12,6 +13,7 @@ export function colour(owner) {
     slot = hash(owner) % COLOURS;
     const least = Math.min(...taken);
     while (taken[slot] > least) slot = (slot + 1) % COLOURS;
+    if (slots.size >= MOST_REMEMBERED) slots.delete(slots.keys().next().value);
     slots.set(owner, slot);
   }
   return `own-${slot}`;

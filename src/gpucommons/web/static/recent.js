@@ -53,10 +53,13 @@ export class Recent {
     if (!answer.ok) return;
     const columns = Object.entries(found.values);
     const length = columns.length ? columns[0][1].length : 0;
+    // From where there is something on: an agent that has just started has no hour behind it.
+    const known = ([, column]) => column.findIndex((value) => value !== null);
+    const start = Math.min(length, ...columns.map(known).filter((at) => at >= 0));
     this.step = found.step_s;
     this.span = length * found.step_s;
-    this.times = Array.from({ length }, (_, at) => found.start_unix_s + (at + 1) * found.step_s);
-    this.columns = new Map(columns);
+    this.times = Array.from({ length: length - start }, (_, at) => found.start_unix_s + (start + at + 1) * found.step_s);
+    this.columns = new Map(columns.map(([subject, column]) => [subject, column.slice(start)]));
     this.kept = found.kept;
     this.source = found.source;
     this.open = null;

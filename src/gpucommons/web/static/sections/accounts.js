@@ -9,7 +9,9 @@ export function Accounts({ document, period, onPick }) {
   const { accounts } = document;
   if (!accounts || !accounts[period]) {
     return html`<${Section} id="accounts" title="Accounts">
-      <${Absent} document=${document} source="statement" otherwise="No ledger is kept here." />
+      ${accounts
+        ? html`<p class="quiet">Nothing is in the ledger yet; it is read once a minute.</p>`
+        : html`<${Absent} document=${document} source="statement" otherwise="No ledger is kept here." />`}
     </${Section}>`;
   }
   const statement = accounts[period];

@@ -1,7 +1,7 @@
 // Alerts that fire, and what happened lately, newest first.
 import { html, classes } from '../html.js';
 import { Absent, Section } from '../parts.js';
-import { clock, duration } from '../format.js';
+import { clock, duration, words } from '../format.js';
 
 const GRAVE = new Set(['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked', 'resource.oom_kill']);
 
@@ -40,6 +40,10 @@ function Alerts({ document }) {
   </ul>`;
 }
 
+// Identities are for machines, and the user stands there already.
+const tells = (name, { details, user }) => details[name] && !name.endsWith('_id') && !(name === 'owner' && details[name] === user);
+const short = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
+
 function Happened({ document }) {
   const { events } = document;
   if (!events) return html`<${Absent} document=${document} source="journal" otherwise="No events are followed here." />`;
@@ -53,7 +57,9 @@ function Happened({ document }) {
           <time class="quiet">${clock(event.time_unix_s, document.time_unix_s)}</time>
           ${' '}<b class=${classes(GRAVE.has(event.type) && 'bad')}>${event.type}</b>
           ${event.user && html` <bdi>${event.user}</bdi>`}
-          ${Object.keys(event.details).map((name) => html` <span class="quiet">${name} <bdi>${event.details[name]}</bdi></span>`)}
+          ${Object.keys(event.details)
+            .filter((name) => tells(name, event))
+            .map((name) => html` <span class="quiet">${words(name)} <bdi title=${event.details[name]}>${short(event.details[name])}</bdi></span>`)}
         </p>
       </li>`;
     })}

@@ -5,7 +5,7 @@ import { Absent, Bar, Section, Spark, Swatch } from '../parts.js';
 import { bytes, celsius, clock, count, duration, megahertz, MISSING, percent, watts, words } from '../format.js';
 import { colour, ownerLabel } from '../owners.js';
 
-const SPARK_POINTS = 300;
+const SPARK_POINTS = 60; // at least: a line of a few seconds is not drawn over the whole width
 // Idle is no fault, and the others only say who set the clocks: what remains slows the work down.
 const HARMLESS = new Set(['gpu_idle', 'applications_clocks_setting', 'display_clock_setting', 'sync_boost']);
 
@@ -72,8 +72,8 @@ function Card({ uuid, gpu, parts, values, now, lit, onFocus }) {
       <p class="quiet" title=${uuid}>${gpu.pci_bus_id.replace(/^0000/, '')}</p>
     </header>
     <div class="busy">
-      <p class="big"><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>
-      <${Spark} values=${values} length=${SPARK_POINTS} label="GPU ${gpu.index} utilisation, last 5 minutes" />
+      <p class="big" title=${gpu.mig_enabled ? 'the driver does not tell it while MIG is on' : undefined}><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>
+      <${Spark} values=${values} length=${Math.max(SPARK_POINTS, values.length)} label="GPU ${gpu.index} utilisation, last 5 minutes" />
     </div>
     <div class="memory">
       <p class="pair">

@@ -4,7 +4,8 @@ import { Absent, Section, Swatch } from '../parts.js';
 import { bytes, count, duration, MISSING, words } from '../format.js';
 import { clientOwners, colour } from '../owners.js';
 
-const WINDOW_S = 600;
+const LONGEST_S = 600;
+const SHORTEST_S = 60;
 const WAYS = { alone: 'one client', together: 'together', turns: 'in turns', free: 'unscheduled' };
 const WHY = {
   quota: 'its core quota is used up',
@@ -53,7 +54,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
         ${gpu.overloaded && html` · <span class="mark bad">overloaded</span>`}
       </p>
     </header>
-    <${Timeline} gpu=${gpu} now=${now} ownerOf=${ownerOf} lit=${lit} />
+    <${Timeline} gpu=${gpu} clients=${turns.clients} now=${now} ownerOf=${ownerOf} lit=${lit} />
     <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${gpu.index}">
       <table class="rows queue">
         <caption class="hidden">Clients of GPU ${gpu.index}: running first, then the queue in order</caption>
@@ -110,41 +111,40 @@ function standing(client) {
 }
 
 // A lane for each client, with time to scale: the lanes stay where they are and the view moves along.
-function Timeline({ gpu, now, ownerOf, lit }) {
-  const turnsThere = Object.values(gpu.timeline).filter((turn) => (turn.end_unix_s ?? now) > now - WINDOW_S);
-  const lanes = [...new Set(turnsThere.map((turn) => turn.client))].sort();
-  const origin = Math.floor(now / WINDOW_S) * WINDOW_S - WINDOW_S;
-  if (!lanes.length) return html`<p class="quiet">Nobody has run in the last ${WINDOW_S / 60} minutes.</p>`;
-  const labels = new Map(turnsThere.map((turn) => [turn.client, turn.label]));
-  return html`<div class="timeline" role="img" aria-label=${spoken(lanes, labels, turnsThere, now)}>
+function Timeline({ gpu, clients, now, ownerOf, lit }) {
+  const shown = Object.entries(gpu.timeline).filter(([, turn]) => (turn.end_unix_s ?? now) > now - LONGEST_S);
+  if (!shown.length) return html`<p class="quiet">Nobody has run in the last ${duration(LONGEST_S)}.</p>`;
+  const lanes = [...new Set(shown.map(([, turn]) => turn.client))].sort();
+  const labels = new Map(shown.map(([, turn]) => [turn.client, turn.label]));
+  const oldest = Math.min(...shown.map(([, turn]) => turn.start_unix_s));
+  const span = Math.min(LONGEST_S, Math.max(SHORTEST_S, now - oldest));
+  const origin = Math.floor(now / LONGEST_S) * LONGEST_S - LONGEST_S;
+  return html`<div class="timeline" role="img" aria-label=${spoken(lanes, labels, shown, now)}>
     <div class="lanes" aria-hidden="true">
       ${lanes.map((id) => html`<p key=${id} class=${classes(lit && !lit.clients.has(id) && 'dim')}><bdi>${shortOf(labels.get(id))}</bdi></p>`)}
     </div>
-    <svg viewBox="${now - WINDOW_S - origin} 0 ${WINDOW_S} ${10 * lanes.length}" preserveAspectRatio="none" style=${{ height: `${1.4 * lanes.length}rem` }}>
-      ${Object.entries(gpu.timeline).map(([key, turn]) => {
-        const lane = lanes.indexOf(turn.client);
-        const end = turn.end_unix_s ?? now;
-        return lane < 0
-          ? null
-          : html`<rect
-              key=${key}
-              class=${classes('turn', colour(ownerOf(turn)), lit && !lit.clients.has(turn.client) && 'dim')}
-              x=${(turn.start_unix_s - origin).toFixed(1)}
-              y=${10 * lane + 2}
-              width=${Math.max(0.8, end - turn.start_unix_s).toFixed(1)}
-              height="6"
-            />`;
-      })}
+    <svg viewBox="${now - span - origin} 0 ${span} ${10 * lanes.length}" preserveAspectRatio="none" style=${{ height: `${1.4 * lanes.length}rem` }}>
+      ${shown.map(
+        ([key, turn]) =>
+          html`<rect
+            key=${key}
+            class=${classes('turn', colour(ownerOf(clients[turn.client] || turn)), lit && !lit.clients.has(turn.client) && 'dim')}
+            x=${(turn.start_unix_s - origin).toFixed(1)}
+            y=${10 * lanes.indexOf(turn.client) + 2}
+            width=${Math.max(span / 800, (turn.end_unix_s ?? now) - turn.start_unix_s).toFixed(1)}
+            height="6"
+          />`,
+      )}
     </svg>
-    <p class="axis" aria-hidden="true"><span>10 min ago</span><span>5 min</span><span>now</span></p>
+    <p class="axis" aria-hidden="true"><span>${duration(span)} ago</span><span>now</span></p>
   </div>`;
 }
 
-function spoken(lanes, labels, turnsThere, now) {
+function spoken(lanes, labels, shown, now) {
   const ran = lanes.map((id) => {
-    const total = turnsThere
-      .filter((turn) => turn.client === id)
-      .reduce((sum, turn) => sum + (turn.end_unix_s ?? now) - Math.max(turn.start_unix_s, now - WINDOW_S), 0);
+    const total = shown
+      .filter(([, turn]) => turn.client === id)
+      .reduce((sum, [, turn]) => sum + (turn.end_unix_s ?? now) - Math.max(turn.start_unix_s, now - LONGEST_S), 0);
     return `${labels.get(id)} ran ${duration(total)}`;
   });
   return `in the last ten minutes: ${ran.join(', ')}`;

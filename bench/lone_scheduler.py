@@ -1,0 +1,22 @@
+"""The scheduler's server alone in a process, for the benchmarks.
+
+python -m bench.lone_scheduler SOCKET MODE
+"""
+
+import asyncio
+import sys
+
+import uvloop
+
+from gpucommons.scheduler.server import SchedulerServer
+from gpucommons.scheduler.settings import Mode, SchedulerSettings
+
+
+async def serve(path: str, mode: Mode) -> None:
+    server = SchedulerServer(SchedulerSettings(socket_path=path, mode=mode))
+    await server.start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1], Mode(sys.argv[2])))

@@ -1,0 +1,124 @@
+"""Where `gpucommons top` gets its documents: an agent's stream over HTTP or a Unix socket, or sampling of its own.
+
+A feed never ends by itself: a lost agent is told as such, and asked again until it is back.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+
+from gpucommons.agent.agent import Agent
+from gpucommons.web.delta import apply
+from gpucommons.web.privacy import SEES_ALL
+
+Document = Mapping[str, Any]
+Recent = Mapping[str, Sequence[float | None]]
+
+SERIES = "gpu_utilization_ratio"
+RECENT_S = 120
+_RETRY_S = (1.0, 2.0, 4.0)
+# The agent beats every 15 s: silence beyond this is a loss.
+_SILENCE_S = 40.0
+_CONNECT_S = 5.0
+_LONGEST_LINE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A new document, or why there is none now. `recent` comes with the first one after a loss."""
+
+    document: Document | None
+    recent: Recent | None = None
+    lost: str = ""
+
+
+class Feed(Protocol):
+    @property
+    def where(self) -> str: ...
+    def told(self) -> AsyncGenerator[Told, None]: ...
+
+
+class AgentFeed:
+    """The stream of an agent. `url` is http://HOST:PORT, https://HOST:PORT or unix:/PATH."""
+
+    def __init__(self, url: str) -> None:
+        self.where = url
+        self._socket = url.removeprefix("unix:") if url.startswith("unix:") else None
+        self._base = "http://agent" if self._socket else url.rstrip("/")
+
+    async def told(self) -> AsyncGenerator[Told, None]:
+        failures = 0
+        while True:
+            try:
+                async with self._session() as session:
+                    async for told in self._from(session):
+                        failures = 0
+                        yield told
+                reason = "the agent ended the stream"
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                reason = str(error) or type(error).__name__
+            yield Told(None, lost=" ".join(reason.split()))
+            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            failures += 1
+
+    async def answers(self) -> bool:
+        """Whether an agent is there at all."""
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with self._session() as session, session.get(f"{self._base}/api/v1/openapi.json") as answer:
+                return answer.status == 200
+        return False
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.UnixConnector(self._socket) if self._socket else None
+        timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+        return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=_LONGEST_LINE_BYTES)
+
+    async def _from(self, session: aiohttp.ClientSession) -> AsyncGenerator[Told, None]:
+        document: Document = {}
+        async with session.get(f"{self._base}/api/v1/stream") as answer:
+            answer.raise_for_status()
+            event = ""
+            async for raw in answer.content:
+                name, _, value = raw.decode().rstrip("\n").partition(": ")
+                if name == "event":
+                    event = value
+                elif name == "data" and event == "snapshot":
+                    document = json.loads(value)
+                    yield Told(document, await self._recent(session))
+                elif name == "data" and event == "delta":
+                    document = apply(document, json.loads(value))
+                    yield Told(document)
+
+    async def _recent(self, session: aiohttp.ClientSession) -> Recent:
+        asked = {"series": SERIES, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
+        async with session.get(f"{self._base}/api/v1/history", params=asked) as answer:
+            answer.raise_for_status()
+            found: Recent = (await answer.json())["values"]
+            return found
+
+
+class OwnFeed:
+    """Samples by itself, where no agent runs: it listens nowhere and keeps no accounts."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.where = "this machine, without an agent"
+        self._agent = agent
+
+    async def told(self) -> AsyncGenerator[Told, None]:
+        agent, new = self._agent, asyncio.Event()
+        agent.sampler.subscribe(lambda _: new.set())
+        tasks = [*agent.start_background(), asyncio.create_task(agent.sampler.run())]
+        try:
+            while True:
+                await new.wait()
+                new.clear()
+                yield Told(agent.api.document(SEES_ALL))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

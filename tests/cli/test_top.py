@@ -1,0 +1,383 @@
+"""The terminal view: its rows, its keys through its own pilot, and once in a real terminal."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, Static
+
+from browser import demo_agent
+from demo_node import DemoNode
+from gpucommons.agent.agent import Agent
+from gpucommons.cli.errors import CommandError
+from gpucommons.cli.top import checked_url, local_url
+from gpucommons.cli.top_app import Top
+from gpucommons.cli.top_feed import AgentFeed, OwnFeed, Told
+from gpucommons.cli.top_rows import (
+    GPU_COLUMNS,
+    OWNER_COLUMNS,
+    PROCESS_COLUMNS,
+    TURN_COLUMNS,
+    arranged,
+    duration,
+    gpu_rows,
+    owner_rows,
+    process_rows,
+    size,
+    spark,
+    turn_rows,
+)
+from gpucommons.config.settings import Settings
+from gpucommons.model.snapshot import Readings
+from gpucommons.simulation.scenarios import SCENARIOS
+from needs import needs_program
+from played import Played, snapshot_of
+from running import command, running_agent
+
+NODE = DemoNode(lost=7, hot=5)
+
+
+def document_of(node: DemoNode = NODE, seconds: int = 3) -> Any:
+    return Played(node).play(seconds).get("snapshot")
+
+
+class HandedFeed:
+    """Tells what the test hands over."""
+
+    where = "the test"
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Told] = asyncio.Queue()
+
+    def hand(self, told: Told) -> None:
+        self._queue.put_nowait(told)
+
+    async def told(self) -> AsyncGenerator[Told, None]:
+        while True:
+            yield await self._queue.get()
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario
+
+    asyncio.run(bounded())
+
+
+def cells(app: Top, id: str = "rows") -> list[list[str]]:
+    table = app.query_one(f"#{id}", DataTable)
+    return [[cell.plain for cell in table.get_row(key)] for key in table.rows]
+
+
+def text_of(app: Top, id: str) -> str:
+    return str(app.query_one(f"#{id}", Static).render())
+
+
+async def shown(pilot: Pilot[None], id: str = "rows") -> None:
+    """Until the feed's word is on the screen."""
+    while not pilot.app.query_one(f"#{id}", DataTable).row_count:
+        await pilot.pause()
+
+
+# Rows.
+
+
+def test_every_view_fits_into_eighty_columns() -> None:
+    for columns in (GPU_COLUMNS, OWNER_COLUMNS, PROCESS_COLUMNS, TURN_COLUMNS):
+        assert sum(column.width + 2 for column in columns) <= 78
+        assert sum(column.wide for column in columns) == 1
+
+
+def test_rows_say_what_the_document_says() -> None:
+    document = document_of()
+    gpus = {row.cells[0]: row for row in gpu_rows(document, {})}
+    card = next(gpu for gpu in document["gpus"]["by_uuid"].values() if gpu["index"] == 1)
+    assert gpus["1"].cells[1] == f"{round(100 * card['utilization_ratio'])} %"
+    assert gpus["1"].cells[3] == f"{card['power_watts']:.0f}/700 W"
+    assert gpus["7"].cells[1] == "LOST"
+    assert gpus["7"].grave
+    assert gpus["5"].grave, "it is hot"
+    assert not gpus["1"].grave
+    owners = {row.key: row for row in owner_rows(document)}
+    alice = document["who"]["owners"]["user/1000"]
+    assert owners["user/1000"].cells == (
+        "alice",
+        size(alice["memory_bytes"]),
+        f"~{100 * alice['sm_ratio']:.0f} %",
+        f"~{alice['power_watts']:.0f} W",
+        "9.0 h",
+        "0 4",
+    )
+    assert "rest/no_owner" in owners
+    assert "rest/rounding" not in owners, "a row of zeros helps nobody"
+    assert len(process_rows(document)) == len(document["who"]["processes"])
+    turns = turn_rows(document)
+    assert [row.cells[1] for row in turns] == ["0", "0", "0", "1", "1", "1"]
+    assert turns[0].cells[2].startswith("runs")
+    assert "another's turn" in turns[1].cells[2]
+
+
+def test_a_node_without_anything_has_no_rows() -> None:
+    played = Played()
+    played.show(snapshot_of(Readings()))
+    document = played.get("snapshot")
+    assert gpu_rows(document, {}) == owner_rows(document) == process_rows(document) == turn_rows(document) == []
+
+
+def test_a_hostile_name_cannot_reach_the_terminal() -> None:
+    document = document_of(DemoNode(hostile=True))
+    for rows in (owner_rows(document), process_rows(document), turn_rows(document), gpu_rows(document, {})):
+        assert all(cell.isprintable() for row in rows for cell in row.cells)
+
+
+def test_order_and_filter() -> None:
+    rows = owner_rows(document_of())
+    memory = [row.sort[1] for row in arranged(rows, "", 1, True)]
+    known = [value for value in memory if value is not None]
+    assert known == sorted(known, key=float, reverse=True)
+    assert memory[len(known) :] == [None] * (len(memory) - len(known)), "what has no reading comes last"
+    assert [row.sort[1] for row in arranged(rows, "", 1, False)][: len(known)] == known[::-1]
+    assert [row.key for row in arranged(rows, " ALI ", 1, True)] == ["user/1000"]
+    assert arranged(rows, "nobody of that name", 1, True) == []
+
+
+def test_sparks() -> None:
+    assert spark([], 10) == ""
+    assert spark([0.0, 0.5, 1.0], 3) == "▁▅█"
+    assert spark([0.0, None, 2.0], 5) == "  ▁ █"
+    assert len(spark([0.3] * 120, 15)) == 15
+    assert spark([0.0, 1.0, None, None], 2) == "▅ "
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (59.4, "59 s"), (61, "1 min"), (7300, "2 h")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "value", [(None, "-"), (0, "0 B"), (1023, "1.0 KiB"), (120 * 2**30, "120 GiB"), (2**50, "1024 TiB")]
+)
+def test_sizes(value: tuple[float | None, str]) -> None:
+    assert size(value[0]) == value[1]
+
+
+# The view, through its pilot.
+
+
+def test_keys_choose_sort_reverse_filter_and_clear() -> None:
+    async def scenario() -> None:
+        feed = HandedFeed()
+        app = Top(feed)
+        async with app.run_test(size=(80, 24)) as pilot:
+            feed.hand(Told(document_of(), {}))
+            await shown(pilot)
+            assert [row[0] for row in cells(app, "gpus")] == [str(index) for index in range(8)]
+            assert cells(app)[0][0] == "farah"
+            assert "by memory ↓" in text_of(app, "note")
+            await pilot.press("r")
+            assert "by memory ↑" in text_of(app, "note")
+            assert cells(app)[0][0].startswith("unattributed: driver")
+            await pilot.press("s")
+            assert "by sm ↓" in text_of(app, "note")
+            await pilot.press("slash", *"alice")
+            assert [row[0] for row in cells(app)] == ["alice"]
+            assert "filter: alice" in text_of(app, "note")
+            await pilot.press("escape")
+            assert len(cells(app)) > 5
+            assert not app.query_one("#filter", Input).has_class("open")
+            await pilot.press("p")
+            assert len(cells(app)) == 16
+            await pilot.press("t")
+            assert [row[0] for row in cells(app)][:1] == ["alice-job"]
+            await pilot.press("q")
+        assert app.return_code == 0
+
+    run(scenario())
+
+
+def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
+    async def scenario() -> None:
+        feed, played = HandedFeed(), Played(NODE).play(1)
+        app = Top(feed)
+        async with app.run_test(size=(80, 24)) as pilot:
+            feed.hand(Told(played.get("snapshot"), {}))
+            await shown(pilot)
+            table = app.query_one("#rows", DataTable)
+            chosen = cells(app)[2][0]
+            table.move_cursor(row=2)
+            for second in range(1, 30):
+                document = played.play(1, start_s=second).get("snapshot")
+                feed.hand(Told(document))
+            wanted = [list(row.cells) for row in arranged(owner_rows(document), "", 1, True)]
+            while cells(app) != wanted:
+                await pilot.pause()
+            assert cells(app)[table.cursor_row][0] == chosen
+            assert cells(app, "gpus")[0][6].strip() != "", "the last minutes are drawn"
+
+    run(scenario())
+
+
+def test_a_lost_agent_is_said_and_what_was_shown_stays() -> None:
+    async def scenario() -> None:
+        feed = HandedFeed()
+        app = Top(feed)
+        async with app.run_test(size=(80, 24)) as pilot:
+            feed.hand(Told(None, lost="connection refused"))
+            while "no agent answers" not in text_of(app, "head"):
+                await pilot.pause()
+            feed.hand(Told(document_of(), {}))
+            await shown(pilot)
+            feed.hand(Told(None, lost="gone"))
+            while not text_of(app, "head").startswith("LOST"):
+                await pilot.pause()
+            assert len(cells(app)) > 5
+
+    run(scenario())
+
+
+def test_what_is_not_there_is_said() -> None:
+    async def scenario() -> None:
+        played = Played()
+        played.show(snapshot_of(Readings()))
+        feed = HandedFeed()
+        app = Top(feed)
+        async with app.run_test(size=(80, 24)) as pilot:
+            feed.hand(Told(played.get("snapshot"), {}))
+            while "nothing is known" not in text_of(app, "note"):
+                await pilot.pause()
+            await pilot.press("t")
+            assert "does not run here" in text_of(app, "note")
+
+    run(scenario())
+
+
+def test_a_wide_terminal_is_used() -> None:
+    async def scenario() -> None:
+        feed = HandedFeed()
+        app = Top(feed)
+        async with app.run_test(size=(160, 40)) as pilot:
+            feed.hand(Told(document_of(DemoNode(hostile=True)), {}))
+            await shown(pilot)
+            assert app.query_one("#rows", DataTable).columns["Owner"].width == 24 + 80  # type: ignore[index]
+            await pilot.resize_terminal(80, 24)
+            await pilot.pause()
+            assert app.query_one("#rows", DataTable).columns["Owner"].width == 24  # type: ignore[index]
+
+    run(scenario())
+
+
+# Feeds.
+
+
+def test_an_agents_stream_is_followed_and_found_again(tmp_path: Path) -> None:
+    async def first_two(feed: AgentFeed) -> list[Told]:
+        found = []
+        async for told in feed.told():
+            found.append(told)
+            if len(found) == 2:
+                break
+        return found
+
+    socket = tmp_path / "api.sock"
+    with demo_agent("--interval", "0.3", "--socket", str(f"unix:{socket}")) as url:
+        for where in (url, f"unix:{socket}"):
+            whole, delta = asyncio.run(first_two(AgentFeed(where)))
+            assert whole.document is not None
+            assert delta.document is not None
+            assert delta.document["sequence"] == whole.document["sequence"] + 1
+            assert delta.document["gpus"]["by_uuid"].keys() == whole.document["gpus"]["by_uuid"].keys()
+            assert whole.recent is not None
+            assert set(whole.recent) == set(whole.document["gpus"]["by_uuid"])
+        assert asyncio.run(AgentFeed(url).answers())
+    lost, again = asyncio.run(first_two(AgentFeed(url)))
+    assert lost.document is None
+    assert "Cannot connect" in lost.lost
+    assert again.document is None
+    assert not asyncio.run(AgentFeed(url).answers())
+
+
+@pytest.mark.parametrize("url", ["", "gpu1:9460", "ftp://x", "http://", "unix:api.sock"])
+def test_a_wrong_url_is_one_line(url: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        checked_url(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_refuses_it_in_one_line() -> None:
+    done = command("top", "--connect", "gpu1:9460")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "http://HOST:PORT" in done.stderr
+
+
+def test_without_an_agent_it_samples_by_itself() -> None:
+    async def scenario() -> None:
+        app = Top(OwnFeed(Agent(Settings(), SCENARIOS["lab"])))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await shown(pilot, "gpus")
+            while not cells(app, "gpus")[0][6].strip():
+                await pilot.pause()
+            assert "SIMULATED lab" in text_of(app, "head")
+            assert len(cells(app, "gpus")) == 8
+
+    run(scenario())
+
+
+def test_how_to_reach_what_listens() -> None:
+    assert local_url("127.0.0.1:9460") == "http://127.0.0.1:9460"
+    assert local_url(":9460") == "http://127.0.0.1:9460"
+    assert local_url("0.0.0.0:1") == "http://127.0.0.1:1"
+    assert local_url("[::1]:9460") == "http://[::1]:9460"
+    assert local_url("unix:/run/x.sock") == "unix:/run/x.sock"
+
+
+# A real terminal.
+
+
+def tmux(*arguments: str) -> str:
+    done = subprocess.run(["tmux", "-L", "gpucommons-test", *arguments], capture_output=True, text=True, timeout=30)
+    return done.stdout
+
+
+def until_the_screen_shows(pattern: str) -> str:
+    deadline = time.monotonic() + 40
+    while not re.search(pattern, screen := tmux("capture-pane", "-p"), re.MULTILINE):
+        assert time.monotonic() < deadline, screen
+        time.sleep(0.1)
+    return screen
+
+
+def test_in_a_real_terminal_of_80_by_24() -> None:
+    needs_program("tmux")
+    with running_agent("--simulate", "faults") as agent:
+        # The session's shell stays after the command: so that one sees how it left the terminal.
+        line = f"{sys.executable} -m gpucommons.cli.main top --connect {agent.url}; echo left=$?; exec cat"
+        environment = f"PYTHONPATH={':'.join(filter(None, sys.path))}"
+        tmux("new-session", "-d", "-x", "80", "-y", "24", "-e", environment, "sh", "-c", line)
+        try:
+            screen = until_the_screen_shows(r"^ 7 .*GiB")
+            assert "SIMULATED faults" in screen
+            assert len(screen.splitlines()) == 24
+            told = json.loads(agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"]
+            hot = next(gpu for gpu in told.values() if gpu["index"] == 1)
+            assert re.search(rf"^ 1 .* {hot['temperature_celsius']} °C!", screen, re.MULTILINE)
+            tmux("send-keys", "t")
+            until_the_screen_shows("does not run here|Client")
+            tmux("send-keys", "o", "/")
+            until_the_screen_shows("^ / Filter")
+            tmux("send-keys", "-l", "nobody")
+            until_the_screen_shows("^ nobody")
+            tmux("send-keys", "Escape")
+            time.sleep(0.2)
+            tmux("send-keys", "q")
+            until_the_screen_shows("^left=0")
+        finally:
+            tmux("kill-server")

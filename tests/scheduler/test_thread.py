@@ -1,0 +1,58 @@
+"""The scheduler in its own thread: what it is told arrives, what it shows is there, and it ends when asked."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpucommons.model.sharing import SharingReading
+from gpucommons.scheduler.devices import GpuFacts
+from gpucommons.scheduler.listener import ListenError
+from gpucommons.scheduler.quotas import Quota, QuotaRule
+from gpucommons.scheduler.settings import GIB, SchedulerSettings
+from gpucommons.scheduler.thread import SchedulerThread
+from gpucommons.scheduler.wire import MessageType
+from scheduler.served import PATIENCE_S, Scripted
+
+
+async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading], bool]) -> SharingReading:
+    for _ in range(int(PATIENCE_S / 0.02)):
+        reading = scheduler.reading
+        if reading is not None and condition(reading):
+            return reading
+        await asyncio.sleep(0.02)
+    raise AssertionError("never came to be")
+
+
+async def play(path: str) -> None:
+    scheduler = SchedulerThread(SchedulerSettings(socket_path=path))
+    assert scheduler.reading is None
+    scheduler.update_gpus([])
+    await scheduler.start()
+    client = await asyncio.to_thread(lambda: Scripted(path).register("pod", "ns").ask().granted())
+    await until(scheduler, lambda reading: [row.client_id for row in reading.clients] == [client.id])
+    scheduler.update_gpus([GpuFacts("GPU-7", 0, 80 * GIB)])
+    await until(scheduler, lambda reading: reading.gpus[0].total_memory_bytes == 80 * GIB)
+    scheduler.set_annotations({("ns", "pod"): Quota(core_percent=50)})
+    await asyncio.to_thread(client.expect, MessageType.UPDATE_CORE_LIMIT)
+    scheduler.set_rules([QuotaRule(quota=Quota(memory_bytes=GIB))])
+    await asyncio.to_thread(client.expect, MessageType.UPDATE_LIMIT)
+    with pytest.raises(ListenError, match="another scheduler"):
+        await SchedulerThread(SchedulerSettings(socket_path=path)).start()
+    await scheduler.stop()
+    assert await asyncio.to_thread(client.closed)
+    scheduler.update_gpus([])
+
+
+def test_a_life(tmp_path: Path) -> None:
+    interval_s = sys.getswitchinterval()
+    try:
+        asyncio.run(play(str(tmp_path / "s.sock")))
+        assert not (tmp_path / "s.sock").exists()
+        assert sys.getswitchinterval() < 0.001
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert "scheduler" not in {thread.name for thread in threading.enumerate()}
