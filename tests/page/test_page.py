@@ -90,16 +90,19 @@ def numbers(page: Page, field: str) -> list[float]:
     return [float(match[1]) * units.get(match[2], 1) for match in found if match]
 
 
+def nearly_sorted(values: list[float]) -> bool:
+    """Rows keep their places for a few snapshots while their values move: near-equals must not swap every second."""
+    return all(earlier <= 1.05 * later for earlier, later in itertools.pairwise(values))
+
+
 def test_sort_by_mouse_and_keyboard(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
         memory = page.locator("#who thead th", has_text="Memory")
         expect(memory).to_have_attribute("aria-sort", "descending")
-        shown = numbers(page, "memory_bytes")  # once: the next snapshot may come between two looks
-        assert shown == sorted(shown, reverse=True)
+        assert nearly_sorted(numbers(page, "memory_bytes")[::-1])
         memory.locator("button").click()
         expect(memory).to_have_attribute("aria-sort", "ascending")
-        shown = numbers(page, "memory_bytes")  # once: the next snapshot may come between two looks
-        assert shown == sorted(shown)
+        assert nearly_sorted(numbers(page, "memory_bytes"))
         hours = page.locator("#who thead th", has_text="GPU-hours")
         hours.locator("button").focus()
         page.keyboard.press("Enter")
@@ -276,7 +279,8 @@ def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
         config.write_text(f'[history]\nprometheus_url = "{prometheus.url}"\n')
         arguments = ("--simulate", "lab", "--config", str(config), "--listen", f"127.0.0.1:{port}")
         with running_agent(*arguments) as agent, opened(browser, agent.url, height=TALL) as page:
-            prometheus.wait_for("DCGM_FI_DEV_POWER_USAGE")
+            # The range ends with the newest snapshot: something must have been scraped before that.
+            prometheus.wait_for("DCGM_FI_DEV_POWER_USAGE offset 2s")
             with page.expect_response(re.compile("series=gpu_power_watts&range=7d")) as response:
                 page.click("#history .choice button:has-text('7 days')")
             told: Any = response.value.json()
