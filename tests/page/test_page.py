@@ -1,7 +1,11 @@
 """The page in a real Chromium: it shows what the API says, does what it offers, and asks nobody else for anything."""
 
 import itertools
+import json
+import random
 import re
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser import chromium, demo_agent, opened
 from demo_node import HOSTILE
+from gpucommons.web.delta import delta
 from prometheus_server import free_port, running_prometheus
 from running import running_agent
 
@@ -191,6 +196,16 @@ def test_a_lost_connection_says_so_and_heals_itself(browser: Browser) -> None:
             at_a_delta(page)
 
 
+def until_sequence(url: str, wanted: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(f"{url}/api/v1/snapshot", timeout=10) as answer:
+            if json.load(answer)["sequence"] >= wanted:
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:
     with demo_agent("--interval", "0.3") as url, opened(browser, url) as page:
         at_a_delta(page)
@@ -201,13 +216,39 @@ def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:
                 document.dispatchEvent(new Event('visibilitychange'));
             }"""
         )
-        left = page.get_attribute("main", "data-sequence")
-        later = f"async () => (await (await fetch('/api/v1/snapshot')).json()).sequence > {left} + 5"
-        page.wait_for_function(later, polling=300)
-        assert page.get_attribute("main", "data-sequence") == left, "nothing came while nobody looked"
+        left = int(page.get_attribute("main", "data-sequence") or 0)
+        until_sequence(url, left + 6)
+        assert page.get_attribute("main", "data-sequence") == str(left), "nothing came while nobody looked"
         page.evaluate("() => { window.away = false; document.dispatchEvent(new Event('visibilitychange')); }")
         page.wait_for_function(f"() => Number(document.querySelector('main').dataset.sequence) > {left} + 5")
         expect(page.locator(".link")).to_have_attribute("data-link", "live")
+
+
+def random_document(chance: random.Random, depth: int = 0) -> dict[str, Any]:
+    keys = ["a", "b", "c", "__proto__", "constructor", ""]
+
+    def value() -> Any:
+        if depth < 3 and chance.random() < 0.5:
+            return random_document(chance, depth + 1)
+        return chance.choice([None, True, 0, 1.5, "x", "<b>", [], [1, [2]]])
+
+    return {key: value() for key in chance.sample(keys, chance.randrange(len(keys)))}
+
+
+def test_deltas_are_applied_in_the_browser_as_in_the_agent(formatting: Page) -> None:
+    chance = random.Random(8)
+    documents = [random_document(chance) for _ in range(400)]
+    pairs = [(before, after, delta(before, after)) for before, after in itertools.pairwise(documents)]
+    assert sum(json.dumps(changes).count("[]") for _, _, changes in pairs) > 50, "things go, too"
+    told: Any = formatting.evaluate(
+        """async (text) => {
+            const { apply } = await import('/static/delta.js');
+            return JSON.parse(text).map(([before, , changes]) => JSON.stringify(apply(before, changes)));
+        }""",
+        json.dumps(pairs),
+    )
+    for (_, after, _), found in zip(pairs, told, strict=True):
+        assert json.dumps(json.loads(found), sort_keys=True) == json.dumps(after, sort_keys=True)
 
 
 def test_hostile_names_appear_as_text(browser: Browser) -> None:

@@ -153,6 +153,20 @@ def test_a_lost_gpu_has_a_gap_not_a_zero() -> None:
     assert [math.isnan(value) for value in column] == [False] * 3 + [True] * 4 + [False] * 3
 
 
+def test_a_moment_is_averaged_with_the_same_others_from_one_look_to_the_next() -> None:
+    history = History()
+    seen: dict[float, float] = {}
+    for second in range(400):
+        history.observe(reading(1000.0 + second, (second * 37 % 100) / 100))
+        if second < 200:
+            continue
+        window = history.window(CPU, 120, 12)
+        for place, value in enumerate(window.columns[NODE]):
+            start_s = round(window.start_wall_s + place * window.step_s, 3)
+            assert seen.setdefault(start_s, value) == value
+    assert len(seen) < 40, "steps of 10 s"
+
+
 def test_folding_averages_what_is_there() -> None:
     nan = math.nan
     assert same(folded([1, 3, nan, 5, nan, nan], 2), [2, 5, nan])

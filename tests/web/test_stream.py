@@ -124,6 +124,8 @@ def test_it_beats_when_it_is_quiet_and_begins_with_the_first_sample() -> None:
         assert b"event: beat" in await next_of(events)
         broadcaster.close()
         assert [event async for event in events] == []
+        late = broadcaster.events(SEES_ALL)
+        assert [event async for event in late] == [b"retry: 2000\n\n"], "who comes while it stops is not kept"
 
     run(scenario())
 
