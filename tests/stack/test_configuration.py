@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from certificates import Authority
 from gpucommons.config.stack import StackSettings
 from gpucommons.dialects.all import DIALECTS
 from gpucommons.stack.alertmanager import Secrets, alertmanager_config
@@ -26,11 +27,15 @@ NO_SECRETS = Secrets(None, "", "")
 def full_settings(tmp_path: Path) -> StackSettings:
     secret = tmp_path / "secret"
     secret.write_text("s3cret\n")
+    ca = Authority(tmp_path).file
     url = tmp_path / "url"
     url.write_text("http://127.0.0.1:9/hook?key=hidden\n")
     return settings_on_free_ports(
         remote_write_url="http://127.0.0.1:8428/api/v1/write",
         remote_write_token_file=str(secret),
+        agents_ca_file=str(ca),
+        agents_username="prometheus",
+        agents_password_file=str(secret),
         smtp_smarthost="mail.example.org:587",
         smtp_from="gpus@example.org",
         smtp_username="gpus",
@@ -98,7 +103,12 @@ def test_each_secret_is_where_its_program_looks_and_nowhere_else(tmp_path: Path)
     layout = Layout(tmp_path / "data")
     files = stack_in(layout.root, full_settings(tmp_path)).files(with_grafana=True)
     holding = {name for name, text in files.items() if "s3cret" in text}
-    assert holding == {"prometheus/token", "alertmanager/token", "alertmanager/smtp_password"}
+    assert holding == {
+        "prometheus/token",
+        "prometheus/agents_password",
+        "alertmanager/token",
+        "alertmanager/smtp_password",
+    }
     assert all(files[name] == "s3cret" for name in holding), "without the line end that the editor added"
     assert [name for name, text in files.items() if "hidden" in text] == ["alertmanager/alertmanager.yml"]
     alertmanager = loaded(files, "alertmanager/alertmanager.yml")
@@ -113,7 +123,15 @@ def test_each_secret_is_where_its_program_looks_and_nowhere_else(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "key", ["smtp_password_file", "webhook_url_file", "webhook_token_file", "remote_write_token_file"]
+    "key",
+    [
+        "smtp_password_file",
+        "webhook_url_file",
+        "webhook_token_file",
+        "remote_write_token_file",
+        "agents_ca_file",
+        "agents_password_file",
+    ],
 )
 def test_a_secret_that_is_missing_or_empty_is_named(tmp_path: Path, key: str) -> None:
     full = full_settings(tmp_path)

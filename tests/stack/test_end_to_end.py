@@ -8,7 +8,6 @@ import os
 import signal
 import ssl
 import subprocess
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator
@@ -23,7 +22,6 @@ import pytest
 from certificates import Authority
 from dashboards.may_be_empty import MAY_BE_EMPTY
 from gpucommons.dialects.all import DIALECTS
-from gpucommons.scheduler.client import NvshareClient
 from gpucommons.stack import render
 from gpucommons.stack.alertmanager import Timing, alertmanager_config
 from gpucommons.stack.health import Answer, get
@@ -109,29 +107,6 @@ def running_victoria(data: Path) -> Iterator[str]:
         process.wait()
 
 
-@contextmanager
-def taking_turns(socket: str) -> Iterator[None]:
-    """Three clients that would all like to run for ever on the first GPU of a real scheduler."""
-    stop = threading.Event()
-
-    def work(number: int) -> None:
-        with NvshareClient(socket, pod=f"job-{number}", namespace="research", gpu="0") as client:
-            client.report_memory((number + 1) * 2**30)
-            while not stop.is_set():
-                with client.turn(timeout_s=60):
-                    stop.wait(0.05)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     needs_program("prometheus", "promtool", "prometheus-alertmanager", "amtool", "victoria-metrics")
@@ -141,12 +116,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pair.cert_file, pair.key_file)
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        environment = {"STATE_DIRECTORY": str(root), "NVSHARE_SCHEDULING_MODE": "serial"}
-        turns = {**environment, "GPUCOMMONS_SCHEDULER_SOCKET": str(root / "s"), "NVSHARE_SWITCH_TIME_MODE": "fixed"}
-        turns["NVSHARE_SWITCH_TIME_FIXED"] = "1"
-        lab = stack.enter_context(running_agent("--simulate", "lab", "--scheduler", environment=turns))
-        faults = stack.enter_context(running_agent("--simulate", "faults", environment=environment))
-        stack.enter_context(taking_turns(str(root / "s")))
+        state = {"STATE_DIRECTORY": str(root)}
+        lab = stack.enter_context(running_agent("--simulate", "lab", environment=state))
+        faults = stack.enter_context(running_agent("--simulate", "faults", environment=state))
         victoria = stack.enter_context(running_victoria(root / "victoria"))
         mail, smarthost = stack.enter_context(mail_sink(tls))
         hook, url = stack.enter_context(hook_sink())

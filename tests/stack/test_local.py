@@ -10,14 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import bcrypt
 import pytest
+import yaml
 
+from certificates import Authority
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Answer, get
+from gpucommons.stack.health import Answer, get, healthy
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import ProcessIdentity, read_pid_file, wait_gone
 from needs import needs_program
+from running import running_agent
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.test_check import BROKEN, GOOD
 
@@ -92,6 +96,44 @@ def test_two_who_start_at_once_start_one_stack(bench: Bench) -> None:
             done.result()
     assert set(processes(bench.root)) == {"supervisor", "prometheus", "alertmanager"}
     assert sum("already running" in line for line in bench.said) == 1
+
+
+def test_agents_that_want_tls_and_a_password_are_scraped_and_asked_so(bench: Bench, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("agent", "127.0.0.1")
+    hashed = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
+    web = {
+        "tls_server_config": {"cert_file": str(pair.cert_file), "key_file": str(pair.key_file)},
+        "basic_auth_users": {"prometheus": hashed},
+    }
+    (tmp_path / "web.yml").write_text(yaml.safe_dump(web))
+    (tmp_path / "password").write_text("open sesame\n")
+    with running_agent(
+        "--simulate",
+        "lab",
+        "--web.config.file",
+        str(tmp_path / "web.yml"),
+        environment={"STATE_DIRECTORY": str(tmp_path)},
+    ) as agent:
+        settings = replace(
+            bench.settings, agent=agent.url.removeprefix("https://"), scrape_interval_s=0.5, ds01_interval_s=0.5
+        )
+        trusting = replace(
+            settings,
+            agents_ca_file=str(authority.file),
+            agents_username="prometheus",
+            agents_password_file=str(tmp_path / "password"),
+        )
+        engine = bench.engine(trusting)
+        engine.start()
+        for _ in range(300):
+            healths = engine.status()
+            if healthy(healths):
+                break
+            threading.Event().wait(0.1)
+        assert healthy(healths), healths
+        by_service = {health.service: health for health in bench.engine(settings).status()}
+        assert not by_service["agent"].ok, "who does not ask so is not answered"
 
 
 def test_a_port_in_use_is_named_with_who_holds_it(bench: Bench) -> None:

@@ -34,14 +34,13 @@ RUNNING: Final = Standing.RUNNING
 _REQ_LOCK: Final = int(MessageType.REQ_LOCK)
 _LOCK_RELEASED: Final = int(MessageType.LOCK_RELEASED)
 _STATUS: Final = frozenset({MessageType.SCHED_ON, MessageType.SCHED_OFF})
-_READ_BYTES: Final = 16 * 1024
 
 
 class Connection:
     __slots__ = (
         "_decoder",
         "_plain",
-        "_recv",
+        "_recv_into",
         "_send",
         "_server",
         "client",
@@ -58,69 +57,66 @@ class Connection:
         # Why this connection ended; empty while it lives.
         self.closing = ""
         self._server = server
-        self._recv = peer.recv
+        self._recv_into = peer.recv_into
         self._send = peer.send
         self._decoder = Decoder()
         self._speak(2)
 
     def readable(self) -> None:
         """The loop calls this whenever there is something to read."""
+        server = self._server
+        buffer = server.buffer
         try:
-            data = self._recv(_READ_BYTES)
+            size = self._recv_into(buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             self.close("error")
             return
-        now = monotonic()
-        client = self.client
-        heir: Client | None = None
-        if (
-            client is not None
-            and len(data) >= self._decoder.lone_bytes
-            and data[0] == _LOCK_RELEASED
-            and client.standing is RUNNING
-        ):
-            # A hand-off: the next client is told first, the books are brought up to date after.
-            heir = client.gpu.heir
-            if heir is not None:
-                server = self._server
-                server.grant(heir)
-                if now >= server.time_handoff_s:
-                    server.time_handoff(now)
-        self._received(data, heir, now)
-
-    def _received(self, data: bytes, heir: Client | None, now: float) -> None:
-        """Takes in what was read. `heir` was sent LOCK_OK already for the release that the data begins with."""
-        server = self._server
-        client = self.client
-        policy = server.policy
-        if not data:
+        if not size:
             self.close("closed")
             return
+        now = monotonic()
+        client = self.client
+        frame_bytes = self._decoder.lone_bytes
+        if client is not None and size >= frame_bytes and buffer[0] == _LOCK_RELEASED:
+            self._released(client, now)
+            if size > frame_bytes:
+                self._received(bytes(server.view[frame_bytes:size]), now)
+        else:
+            self._received(bytes(server.view[:size]), now)
+            client = self.client
+        if client is not None and client.gpu.deadline_s < server.armed_s:
+            server.arm(client.gpu.deadline_s, now)
+
+    def _received(self, data: bytes, now: float) -> None:
+        client = self.client
         for message in self._decoder.feed(data):
             if client is None:
                 client = self._unregistered(message, now)
             elif message is LOCK_RELEASED:
-                server.messages[_LOCK_RELEASED] += 1
-                if heir is not None:
-                    policy.hand_over(client, heir, now)
-                    heir = None
-                else:
-                    actions = policy.release(client, now)
-                    if actions:
-                        server.perform(actions)
-                        if now >= server.time_handoff_s:
-                            server.time_handoff(now)
+                self._released(client, now)
             elif message is REQUEST_LOCK:
+                server = self._server
                 server.messages[_REQ_LOCK] += 1
-                actions = policy.request(client, now)
+                actions = server.policy.request(client, now)
                 if actions:
                     server.perform(actions)
             else:
                 self._rare(client, message, now)
-        if client is not None and client.gpu.deadline_s < server.armed_s:
-            server.arm(client.gpu.deadline_s, now)
+
+    def _released(self, client: Client, now: float) -> None:
+        """Where it is certain who runs next, that client is told first, and the books are brought up to date after."""
+        server = self._server
+        heir = client.gpu.heir
+        if heir is not None and client.standing is RUNNING:
+            server.grant(heir)
+            server.policy.hand_over(client, heir, now)
+        else:
+            server.perform(server.policy.release(client, now))
+        server.messages[_LOCK_RELEASED] += 1
+        if now >= server.time_handoff_s:
+            server.time_handoff(now)
 
     def write(self, frame: bytes) -> None:
         """Sends at once or not at all: a client for which the kernel has no more room does not read."""

@@ -133,14 +133,15 @@ class Policy:
 
     def request(self, client: Client, now: float) -> Sequence[Action]:
         gpu = client.gpu
+        nobody_joins = gpu.running if self._serial else self._nothing_fits(gpu)
         if (
-            gpu.waiting
+            nobody_joins
             and gpu.plain
             and client.standing is IDLE
             and client.bucket is None
-            and (self._serial or self._nothing_fits(gpu))
+            and (gpu.waiting or self._first_in_line(gpu, client, now))
         ):
-            # It is not first, and nobody can join what runs: it queues, and nothing else changes.
+            # It queues, and nothing else changes.
             client.wait_s = client.eligible_s = now
             client.standing = WAITING
             gpu.waiting[client.id] = client
@@ -157,6 +158,16 @@ class Policy:
             if client.standing is WAITING and client.version == 2 and not client.told_to_wait:
                 self._tell_to_wait(gpu, client, now, actions)
         return actions
+
+    def _first_in_line(self, gpu: Gpu, client: Client, now: float) -> bool:
+        """The first to wait for an exclusive turn: notes when that may have to end. False if it may already."""
+        due = next(iter(gpu.running.values())).turn_s + self._shortest_quantum_s
+        if due <= now:
+            return False
+        gpu.deadline_s = min(gpu.deadline_s, due)
+        if len(gpu.running) == 1 and (self._serial or client.version == 1):
+            gpu.heir = client
+        return True
 
     def release(self, client: Client, now: float) -> Sequence[Action]:
         gpu = client.gpu
@@ -188,11 +199,13 @@ class Policy:
         old.billed_s += billed - old.turn_mark_s
         old.turns += 1
         old.standing = IDLE
-        gpu.handovers.append((now - old.turn_s, now - new.wait_s))
-        del gpu.running[old.id]
+        gpu.handovers.extend((now - old.turn_s, now - new.wait_s))
+        running = gpu.running
+        del running[old.id]
 
-        del gpu.waiting[new.id]
-        gpu.running[new.id] = new
+        id = new.id
+        del gpu.waiting[id]
+        running[id] = new
         new.standing = RUNNING
         new.turn_s = now
         new.turn_mark_s = billed
@@ -201,8 +214,8 @@ class Policy:
             gpu.peak_running_bytes = need
         gpu.running_v1 = 2 - new.version
         gpu.demand_milli = new.demand_milli or 0
-        gpu.heir = self._find_heir(gpu)
-        gpu.deadline_s = now + self._shortest_quantum_s if gpu.waiting else NEVER
+        gpu.heir = heir = self._find_heir(gpu)
+        gpu.deadline_s = NEVER if heir is None and not gpu.waiting else now + self._shortest_quantum_s
 
     def disconnect(self, client: Client, now: float) -> list[Action]:
         gpu = client.gpu

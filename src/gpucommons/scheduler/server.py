@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 LOCK_OK = MessageType.LOCK_OK
 _LOCK_OK: Final = int(LOCK_OK)
 
+_READ_BYTES: Final = 16 * 1024
 _READING_INTERVAL_S: Final = 1.0
 # Rows made between two looks at the sockets: well under a millisecond of work.
 _ROWS_PER_STEP: Final = 32
@@ -59,6 +60,9 @@ class SchedulerServer:
         self.disconnects: Counter[str] = Counter()
         self.armed_s = NEVER
         self.time_handoff_s = 0.0
+        # What every connection reads into: one at a time does, and no bytes are kept in it.
+        self.buffer = bytearray(_READ_BYTES)
+        self.view = memoryview(self.buffer)
         self._devices = Devices(self.policy, settings.max_unknown_gpus, monotonic())
         self._limits = LimitBook(rules)
         self._connections: dict[int, Connection] = {}

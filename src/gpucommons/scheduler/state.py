@@ -266,15 +266,17 @@ class Gpu:
         self.turns_wait = Histogram(TURN_BUCKETS)
         self.turns_length = Histogram(TURN_BUCKETS)
         self.turns_drain = Histogram(DRAIN_BUCKETS)
-        # (length of the turn that ended, wait of the one that began) of hand-overs not yet in the histograms.
-        self.handovers: list[tuple[float, float]] = []
+        # Of hand-overs not yet in the histograms, by turns: how long a turn was, how long the next one waited.
+        # Numbers in a row, for pairs of them would be work for the garbage collector.
+        self.handovers: list[float] = []
 
     def count_some(self) -> bool:
         """Moves a part of what was noted into the histograms. Returns whether some is left."""
-        part = self.handovers[:_HANDOVERS_PER_STEP]
-        del self.handovers[:_HANDOVERS_PER_STEP]
-        for length_s, wait_s in part:
+        part = self.handovers[: 2 * _HANDOVERS_PER_STEP]
+        del self.handovers[: 2 * _HANDOVERS_PER_STEP]
+        for length_s in part[::2]:
             self.turns_length.observe(length_s)
+        for wait_s in part[1::2]:
             self.turns_wait.observe(wait_s)
         left = [histogram.count() for histogram in (self.turns_length, self.turns_wait, self.turns_drain)]
         return bool(self.handovers) or any(left)

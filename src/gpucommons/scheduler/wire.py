@@ -103,37 +103,32 @@ _BARE: Final[tuple[tuple[Received, ...] | None, ...]] = tuple(
     (REQUEST_LOCK,) if kind == MessageType.REQ_LOCK else (LOCK_RELEASED,) if kind == MessageType.LOCK_RELEASED else None
     for kind in range(256)
 )
-_RELEASE_AND_REQUEST: Final[tuple[Received, ...]] = (LOCK_RELEASED, REQUEST_LOCK)
 
 
 class Decoder:
     """Frames of one connection. `version` is None until the first frame tells it.
 
-    Data of at least `lone_bytes` begins with a whole frame of a client, whose first byte is its type.
+    Data of at least `lone_bytes` begins with a whole frame of a client, whose first byte is its type. Who deals
+    with such a frame without feeding it may go on with the next.
     """
 
-    __slots__ = ("_control", "_dead", "_frame_bytes", "_pair_bytes", "_pending", "lone_bytes", "version")
+    __slots__ = ("_control", "_dead", "_frame_bytes", "_pending", "lone_bytes", "version")
 
     def __init__(self) -> None:
         self.version: Version | None = None
         self._frame_bytes = 0
-        # How long data is that holds exactly one frame of a client, or two, while none is left over.
+        # How long data is that holds exactly one frame of a client, while nothing is left over.
         self.lone_bytes = _NO_SIZE
-        self._pair_bytes = _NO_SIZE
         self._pending = b""
         self._control = False
         self._dead = False
 
     def feed(self, data: bytes) -> Sequence[Received]:
         """Everything that became complete with these bytes, in order."""
-        size = len(data)
-        if size == self.lone_bytes:
+        if len(data) == self.lone_bytes:
             bare = _BARE[data[0]]
             if bare is not None:
                 return bare
-        elif size == self._pair_bytes and data[0] == 7 and data[self.lone_bytes] == 4:
-            # A client that lets go and asks again does both in one breath.
-            return _RELEASE_AND_REQUEST
         return self._feed(data)
 
     def _feed(self, data: bytes) -> Sequence[Received]:
@@ -156,7 +151,6 @@ class Decoder:
         self._pending = b"" if self._dead or at == len(data) else data[at:]
         clean = not (self._dead or self._control or self._pending)
         self.lone_bytes = self._frame_bytes if clean else _NO_SIZE
-        self._pair_bytes = 2 * self._frame_bytes if clean else _NO_SIZE
         return found
 
     def _first_frame(self, data: bytes) -> Received | None:

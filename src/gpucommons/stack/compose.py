@@ -75,7 +75,8 @@ class ComposeEngine:
         return common.check(self._stack, with_grafana=True, run=self._checker())
 
     def status(self) -> list[Health]:
-        return probe(self._stack.health_urls(with_grafana=True), self._stack.settings.prometheus_listen)
+        stack = self._stack
+        return probe(stack.health_urls(with_grafana=True), stack.settings.prometheus_listen, stack.trust())
 
     def logs(self, service: str | None, lines: int, follow: bool) -> None:
         arguments = [*self._compose(), "logs", "--tail", str(lines)]

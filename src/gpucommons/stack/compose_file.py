@@ -96,12 +96,15 @@ def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
         "GF_SERVER_HTTP_ADDR": host.strip("[]"),
         "GF_SERVER_HTTP_PORT": port,
         "GF_PATHS_DATA": str(data),
+        "GF_PATHS_PLUGINS": str(data / "plugins"),
         "GF_PATHS_PROVISIONING": str(layout.config_of("grafana")),
         "GF_SECURITY_ADMIN_USER": settings.grafana_admin_user,
         "GF_SECURITY_ADMIN_PASSWORD__FILE": str(layout.grafana_password),
         "GF_USERS_ALLOW_SIGN_UP": "false",
         "GF_ANALYTICS_REPORTING_ENABLED": "false",
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+        # Otherwise it looks for plugins on the network at every start.
+        "GF_PLUGINS_PREINSTALL_DISABLED": "true",
         "GF_METRICS_ENABLED": "true",
     }
     if settings.grafana_root_url:

@@ -3,7 +3,9 @@
 A port that is open is not health, nor is an answer of 500. `judge` and `judge_targets` are pure; `probe` asks.
 """
 
+import base64
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
@@ -27,11 +29,26 @@ class Answer:
     body: bytes
 
 
-def get(url: str, timeout_s: float = _TIMEOUT_S) -> Answer | str:
-    """The answer, whatever its status; or why there is none. Never through a proxy: it is our own loopback."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whom to believe on the other side, and what to show there."""
+
+    ca_file: str = ""
+    username: str = ""
+    password: str = ""
+
+
+def get(url: str, timeout_s: float = _TIMEOUT_S, trust: Trust | None = None) -> Answer | str:
+    """The answer, whatever its status; or why there is none. Never through a proxy: it is our own machine."""
+    trust = trust or Trust()
     try:
-        with opener.open(url, timeout=timeout_s) as response:
+        tls = ssl.create_default_context(cafile=trust.ca_file or None)
+        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+        request = urllib.request.Request(url)
+        if trust.username:
+            login = base64.b64encode(f"{trust.username}:{trust.password}".encode()).decode()
+            request.add_header("Authorization", f"Basic {login}")
+        with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as response:
             return Answer(response.status, response.read(_MOST_BYTES))
     except urllib.error.HTTPError as error:
         with error:
@@ -69,9 +86,9 @@ def judge_targets(answer: Answer | str) -> Health:
     return Health("targets", True, f"all {len(active)} up")
 
 
-def probe(urls: Mapping[str, str], prometheus: str) -> list[Health]:
-    """`urls` by service; `prometheus` is HOST:PORT."""
-    healths = [judge(service, get(url)) for service, url in urls.items()]
+def probe(urls: Mapping[str, str], prometheus: str, agents: Trust | None = None) -> list[Health]:
+    """`urls` by service; `prometheus` is HOST:PORT; `agents` is how the agent is spoken to."""
+    healths = [judge(service, get(url, trust=agents if service == "agent" else None)) for service, url in urls.items()]
     return [*healths, judge_targets(get(f"http://{prometheus}/api/v1/targets?state=active"))]
 
 

@@ -109,7 +109,8 @@ class LocalEngine:
         return common.check(self._stack, with_grafana=False, run=run_here)
 
     def status(self) -> list[Health]:
-        healths = probe(self._stack.health_urls(with_grafana=False), self._stack.settings.prometheus_listen)
+        stack = self._stack
+        healths = probe(stack.health_urls(with_grafana=False), stack.settings.prometheus_listen, stack.trust())
         return [self._with_process(health) for health in healths]
 
     def logs(self, service: str | None, lines: int, follow: bool) -> None:

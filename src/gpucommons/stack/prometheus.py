@@ -19,12 +19,14 @@ _NAME_NODE_BY_ADDRESS: Yaml = {
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where Prometheus finds what others write: our rules, the site's, the files that list nodes, a secret."""
+    """Where Prometheus finds what others write: our rules, the site's, the files that list nodes, its secrets."""
 
     rules: str
     site_rules: str
     targets: str
     remote_write_token: str
+    agents_ca: str
+    agents_password: str
 
 
 def duration(seconds: float) -> str:
@@ -92,11 +94,25 @@ def _job(settings: StackSettings, dialect: str) -> Yaml:
 
 def _agent_jobs(settings: StackSettings, places: Places, node: str) -> Iterator[Yaml]:
     for dialect in DIALECTS:
-        yield _job(settings, dialect.name) | {
-            "static_configs": [{"targets": [settings.agent], "labels": {"node": node}}],
-            "file_sd_configs": [{"files": [places.targets]}],
-            "relabel_configs": [_NAME_NODE_BY_ADDRESS],
-        }
+        yield (
+            _job(settings, dialect.name)
+            | _trust(settings, places)
+            | {
+                "static_configs": [{"targets": [settings.agent], "labels": {"node": node}}],
+                "file_sd_configs": [{"files": [places.targets]}],
+                "relabel_configs": [_NAME_NODE_BY_ADDRESS],
+            }
+        )
+
+
+def _trust(settings: StackSettings, places: Places) -> Yaml:
+    """How the agents are known to be who they are, and how we are known to them."""
+    trust: Yaml = {}
+    if settings.agents_ca_file:
+        trust |= {"scheme": "https", "tls_config": {"ca_file": places.agents_ca}}
+    if settings.agents_username:
+        trust["basic_auth"] = {"username": settings.agents_username, "password_file": places.agents_password}
+    return trust
 
 
 def _found_in_cluster() -> Yaml:

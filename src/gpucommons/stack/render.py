@@ -16,7 +16,7 @@ from gpucommons.stack.grafana import dashboard_provider, datasources
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import Places, prometheus_config, settings_rules
 
-_TOKEN, _PASSWORD = "token", "smtp_password"
+_TOKEN, _PASSWORD, _AGENTS_CA, _AGENTS_PASSWORD = "token", "smtp_password", "agents_ca.pem", "agents_password"
 _HEADER = "# Written by `gpucommons stack`; a change here is lost. Settings: [stack] in gpucommons.toml.\n"
 
 
@@ -55,6 +55,8 @@ def rendered(settings: StackSettings, layout: Layout, node: str, with_grafana: b
         site_rules=f"{settings.rules_dir}/*.yml" if settings.rules_dir else "",
         targets=f"{settings.targets_dir or layout.targets}/*.yml",
         remote_write_token=_TOKEN,
+        agents_ca=_AGENTS_CA,
+        agents_password=_AGENTS_PASSWORD,
     )
     secrets = Secrets(
         webhook_url=read_secret(settings.webhook_url_file, "webhook_url_file"),
@@ -70,6 +72,8 @@ def rendered(settings: StackSettings, layout: Layout, node: str, with_grafana: b
     # Copies: without the line end that an editor adds and Alertmanager would take for a part of the password, and
     # readable by the user that a container runs as.
     copies = {
+        f"prometheus/{_AGENTS_CA}": read_secret(settings.agents_ca_file, "agents_ca_file"),
+        f"prometheus/{_AGENTS_PASSWORD}": read_secret(settings.agents_password_file, "agents_password_file"),
         f"prometheus/{_TOKEN}": read_secret(settings.remote_write_token_file, "remote_write_token_file"),
         f"alertmanager/{_TOKEN}": read_secret(settings.webhook_token_file, "webhook_token_file"),
         f"alertmanager/{_PASSWORD}": read_secret(settings.smtp_password_file, "smtp_password_file"),

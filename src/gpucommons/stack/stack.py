@@ -11,10 +11,10 @@ from gpucommons.config.stack import StackSettings
 from gpucommons.stack.check import Problem, Run, check_directory
 from gpucommons.stack.compose_file import Host
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import get, judge
+from gpucommons.stack.health import Trust, get, judge
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.ports import PortOwner
-from gpucommons.stack.render import rendered, write
+from gpucommons.stack.render import read_secret, rendered, write
 
 Say = Callable[[str], None]
 
@@ -41,12 +41,18 @@ class Stack:
     def health_urls(self, with_grafana: bool) -> dict[str, str]:
         paths = {"prometheus": "/-/ready", "alertmanager": "/-/ready", "grafana": "/api/health"}
         urls = {name: f"http://{address}{paths[name]}" for name, address in self.addresses(with_grafana).items()}
-        return {"agent": f"http://{self.settings.agent}/readyz", **urls}
+        scheme = "https" if self.settings.agents_ca_file else "http"
+        return {"agent": f"{scheme}://{self.settings.agent}/readyz", **urls}
+
+    def trust(self) -> Trust:
+        settings = self.settings
+        password = read_secret(settings.agents_password_file, "agents_password_file")
+        return Trust(settings.agents_ca_file, settings.agents_username, password or "")
 
     def say_where(self, with_grafana: bool) -> None:
         for name, address in self.addresses(with_grafana).items():
             self.say(f"{name}: http://{address}/")
-        agent = judge("agent", get(self.health_urls(with_grafana)["agent"]))
+        agent = judge("agent", get(self.health_urls(with_grafana)["agent"], trust=self.trust()))
         if not agent.ok:
             self.say(f"the agent on {self.settings.agent} {agent.detail}; start it with: gpucommons up")
 
