@@ -5,8 +5,10 @@ import json
 import pytest
 
 from demo_node import DemoNode
+from gpucommons.model.journal import JournalEntry, JournalReading
+from gpucommons.model.snapshot import Readings
 from gpucommons.web.privacy import SEES_ALL, Privacy, Viewer
-from played import Played
+from played import Played, snapshot_of
 
 NODE = DemoNode(gpus=8, processes_a_gpu=4)
 BOB = Viewer(False, 1001, "bob")
@@ -70,6 +72,21 @@ def test_a_stranger_in_the_queue_has_the_same_name_everywhere() -> None:
     stranger = next(client for id, client in turns["clients"].items() if id.startswith("other-"))
     assert (stranger["pod"], stranger["pid"], stranger["uid"]) == ("", None, None)
     assert stranger["wait"] is not None or stranger["turn_s"] is not None, "the queue is still to be seen"
+
+
+def test_an_event_without_a_user_names_nobody_either() -> None:
+    played = Played(NODE)
+    pod = JournalEntry(
+        "p", 0.0, "allocation.seen", details={"slot": "5", "owner": "llm-serve", "workload": "llm-serve"}
+    )
+    own = JournalEntry("b", 0.0, "allocation.seen", "bob", details={"owner": "bob"})
+    other = JournalEntry("a", 0.0, "allocation.seen", "alice")
+    played.show(snapshot_of(Readings(journal=JournalReading((pod, own, other)))))
+    told = played.get("events", BOB)["events"]
+    assert set(told) == {"p", "b"}
+    assert told["p"]["details"] == {"slot": "5"}
+    assert told["b"]["details"] == {"owner": "bob"}
+    assert set(played.get("events", NOBODY)["events"]) == {"p"}
 
 
 def test_an_alert_about_somebody_keeps_its_name_and_loses_theirs() -> None:

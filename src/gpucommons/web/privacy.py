@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.journal import JournalReading
+from gpucommons.model.journal import JournalEntry, JournalReading
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Part, ProcessShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
@@ -19,6 +19,7 @@ from gpucommons.web.turn_log import Timeline, Turn
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
 _NAMELESS_LABELS = frozenset({"alertname", "severity", "gpu", "gpu_slot", "uuid", "UUID", "instance", "job", "node"})
+_NAMELESS_DETAILS = frozenset({"gpu", "slot", "uuid", "pci", "xid", "reason", "count"})
 _KEY = secrets.token_bytes(16)
 
 
@@ -190,7 +191,19 @@ def _statement(statement: StatementReading, viewer: Viewer) -> StatementReading:
 
 
 def _journal(journal: JournalReading, viewer: Viewer) -> JournalReading:
-    return JournalReading(tuple(entry for entry in journal.entries if entry.user in ("", viewer.user)))
+    """One's own, and what concerns nobody in particular: of that, only what cannot name anybody (pods have no user)."""
+    own = viewer.user is not None
+    return JournalReading(
+        tuple(
+            entry if entry.user else _nameless(entry)
+            for entry in journal.entries
+            if not entry.user or (own and entry.user == viewer.user)
+        )
+    )
+
+
+def _nameless(entry: JournalEntry) -> JournalEntry:
+    return replace(entry, details={name: told for name, told in entry.details.items() if name in _NAMELESS_DETAILS})
 
 
 def _alert(alert: Alert, viewer: Viewer) -> Alert:

@@ -52,7 +52,7 @@ export function Section({ id, title, note, tools, children }) {
 // Why a section has nothing to show, in the words of the source that would feed it.
 export function Absent({ document, source, otherwise }) {
   const state = document.node.sources[source];
-  const why = state && state.state !== 'fresh' ? [state.detail, state.remedy].filter(Boolean).join('. ') : '';
+  const why = state && state.state !== 'fresh' ? [state.detail, state.remedy].filter(Boolean).join('; ') : '';
   return html`<p class="absent"><strong>Not on this node.</strong> ${why || otherwise}</p>`;
 }
 

@@ -41,7 +41,8 @@ function Alerts({ document }) {
 }
 
 // Identities are for machines, and the user stands there already.
-const tells = (name, { details, user }) => details[name] && !name.endsWith('_id') && !(name === 'owner' && details[name] === user);
+const MACHINES = /_id$|^uuid$|^pci$/;
+const tells = (name, { details, user }) => details[name] && !MACHINES.test(name) && !(name === 'owner' && details[name] === user);
 const short = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
 
 function Happened({ document }) {

@@ -14,6 +14,7 @@ export function Gpus({ document, recent, turn, lit, onFocus }) {
   if (!gpus) {
     return html`<${Section} id="gpus" title="GPUs">
       <${Absent} document=${document} source="nvml" otherwise="No GPU was read." />
+      ${!document.simulated && html`<p class="quiet">To see a node with GPUs, simulated: gpucommons up --simulate lab</p>`}
     </${Section}>`;
   }
   const cards = Object.keys(gpus.by_uuid).sort((a, b) => gpus.by_uuid[a].index - gpus.by_uuid[b].index);

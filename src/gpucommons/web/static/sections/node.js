@@ -126,7 +126,7 @@ function Missing({ sources, now }) {
           <span class=${classes('state', source.state !== 'absent' && 'bad')}>${source.state}</span>
           <span class="what">${words(name)}</span>
           <span class="why">
-            ${source.detail || MISSING}${source.remedy ? `. ${source.remedy}` : ''}
+            ${source.detail || MISSING}${source.remedy ? `; ${source.remedy}` : ''}
             ${source.state !== 'absent' && last !== null ? ` (last read ${clock(last, now)})` : ''}
           </span>
         </li>`;
