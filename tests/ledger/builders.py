@@ -1,8 +1,5 @@
 """Small batches and samples for the ledger's tests."""
 
-import time
-from collections.abc import Callable
-
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Moment
 from gpucommons.model.accounts import Amounts, SlotTime
 from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
@@ -32,10 +29,3 @@ def sample(after_s: float, *accounts: Account) -> UsageSample:
     now = moment(after_s)
     holdings = tuple(Holding(a, WHOLE_SHARE // len(accounts), True, 100_000, 1 << 30, 100_000) for a in accounts)
     return UsageSample(now.monotonic_ns, now.wall_s, (SlotUsage(GPU, holdings),))
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.002)

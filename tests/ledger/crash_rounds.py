@@ -4,6 +4,9 @@
 
 The child plays samples one virtual second apart through the real Ledger and its writer thread, and notes
 in shared memory how far it got. It never runs ahead of the writer by more than one flush, as in real time.
+
+Each note is one number of 8 bytes in its place: a kill leaves the old one or the new one. `struct.pack_into` would not
+do, for it zeroes the place before it writes.
 """
 
 import json
@@ -12,7 +15,6 @@ import os
 import random
 import signal
 import sqlite3
-import struct
 import sys
 import time
 from pathlib import Path
@@ -36,31 +38,33 @@ USAGE = (
 
 
 class Progress(NamedTuple):
-    """When the child began, how far it observed, and the most it ever served of alice's counter."""
+    """How far the child observed, and the most it ever served of alice's counter."""
 
-    begun_ns: int
     observed_ns: int
     served_ns: int
 
 
-def play(path: Path, begin_s: int, shared: mmap.mmap) -> None:
+OBSERVED, SERVED = range(2)
+
+
+def play(path: Path, begin_s: int, shared: "memoryview[int]") -> None:
     writer = LedgerWriter(path)
     ledger = Ledger(writer, longest_gap_s=5, flush_s=FLUSH_S)
     now_s = begin_s
     while True:
         # Noted first: the writer may have it on the disk before this thread comes to note anything.
-        struct.pack_into("qq", shared, 0, begin_s * NS, now_s * NS)
+        shared[OBSERVED] = now_s * NS
         ledger.observe(UsageSample(now_s * NS, EPOCH_S + now_s, USAGE))
         served = (ledger.reading().totals or {}).get(OwnerKey("user", "alice", ""))
-        struct.pack_into("q", shared, 16, served.held_ns if served else 0)
+        shared[SERVED] = served.held_ns if served else 0
         if (now_s - begin_s) % FLUSH_S == 0 and now_s > begin_s:
             while writer.state.last_flush_wall_s != EPOCH_S + now_s:
                 time.sleep(0.0002)
         now_s += 1
 
 
-def one_round(path: Path, begin_s: int, delay_s: float, shared: mmap.mmap) -> Progress:
-    struct.pack_into("qqq", shared, 0, 0, 0, 0)
+def one_round(path: Path, begin_s: int, delay_s: float, shared: "memoryview[int]") -> Progress:
+    shared[OBSERVED], shared[SERVED] = begin_s * NS, 0
     child = os.fork()
     if child == 0:
         try:
@@ -71,7 +75,7 @@ def one_round(path: Path, begin_s: int, delay_s: float, shared: mmap.mmap) -> Pr
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), "the child ended by itself"
-    return Progress(*struct.unpack_from("qqq", shared, 0))
+    return Progress(shared[OBSERVED], shared[SERVED])
 
 
 class Durable(NamedTuple):
@@ -111,12 +115,12 @@ def checked(path: Path) -> Durable:
 def main(path: Path, rounds: int, seed: int) -> None:
     assert boot_id(), "needs a system that tells its boot"
     luck = random.Random(seed)
-    shared = mmap.mmap(-1, 64)
+    shared = memoryview(mmap.mmap(-1, 16)).cast("q")
     virtual_s, first_s, most_lost_s, wrote, before = 1000, None, 0.0, 0, Durable(0, 0, 0, 0)
     for _ in range(rounds):
         progress = one_round(path, virtual_s, luck.uniform(0.0, 0.06), shared)
         after = checked(path) if path.exists() else before
-        observed_ns = progress.observed_ns - progress.begun_ns
+        observed_ns = progress.observed_ns - virtual_s * NS
         durable_ns = after.watched_ns - before.watched_ns
         assert durable_ns % (FLUSH_S * NS) == 0, "half a flush is on the disk"
         assert 0 <= durable_ns <= observed_ns, "an interval is counted twice"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from gpucommons.ledger.own_events import OwnEvents, older, read_events
 from gpucommons.model.events import Event
-from ledger.builders import wait_for
 from ledger.test_writer import fill, tmpfs
+from waiting import until
 
 
 def event(number: int, type: str = "gpu.xid") -> Event:
@@ -15,7 +15,7 @@ def event(number: int, type: str = "gpu.xid") -> Event:
 def started(path: Path, **options: int) -> OwnEvents:
     events = OwnEvents(path, **options)
     events.start()
-    wait_for(lambda: events.standing is not None, "the log is read")
+    until(lambda: events.standing is not None, "the log is read")
     return events
 
 
@@ -72,22 +72,22 @@ def test_a_disk_that_is_full_or_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     blocked = started(tmp_path / "taken" / "events.jsonl")
     blocked.record([event(1)])
-    wait_for(lambda: not blocked.writing, "it is said")
+    until(lambda: not blocked.writing, "it is said")
     assert len(blocked.journal().entries) == 1
     blocked.close(5.0)
     with tmpfs(tmp_path / "disk", "size=64k") as disk:
         path, ballast = disk / "events.jsonl", disk / "ballast"
         events = started(path)
         events.record([event(1)])
-        wait_for(path.exists, "written")
+        until(path.exists, "written")
         fill(ballast)
         number = 1
         while events.writing:
             number += 1
             events.record([event(number)])
-            wait_for(lambda n=number: len(events.journal().entries) == n, "seen")  # type: ignore[misc]
+            until(lambda n=number: len(events.journal().entries) == n, "seen")  # type: ignore[misc]
         ballast.unlink()
         events.record([event(number + 1)])
-        wait_for(lambda: events.writing, "written again")
+        until(lambda: events.writing, "written again")
         events.close(5.0)
         assert [each.wall_s for each in read_events(path)] == [*range(1, number + 2)]

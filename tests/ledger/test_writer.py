@@ -18,7 +18,8 @@ from gpucommons.ledger.store import Store
 from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import AccountsReading, OwnerKey
 from gpucommons.model.usage import Account
-from ledger.builders import ALICE, BOB, WALL_S, batch, moment, sample, wait_for
+from ledger.builders import ALICE, BOB, WALL_S, batch, moment, sample
+from waiting import until
 
 KEY = OwnerKey("user", "alice", "")
 
@@ -59,7 +60,7 @@ def test_counters_go_on_over_a_restart_and_only_ever_show_what_is_on_the_disk(pa
         for second in range(26):
             ledger.observe(sample(begin_s + second, ALICE, BOB))
             readings.append(ledger.reading())
-        wait_for(lambda seen=ledger: seen.reading().ledger.backlog_s == 0 and seen.reading().totals, "flushed")  # type: ignore[misc]
+        until(lambda seen=ledger: seen.reading().ledger.backlog_s == 0 and seen.reading().totals, "flushed")  # type: ignore[misc]
         assert ledger.close()
         readings.append(ledger.reading())
     served = [(r.totals or {}).get(KEY, None) for r in readings]
@@ -73,13 +74,13 @@ def test_an_owner_who_left_leaves_the_counters_and_comes_back_to_them(path: Path
     ledger = ledger_at(path)
     for second in range(11):
         ledger.observe(sample(second, ALICE))
-    wait_for(lambda: bool((ledger.reading().totals or {}).get(KEY)), "alice is served")
+    until(lambda: bool((ledger.reading().totals or {}).get(KEY)), "alice is served")
     for second in range(5000, 5011):
         ledger.observe(sample(second, BOB))
-    wait_for(lambda: list(ledger.reading().totals or {}) == [OwnerKey("user", "bob", "")], "alice left")
+    until(lambda: list(ledger.reading().totals or {}) == [OwnerKey("user", "bob", "")], "alice left")
     for second in range(5011, 5022):
         ledger.observe(sample(second, ALICE))
-    wait_for(lambda: KEY in (ledger.reading().totals or {}), "alice is back")
+    until(lambda: KEY in (ledger.reading().totals or {}), "alice is back")
     assert ledger.close()
     totals = ledger.reading().totals or {}
     assert totals[KEY].held_ns == 20 * NS
@@ -100,8 +101,8 @@ def test_a_write_that_failed_after_it_reached_the_disk_counts_once(path: Path) -
     with running(path, open_store=InDoubt) as writer:
         for number in range(1, 8):
             writer.submit(batch(10), moment(10 * number))
-            wait_for(lambda n=number: writer.state.failures.get("io_error", 0) >= min(n, 3), "tried")  # type: ignore[misc]
-        wait_for(lambda: writer.state.writing and writer.state.backlog_s == 0, "caught up")
+            until(lambda n=number: writer.state.failures.get("io_error", 0) >= min(n, 3), "tried")  # type: ignore[misc]
+        until(lambda: writer.state.writing and writer.state.backlog_s == 0, "caught up")
         assert held_s(writer) == 70
     assert on_disk_s(path) == 70
 
@@ -121,7 +122,7 @@ def test_a_disk_that_hangs_holds_up_nobody(path: Path) -> None:
         for number in range(2, 30):
             writer.submit(batch(10), moment(10 * number))
         release.set()
-        wait_for(lambda: held_s(writer) == 290, "all is written in the end")
+        until(lambda: held_s(writer) == 290, "all is written in the end")
 
 
 def test_a_disk_that_never_answers_does_not_keep_the_agent_from_ending(path: Path) -> None:
@@ -139,7 +140,7 @@ def test_garbage_is_set_aside_and_a_new_ledger_begun(path: Path) -> None:
     path.write_bytes(b"\x00garbage" * 1000)
     with running(path) as writer:
         writer.submit(batch(10), moment(10))
-        wait_for(lambda: held_s(writer) == 10, "written anew")
+        until(lambda: held_s(writer) == 10, "written anew")
         assert writer.state.failures == {"corrupt": 1}
     (aside,) = path.parent.glob("ledger.sqlite.corrupt-*")
     assert aside.read_bytes() == b"\x00garbage" * 1000
@@ -152,19 +153,19 @@ def test_damage_while_it_runs_keeps_the_counters(path: Path) -> None:
         for number in range(1, 40):
             writer.submit(batch(10, Account("user", f"user{number}")), moment(10 * number))
         writer.submit(batch(10), moment(500))
-        wait_for(lambda: held_s(writer) == 10 and writer.state.backlog_s == 0, "written")
+        until(lambda: held_s(writer) == 10 and writer.state.backlog_s == 0, "written")
         writer.submit(batch(10), moment(520))
-        wait_for(lambda: held_s(writer) == 20, "written")
+        until(lambda: held_s(writer) == 20, "written")
         with sqlite3.connect(path) as other:
             other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         content = path.read_bytes()
         with path.open("r+b") as file:
             file.write(content[:100] + b"\xa5" * (len(content) - 100))
         writer.submit(batch(10), moment(540))
-        wait_for(lambda: held_s(writer) == 30 and writer.state.backlog_s == 0, "written to a new file")
+        until(lambda: held_s(writer) == 30 and writer.state.backlog_s == 0, "written to a new file")
     assert list(path.parent.glob("ledger.sqlite.corrupt-*"))
     with running(path) as again:
-        wait_for(lambda: held_s(again) == 30, "the new file knows the old counters")
+        until(lambda: held_s(again) == 30, "the new file knows the old counters")
 
 
 def test_nothing_but_the_last_hour_is_kept_and_the_rest_is_a_gap() -> None:
@@ -219,24 +220,24 @@ def test_a_full_disk(tmp_path: Path) -> None:
         path, ballast = disk / "ledger.sqlite", disk / "ballast"
         with running(path) as writer:
             writer.submit(batch(10), moment(10))
-            wait_for(lambda: held_s(writer) == 10, "written")
+            until(lambda: held_s(writer) == 10, "written")
             fill(ballast)
             number = 1
             while writer.state.writing:
                 number += 1
                 many = batch(10, Account("user", f"user{number}" * 50), WALL_S + 60 * number)
                 writer.submit(batch(10).merged(many), moment(10 * number))
-                wait_for(lambda n=number: held_s(writer) == 10 * n or not writer.state.writing, "tried")  # type: ignore[misc]
+                until(lambda n=number: held_s(writer) == 10 * n or not writer.state.writing, "tried")  # type: ignore[misc]
             served_s = held_s(writer)
             assert writer.state.failures.get("full"), writer.state
             assert "full" in writer.state.detail
             writer.submit(batch(10), moment(10 * (number + 1)))
-            wait_for(lambda: writer.state.failures["full"] >= 2, "tried again")
+            until(lambda: writer.state.failures["full"] >= 2, "tried again")
             assert held_s(writer) == served_s, "what is not on the disk is not served"
             assert writer.state.backlog_s >= 10
             ballast.unlink()
             writer.submit(batch(10), moment(10 * (number + 2)))
-            wait_for(lambda: writer.state.writing, "writes again")
+            until(lambda: writer.state.writing, "writes again")
             assert held_s(writer) == 10 * (number + 2)
             assert writer.state.backlog_s == 0
 
@@ -246,14 +247,14 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
         path = disk / "ledger.sqlite"
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with running(path) as writer:
-            wait_for(lambda: bool(writer.state.failures), "tried")
+            until(lambda: bool(writer.state.failures), "tried")
             assert list(writer.state.failures) == ["read_only"]
             writer.submit(batch(10), moment(10))
-            wait_for(lambda: held_s(writer) == 10, "counted in memory")
+            until(lambda: held_s(writer) == 10, "counted in memory")
             assert not writer.state.durable
             subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
             writer.submit(batch(10), moment(20))
-            wait_for(lambda: writer.state.durable, "on the disk now")
+            until(lambda: writer.state.durable, "on the disk now")
             assert held_s(writer) == 20
         assert on_disk_s(path) == 20
 
@@ -263,17 +264,17 @@ def test_a_ledger_that_can_only_be_read_keeps_its_counters_where_they_are(tmp_pa
         path = disk / "ledger.sqlite"
         with running(path) as first:
             first.submit(batch(100), moment(10))
-            wait_for(lambda: held_s(first) == 100, "written")
+            until(lambda: held_s(first) == 100, "written")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with running(path) as writer:
-            wait_for(lambda: held_s(writer) == 100, "read")
+            until(lambda: held_s(writer) == 100, "read")
             writer.submit(batch(10), moment(20))
-            wait_for(lambda: writer.state.backlog_s == 10, "waits")
+            until(lambda: writer.state.backlog_s == 10, "waits")
             assert held_s(writer) == 100, "nothing that a restart would take back is served"
             assert (writer.state.writing, writer.state.durable) == (False, True)
             subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
             writer.submit(batch(10), moment(30))
-            wait_for(lambda: held_s(writer) == 120, "all of it is written")
+            until(lambda: held_s(writer) == 120, "all of it is written")
 
 
 def test_counters_that_ran_without_a_ledger_never_go_back_when_one_is_found(tmp_path: Path) -> None:
@@ -282,10 +283,10 @@ def test_counters_that_ran_without_a_ledger_never_go_back_when_one_is_found(tmp_
     with running(taken / "ledger.sqlite", keep_in_memory_s=60.0) as writer:
         for number in range(1, 101):
             writer.submit(batch(10), moment(10 * number))
-        wait_for(lambda: held_s(writer) == 1000, "counted in memory")
+        until(lambda: held_s(writer) == 1000, "counted in memory")
         taken.unlink()
         writer.submit(batch(10), moment(1010))
-        wait_for(lambda: writer.state.durable, "there is a ledger now")
+        until(lambda: writer.state.durable, "there is a ledger now")
         assert held_s(writer) == 1000, "the file has but the last minute"
         assert writer.state.lost_s >= 900
     assert on_disk_s(taken / "ledger.sqlite") < 150
@@ -294,31 +295,36 @@ def test_counters_that_ran_without_a_ledger_never_go_back_when_one_is_found(tmp_
 def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with running(tmp_path / "taken" / "ledger.sqlite") as writer:
-        wait_for(lambda: writer.state.failures.get("cannot_open", 0) > 0, "tried")
+        until(lambda: writer.state.failures.get("cannot_open", 0) > 0, "tried")
         writer.submit(batch(10), moment(10))
-        wait_for(lambda: held_s(writer) == 10, "counted in memory")
+        until(lambda: held_s(writer) == 10, "counted in memory")
 
 
 def test_a_clock_that_jumps_ahead_deletes_nothing(path: Path) -> None:
     with running(path) as writer:
         writer.submit(batch(10), moment(10))
-        wait_for(lambda: held_s(writer) == 10, "written")
+        until(lambda: held_s(writer) == 10, "written")
         ten_years_on = WALL_S + 3650 * 86400
         for after_s in (3700, 7400):
             writer.submit(batch(10, BOB, ten_years_on), moment(after_s, ten_years_on + after_s))
-            wait_for(lambda at=after_s: writer.state.last_flush_wall_s == ten_years_on + at, "written")  # type: ignore[misc]
+            until(lambda at=after_s: writer.state.last_flush_wall_s == ten_years_on + at, "written")  # type: ignore[misc]
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(DISTINCT account) FROM usage_minute").fetchone()[0] == 2
 
 
 def test_no_thread_or_descriptor_is_left_behind(path: Path) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
+    def open_files() -> list[str]:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+        return [target for target in targets if target.startswith(str(path))]
 
-    with running(path):
-        pass
-    before, threads = descriptors(), threading.active_count()
+    def threads() -> set[threading.Thread]:
+        return set(threading.enumerate())
+
+    before = threads()
     for _ in range(5):
         with running(path) as writer:
             writer.submit(batch(10), moment(10))
-    assert (descriptors(), threading.active_count()) == (before, threads)
+            until(open_files, "the ledger is open")
+            assert len(threads() - before) == 1
+    assert (open_files(), threads() - before) == ([], set())

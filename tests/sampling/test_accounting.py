@@ -15,7 +15,8 @@ from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.statement import StatementReading
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
 from gpucommons.sources.source import Source
-from ledger.builders import WALL_S, wait_for
+from ledger.builders import WALL_S
+from waiting import until
 
 
 def accounting(tmp_path: Path, now_s: float = WALL_S + 30) -> Accounting:
@@ -39,7 +40,7 @@ def test_a_node_is_billed_told_and_reported(tmp_path: Path) -> None:
     accounts = accounting(tmp_path)
     sources = by_name(accounts.sources())
     accounts.observe(snapshot(0, given))
-    wait_for(lambda: accounts._events.standing is not None, "the log is read")
+    until(lambda: accounts._events.standing is not None, "the log is read")
     for second in range(1, 31):
         accounts.observe(snapshot(second, given))
     assert accounts.close()

@@ -152,11 +152,11 @@ def test_only_one_thread_is_ever_stuck() -> None:
     async def scenario() -> None:
         clock, release = Clock(), threading.Event()
         running = sampler(clock, Scripted("cpu", CpuReading, lambda: release.wait() and CPU))
-        before = threading.active_count()
+        before = set(threading.enumerate())
         for _ in range(20):
             await running.tick(settle_s=0.001)
             clock.now_s += 1
-        assert threading.active_count() == before + 1
+        assert [thread.name for thread in set(threading.enumerate()) - before] == ["source-cpu"]
         release.set()
         running.close()
 

@@ -15,6 +15,7 @@ from gpucommons.scheduler.quotas import QuotaRule
 from gpucommons.scheduler.server import SchedulerServer
 from gpucommons.scheduler.settings import SchedulerSettings
 from gpucommons.scheduler.wire import CONTROL_ID, MessageType, Reply, ReplyDecoder, Version, encode
+from waiting import until
 
 PATIENCE_S = 10.0
 T = TypeVar("T")
@@ -64,13 +65,12 @@ class Served:
 
     def until(self, condition: Callable[[SharingReading], bool]) -> SharingReading:
         """Waits until the scheduler's own state is as wanted."""
-        limit = threading.Event()
-        for _ in range(int(PATIENCE_S / 0.005)):
+
+        def wanted() -> SharingReading | None:
             reading = self.reading()
-            if condition(reading):
-                return reading
-            limit.wait(0.005)
-        raise AssertionError(f"never came to be; last: {reading}")
+            return reading if condition(reading) else None
+
+        return until(wanted)
 
 
 class Scripted:

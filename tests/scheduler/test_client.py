@@ -10,6 +10,7 @@ from gpucommons.scheduler.client import NvshareClient, SchedulerGone
 from gpucommons.scheduler.quotas import Quota
 from gpucommons.scheduler.settings import GIB, Mode
 from scheduler.served import Scripted, serving
+from waiting import until
 
 
 def test_a_turn_is_held_until_somebody_else_wants_it(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_limits_memory_and_the_switch_reach_it(tmp_path: Path) -> None:
         served.call(lambda: served.server.set_limit("n/p", Quota(4 * GIB, 40)))
         client.report_memory(2 * GIB)
         served.until(lambda reading: reading.clients[0].allocated_bytes == 2 * GIB)
-        assert (client.memory_limit_bytes, client.core_limit_percent) == (4 * GIB, 40)
+        until(lambda: (client.memory_limit_bytes, client.core_limit_percent) == (4 * GIB, 40), "it knows its limits")
         Scripted(served.path).register("other").ask().granted()
         served.call(lambda: served.server.switch(False))
         with client.turn(timeout_s=5.0):

@@ -21,8 +21,8 @@ from gpucommons.stack.health import Answer, get
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.test_check import BROKEN, GOOD
-from stack.test_end_to_end import until
 from testbeds.dockerd import Dockerd, running_dockerd
+from waiting import until
 
 _GRAFANA = """#!/bin/sh
 set -e

@@ -34,6 +34,7 @@ from stack.promql import panel_queries, rules
 from stack.sinks import PASSWORD, TOKEN, USER, HookSink, MailSink, hook_sink, mail_sink
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.time_lapse import time_lapse
+from waiting import until
 
 FACTOR = 100
 QUICK = Timing(0.0, 1.0, 1.5, 1.0)
@@ -72,15 +73,6 @@ class Site:
     def alert(self, name: str, **labels: str) -> dict[str, Any] | None:
         wanted = {"alertname": name, **labels}.items()
         return next((alert for alert in self.alerts() if wanted <= alert["labels"].items()), None)
-
-
-def until(ask: Callable[[], Any], what: str, within_s: float = 40) -> Any:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if answer := ask():
-            return answer
-        time.sleep(0.2)
-    raise AssertionError(f"not within {within_s:g} s: {what}")
 
 
 def until_none(ask: Callable[[], Collection[object]], what: str, within_s: float = 40) -> None:

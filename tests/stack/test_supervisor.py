@@ -4,11 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -24,8 +22,7 @@ from gpucommons.stack.supervisor import (
     restart_delay_s,
     write_plan,
 )
-
-T = TypeVar("T")
+from waiting import until
 
 
 @given(st.integers(0, 10_000))
@@ -36,16 +33,6 @@ def test_patience_grows_to_a_minute_and_no_further(failures: int) -> None:
 def test_a_minute_of_running_is_forgiveness() -> None:
     assert failures_after(7, ran_s=59.9) == 8
     assert failures_after(7, ran_s=60.0) == 1
-
-
-def until(ask: Callable[[], T | None], within_s: float = 20) -> T:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        answer = ask()
-        if answer:
-            return answer
-        time.sleep(0.02)
-    raise AssertionError("it did not come to be")
 
 
 @contextmanager
