@@ -168,7 +168,7 @@ class NvshareClient:
         kind = reply.type
         if kind in (MessageType.SCHED_ON, MessageType.SCHED_OFF):
             self._switched(kind == MessageType.SCHED_ON, reply)
-        elif kind == MessageType.LOCK_OK:
+        elif kind == MessageType.LOCK_OK and self._on:
             self._holds, self._asked, self._must_drop, self.waits_for_memory = True, False, False, False
             self._used_s = monotonic()
         elif kind == MessageType.DROP_LOCK and self._holds:
