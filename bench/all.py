@@ -15,6 +15,7 @@ NAMES = (
     "attribution",
     "containers",
     "handoff",
+    "sharing_scrape",
     "viewers",
     "page",
     "sharing",

@@ -10,6 +10,7 @@ import pytest
 from needs import needs_program
 from parsing import parsed
 from running import command, json_lines, running_agent
+from waiting import until
 
 
 def test_it_starts_says_where_it_is_and_stops() -> None:
@@ -29,8 +30,7 @@ def test_it_starts_says_where_it_is_and_stops() -> None:
 
 def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
     with running_agent("--path.procfs", str(tmp_path / "no-proc")) as agent:
-        text = "\n".join(agent.lines)
-        assert "--path.procfs" in text, "it says what is missing and what to do"
+        until(lambda: "--path.procfs" in "\n".join(agent.lines), "it says what is missing and what to do")
         found = parsed(agent.get("/metrics")[1])
         assert found["gpucommons_source_up", (("source", "memory"),)] == 0
         assert found["gpucommons_source_absent", (("source", "memory"),)] == 1
@@ -75,10 +75,10 @@ def test_simulation_is_visibly_marked() -> None:
 def test_nothing_is_logged_per_scrape() -> None:
     with running_agent("--simulate", "lab") as agent:
         before = len(agent.lines)
-        for _ in range(20):
+        for _ in range(100):
             agent.get("/metrics")
         agent.stop()
-        assert len(agent.lines) - before <= 2, agent.lines[before:]
+        assert len(agent.lines) - before < 50, agent.lines[before:]
 
 
 def test_a_drop_in_listener_serves_one_dialect(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 import uvloop
 
 from gpucommons.agent.agent import Agent
+from gpucommons.agent.pauses import look_at_all_at_times, shorten_pauses
 from gpucommons.cli import logs
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
@@ -79,8 +80,11 @@ async def _run(agent: Agent) -> None:
     first = await agent.begin()
     if agent.scenario is None and not _has_gpus(first):
         log.info("to see a node with GPUs, simulated: make demo (gpucommons up --simulate lab)")
+    shorten_pauses()
+    looking = asyncio.create_task(look_at_all_at_times(), name="garbage")
     await stop.wait()
     log.info("stopping")
+    looking.cancel()
     await agent.stop()
 
 

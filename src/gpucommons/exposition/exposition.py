@@ -138,7 +138,8 @@ class Exposition:
                     parts.append(family.lines)
         if openmetrics:
             parts.append("# EOF\n")
-        return "".join(parts).encode("utf-8")
+        # Part by part: one call for all of them would let no other thread run meanwhile.
+        return b"".join([part.encode("utf-8") for part in parts])
 
     def _rendered(self, name: str, snapshot: Snapshot) -> list[RenderedFamily]:
         families = self._families.get(name)

@@ -38,8 +38,8 @@ _LOCK_OK: Final = int(LOCK_OK)
 
 _READ_BYTES: Final = 16 * 1024
 _READING_INTERVAL_S: Final = 1.0
-# Rows made between two looks at the sockets: well under a millisecond of work.
-_ROWS_PER_STEP: Final = 32
+# Rows made between two looks at the sockets: a fraction of a millisecond of work.
+_ROWS_PER_STEP: Final = 8
 # Timing every hand-off would cost more than it tells.
 _HANDOFF_TIMING_INTERVAL_S: Final = 0.01
 _ACCEPTS_PER_STEP: Final = 64

@@ -1,0 +1,114 @@
+"""What clients of the scheduler cost a scrape, and a scrape the clients, with the whole agent in one process.
+
+    python -m bench.sharing_scrape [ROUNDS]
+
+First how long `/metrics` takes with 500 clients, scrape after scrape, and the first one of each snapshot, for which it
+is rendered. Then hand-offs among 2,000 clients: left alone, and with a scrape every 100 ms, by turns in the same run.
+What the scrapes add to the slowest hand-off is the figure; the machine's own hiccups are in both.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from bench.handoff import build, measured  # noqa: E402
+from bench.table import show  # noqa: E402
+from running import RunningAgent, running_agent  # noqa: E402
+from waiting import until  # noqa: E402
+
+ROUNDS = 7
+SCRAPED, CROWD = 500, 2000
+SCRAPES, HANDOFFS = 300, 2000
+PAUSE_S = 0.1
+# Longer than the agent's interval: each scrape is of a new snapshot.
+FIRSTS, NEXT_SNAPSHOT_S = 10, 1.07
+
+
+@contextmanager
+def standing_by(program: Path, path: Path, agent: RunningAgent, count: int) -> Iterator[None]:
+    """So many registered clients, once the agent's pages show them."""
+    with subprocess.Popen([str(program), "idle", str(path), "2", str(count), "600"], stdout=subprocess.PIPE) as load:
+        assert load.stdout is not None
+        load.stdout.readline()
+        until(lambda: agent.get("/metrics")[1].count("nvshare_client_info{") >= count, "all are shown")
+        try:
+            yield
+        finally:
+            load.kill()
+
+
+@contextmanager
+def scraping(agent: RunningAgent) -> Iterator[None]:
+    enough = threading.Event()
+
+    def scrape() -> None:
+        while not enough.wait(PAUSE_S):
+            agent.get("/metrics")
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def first_scrape_ms(program: Path, port: int | None) -> float:
+    time.sleep(NEXT_SNAPSHOT_S)
+    return measured(program, "http", "-", 1, port, 1)["http.max"] / 1000
+
+
+def main(rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        program, path = build(Path(directory)), Path(directory) / "s.sock"
+        environment = {"GPUCOMMONS_SCHEDULER_SOCKET": str(path), "NVSHARE_SCHEDULING_MODE": "serial"}
+        with running_agent("--scheduler", environment=environment) as agent:
+            port = urllib.parse.urlsplit(agent.url).port
+            with standing_by(program, path, agent, SCRAPED):
+                scrapes = [measured(program, "http", "-", 1, port, SCRAPES) for _ in range(rounds)]
+                first_ms = statistics.median(first_scrape_ms(program, port) for _ in range(FIRSTS))
+            found: dict[str, list[dict[str, float]]] = {"alone": [], "scraped": []}
+            with standing_by(program, path, agent, CROWD):
+                for _ in range(rounds):
+                    found["alone"].append(measured(program, "handoff", path, 2, HANDOFFS))
+                    with scraping(agent):
+                        found["scraped"].append(measured(program, "handoff", path, 2, HANDOFFS))
+    p99_ms = [row["http.p99"] / 1000 for row in scrapes]
+    show(
+        f"/metrics with {SCRAPED} clients, {scrapes[0]['body.bytes'] / 1e6:.1f} MB, {rounds} x {SCRAPES} scrapes",
+        ["p50", "p99", "wanted", "worst round's p99", "first of a snapshot"],
+        [
+            (
+                f"{statistics.median(row['http.p50'] for row in scrapes) / 1000:.2f} ms",
+                f"{statistics.median(p99_ms):.2f} ms",
+                "p99 at most 5 ms",
+                f"{max(p99_ms):.2f} ms",
+                f"{first_ms:.1f} ms",
+            )
+        ],
+    )
+    rows = []
+    for key in ("p50", "p99", "p999", "max"):
+        alone, scraped = (statistics.median(row[f"handoff.{key}"] for row in found[way]) for way in found)
+        wanted = "at most 2 ms more" if key == "max" else ""
+        rows.append((key, f"{alone:,.0f} us", f"{scraped:,.0f} us", f"{scraped - alone:+,.0f} us", wanted))
+    show(
+        f"Hand-offs among {CROWD:,} clients, median of {rounds} interleaved rounds of {HANDOFFS:,}",
+        ["", "alone", f"a scrape every {PAUSE_S * 1000:.0f} ms", "added", "wanted"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
