@@ -390,3 +390,14 @@ def test_a_measurement_that_never_comes_holds_nobody_up() -> None:
         sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))
     assert all(script.client.demand_milli is None for script in scripts)
     assert len(sim.gpu.running) == 3
+
+
+def test_a_solo_turn_is_long_enough_for_measurements_that_are_far_apart() -> None:
+    sim = simulation()
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 5.2, sim.now))
+    sim.run(1.0)
+    scripts = [sim.add(tail_s=0.01) for _ in range(2)]
+    for _ in range(5):
+        sim.run(5.0)
+        sim.perform(sim.policy.sample_busy(sim.gpu, 0.9, 5.2, sim.now))
+    assert [script.client.demand_milli for script in scripts] == [900, 900]

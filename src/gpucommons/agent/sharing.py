@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from gpucommons.agent.busy import BusyNews
 from gpucommons.agent.parts import Parts
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings as Section
@@ -13,7 +14,7 @@ from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.scheduler.devices import GpuFacts
+from gpucommons.scheduler.devices import Busy, GpuFacts
 from gpucommons.scheduler.quotas import Quota, QuotaRule, from_annotations, parse_core, parse_memory
 from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
 from gpucommons.scheduler.thread import SchedulerThread
@@ -95,6 +96,7 @@ class Sharing:
     def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
         self.cadence_s = cadence_s
         self._scheduler = SchedulerThread(settings, rules)
+        self._busy = BusyNews()
         self._pods: PodReading | None = None
 
     async def start(self) -> None:
@@ -112,22 +114,20 @@ class Sharing:
 
     def observe(self, snapshot: Snapshot) -> None:
         gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
-        self._scheduler.update_gpus([] if gpus is None else [_facts(gpu) for gpu in gpus.present_gpus()])
+        busy = self._busy.of(snapshot)
+        present = () if gpus is None else gpus.present_gpus()
+        self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in present])
         # While the pods cannot be read the last known annotations hold.
         if pods is not None and pods is not self._pods:
             self._pods = pods
             self._scheduler.set_annotations(dict(_annotated(pods)))
 
 
-def _facts(gpu: Gpu) -> GpuFacts:
-    readings = gpu.readings
-    busy = gpu.gpm.graphics_ratio if gpu.gpm is not None else None
-    if busy is None and readings.utilization_percent is not None:
-        busy = readings.utilization_percent / 100
+def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
     return GpuFacts(
         gpu.identity.uuid,
         gpu.identity.index,
-        readings.memory_total_bytes,
+        gpu.readings.memory_total_bytes,
         busy,
         process_bytes={p.pid: p.used_memory_bytes for p in gpu.processes or () if p.used_memory_bytes is not None},
     )

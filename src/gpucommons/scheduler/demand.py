@@ -4,12 +4,28 @@ from typing import Final
 
 from gpucommons.scheduler.state import NEVER, Client, Gpu
 
-# A solo turn ends without a measurement after this long; after so many of them the demand stays unknown.
-SOLO_LIMIT_S: Final = 3.0
+# A solo turn ends without a measurement after this long; after so many of them the demand stays unknown. It is longer
+# where measurements are far apart: one has to begin and to end within the turn.
+_SOLO_LIMIT_S: Final = 3.0
+_SOLO_SPANS: Final = 2.5
 _SOLO_TRIES: Final = 3
-# Utilisation older than this is unknown.
-BUSY_FRESH_S: Final = 5.0
+# Utilisation older than this is unknown, or older than so many of the times it spans; and so is one of so long a time
+# that nobody can be kept alone for it.
+_BUSY_FRESH_S: Final = 5.0
+_BUSY_FRESH_SPANS: Final = 3.0
+_LONGEST_SPAN_S: Final = 6.0
 _SMOOTHING: Final = 0.5
+
+
+def sampled(gpu: Gpu, window_s: float, now: float) -> None:
+    """How busy the device was is known again, if it was measured over a time that is short enough."""
+    if window_s <= _LONGEST_SPAN_S:
+        gpu.busy_span_s = window_s
+        gpu.busy_until_s = now + max(_BUSY_FRESH_S, _BUSY_FRESH_SPANS * window_s)
+
+
+def _solo_end_s(gpu: Gpu, now: float) -> float:
+    return now + max(_SOLO_LIMIT_S, _SOLO_SPANS * gpu.busy_span_s)
 
 
 def must_be_alone(client: Client) -> bool:
@@ -53,7 +69,7 @@ def stalest(gpu: Gpu, refresh_s: float, now: float) -> Client | None:
 def begin_solo(gpu: Gpu, client: Client, now: float) -> None:
     """From now on nobody joins this client; its time is up some time after it is really alone."""
     gpu.solo = client
-    gpu.solo_until_s = now + SOLO_LIMIT_S if len(gpu.running) <= 1 else NEVER
+    gpu.solo_until_s = _solo_end_s(gpu, now) if len(gpu.running) <= 1 else NEVER
 
 
 def turn_ended(gpu: Gpu, client: Client, now: float) -> None:
@@ -62,7 +78,7 @@ def turn_ended(gpu: Gpu, client: Client, now: float) -> None:
     if gpu.solo is client:
         end_solo(gpu)
     elif gpu.solo is not None and len(gpu.running) == 1:
-        gpu.solo_until_s = now + SOLO_LIMIT_S
+        gpu.solo_until_s = _solo_end_s(gpu, now)
 
 
 def end_solo(gpu: Gpu) -> None:

@@ -15,14 +15,21 @@ _HOT_RATIO: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Busy:
+    """The share of the time since then, on the monotonic clock, in which a device was busy."""
+
+    ratio: float
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """What NVML or GPM told of one device. `process_bytes` is by pid as the host sees it."""
+    """What NVML or GPM told of one device. `busy` if it was measured anew; `process_bytes` is by the host's pids."""
 
     uuid: str
     index: int
     total_bytes: int | None = None
-    busy_ratio: float | None = None
-    busy_window_s: float = 1.0
+    busy: Busy | None = None
     process_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -50,8 +57,8 @@ class Devices:
             gpu = self._gpu_of(fact, now)
             if fact.total_bytes is not None and fact.total_bytes != gpu.total_bytes:
                 actions += self._policy.resize(gpu, fact.total_bytes, now)
-            if fact.busy_ratio is not None:
-                actions += self._policy.sample_busy(gpu, fact.busy_ratio, fact.busy_window_s, now)
+            if fact.busy is not None:
+                actions += self._policy.sample_busy(gpu, fact.busy.ratio, now - fact.busy.since_s, now)
             actions += self._learn_memory(gpu, fact, now)
         for gpu in list(self._policy.gpus.values()):
             self.forget_unused(gpu)
@@ -96,7 +103,7 @@ class Devices:
         for client in gpu.clients.values():
             client.nvml_bytes = fact.process_bytes.get(client.pid)
             running = client.standing is Standing.RUNNING
-            hot = running and (fact.busy_ratio is None or fact.busy_ratio > _HOT_RATIO)
+            hot = running and (fact.busy is None or fact.busy.ratio > _HOT_RATIO)
             overhead = next_overhead(client.overhead_bytes, client.used_bytes, client.nvml_bytes, hot)
             if overhead is not None and overhead != client.overhead_bytes:
                 actions += self._policy.update_overhead(client, overhead, now)

@@ -112,7 +112,7 @@ class Policy:
     def sample_busy(self, gpu: Gpu, busy_ratio: float, window_s: float, now: float) -> list[Action]:
         """The device was busy for this share of the last `window_s`."""
         actions: list[Action] = []
-        gpu.busy_until_s = now + demand.BUSY_FRESH_S
+        demand.sampled(gpu, window_s, now)
         gpu.clock.advance(now)
         measured = demand.measured_client(gpu, window_s, now)
         if measured is not None:

@@ -176,6 +176,7 @@ class Gpu:
 
     __slots__ = (
         "alone_s",
+        "busy_span_s",
         "busy_until_s",
         "clients",
         "clock",
@@ -246,8 +247,9 @@ class Gpu:
         self.limited_scale = 1.0
         self.refill_s = NEVER
 
-        # Demand: until when the last busy sample counts, when a turn last ended without a hand-over, and the
-        # client whose turn is kept alone so that it can be measured.
+        # Demand: how long a time the last busy sample is of and until when it counts, when a turn last ended without a
+        # hand-over, and the client whose turn is kept alone so that it can be measured.
+        self.busy_span_s = 0.0
         self.busy_until_s = LONG_AGO
         self.alone_s = now_s
         self.refreshed_s = now_s
