@@ -381,6 +381,16 @@ def test_a_newcomer_is_measured_alone_first() -> None:
     assert len(sim.gpu.running) == 2
 
 
+def test_those_that_came_before_anything_was_measured_are_measured_soon() -> None:
+    sim = simulation()
+    scripts = [sim.add(tail_s=0.01) for _ in range(2)]
+    sim.run(1.0)
+    assert len(sim.gpu.running) == 2, "nothing is known of the device, as without NVML"
+    with_utilisation(sim, 8.0, {script.client.id: 0.95 for script in scripts})
+    assert [script.client.demand_milli for script in scripts] == [950, 950]
+    assert len(sim.gpu.running) == 1
+
+
 def test_a_measurement_that_never_comes_holds_nobody_up() -> None:
     sim = simulation()
     sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))

@@ -69,8 +69,10 @@ def test_two_compute_bound_jobs_lose_next_to_nothing(scheduler: str) -> None:
 
 
 def test_two_launch_bound_jobs_run_together(scheduler: str) -> None:
-    uncoordinated = sum(run_jobs("none", [512, 512], UNCOORDINATED_S))
+    # They wait for the CPU, whose speed moves with what else the machine does: measured before and after.
+    before = sum(run_jobs("none", [512, 512], UNCOORDINATED_S))
     coordinated = run_jobs(scheduler, [512, 512], PAIR_S)
+    uncoordinated = (before + sum(run_jobs("none", [512, 512], UNCOORDINATED_S))) / 2
     assert sum(coordinated) >= 0.95 * uncoordinated, (coordinated, uncoordinated)
     alone = run_jobs(scheduler, [512], SOLO_S)[0]
     assert min(coordinated) >= 0.45 * alone, (coordinated, alone)

@@ -56,14 +56,16 @@ def learn(gpu: Gpu, client: Client, busy_ratio: float, now: float) -> None:
 
 
 def stalest(gpu: Gpu, refresh_s: float, now: float) -> Client | None:
-    """Who is to be measured again: under contention, once per `refresh_s`, the one measured longest ago."""
-    if now - gpu.refreshed_s < refresh_s or gpu.solo is not None:
-        return None
+    """Who is to be measured, under contention: one that came before anything could be, or once per `refresh_s` the one
+    that was measured longest ago."""
     wanting = [*gpu.running.values(), *gpu.waiting.values()]
-    if len(wanting) < 2:
+    if gpu.solo is not None or len(wanting) < 2:
         return None
     client = min(wanting, key=lambda client: client.demand_s)
-    return client if now - client.demand_s >= refresh_s else None
+    if client.demand_milli is None and client.solo_tries < _SOLO_TRIES:
+        return client
+    due = now - gpu.refreshed_s >= refresh_s and now - client.demand_s >= refresh_s
+    return client if due else None
 
 
 def begin_solo(gpu: Gpu, client: Client, now: float) -> None:

@@ -1,0 +1,49 @@
+"""The whole way of `auto`: the driver tells how busy the GPU is, the scheduler learns it, two busy jobs take turns."""
+
+import threading
+import time
+from pathlib import Path
+
+from fakes.nvml.build import build
+from fakes.nvml.control import FakeNvml
+from gpucommons.scheduler.client import NvshareClient
+from needs import needs_program
+from parsing import parsed
+from running import running_agent
+from waiting import until
+
+DEMAND, WAY = "gpucommons_sharing_client_demand_ratio", "gpucommons_sharing_way_info"
+
+
+def work(path: str, pod: str, enough: threading.Event) -> None:
+    with NvshareClient(path, pod=pod, gpu="0") as client:
+        while not enough.is_set():
+            with client.turn():
+                time.sleep(0.005)
+
+
+def test_two_busy_jobs_are_measured_and_take_turns(tmp_path: Path) -> None:
+    needs_program("cc")
+    (tmp_path / "library").mkdir()
+    driver = FakeNvml(tmp_path / "driver", build(tmp_path / "library"))
+    driver.say("gpus 1", "recording busy")
+    path = str(tmp_path / "s.sock")
+    environment = {**driver.environment(), "GPUCOMMONS_SCHEDULER_SOCKET": path}
+    with running_agent("--scheduler", environment=environment) as agent:
+        until(lambda: "nvshare_nvml_up 1" in agent.get("/metrics")[1], "the driver answers")
+        enough = threading.Event()
+        jobs = [threading.Thread(target=work, args=(path, f"job-{number}", enough)) for number in range(2)]
+        for job in jobs:
+            job.start()
+        try:
+
+            def ways() -> set[str]:
+                found = parsed(agent.get("/metrics/gpucommons")[1])
+                known = [value for (name, _), value in found.items() if name == DEMAND and value > 0.9]
+                return {dict(labels)["way"] for name, labels in found if name == WAY} if len(known) == 2 else set()
+
+            assert until(ways, "both are measured") == {"turns"}
+        finally:
+            enough.set()
+            for job in jobs:
+                job.join()
