@@ -320,3 +320,17 @@ def test_stopping_closes_every_connection(tmp_path: Path) -> None:
         clients = [Scripted(served.path).register() for _ in range(3)] + [Scripted(served.path)]
         served.until(lambda reading: reading.connections == 4)
     assert all(client.closed() for client in clients)
+
+
+def test_how_long_each_one_waits_follows_from_the_one_before(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        holder = Scripted(served.path).register("holder").report(4 * GIB).ask().granted()
+        waiters = [Scripted(served.path).register(f"waiter-{gib}").report(gib * GIB) for gib in (8, 0, 2)]
+        for waiter in waiters:
+            waiter.ask()
+            served.until(lambda _, waiter=waiter: served.row(waiter).wait is not None)  # type: ignore[misc]
+        waits = [served.row(waiter).wait for waiter in waiters]
+        # A turn is 5 s for each GiB that is to be moved, the larger of the two, and 10 s at least.
+        assert [wait and wait.ahead for wait in waits] == [0, 1, 2]
+        assert [wait and wait.expected_s for wait in waits] == pytest.approx([40, 80, 90], abs=5)
+        assert served.gpu().running == (holder.id,)

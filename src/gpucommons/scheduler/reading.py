@@ -1,5 +1,7 @@
 """The scheduler's state as the frozen values that every face is drawn from. It changes nothing of it."""
 
+from typing import Final, NamedTuple
+
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading
 from gpucommons.scheduler.policy import Block, Policy
 from gpucommons.scheduler.quotas import Limits
@@ -7,12 +9,23 @@ from gpucommons.scheduler.settings import Mode
 from gpucommons.scheduler.state import NEVER, Client, Gpu, Standing
 
 
+class Ahead(NamedTuple):
+    """How many stand before a client in its queue, who is the last of them, and when that one's turn is expected."""
+
+    number: int
+    last: Client | None
+    last_expected_s: float | None
+
+
+NOBODY_AHEAD: Final = Ahead(0, None, None)
+
+
 def client_name(client_id: int) -> str:
     return f"{client_id:016x}"
 
 
-def read_client(policy: Policy, client: Client, limits: Limits, ahead: int, now: float) -> ClientSharing:
-    """One row. `ahead` is how many stand before it in the queue that it is in."""
+def read_client(policy: Policy, client: Client, limits: Limits, ahead: Ahead, now: float) -> ClientSharing:
+    """One row."""
     gpu = client.gpu
     bucket = client.bucket
     running = client.standing is Standing.RUNNING
@@ -59,7 +72,7 @@ def _window_usage_s(client: Client, running: bool) -> float:
     return closed + (clock.billed_s - max(client.turn_mark_s, clock.window_billed_s) if running else 0.0)
 
 
-def _read_wait(policy: Policy, client: Client, ahead: int, now: float) -> WaitReading | None:
+def _read_wait(policy: Policy, client: Client, ahead: Ahead, now: float) -> WaitReading | None:
     if client.standing is not Standing.WAITING and client.standing is not Standing.THROTTLED:
         return None
     gpu = client.gpu
@@ -67,25 +80,24 @@ def _read_wait(policy: Policy, client: Client, ahead: int, now: float) -> WaitRe
     return WaitReading(
         why="ready" if why is None else why.value,
         waited_s=now - client.wait_s,
-        ahead=ahead,
+        ahead=ahead.number,
         room_bytes=max(0, gpu.safe_limit_bytes - gpu.running_bytes - gpu.held_bytes),
         expected_s=_expected_wait_s(policy, client, why, ahead, now),
     )
 
 
-def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: int, now: float) -> float | None:
-    """An estimate: the turn in the way ends with its quantum, and each one ahead takes a quantum more."""
+def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: Ahead, now: float) -> float | None:
+    """An estimate: the turn in the way of the first ends with its quantum, and so does that of each one ahead."""
     gpu = client.gpu
     if client.standing is Standing.THROTTLED:
         return None if client.bucket is None else max(0.0, client.bucket.refilled_s() - now)
-    holder = next(iter(gpu.running.values()), None)
     if why is None:
         return 0.0
-    if holder is None:
-        return None
-    quantum = policy.quantum_s(holder, client, why)
-    left = max(0.0, holder.turn_s + quantum - now)
-    return left + ahead * quantum
+    if ahead.last is not None:
+        before_s = ahead.last_expected_s
+        return None if before_s is None else before_s + policy.quantum_s(ahead.last, client, why)
+    holder = next(iter(gpu.running.values()), None)
+    return None if holder is None else max(0.0, holder.turn_s + policy.quantum_s(holder, client, why) - now)
 
 
 def read_gpu(policy: Policy, gpu: Gpu, present: bool, now: float) -> GpuSharing:

@@ -26,7 +26,7 @@ from gpucommons.scheduler.limit_book import LimitBook, names
 from gpucommons.scheduler.listener import Reserve, group_id, listen, remove
 from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.reading import client_name, read_client, read_gpu
+from gpucommons.scheduler.reading import NOBODY_AHEAD, Ahead, client_name, read_client, read_gpu
 from gpucommons.scheduler.settings import SchedulerSettings
 from gpucommons.scheduler.state import NEVER, Client
 from gpucommons.scheduler.wire import Control, MessageType, Register
@@ -356,17 +356,26 @@ class SchedulerServer:
     def _rows(self) -> Iterator[ClientSharing]:
         """One row per client. Clients may come and go between two of them."""
         for gpu in list(self.policy.gpus.values()):
-            ahead = {id: place for place, id in enumerate(gpu.waiting)}
-            for client in list(gpu.clients.values()):
-                now = monotonic()
-                gpu.clock.advance(now)
-                yield read_client(self.policy, client, self._limits.of(client), ahead.get(client.id, 0), now)
+            # In the order of the queue, for how long one waits follows from the one before.
+            queue = list(gpu.waiting.values())
+            others = [client for client in gpu.clients.values() if client.id not in gpu.waiting]
+            ahead = NOBODY_AHEAD
+            for client in queue:
+                row = self._row(client, ahead)
+                yield row
+                ahead = Ahead(ahead.number + 1, client, None if row.wait is None else row.wait.expected_s)
+            for client in others:
+                yield self._row(client, NOBODY_AHEAD)
+
+    def _row(self, client: Client, ahead: Ahead) -> ClientSharing:
+        now = monotonic()
+        client.gpu.clock.advance(now)
+        return read_client(self.policy, client, self._limits.of(client), ahead, now)
 
     def _remember(self, client: Client, now: float) -> None:
         """Keeps the last row of a client that leaves, where the settings ask for it."""
         if self.settings.metrics_stale_ttl_s > 0:
-            client.gpu.clock.advance(now)
-            row = read_client(self.policy, client, self._limits.of(client), 0, now)
+            row = self._row(client, NOBODY_AHEAD)
             self._departed.append((now + self.settings.metrics_stale_ttl_s, row))
 
     def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
