@@ -19,7 +19,6 @@ from gpucommons.sources.kubelet import PodDevicesSource
 from gpucommons.sources.memory import MemorySource
 from gpucommons.sources.nvml.source import NvmlSource
 from gpucommons.sources.overheard import Overheard
-from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
 from gpucommons.sources.pressure import PressureSource
 from gpucommons.sources.processes import ProcessSource
 from gpucommons.sources.source import Source
@@ -33,6 +32,9 @@ def machine_parts(settings: Settings) -> Parts:
 
 
 def _elsewhere(settings: Settings) -> Parts:
+    # Not at the top: psutil would take its megabyte on every Linux machine that happens to have it.
+    from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
+
     sampling, busiest = settings.sampling, settings.processes.busiest
     return Parts(
         [

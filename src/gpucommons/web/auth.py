@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-import bcrypt
-
 from gpucommons.web.threads import in_daemon_thread
 
 _REMEMBERED = 256
@@ -103,6 +101,9 @@ def _cost(password_hash: bytes) -> int:
 
 
 def _bcrypt_matches(password: bytes, password_hash: bytes) -> bool:
+    # Not at the top: most agents know no passwords.
+    import bcrypt
+
     try:
         return bcrypt.checkpw(password[:_BCRYPT_BYTES], password_hash)
     except ValueError:

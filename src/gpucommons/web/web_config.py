@@ -5,13 +5,11 @@ names the file and the key.
 """
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
-
-import yaml
 
 from gpucommons.web.rate_limit import RateLimit
 
@@ -85,12 +83,13 @@ def read_web_config(file: Path) -> WebConfig:
 
 def parse_web_config(text: str, file: Path) -> WebConfig:
     """`file` names the mistakes, and relative paths are relative to it."""
+    # Not at the top: most agents have no such file, and need no YAML.
+    from gpucommons.web.strict_yaml import YamlMistake, load_strictly
+
     try:
-        loaded = yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
-        raise WebConfigError(f"{file}: {_yaml_mistake(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise WebConfigError(f"{file}: is not usable YAML") from error
+        loaded = load_strictly(text)
+    except YamlMistake as mistake:
+        raise WebConfigError(f"{file}: {mistake}") from mistake
     root = _Section(file, "", loaded)
     tls = root.section("tls_server_config")
     http = root.section("http_server_config")
@@ -98,27 +97,6 @@ def parse_web_config(text: str, file: Path) -> WebConfig:
     rate = root.section("rate_limit")
     root.done()
     return WebConfig(_tls(tls), _users(users), _rate_limit(rate), _headers(http))
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """A key that stands twice is a mistake: the second would silently win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} stands twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _yaml_mistake(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"line {error.problem_mark.line + 1}: {error.problem}"
-    return " ".join(str(error).split())
 
 
 class _Section:
