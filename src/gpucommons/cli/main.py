@@ -1,56 +1,60 @@
-"""The `gpucommons` command: gathers the commands."""
+"""The `gpucommons` command: gathers the commands.
+
+Only the one that is asked for is loaded: all of them take most of a second, and memory that the agent would keep.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Final
 
 import typer
 
-from gpucommons.cli import (
-    allocations,
-    check_config,
-    events,
-    gpus,
-    report,
-    sample,
-    scheduler,
-    stack,
-    stress,
-    top,
-    up,
-    version,
-    who,
-)
 from gpucommons.cli.run import run
 
-app = typer.Typer(
-    name="gpucommons",
-    help="See who uses each GPU, share it fairly, and keep the accounts: one agent per node.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+# In the order of --help. Each is a module of this package: with a function of its name, or with an `app` of its own.
+_COMMANDS: Final = (
+    "up",
+    "gpus",
+    "who",
+    "top",
+    "allocations",
+    "report",
+    "events",
+    "sample",
+    "check_config",
+    "stress",
+    "version",
 )
-for command in (
-    up.up,
-    gpus.gpus,
-    who.who,
-    top.top,
-    allocations.allocations,
-    report.report,
-    events.events,
-    sample.sample,
-    check_config.check_config,
-    stress.stress,
-    version.version,
-):
-    app.command()(command)
-app.add_typer(scheduler.app, name="scheduler")
-app.add_typer(stack.app, name="stack")
+_GROUPS: Final = ("scheduler", "stack")
+
+
+def command_line(names: Iterable[str]) -> typer.Typer:
+    """The command with these of its commands."""
+    app = typer.Typer(
+        name="gpucommons",
+        help="See who uses each GPU, share it fairly, and keep the accounts: one agent per node.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    # Without this a single command would be taken for the whole.
+    app.callback()(lambda: None)
+    for name in names:
+        module = import_module(f"gpucommons.cli.{name}")
+        if name in _GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command()(getattr(module, name))
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    run(app, "gpucommons", given or ["--help"])
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    every = (*_COMMANDS, *_GROUPS)
+    asked = [name for name in every if name.replace("_", "-") == given[0]]
+    run(command_line(asked or every), "gpucommons", given)
 
 
 if __name__ == "__main__":

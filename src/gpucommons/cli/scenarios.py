@@ -2,12 +2,14 @@
 
 from gpucommons.cli.errors import CommandError
 from gpucommons.simulation.scenario import Scenario
-from gpucommons.simulation.scenarios import SCENARIOS
 
 
 def scenario_named(name: str | None) -> Scenario | None:
     if name is None:
         return None
+    # Not at the top: an agent that plays nothing need not know the plays.
+    from gpucommons.simulation.scenarios import SCENARIOS
+
     if name not in SCENARIOS:
         raise CommandError(f"no scenario '{name}'; there are: {', '.join(SCENARIOS)}")
     return SCENARIOS[name]
