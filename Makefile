@@ -46,6 +46,7 @@ $(VENV)/.ready: pyproject.toml
 	@scripts/make-venv $(PYTHON) $(VENV)
 	@echo "installing gpucommons into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready pyproject.toml
