@@ -1,7 +1,7 @@
 // Who uses what: by owner, user, pod, container or process; sorted, filtered, searched. A click dims all the rest.
 import { html, classes } from '../html.js';
 import { Component } from '../vendor/preact.mjs';
-import { Lazy } from '../lazy.js';
+import { Lazy, Still } from '../lazy.js';
 import { Absent, Choice, Section, Swatch } from '../parts.js';
 import { bytes, count, hours, percent, watts, words } from '../format.js';
 import { colour, identity, ownerLabel } from '../owners.js';
@@ -37,23 +37,24 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
   const rows = steady(filtered(all, view), view, document.sequence);
   const shown = view.all ? rows : rows.slice(0, SHOWN);
   const rest = view.by === 'owner' ? restOf(document, view) : [];
-  const tools = html`<${Choice} label="group by" options=${GROUPINGS} value=${view.by} onPick=${(by) => onView({ by })} />
+  const indexes = gpuIndexes(document);
+  const tools = () => html`<${Choice} label="group by" options=${GROUPINGS} value=${view.by} onPick=${(by) => onView({ by })} />
     <label class="field"><span class="hidden">GPU</span>
       <select value=${view.gpu} onChange=${(event) => onView({ gpu: event.target.value })}>
         <option value="">all GPUs</option>
-        ${gpuIndexes(document).map((index) => html`<option key=${index} value=${String(index)}>GPU ${index}</option>`)}
+        ${indexes.map((index) => html`<option key=${index} value=${String(index)}>GPU ${index}</option>`)}
       </select>
     </label>
     <label class="field"><span class="hidden">search</span>
       <input type="search" placeholder="search" value=${view.text} onInput=${(event) => onView({ text: event.target.value })} />
     </label>`;
-  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} tools=${tools}>
+  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}>
     <div class="scroll" tabindex="0" role="region" aria-label="who uses what">
       <table class="rows who">
         <caption class="hidden">Use of the GPUs by ${view.by}</caption>
-        <thead>
+        <${Still} on=${[view.sort]} draw=${() => html`<thead>
           <tr>${COLUMNS.map((column) => html`<${Head} key=${column.key} column=${column} sort=${view.sort} onView=${onView} />`)}</tr>
-        </thead>
+        </thead>`} />
         ${chunks(shown).map(
           (rows, at) =>
             html`<${Lazy}
@@ -226,14 +227,18 @@ function Head({ column, sort, onView }) {
 
 const isLit = (lit, row) => (row.owner && lit.owners.has(row.owner)) || lit.processes.has(row.id);
 
-const SAME = ['label', 'detail', 'processes', 'memory_bytes', 'memory_basis', 'sm_ratio', 'sm_basis', 'power_watts', 'gpu_hours_today'];
+const AMOUNT_COLUMNS = COLUMNS.slice(1);
+const textsOf = (row) => AMOUNT_COLUMNS.map(({ key, basis, show }) => (row[basis] === 'apportioned' ? ABOUT : '') + show(row[key]));
 
-// A row is drawn again only when something in it changed: most of a long table stands still from second to second.
+// A row is drawn again only when something that it shows changed: most of a long table stands still from second to second.
 class Row extends Component {
   shouldComponentUpdate(next) {
     const now = this.props;
-    if (next.lit !== now.lit || next.dims !== now.dims || next.by !== now.by || next.onFocus !== now.onFocus) return true;
-    return SAME.some((key) => next.row[key] !== now.row[key]) || String(next.row.gpus) !== String(now.row.gpus);
+    const texts = textsOf(next.row);
+    const same = this.texts && texts.every((text, at) => text === this.texts[at]);
+    this.texts = texts;
+    if (!same || next.row.label !== now.row.label || next.row.detail !== now.row.detail || next.row.owner !== now.row.owner) return true;
+    return next.lit !== now.lit || next.dims !== now.dims || next.by !== now.by || next.onFocus !== now.onFocus;
   }
 
   render({ row, by, lit, dims, onFocus }) {
@@ -245,9 +250,7 @@ class Row extends Component {
           ${row.detail && html`<span class="detail"><bdi>${row.detail}</bdi></span>`}
         </div>
       </th>
-      ${COLUMNS.slice(1).map(
-        ({ key, basis, show }) => html`<td class="number" data-f=${key}>${row[basis] === 'apportioned' ? ABOUT : ''}${show(row[key])}</td>`,
-      )}
+      ${(this.texts || textsOf(row)).map((text, at) => html`<td class="number" data-f=${AMOUNT_COLUMNS[at].key}>${text}</td>`)}
     </tr>`;
   }
 }
@@ -257,6 +260,6 @@ function Rest({ row, dim }) {
     <th scope="row" class="name" title=${row.sentence}>
       <div><${Swatch} name="rest" /><span class="none">unattributed: ${row.label}</span></div>
     </th>
-    ${COLUMNS.slice(1).map((column) => html`<td key=${column.key} class="number" data-f=${column.key}>${column.show(row[column.key] ?? null)}</td>`)}
+    ${AMOUNT_COLUMNS.map((column) => html`<td key=${column.key} class="number" data-f=${column.key}>${column.show(row[column.key] ?? null)}</td>`)}
   </tr>`;
 }
