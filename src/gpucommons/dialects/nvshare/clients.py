@@ -5,6 +5,7 @@ summed, yes-or-no values are 1 if one of them is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from gpucommons.exposition.families import Family, Metric, Point, gauge
 from gpucommons.model.sharing import ClientSharing, SharingReading
@@ -13,8 +14,16 @@ from gpucommons.model.snapshot import Snapshot
 _CLIENT = ("namespace", "pod", "client_id", "gpu_uuid")
 _DEBUG = frozenset({"client_id", "host_pid"})
 
+_Labels = tuple[str, str, str, str]
 Pod = Sequence[ClientSharing]
-Value = Callable[[Pod], float | None]
+
+
+class _Value(NamedTuple):
+    """One metric: of a client by itself, which is the rule and must be quick, and of the clients of a pod as one."""
+
+    metric: Metric
+    of_client: Callable[[ClientSharing], float | None]
+    of_pod: Callable[[Pod], float | None]
 
 
 def _gauge(name: str, help: str, *labels: str) -> Metric:
@@ -33,27 +42,26 @@ QUOTA_SOURCE = _gauge(
 )
 
 
-def _sum(read: Callable[[ClientSharing], float | None]) -> Value:
+def _sum(metric: Metric, read: Callable[[ClientSharing], float | None]) -> _Value:
     """The sum over a pod's clients, of those that have the value; None where none has."""
 
-    def value(pod: Pod) -> float | None:
+    def of_pod(pod: Pod) -> float | None:
         found = [amount for client in pod if (amount := read(client)) is not None]
         return sum(found) if found else None
 
-    return value
+    return _Value(metric, read, of_pod)
 
 
-def _any(read: Callable[[ClientSharing], bool | None]) -> Value:
-    def value(pod: Pod) -> float | None:
+def _any(metric: Metric, read: Callable[[ClientSharing], bool | None]) -> _Value:
+    def of_client(client: ClientSharing) -> float | None:
+        flag = read(client)
+        return None if flag is None else int(flag)
+
+    def of_pod(pod: Pod) -> float | None:
         found = [flag for client in pod if (flag := read(client)) is not None]
         return int(any(found)) if found else None
 
-    return value
-
-
-def _told(read: Callable[[ClientSharing], int]) -> Callable[[ClientSharing], int | None]:
-    """Only of clients whose protocol tells their memory."""
-    return lambda client: None if client.protocol_version == 1 else read(client)
+    return _Value(metric, of_client, of_pod)
 
 
 def _exceeded(client: ClientSharing) -> bool | None:
@@ -79,115 +87,129 @@ def _usage_ratio(pod: Pod) -> float | None:
     return sum(client.window_usage_s for client in pod) / limit_s if limit_s else None
 
 
-_VALUES: tuple[tuple[Metric, Value], ...] = (
-    (
+_VALUES: tuple[_Value, ...] = (
+    # v1 clients do not tell their memory.
+    _sum(
         _gauge("managed_allocated_bytes", "Memory that the client reports to have allocated.", *_CLIENT),
-        _sum(_told(lambda client: client.allocated_bytes)),
+        lambda client: None if client.protocol_version == 1 else client.allocated_bytes,
     ),
-    (
+    _sum(
         _gauge("managed_allocated_peak_bytes", "The most that it ever reported.", *_CLIENT),
-        _sum(_told(lambda client: client.allocated_peak_bytes)),
+        lambda client: None if client.protocol_version == 1 else client.allocated_peak_bytes,
     ),
-    (
+    _sum(
         _gauge(
             "memory_overhead_baseline_bytes",
             "What its process takes besides what it allocates, smoothed (O_base).",
             *_CLIENT,
         ),
-        _sum(lambda client: client.overhead_bytes),
+        lambda client: client.overhead_bytes,
     ),
-    (
+    _sum(
         _gauge(
             "memory_need_estimated_bytes",
             "What it is taken to need: allocated, and the overhead where it is known.",
             *_CLIENT,
         ),
-        _sum(lambda client: client.need_bytes),
+        lambda client: client.need_bytes,
     ),
-    (
+    _sum(
         _gauge("memory_need_upper_bytes", "The most that it can need: allocated, and all that NVML sees.", *_CLIENT),
-        _sum(_need_upper),
+        _need_upper,
     ),
-    (_gauge("memory_quota_bytes", "Its memory quota; 0 is unlimited.", *_CLIENT), _quota),
-    (_gauge("memory_quota_exceeded", "1 if it has allocated more than its quota.", *_CLIENT), _any(_exceeded)),
-    (
+    _Value(
+        _gauge("memory_quota_bytes", "Its memory quota; 0 is unlimited.", *_CLIENT),
+        lambda client: client.memory_quota_bytes,
+        _quota,
+    ),
+    _any(_gauge("memory_quota_exceeded", "1 if it has allocated more than its quota.", *_CLIENT), _exceeded),
+    _sum(
         _gauge("core_quota_config_percent", "Its share of the GPU's time as configured, 1 to 100.", *_CLIENT),
-        _sum(lambda client: client.core_quota_percent),
+        lambda client: client.core_quota_percent,
     ),
-    (
+    _sum(
         _gauge(
             "core_quota_effective_percent",
             "Its share after the shares of all that want to run were scaled to 100.",
             *_CLIENT,
         ),
-        _sum(lambda client: client.core_quota_effective_percent),
+        lambda client: client.core_quota_effective_percent,
     ),
-    (
+    _sum(
         _gauge("core_window_usage_ms", "GPU time billed to it in this window, the running turn included.", *_CLIENT),
-        _sum(lambda client: 1000 * client.window_usage_s),
+        lambda client: 1000 * client.window_usage_s,
     ),
-    (
+    _sum(
         _gauge("core_window_limit_ms", "GPU time that its share of a window is.", *_CLIENT),
-        _sum(lambda client: 1000 * client.window_limit_s),
+        lambda client: 1000 * client.window_limit_s,
     ),
-    (_gauge("core_usage_ratio", "This window's usage over its limit.", *_CLIENT), _usage_ratio),
-    (
+    _Value(
+        _gauge("core_usage_ratio", "This window's usage over its limit.", *_CLIENT),
+        lambda client: client.window_usage_s / client.window_limit_s if client.window_limit_s else None,
+        _usage_ratio,
+    ),
+    _any(
         _gauge("throttled", "1 while its share is used up and it waits for more.", *_CLIENT),
-        _any(lambda client: client.throttled),
+        lambda client: client.throttled,
     ),
-    (
+    _any(
         _gauge("pending_drop", "1 from DROP_LOCK until it has released.", *_CLIENT),
-        _any(lambda client: client.pending_drop),
+        lambda client: client.pending_drop,
     ),
-    (
+    _sum(
         _gauge("quota_debt_ms", "GPU time that it had beyond its share and still owes.", *_CLIENT),
-        _sum(lambda client: 1000 * client.debt_s),
+        lambda client: 1000 * client.debt_s,
     ),
 )
+_NVML_OF_POD = _sum(NVML_USED, lambda client: client.nvml_bytes).of_pod
 
-CATALOGUE = (INFO, NVML_USED, QUOTA_SOURCE, *(metric for metric, _ in _VALUES))
+CATALOGUE = (INFO, NVML_USED, QUOTA_SOURCE, *(value.metric for value in _VALUES))
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     sharing = snapshot.readings.sharing
     if sharing is None:
         return
-    pods = list(_rows(sharing) if sharing.debug_labels else _folded(sharing))
-    yield INFO.of(((*labels, _index(pod[0]), _pid(pod[0], sharing)), 1) for labels, pod in pods)
-    yield NVML_USED.of(
-        ((*labels, _pid(pod[0], sharing)), value)
-        for labels, pod in pods
-        if (value := _sum(lambda client: client.nvml_bytes)(pod)) is not None
-    )
+    if sharing.debug_labels:
+        yield from _by_client([*sharing.clients, *sharing.departed])
+    else:
+        yield from _by_pod(_folded(sharing))
+
+
+def _by_client(clients: list[ClientSharing]) -> Iterator[Family]:
+    labels = [(client.namespace, client.pod, client.client_id, client.gpu_uuid) for client in clients]
+    rows = list(zip(labels, clients, strict=True))
+    yield INFO.of([((*labels, _index(client), str(client.pid)), 1) for labels, client in rows])
+    yield NVML_USED.of([((*labels, str(c.pid)), c.nvml_bytes) for labels, c in rows if c.nvml_bytes is not None])
+    yield QUOTA_SOURCE.of(_sources((labels, (client,)) for labels, client in rows))
+    for metric, read, _ in _VALUES:
+        yield metric.of([(labels, value) for labels, client in rows if (value := read(client)) is not None])
+
+
+def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
+    yield INFO.of([((*labels, _index(pod[0]), ""), 1) for labels, pod in pods])
+    used = ((labels, _NVML_OF_POD(pod)) for labels, pod in pods)
+    yield NVML_USED.of([((*labels, ""), value) for labels, value in used if value is not None])
     yield QUOTA_SOURCE.of(_sources(pods))
-    for metric, read in _VALUES:
-        yield metric.of((labels, value) for labels, pod in pods if (value := read(pod)) is not None)
+    for metric, _, read in _VALUES:
+        yield metric.of([(labels, value) for labels, pod in pods if (value := read(pod)) is not None])
 
 
-_Labels = tuple[str, str, str, str]
-
-
-def _rows(sharing: SharingReading) -> Iterator[tuple[_Labels, Pod]]:
-    for client in (*sharing.clients, *sharing.departed):
-        yield (client.namespace, client.pod, client.client_id, client.gpu_uuid), (client,)
-
-
-def _folded(sharing: SharingReading) -> Iterator[tuple[_Labels, Pod]]:
+def _folded(sharing: SharingReading) -> list[tuple[_Labels, Pod]]:
     """By pod and GPU. Those that left show only where none of their pod is left."""
-    living = _by_pod(sharing.clients)
-    departed = {labels: pod for labels, pod in _by_pod(sharing.departed).items() if labels not in living}
-    yield from living.items()
-    yield from departed.items()
+    living = _grouped(sharing.clients)
+    departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in living}
+    return [*living.items(), *departed.items()]
 
 
-def _by_pod(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
+def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
     pods: dict[_Labels, list[ClientSharing]] = {}
     for client in clients:
         pods.setdefault((client.namespace, client.pod, "", client.gpu_uuid), []).append(client)
     return pods
 
 
-def _sources(pods: list[tuple[_Labels, Pod]]) -> list[Point]:
+def _sources(pods: Iterable[tuple[_Labels, Pod]]) -> list[Point]:
     """A pod on two GPUs, or with two clients, has each of its sources once."""
     found: dict[tuple[str, ...], float] = {}
     for (namespace, pod_name, client_id, _), pod in pods:
@@ -200,7 +222,3 @@ def _sources(pods: list[tuple[_Labels, Pod]]) -> list[Point]:
 
 def _index(client: ClientSharing) -> str:
     return "" if client.gpu_index is None else str(client.gpu_index)
-
-
-def _pid(client: ClientSharing, sharing: SharingReading) -> str:
-    return str(client.pid) if sharing.debug_labels else ""
