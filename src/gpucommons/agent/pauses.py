@@ -10,7 +10,7 @@ from typing import Final
 
 _YOUNG: Final = 700
 # A look at those that survived follows so many looks at the new ones: few enough to be a short one.
-_LOOKS: Final = 5
+_LOOKS: Final = 2
 _NEVER: Final = 1_000_000_000
 _FULL_LOOK_S: Final = 600.0
 
