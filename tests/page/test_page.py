@@ -328,6 +328,9 @@ def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
             assert told["source"] == "prometheus"
             assert len(told["values"]) == 8
             page.fill("#history input[name=range]", "3d")
+            sequence = page.get_attribute("main", "data-sequence")
+            page.wait_for_selector(f"main:not([data-sequence='{sequence}'])")
+            assert page.input_value("#history input[name=range]") == "3d", "a snapshot took back what was typed"
             with page.expect_response(re.compile("series=cpu_utilization_ratio&range=3d")) as response:
                 page.keyboard.press("Enter")
             assert response.value.json()["source"] == "prometheus"

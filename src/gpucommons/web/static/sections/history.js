@@ -1,6 +1,7 @@
 // Readings over the last hour or day, from the agent's memory; any range where a Prometheus is configured.
 import { html } from '../html.js';
 import { Chart } from '../chart.js';
+import { Still } from '../lazy.js';
 import { Choice, Section } from '../parts.js';
 import { bytes, celsius, duration, percent, watts } from '../format.js';
 import { NODE, valuesNow } from '../recent.js';
@@ -19,18 +20,12 @@ const LONGER = [['7d', '7 days'], ['30d', '30 days'], ['90d', '90 days']];
 export function History({ document, charts, view, onRange }) {
   const first = charts.values().next().value;
   const kept = first && first.kept;
-  const ranges = kept && kept.beyond ? [...RANGES, ...LONGER] : RANGES;
+  const beyond = kept && kept.beyond;
   const gpus = document.gpus ? document.gpus.by_uuid : {};
   const cards = Object.keys(gpus).sort((a, b) => gpus[a].index - gpus[b].index);
   const shown = CHARTS.filter((chart) => chart.node || cards.length);
-  const tools = html`<${Choice} label="range" options=${ranges} value=${view.range} onPick=${(range) => onRange({ range, end: '' })} />
-    ${kept &&
-    kept.beyond &&
-    html`<form class="field" onSubmit=${(event) => submit(event, onRange)}>
-      <label>range <input name="range" size="5" pattern="[1-9][0-9]*[smhd]" value=${view.range} /></label>
-      <label>until <input name="end" type="datetime-local" value=${view.end} /></label>
-      <button type="submit">Show</button>
-    </form>`}`;
+  // A snapshot must not take back what is being typed.
+  const tools = html`<${Still} on=${[view, beyond]} draw=${() => rangeTools(view, beyond, onRange)} />`;
   return html`<${Section} id="history" title="History" note=${keptNote(kept)} tools=${tools}>
     <div class="charts">
       ${shown.map((chart) => {
@@ -52,6 +47,16 @@ export function History({ document, charts, view, onRange }) {
       })}
     </div>
   </${Section}>`;
+}
+
+function rangeTools(view, beyond, onRange) {
+  return html`<${Choice} label="range" options=${beyond ? [...RANGES, ...LONGER] : RANGES} value=${view.range} onPick=${(range) => onRange({ range, end: '' })} />
+    ${beyond &&
+    html`<form class="field" onSubmit=${(event) => submit(event, onRange)}>
+      <label>range <input name="range" size="5" pattern="[1-9][0-9]*[smhd]" value=${view.range} /></label>
+      <label>until <input name="end" type="datetime-local" value=${view.end} /></label>
+      <button type="submit">Show</button>
+    </form>`}`;
 }
 
 function submit(event, onRange) {
