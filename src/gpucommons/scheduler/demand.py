@@ -28,9 +28,13 @@ def _solo_end_s(gpu: Gpu, now: float) -> float:
     return now + max(_SOLO_LIMIT_S, _SOLO_SPANS * gpu.busy_span_s)
 
 
+def _unmeasured(client: Client) -> bool:
+    return client.demand_milli is None and client.solo_tries < _SOLO_TRIES
+
+
 def must_be_alone(client: Client) -> bool:
     """Whether its demand is to be measured in its next turn."""
-    return client.refresh_demand or (client.demand_milli is None and client.solo_tries < _SOLO_TRIES)
+    return client.refresh_demand or _unmeasured(client)
 
 
 def measured_client(gpu: Gpu, window_s: float, now: float) -> Client | None:
@@ -56,16 +60,15 @@ def learn(gpu: Gpu, client: Client, busy_ratio: float, now: float) -> None:
 
 
 def stalest(gpu: Gpu, refresh_s: float, now: float) -> Client | None:
-    """Who is to be measured, under contention: one that came before anything could be, or once per `refresh_s` the one
-    that was measured longest ago."""
-    wanting = [*gpu.running.values(), *gpu.waiting.values()]
-    if gpu.solo is not None or len(wanting) < 2:
+    """Who is to be measured, under contention: one that runs since before anything could be, or once per `refresh_s`
+    the one that was measured longest ago."""
+    if gpu.solo is not None or len(gpu.running) + len(gpu.waiting) < 2:
         return None
-    client = min(wanting, key=lambda client: client.demand_s)
-    if client.demand_milli is None and client.solo_tries < _SOLO_TRIES:
-        return client
-    due = now - gpu.refreshed_s >= refresh_s and now - client.demand_s >= refresh_s
-    return client if due else None
+    newcomer = next(filter(_unmeasured, gpu.running.values()), None)
+    if newcomer is not None or now - gpu.refreshed_s < refresh_s:
+        return newcomer
+    client = min((*gpu.running.values(), *gpu.waiting.values()), key=lambda client: client.demand_s)
+    return client if now - client.demand_s >= refresh_s else None
 
 
 def begin_solo(gpu: Gpu, client: Client, now: float) -> None:
