@@ -1,7 +1,8 @@
 """What a dialect is: a name, the port its users scrape, its catalogue, and one pure function."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpucommons.exposition.families import Family, Metric
 from gpucommons.model.snapshot import Snapshot
@@ -16,3 +17,22 @@ class Dialect:
     summary: str
     catalogue: tuple[Metric, ...]
     collect: Callable[[Snapshot], Iterable[Family]]
+
+
+class Part(Protocol):
+    """A module that names one subject's metrics and fills them."""
+
+    @property
+    def CATALOGUE(self) -> tuple[Metric, ...]: ...  # noqa: N802 - a constant of a module, which is not for changing
+
+    def collect(self, snapshot: Snapshot) -> Iterable[Family]: ...
+
+
+def dialect_of(parts: tuple[Part, ...], *, name: str, port: int, summary: str) -> Dialect:
+    """A dialect whose subjects have a module each."""
+
+    def collect(snapshot: Snapshot) -> Iterator[Family]:
+        for part in parts:
+            yield from part.collect(snapshot)
+
+    return Dialect(name, port, summary, tuple(metric for part in parts for metric in part.CATALOGUE), collect)
