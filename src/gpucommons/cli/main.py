@@ -10,7 +10,7 @@ from typing import Final
 
 import typer
 
-from gpucommons.cli.run import run
+from gpucommons.cli.run import command_group, run
 
 # In the order of --help. Each is a module of this package: with a function of its name, or with an `app` of its own.
 _COMMANDS: Final = (
@@ -31,13 +31,8 @@ _GROUPS: Final = ("scheduler", "stack")
 
 def command_line(names: Iterable[str]) -> typer.Typer:
     """The command with these of its commands."""
-    app = typer.Typer(
-        name="gpucommons",
-        help="See who uses each GPU, share it fairly, and keep the accounts: one agent per node.",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+    app = command_group(
+        "gpucommons", "See who uses each GPU, share it fairly, and keep the accounts: one agent per node."
     )
     # Without this a single command would be taken for the whole.
     app.callback()(lambda: None)

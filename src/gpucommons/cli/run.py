@@ -1,4 +1,4 @@
-"""How every command line of ours is run: each failure is one line on stderr and exit status 2."""
+"""How every command line of ours is made and run: each failure is one line on stderr and exit status 2."""
 
 import sys
 from collections.abc import Sequence
@@ -8,6 +8,18 @@ import typer
 
 from gpucommons.cli.errors import CommandError
 from gpucommons.config.option import ConfigError
+
+
+def command_group(name: str, help: str) -> typer.Typer:
+    """Commands that look and fail as ours do."""
+    return typer.Typer(
+        name=name,
+        help=help,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 def run(command: typer.Typer, name: str, arguments: Sequence[str]) -> NoReturn:

@@ -12,7 +12,7 @@ import typer
 
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.run import run
+from gpucommons.cli.run import command_group, run
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
@@ -23,14 +23,7 @@ from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.stack import Stack
 from gpucommons.web.port_owner import port_owner
 
-app = typer.Typer(
-    name="stack",
-    help="Prometheus, Alertmanager and Grafana beside the agent: start, watch and change them.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group("stack", "Prometheus, Alertmanager and Grafana beside the agent: start, watch and change them.")
 
 EngineName = Annotated[
     str | None,
