@@ -6,10 +6,8 @@ own. Each round's jobs are new to the agent, so what it takes to learn their dem
 """
 
 import importlib.util
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,26 +17,10 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from bench.table import show  # noqa: E402
 from running import running_agent  # noqa: E402
+from scheduler.gpu_jobs import run_jobs  # noqa: E402
 
-JOB = ROOT / "tests" / "scheduler" / "gpu_job.py"
 SOLO_S, PAIR_S, ROUNDS = 10, 20, 3
 PAIRS = ((4096, 4096), (512, 512), (4096, 512))
-
-
-def run_jobs(socket_path: str, sizes: tuple[int, ...], seconds: float) -> list[float]:
-    """Products per second of each job, all of them begun at once."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    jobs = []
-    for number, size in enumerate(sizes):
-        command = [sys.executable, str(JOB), socket_path, str(size), str(seconds), f"job-{number}"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        jobs.append(subprocess.Popen(command, text=True, env=environment, **pipes))  # type: ignore[call-overload]
-    for job in jobs:
-        job.stdout.readline()
-    for job in jobs:
-        job.stdin.write("go\n")
-        job.stdin.flush()
-    return [float(job.communicate(timeout=seconds + 120)[0]) for job in jobs]
 
 
 def told(rounds: list[list[float]], solo: list[float]) -> str:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.idle import cpu_seconds, free_port, rss_mb
 from bench.table import show
 from gpucommons.config.stack import StackSettings
 from gpucommons.dialects.all import DIALECTS
@@ -36,18 +36,9 @@ SPEED_UP = 3.0
 MEASURE_S = 60.0
 # Long enough for a full chunk of samples in each series.
 DISK_S = 120.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 # Prometheus writes a block every two hours.
 _SAMPLES_OF_A_BLOCK = 7200 / 15
 _APPENDED = "prometheus_tsdb_head_samples_appended_total"
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def get(url: str, data: bytes | None = None) -> bytes:
@@ -113,15 +104,6 @@ def value(prometheus: str, expression: str) -> float:
     query = urllib.parse.urlencode({"query": expression})
     result: list[Any] = json.loads(get(f"http://{prometheus}/api/v1/query?{query}"))["data"]["result"]
     return float(result[0]["value"][1]) if result else 0.0
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def rss_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 1e6
 
 
 def series_per_dialect(agent: str) -> list[tuple[str, int, int]]:

@@ -13,12 +13,16 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
 
 import aiohttp
 
-from bench.idle import cpu_seconds, rss_mb
-from bench.page import demo_agent
-from bench.table import show
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from bench.idle import cpu_seconds, rss_mb  # noqa: E402
+from bench.table import show  # noqa: E402
+from browser import demo_process  # noqa: E402
 
 VIEWERS = 100
 ROUNDS = 6
@@ -86,7 +90,7 @@ def main() -> None:
     used: dict[int, list[float]] = {0: [], count: []}
     times: dict[int, list[float]] = {0: [], count: []}
     rate = 0.0
-    with demo_agent() as (url, pid):
+    with demo_process() as (url, pid):
         for _ in range(ROUNDS):
             for number in (0, count):
                 share, scrapes, a_second = measured(url, pid, number)

@@ -92,6 +92,13 @@ def opened(
 @contextmanager
 def demo_agent(*arguments: str) -> Iterator[str]:
     """The address of an agent in a process of its own that plays the demo node."""
+    with demo_process(*arguments) as (url, _):
+        yield url
+
+
+@contextmanager
+def demo_process(*arguments: str) -> Iterator[tuple[str, int]]:
+    """The same, and its pid."""
     process = subprocess.Popen(
         [sys.executable, str(TESTS / "demo_agent.py"), *arguments],
         stdout=subprocess.DEVNULL,
@@ -106,7 +113,7 @@ def demo_agent(*arguments: str) -> Iterator[str]:
             if found:
                 # Its log must go on being read: a full pipe would stop it.
                 threading.Thread(target=process.stderr.read, daemon=True).start()
-                yield found.group(1)
+                yield found.group(1), process.pid
                 return
         raise AssertionError("the agent did not start")
     finally:

@@ -1,19 +1,15 @@
 """On a real GPU with real torch jobs: turns where they pay, together where that pays, and nobody left behind."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from running import running_agent
+from scheduler.gpu_jobs import run_jobs
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("torch")
 
-JOB = Path(__file__).with_name("gpu_job.py")
 SOLO_S, PAIR_S, UNCOORDINATED_S = 12, 60, 15
 
 
@@ -25,34 +21,6 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if agent.get("/metrics")[1].find("nvshare_nvml_up 1") < 0:
             pytest.skip("needs a real NVIDIA GPU")
         yield path
-
-
-def run_jobs(socket_path: str, sizes: list[int], seconds: float) -> list[float]:
-    """Products per second of each job, all of them begun at once."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, str(JOB), socket_path, str(size), str(seconds), f"job-{number}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for number, size in enumerate(sizes)
-    ]
-    try:
-        for job in jobs:
-            assert job.stdout is not None
-            assert job.stdout.readline() == "ready\n"
-        for job in jobs:
-            assert job.stdin is not None
-            job.stdin.write("go\n")
-            job.stdin.flush()
-        return [float(job.communicate(timeout=seconds + 120)[0]) for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-            job.wait()
 
 
 def shares(scheduler: str, sizes: list[int], seconds: float) -> list[float]:

@@ -1,7 +1,6 @@
 """A driver call that hangs costs the GPU readings and nothing else, and does not keep the agent from ending."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from fakes.nvml.rig import Rig
@@ -9,6 +8,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from parsing import Series, parsed
 from running import RunningAgent, running_agent
+from waiting import until
 
 INTERVAL_S = 0.05
 NVML_UP = ("gpucommons_source_up", (("source", "nvml"),))
@@ -50,13 +50,11 @@ def test_the_deadline_is_past_at_the_third_tick(rig: Rig) -> None:
 
 
 def wait_for(agent: RunningAgent, wanted: Callable[[Series], bool], within_s: float) -> Series:
-    until = time.monotonic() + within_s
-    while True:
+    def served() -> Series | None:
         series = parsed(agent.get("/metrics")[1])
-        if wanted(series):
-            return series
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.1)
+        return series if wanted(series) else None
+
+    return until(served, within_s=within_s)
 
 
 def test_the_agent_goes_on_while_the_driver_hangs_and_ends_when_told(rig: Rig) -> None:
