@@ -4,6 +4,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
 from gpucommons.scheduler.client import NvshareClient
@@ -22,15 +24,20 @@ def work(path: str, pod: str, enough: threading.Event) -> None:
                 time.sleep(0.005)
 
 
-def test_two_busy_jobs_are_measured_and_take_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cost_us", [0, 4000])
+def test_two_busy_jobs_are_measured_and_take_turns(tmp_path: Path, cost_us: int) -> None:
+    """Whatever it costs to ask GPM: another call as costly moves to the slow lane and shows that its time has come."""
     needs_program("cc")
     (tmp_path / "library").mkdir()
     driver = FakeNvml(tmp_path / "driver", build(tmp_path / "library"))
     driver.say("gpus 1", "recording busy")
+    if cost_us:
+        driver.say(f"slow nvmlGpmSampleGet {cost_us}", f"slow nvmlDeviceGetTotalEnergyConsumption {cost_us}")
     path = str(tmp_path / "s.sock")
     environment = {**driver.environment(), "GPUCOMMONS_SCHEDULER_SOCKET": path}
     with running_agent("--scheduler", environment=environment) as agent:
-        until(lambda: "nvshare_nvml_up 1" in agent.get("/metrics")[1], "the driver answers")
+        sign = 'gpucommons_nvml_slow_call{uuid="' if cost_us else "nvshare_nvml_up 1"
+        until(lambda: sign in agent.get("/metrics")[1], "the driver answers")
         enough = threading.Event()
         jobs = [threading.Thread(target=work, args=(path, f"job-{number}", enough)) for number in range(2)]
         for job in jobs:

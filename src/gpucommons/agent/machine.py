@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from gpucommons.agent.busy import MEASURED_BY
 from gpucommons.agent.cluster import pod_source
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Background, Parts
@@ -57,7 +58,7 @@ def _linux(settings: Settings) -> Parts:
         MemorySource(procfs, sampling.interval_s),
         PressureSource(procfs, sampling.interval_s),
         ProcessSource(procfs, sampling.processes_interval_s, settings.processes.busiest),
-        NvmlSource(procfs, sampling.interval_s),
+        NvmlSource(procfs, sampling.interval_s, keep_fast=MEASURED_BY if settings.scheduler.enabled else frozenset()),
         seen_docker,
         seen_podman,
         ContainerUsageSource(

@@ -32,6 +32,7 @@ class Rig:
         self.procfs = procfs
         self.clock = Clock()
         self.fast_budget_s = 10.0
+        self.keep_fast: frozenset[str] = frozenset()
         self._source: NvmlSource | None = None
 
     @property
@@ -43,6 +44,7 @@ class Rig:
             self._source = NvmlSource(
                 self.procfs,
                 fast_budget_s=self.fast_budget_s,
+                keep_fast=self.keep_fast,
                 monotonic=self.clock.monotonic,
                 wall=self.clock.wall,
             )

@@ -88,6 +88,15 @@ def test_it_comes_back_when_it_has_become_cheap(rig: Rig) -> None:
     assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption") == before + 5
 
 
+def test_what_somebody_decides_by_stays_whatever_it_costs(rig: Rig) -> None:
+    rig.keep_fast = frozenset({"gpm"})
+    slowed(rig, "nvmlGpmSampleGet")
+    rig.fake.say("slow nvmlDeviceGetTotalEnergyConsumption 60000")
+    reading = rig.read_for(8)
+    assert rig.fake.calls("nvmlGpmSampleGet") == 8
+    assert reading.slow_calls == (LaneMove(UUID, "energy", "slow"),)
+
+
 def test_only_the_gpu_where_it_is_costly_is_asked_less(rig: Rig) -> None:
     rig.fast_budget_s = 0.05
     rig.fake.say("gpus 2", "slow nvmlDeviceGetPowerUsage 60000 1")

@@ -2,7 +2,7 @@
 
 A call whose median of the last five takes longer than the fast lane's budget moves to the slow lane. It
 comes back when five in a row there took less than half of the budget: a call that hovers around the budget
-does not swing, and one hiccup moves nothing.
+does not swing, and one hiccup moves nothing. What somebody decides by stays in the fast lane whatever it costs.
 """
 
 from enum import StrEnum

@@ -25,6 +25,7 @@ class Notes:
     wall: Callable[[], float]
     timer: Callable[[], float]
     fast_budget_s: float = FAST_BUDGET_S
+    keep_fast: frozenset[str] = frozenset()
     capabilities: Capabilities = field(default_factory=Capabilities)
     lanes: LaneBook = field(default_factory=LaneBook)
     events: EventBook = field(default_factory=EventBook)

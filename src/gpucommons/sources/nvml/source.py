@@ -36,6 +36,7 @@ class NvmlSource:
         cadence_s: float = FAST_EVERY_S,
         *,
         fast_budget_s: float = FAST_BUDGET_S,
+        keep_fast: frozenset[str] = frozenset(),
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
@@ -45,7 +46,7 @@ class NvmlSource:
         self.deadline_s = 2.5 * max(cadence_s, FAST_EVERY_S)
         self._monotonic = monotonic
         self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
-        self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s)
+        self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s, keep_fast)
         self._session: Session | None = None
         self._connections = 0
         self._retry = Backoff(first_s=1.0, most_s=60.0)
