@@ -1,6 +1,8 @@
 """The policy's rules, one by one."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
 from gpucommons.scheduler.state import Standing
@@ -10,9 +12,9 @@ from scheduler.simulation import Script, Simulation
 T = MessageType
 
 
-def simulation(**settings: object) -> Simulation:
+def simulation(**changes: object) -> Simulation:
     """A GPU of 10 GiB, 9 of them safe."""
-    return Simulation(SchedulerSettings(default_gpu_memory_bytes=10 * GIB, **settings))  # type: ignore[arg-type]
+    return Simulation(SchedulerSettings(default_gpu_memory_bytes=10 * GIB, **changes))  # type: ignore[arg-type]
 
 
 def running(sim: Simulation) -> set[int]:
@@ -334,6 +336,17 @@ def test_two_that_fill_the_gpu_take_turns() -> None:
         assert sim.billed_s(script) / 300.0 == pytest.approx(0.5, abs=0.03)
     # Turns of about a second, measuring turns of up to three.
     assert 200 < one.client.turns + other.client.turns < 310
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=6))
+@settings(max_examples=25, deadline=None)
+def test_whoever_fills_the_gpu_gets_its_share_whatever_memory_it_and_the_others_have(gibibytes: list[int]) -> None:
+    sim = simulation()
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    scripts = [sim.add(tail_s=0.01, memory=size * GIB) for size in gibibytes]
+    with_utilisation(sim, 3000.0, {script.client.id: 0.95 for script in scripts})
+    shares = [sim.billed_s(script) / 3000.0 for script in scripts]
+    assert min(shares) > 0.5 / len(shares), shares
 
 
 def test_two_that_leave_it_idle_run_together() -> None:

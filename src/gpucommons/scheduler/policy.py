@@ -23,7 +23,8 @@ The rules, in the order in which `_evaluate` applies them:
     One that does not fit may be passed by later ones that do, until it has waited `max_bypass_s`: then the
     room is kept for it. Who waits for memory is told WAIT_FOR_MEM once, and MEM_AVAILABLE before LOCK_OK.
  6. Making room. While the first in the queue waits for room, the oldest turns that must end for it are
-    dropped (quantum), all at once, when each of them has had its quantum.
+    dropped (quantum), all at once, when each of them has had its quantum. It is `turn_quantum_s` where only
+    demand is in the way and all that want to run fit into memory; else it grows with the memory to be moved.
 
 Repeats are harmless: REQ_LOCK of a runner is answered again, of a waiter ignored; LOCK_RELEASED out of turn
 is ignored; all are counted in `refusals`. While the scheduler is off every client runs free, unbilled.
@@ -33,6 +34,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from gpucommons.scheduler import demand
@@ -326,7 +328,12 @@ class Policy:
         if self.operator_quantum_s is not None:
             return self.operator_quantum_s
         if why is Block.DEMAND or why is Block.SOLO:
-            return settings.turn_quantum_s
+            # Turns that end in a switch of memory are long. If the others were short, who has those would get next to
+            # nothing: all are long, unless nobody's memory has to be moved.
+            biggest = front.gpu.biggest_waiter
+            if biggest is None:
+                return settings.turn_quantum_s
+            front = biggest
         if settings.switch_time_mode is SwitchTime.FIXED:
             return settings.switch_time_fixed_s
         moved_gib = max(holder.used_bytes, front.used_bytes) / GIB
@@ -389,6 +396,7 @@ class Policy:
     def _serve(self, gpu: Gpu, now: float, actions: list[Action]) -> float:
         """Admits all that may run; then makes room for the first that may not. Returns when to look again."""
         waiting = gpu.waiting
+        gpu.biggest_waiter = None
         while waiting:
             first = next(iter(waiting.values()))
             if self._blocked(gpu, first, now) is None:
@@ -401,6 +409,7 @@ class Policy:
             if fitting is not None:
                 self._grant(gpu, fitting, now, actions)
             elif front is not None:
+                gpu.biggest_waiter = self._find_biggest_waiter(gpu)
                 return self._make_room(gpu, front, why, now, actions)
             else:
                 return NEVER
@@ -419,6 +428,14 @@ class Policy:
                 if self._nothing_fits(gpu) or self._room_is_kept(gpu, front, why, now):
                     break
         return front, why, None
+
+    def _find_biggest_waiter(self, gpu: Gpu) -> Client | None:
+        """None where all that run and wait fit into memory at once: their turns move nothing."""
+        waiting = list(islice(gpu.waiting.values(), _BYPASS_WINDOW))
+        needed = gpu.running_bytes + gpu.held_bytes + sum(client.need_bytes for client in waiting)
+        if needed <= gpu.safe_limit_bytes and all(client.version == 2 for client in waiting):
+            return None
+        return max(waiting, key=attrgetter("used_bytes"))
 
     def _find_heir(self, gpu: Gpu) -> Client | None:
         """Who runs next if the one that runs lets go, where that is plain to see: turns are exclusive, and

@@ -176,6 +176,7 @@ class Gpu:
 
     __slots__ = (
         "alone_s",
+        "biggest_waiter",
         "busy_span_s",
         "busy_until_s",
         "clients",
@@ -261,6 +262,8 @@ class Gpu:
         # Nothing out of the ordinary at the last evaluation; and who then runs next, where that is certain.
         self.plain = True
         self.heir: Client | None = None
+        # Of those that wait, at the last evaluation; None where nobody's memory has to be moved.
+        self.biggest_waiter: Client | None = None
 
         self.drops = dict.fromkeys(Drop, 0)
         self.wait_for_mem = 0
