@@ -69,6 +69,25 @@ def test_a_node_is_billed_told_and_reported(tmp_path: Path) -> None:
     assert statement.owner_gpu_s_today == {"label/alice": 30.0, "label/bob": 30.0}
 
 
+def test_the_first_statement_comes_with_the_first_flush_and_the_next_ones_when_it_is_their_time(tmp_path: Path) -> None:
+    now_s = WALL_S + 20
+    accounts = Accounting(AccountingSettings(tmp_path / "ledger.sqlite", tmp_path / "events.jsonl", 1.0), lambda: now_s)
+    source = by_name(accounts.sources())["statement"]
+    assert source.cadence_s == 10.0
+    assert source.read() == StatementReading({}, {})
+    given = readings(managed("one", "alice", "0"))
+    for second in range(20):
+        accounts.observe(snapshot(second, given))
+    assert accounts.close()
+    first = source.read()
+    assert isinstance(first, StatementReading)
+    assert [row.user for row in first.by_period["today"].rows] == ["alice"]
+    now_s += 29
+    assert source.read() is first
+    now_s += 1
+    assert source.read() is not first
+
+
 def test_a_machine_without_gpus_keeps_no_accounts_and_no_files(tmp_path: Path) -> None:
     accounts = accounting(tmp_path)
     for second in range(30):

@@ -25,7 +25,8 @@ from gpucommons.sources.source import Source
 
 # The most time between two snapshots that still counts as having watched, in intervals.
 _LONGEST_GAP = 5
-_STATEMENT_CADENCE_S = 30.0
+# Weeks of accounts are summed up this often only. While nobody is in them, at each flush: then it costs nothing.
+_STATEMENT_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,15 @@ class Accounting:
         self._events = OwnEvents(settings.event_log)
         self._standing = self._events.standing
         self._begun = False
+        self._statement = StatementReading({}, {})
+        self._statement_wall_s = 0.0
 
     def sources(self) -> list[Source]:
         interval_s = self._settings.interval_s
         return [
             _Handed("accounts", "accounts", AccountsReading, interval_s, self._accounts),
             _Handed("journal", "journal", JournalReading, interval_s, self._events.journal),
-            _Handed("statement", "statement", StatementReading, _STATEMENT_CADENCE_S, self._statements, "thread"),
+            _Handed("statement", "statement", StatementReading, self._settings.flush_s, self._statements, "thread"),
         ]
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -100,4 +103,9 @@ class Accounting:
         return replace(self._ledger.reading(), event_log_writing=self._events.writing)
 
     def _statements(self) -> StatementReading:
-        return read_statements(self._settings.ledger_file, self._wall())
+        now_wall_s = self._wall()
+        settled = any(statement.rows for statement in self._statement.by_period.values())
+        if not settled or abs(now_wall_s - self._statement_wall_s) >= _STATEMENT_EVERY_S:
+            self._statement = read_statements(self._settings.ledger_file, now_wall_s)
+            self._statement_wall_s = now_wall_s
+        return self._statement

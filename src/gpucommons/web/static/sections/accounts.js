@@ -10,7 +10,7 @@ export function Accounts({ document, period, onPick }) {
   if (!accounts || !accounts[period]) {
     return html`<${Section} id="accounts" title="Accounts">
       ${accounts
-        ? html`<p class="quiet">Nothing is in the ledger yet; it is read once a minute.</p>`
+        ? html`<p class="quiet">Nothing is in the ledger yet.</p>`
         : html`<${Absent} document=${document} source="statement" otherwise="No ledger is kept here." />`}
     </${Section}>`;
   }
