@@ -68,7 +68,7 @@ def one_round(program: Path, path: Path, idle: int) -> dict[str, float]:
 
 def rss_mb(process: "subprocess.Popen[bytes]") -> float:
     status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) * 1024 / 1e6
 
 
 def rss_with_clients(program: Path, path: Path, process: "subprocess.Popen[bytes]", count: int) -> float:

@@ -3,7 +3,6 @@
 import json
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from needs import needs_program
+from waiting import until
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,15 @@ class Prometheus:
             found: list[dict[str, object]] = json.load(answer)["data"]["result"]
             return found
 
+    def is_ready(self) -> bool:
+        try:
+            urllib.request.urlopen(f"{self.url}/-/ready", timeout=5).close()
+        except OSError:
+            return False
+        return True
+
     def wait_for(self, expression: str, within_s: float = 30) -> list[dict[str, object]]:
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            result = self.query(expression)
-            if result:
-                return result
-            time.sleep(0.2)
-        raise AssertionError(f"no data for {expression} within {within_s:g} s")
+        return until(lambda: self.query(expression), f"data for {expression}", within_s)
 
 
 def free_port() -> int:
@@ -58,13 +59,8 @@ def running_prometheus(config: Path, data: Path) -> Iterator[Prometheus]:
     )
     server = Prometheus(f"http://127.0.0.1:{port}")
     try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"{server.url}/-/ready", timeout=5).close()
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert process.poll() is None, "prometheus did not start"
-                time.sleep(0.1)
+        until(lambda: process.poll() is not None or server.is_ready(), "prometheus starts")
+        assert process.poll() is None, "prometheus did not start"
         yield server
     finally:
         process.kill()

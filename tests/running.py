@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from waiting import until
 
 
 @dataclass
@@ -49,10 +50,7 @@ class RunningAgent:
         """The listeners stand before the first sample is taken; until then /metrics answers 503."""
         if self.url.startswith("https"):
             return
-        deadline = time.monotonic() + 30
-        while self.get("/metrics")[0] == 503:
-            assert time.monotonic() < deadline, "no sample was taken"
-            time.sleep(0.02)
+        until(lambda: self.get("/metrics")[0] != 503, "a sample is taken")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end and wait; its exit status. Hanging is a failure of the test, not of the machine."""

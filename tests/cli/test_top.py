@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from gpucommons.simulation.scenarios import SCENARIOS
 from needs import needs_program
 from played import Played, snapshot_of
 from running import command, running_agent
+from waiting import until
 
 NODE = DemoNode(lost=7, hot=5)
 
@@ -348,11 +348,8 @@ def tmux(*arguments: str) -> str:
 
 
 def until_the_screen_shows(pattern: str) -> str:
-    deadline = time.monotonic() + 40
-    while not re.search(pattern, screen := tmux("capture-pane", "-p"), re.MULTILINE):
-        assert time.monotonic() < deadline, screen
-        time.sleep(0.1)
-    return screen
+    found = until(lambda: re.search(pattern, tmux("capture-pane", "-p"), re.MULTILINE), f"the screen shows {pattern}")
+    return found.string
 
 
 def test_in_a_real_terminal_of_80_by_24() -> None:
@@ -376,7 +373,8 @@ def test_in_a_real_terminal_of_80_by_24() -> None:
             tmux("send-keys", "-l", "nobody")
             until_the_screen_shows("^ nobody")
             tmux("send-keys", "Escape")
-            time.sleep(0.2)
+            # Sent at once after it, the next key would be one with it.
+            until(lambda: not re.search("^ nobody", tmux("capture-pane", "-p"), re.MULTILINE), "the filter is gone")
             tmux("send-keys", "q")
             until_the_screen_shows("^left=0")
         finally:

@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 import re
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from demo_node import HOSTILE
 from gpucommons.web.delta import delta
 from prometheus_server import free_port, running_prometheus
 from running import running_agent
+from waiting import until
 
 HERE = Path(__file__).resolve().parent
 SHOWN = (HERE / "shown.js").read_text()
@@ -196,14 +196,13 @@ def test_a_lost_connection_says_so_and_heals_itself(browser: Browser) -> None:
             at_a_delta(page)
 
 
+def sequence_at(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/api/v1/snapshot", timeout=10) as answer:
+        return int(json.load(answer)["sequence"])
+
+
 def until_sequence(url: str, wanted: int) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        with urllib.request.urlopen(f"{url}/api/v1/snapshot", timeout=10) as answer:
-            if json.load(answer)["sequence"] >= wanted:
-                return
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: sequence_at(url) >= wanted, f"snapshot {wanted}")
 
 
 def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:

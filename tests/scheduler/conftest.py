@@ -1,7 +1,5 @@
-"""How long the random tests of the scheduler run: a few thousand steps in CI, a million with
-`--hypothesis-profile nightly` (or HYPOTHESIS_PROFILE=nightly)."""
-
-import os
+"""How long the random tests of the scheduler run: a few thousand steps in CI, a million in each with
+`pytest tests/scheduler --hypothesis-profile nightly`."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,5 +17,4 @@ settings.register_profile(
 
 @pytest.fixture(scope="session")
 def walk_steps(request: pytest.FixtureRequest) -> int:
-    profile = request.config.getoption("--hypothesis-profile", None) or os.environ.get("HYPOTHESIS_PROFILE")
-    return 1_000_000 if profile == NIGHTLY else 30_000
+    return 1_000_000 if request.config.getoption("--hypothesis-profile", None) == NIGHTLY else 30_000

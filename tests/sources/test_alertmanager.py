@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpucommons.model.alerts import AlertsReading
 from gpucommons.sources.alertmanager import MOST_ALERTS, AlertmanagerSource, parse_alerts
 from gpucommons.sources.source import SourceError
 from needs import needs_program
 from prometheus_server import free_port
+from waiting import until
 
 
 def told(**changes: Any) -> dict[str, Any]:
@@ -86,26 +86,19 @@ def test_a_real_alertmanager(tmp_path: Path) -> None:
     try:
         source = AlertmanagerSource(f"http://127.0.0.1:{port}/")
         body = json.dumps([{"labels": {"alertname": "Test", "severity": "warning"}, "annotations": {"summary": "hm"}}])
-        _until_it_takes(f"http://127.0.0.1:{port}/api/v2/alerts", body.encode())
-        deadline = time.monotonic() + 20
-        while not (reading := source.read()).alerts:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert isinstance(reading, AlertsReading)
-        assert [(alert.name, alert.severity, alert.summary) for alert in reading.alerts] == [("Test", "warning", "hm")]
-        assert reading.alerts[0].starts_wall_s == pytest.approx(time.time(), abs=60)
+        until(lambda: _takes(f"http://127.0.0.1:{port}/api/v2/alerts", body.encode()), "it takes an alert")
+        alerts = until(lambda: source.read().alerts, "the alert is told")
+        assert [(alert.name, alert.severity, alert.summary) for alert in alerts] == [("Test", "warning", "hm")]
+        assert alerts[0].starts_wall_s == pytest.approx(time.time(), abs=60)
     finally:
         process.terminate()
         process.wait()
 
 
-def _until_it_takes(url: str, body: bytes) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        try:
-            urllib.request.urlopen(request, timeout=5).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+def _takes(url: str, body: bytes) -> bool:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        urllib.request.urlopen(request, timeout=5).close()
+    except OSError:
+        return False
+    return True

@@ -1,6 +1,5 @@
 """The library as nvidia-ml-py finds it: on the loader's path, not at all, too old, or replaced."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from fakes.nvml.build import build
 from fakes.nvml.children import child
 from fakes.nvml.control import FakeNvml, process, usage
 from needs import needs_program
+from waiting import until
 
 
 def test_the_fake_is_found_on_the_loaders_path(library: Path, tmp_path: Path) -> None:
@@ -96,9 +96,6 @@ def test_after_an_upgrade_of_the_driver_the_new_library_is_loaded_without_a_rest
         assert reader.read()["reason"] == "lib_rm_version_mismatch"
         build(directory, nvml_version="new")
         fake.replace("driver 590.1")
-        deadline_s = time.monotonic() + 20
-        while "error" in (answer := reader.read()):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        answer = until(lambda: None if "error" in (told := reader.read()) else told, "the new driver answers")
     assert (answer["nvml"], answer["driver"], answer["connections"]) == ("new", "590.1", 2)
     assert answer["gpus"][0]["temperature_celsius"] == 42
