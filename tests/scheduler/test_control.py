@@ -1,5 +1,6 @@
 """What an operator may do, and what is said in plain words."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_why_a_client_waits_for_its_share_its_turn_or_nothing(tmp_path: Path) ->
         waiter.close()
         idle = Scripted(served.path).register("idle")
         assert "asks for nothing" in served.call(lambda: control.explain(idle.id))
+        holder.release()
+
+
+def test_why_a_newcomer_waits_where_demand_is_measured(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        policy = served.server.policy
+        gpu = next(iter(policy.gpus.values()))
+        served.call(lambda: policy.sample_busy(gpu, 0.9, 0.5, time.monotonic()))
+        holder = Scripted(served.path).register("holder").ask().granted()
+        newcomer = Scripted(served.path).register("newcomer").ask()
+        served.until(lambda reading: any(row.wait and row.wait.why == "solo" for row in reading.clients))
+        said = served.call(lambda: control_of(served).explain(newcomer.id))
+        assert "it has to run alone at first, so that its demand can be measured" in said
         holder.release()
 
 

@@ -47,6 +47,8 @@ def _why(client: ClientSharing, wait: WaitReading) -> str:
         return f"needs {gib(client.need_bytes or 0)}, {gib(wait.room_bytes)} free under the safe limit"
     if wait.why == "demand":
         return "together with what runs it would ask too much of the GPU, so they take turns"
+    if wait.why == "solo" and client.demand_ratio is None:
+        return "it has to run alone at first, so that its demand can be measured"
     if wait.why == "solo":
         return "a client runs alone for a moment, so that its demand can be measured"
     if wait.why == "turn":
