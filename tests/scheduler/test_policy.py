@@ -307,6 +307,25 @@ def test_a_fence_cuts_the_revoked_off() -> None:
     assert deaf.client.id not in sim.policy.clients
 
 
+def test_what_is_lent_ends_when_somebody_else_wants_it_and_nothing_is_looked_at_until_then() -> None:
+    sim = simulation(work_conserving=True, mode=Mode.SERIAL)
+    limited, other = sim.add(core=25), sim.add()
+    while limited.client.standing is not Standing.THROTTLED:
+        sim.run(0.02)
+    sim.run(0.1)
+    release(sim, other)
+    assert runs(limited)
+    assert sim.policy.next_deadline_s() == float("inf")
+    sim.run(100.0)
+    assert runs(limited)
+    assert limited.client.bucket is not None
+    before_s = limited.client.bucket.balance_s
+    sim.perform(sim.policy.request(other.client, sim.now))
+    sim.run(20.0)
+    assert limited.client.bucket.balance_s <= before_s
+    assert runs(other)
+
+
 # Demand
 
 

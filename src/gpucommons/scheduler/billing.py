@@ -121,7 +121,9 @@ class Bucket:
         self.settled_s = now_s
 
     def spent_after_s(self, running: int) -> float | None:
-        """How long a turn can go on from here until it must be asked to end; None: for ever."""
+        """How long a turn can go on from here until it must be asked to end; None: for ever, or while it is lent."""
+        if self.borrowing:
+            return None
         drain = 1.0 / running - self.rate
         if drain <= 0.0:
             return None

@@ -706,10 +706,10 @@ class Policy:
     # Core quota
 
     def _check_quotas(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
-        alone = gpu.clock.running == 1 and not gpu.waiting
-        for client, bucket in self._shares.spent(gpu, now):
-            bucket.borrowing = self.settings.work_conserving and alone
-            if not bucket.borrowing:
+        lend = self.settings.work_conserving and gpu.clock.running == 1 and not gpu.waiting
+        for client, bucket in self._shares.spent(gpu, lend, now):
+            bucket.borrowing = lend
+            if not lend:
                 bucket.throttled = True
                 self._drop(gpu, client, Drop.QUOTA, now, actions)
 

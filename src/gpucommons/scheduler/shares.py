@@ -79,13 +79,15 @@ class Shares:
         bucket.settle_running(now, spent)
         client.settled_mark_s = billed
 
-    def spent(self, gpu: Gpu, now: float) -> Iterator[tuple[Client, Bucket]]:
-        """The running clients whose quota is spent, and that were not told to stop yet."""
+    def spent(self, gpu: Gpu, lend: bool, now: float) -> Iterator[tuple[Client, Bucket]]:
+        """The running clients whose quota is spent, and that were not told to stop yet. What was lent ends unless
+        `lend` still holds."""
         for client in gpu.limited_running.values():
             if client.drop_s is None:
                 self.settle(client, now)
                 bucket = client.bucket
                 assert bucket is not None
+                bucket.borrowing = bucket.borrowing and lend
                 left = bucket.spent_after_s(gpu.clock.running)
                 if left is not None and left <= EPSILON_S:
                     yield client, bucket
