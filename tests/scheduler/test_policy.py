@@ -357,15 +357,32 @@ def test_two_that_fill_the_gpu_take_turns() -> None:
     assert 200 < one.client.turns + other.client.turns < 310
 
 
-@given(st.lists(st.integers(1, 9), min_size=2, max_size=6))
-@settings(max_examples=25, deadline=None)
-def test_whoever_fills_the_gpu_gets_its_share_whatever_memory_it_and_the_others_have(gibibytes: list[int]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.1, 0.3, 0.5, 0.95])), min_size=2, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_everybody_gets_its_share_whatever_memory_and_demand_it_and_the_others_have(
+    clients: list[tuple[int, float]],
+) -> None:
     sim = simulation()
     sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
-    scripts = [sim.add(tail_s=0.01, memory=size * GIB) for size in gibibytes]
-    with_utilisation(sim, 3000.0, {script.client.id: 0.95 for script in scripts})
-    shares = [sim.billed_s(script) / 3000.0 for script in scripts]
-    assert min(shares) > 0.5 / len(shares), shares
+    scripts = [sim.add(tail_s=0.01, memory=size * GIB) for size, _ in clients]
+    demands = {script.client.id: demand for script, (_, demand) in zip(scripts, clients, strict=True)}
+    ran = dict.fromkeys(demands, 0)
+    for _ in range(2000):
+        with_utilisation(sim, 1.0, demands)
+        for id in sim.gpu.running:
+            ran[id] += 1
+    assert min(ran.values()) > 2000 / len(ran) / 3, ran
+
+
+def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it() -> None:
+    sim = simulation()
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    small, other, big = (sim.add(tail_s=0.01, memory=size * GIB) for size in (3, 3, 8))
+    demands = {small.client.id: 0.3, other.client.id: 0.3, big.client.id: 0.95}
+    with_utilisation(sim, 1000.0, demands)
+    begun = big.client.turns
+    with_utilisation(sim, 800.0, demands)
+    assert big.client.turns - begun >= 9, "a turn of 40 s after each 40 s of the others'"
 
 
 def test_two_that_leave_it_idle_run_together() -> None:

@@ -20,8 +20,9 @@ The rules, in the order in which `_evaluate` applies them:
         limit.
       - auto, while the GPU's utilisation is known: the demands sum to at most `corun_limit`. A client of
         unknown demand runs alone until it is measured; one per GPU is measured again each `solo_refresh_s`.
-    One that does not fit may be passed by later ones that do, until it has waited `max_bypass_s`: then the
-    room is kept for it. Who waits for memory is told WAIT_FOR_MEM once, and MEM_AVAILABLE before LOCK_OK.
+    One that does not fit may be passed by later ones that do, until it has waited `max_bypass_s` or somebody
+    is asked to go: then the room is kept for it. Who waits for memory is told WAIT_FOR_MEM once, and
+    MEM_AVAILABLE before LOCK_OK.
  6. Making room. While the first in the queue waits for room, the oldest turns that must end for it are
     dropped (quantum), all at once, when each of them has had its quantum. It is `turn_quantum_s` where only
     demand is in the way and all that want to run fit into memory; else it grows with the memory to be moved.
@@ -330,8 +331,9 @@ class Policy:
         if why is Block.DEMAND or why is Block.SOLO:
             # Turns that end in a switch of memory are long. If the others were short, who has those would get next to
             # nothing: all are long, unless nobody's memory has to be moved.
+            # Nor is a client of known demand kept waiting for long to be measured again.
             biggest = front.gpu.biggest_waiter
-            if biggest is None:
+            if biggest is None or (why is Block.SOLO and front.demand_milli is not None):
                 return settings.turn_quantum_s
             front = biggest
         if settings.switch_time_mode is SwitchTime.FIXED:
@@ -479,7 +481,9 @@ class Policy:
         return gpu.safe_limit_bytes * _REFIT_RATIO if client.must_refit else gpu.safe_limit_bytes
 
     def _room_is_kept(self, gpu: Gpu, front: Client, why: Block, now: float) -> bool:
-        """Whether the first waiter has been passed for long enough."""
+        """Whether the first waiter has been passed for long enough, or room is being made: not for who just gave it."""
+        if gpu.draining:
+            return True
         limit = self.settings.max_bypass_s
         if limit is None:
             holder = next(iter(gpu.running.values()), front)
@@ -739,13 +743,14 @@ class Policy:
     # Demand
 
     def _refresh_demand(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
-        """The client measured longest ago gets a solo turn: now if it runs, else when it is next."""
+        """The client measured longest ago gets a solo turn: now if it runs, else when it is next. Where memory will be
+        moved it is when it is next: who stepped aside now would begin a new quantum, and who waits wait that longer."""
         client = demand.stalest(gpu, self.settings.solo_refresh_s, now)
         if client is None:
             return
         gpu.refreshed_s = now
         client.refresh_demand = True
-        if client.standing is RUNNING and client.drop_s is None:
+        if client.standing is RUNNING and client.drop_s is None and gpu.biggest_waiter is None:
             demand.begin_solo(gpu, client, now)
             for other in gpu.running.values():
                 if other is not client and other.drop_s is None:
