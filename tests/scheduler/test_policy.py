@@ -385,6 +385,18 @@ def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it()
     assert big.client.turns - begun >= 9, "a turn of 40 s after each 40 s of the others'"
 
 
+def test_who_is_deaf_to_it_keeps_nobody_else_from_passing() -> None:
+    sim = simulation()
+    deaf, big = sim.add(memory=3 * GIB, obeys=False), sim.add(memory=8 * GIB)
+    sim.run(41.0)
+    assert deaf.client.drop_s is not None
+    small = sim.add(memory=3 * GIB)
+    assert not runs(small)
+    sim.run(5.0)
+    assert runs(small)
+    assert not runs(big)
+
+
 def test_two_that_leave_it_idle_run_together() -> None:
     _, one, other = pair(0.4, 0.4)
     assert runs(one)

@@ -21,7 +21,7 @@ The rules, in the order in which `_evaluate` applies them:
       - auto, while the GPU's utilisation is known: the demands sum to at most `corun_limit`. A client of
         unknown demand runs alone until it is measured; one per GPU is measured again each `solo_refresh_s`.
     One that does not fit may be passed by later ones that do, until it has waited `max_bypass_s` or somebody
-    is asked to go: then the room is kept for it. Who waits for memory is told WAIT_FOR_MEM once, and
+    was just asked to go: then the room is kept for it. Who waits for memory is told WAIT_FOR_MEM once, and
     MEM_AVAILABLE before LOCK_OK.
  6. Making room. While the first in the queue waits for room, the oldest turns that must end for it are
     dropped (quantum), all at once, when each of them has had its quantum. It is `turn_quantum_s` where only
@@ -482,7 +482,8 @@ class Policy:
 
     def _room_is_kept(self, gpu: Gpu, front: Client, why: Block, now: float) -> bool:
         """Whether the first waiter has been passed for long enough, or room is being made: not for who just gave it."""
-        if gpu.draining:
+        patience_s = self.settings.drop_resend_s
+        if any(client.drop_s is not None and now - client.drop_s < patience_s for client in gpu.draining.values()):
             return True
         limit = self.settings.max_bypass_s
         if limit is None:
