@@ -385,6 +385,14 @@ def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it()
     assert big.client.turns - begun >= 9, "a turn of 40 s after each 40 s of the others'"
 
 
+def test_no_measurement_interrupts_those_whose_turn_a_switch_of_memory_will_end() -> None:
+    sim = simulation(solo_refresh_s=10.0)
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    small, other, big = (sim.add(tail_s=0.01, memory=size * GIB) for size in (3, 3, 8))
+    with_utilisation(sim, 1000.0, {small.client.id: 0.3, other.client.id: 0.3, big.client.id: 0.95})
+    assert sim.billed_s(big) > 450.0, "half of the time, but for what the measurements at the beginning of turns take"
+
+
 def test_who_is_deaf_to_it_keeps_nobody_else_from_passing() -> None:
     sim = simulation()
     deaf, big = sim.add(memory=3 * GIB, obeys=False), sim.add(memory=8 * GIB)
