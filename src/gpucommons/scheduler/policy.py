@@ -386,12 +386,7 @@ class Policy:
             deadline = min(deadline, gpu.solo_until_s)
         gpu.deadline_s = deadline
         gpu.plain = not (
-            gpu.draining
-            or gpu.limited
-            or gpu.revoked
-            or gpu.solo
-            or gpu.overloaded
-            or (self.mode is AUTO and now < gpu.busy_until_s)
+            gpu.draining or gpu.limited or gpu.revoked or gpu.solo or gpu.overloaded or self.knows_demand(gpu, now)
         )
         gpu.heir = self._find_heir(gpu)
 
@@ -411,7 +406,8 @@ class Policy:
             if fitting is not None:
                 self._grant(gpu, fitting, now, actions)
             elif front is not None:
-                gpu.biggest_waiter = self._find_biggest_waiter(gpu)
+                if self.mode is AUTO:
+                    gpu.biggest_waiter = self._find_biggest_waiter(gpu)
                 return self._make_room(gpu, front, why, now, actions)
             else:
                 return NEVER
@@ -460,7 +456,7 @@ class Policy:
         wanted = gpu.running_bytes + gpu.held_bytes + client.need_bytes
         if gpu.overloaded or wanted > self._room_for(gpu, client):
             return Block.MEMORY
-        if self.mode is AUTO and now < gpu.busy_until_s:
+        if self.knows_demand(gpu, now):
             if gpu.solo is not None or demand.must_be_alone(client):
                 return Block.SOLO
             if gpu.demand_milli + (client.demand_milli or 0) > self._corun_milli:
@@ -529,7 +525,7 @@ class Policy:
         running = gpu.running
         clock = gpu.clock
         del gpu.waiting[id]
-        if not running and self.mode is AUTO and now < gpu.busy_until_s and demand.must_be_alone(client):
+        if not running and self.knows_demand(gpu, now) and demand.must_be_alone(client):
             demand.begin_solo(gpu, client, now)
         running[id] = client
         clock.running += 1
