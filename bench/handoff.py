@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench.idle import rss_mb
 from bench.table import show
 
 HERE = Path(__file__).parent
@@ -66,16 +67,11 @@ def one_round(program: Path, path: Path, idle: int) -> dict[str, float]:
     return {**handoff, **cycle, **reg}
 
 
-def rss_mb(process: "subprocess.Popen[bytes]") -> float:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) * 1024 / 1e6
-
-
 def rss_with_clients(program: Path, path: Path, process: "subprocess.Popen[bytes]", count: int) -> float:
     with subprocess.Popen([str(program), "idle", str(path), "2", str(count), "30"], stdout=subprocess.PIPE) as load:
         assert load.stdout is not None
         load.stdout.readline()
-        found = rss_mb(process)
+        found = rss_mb(process.pid)
         load.kill()
     return found
 
