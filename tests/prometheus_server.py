@@ -25,15 +25,17 @@ class Prometheus:
             found: list[dict[str, object]] = json.load(answer)["data"]["result"]
             return found
 
-    def is_ready(self) -> bool:
-        try:
-            urllib.request.urlopen(f"{self.url}/-/ready", timeout=5).close()
-        except OSError:
-            return False
-        return True
-
     def wait_for(self, expression: str, within_s: float = 30) -> list[dict[str, object]]:
         return until(lambda: self.query(expression), f"data for {expression}", within_s)
+
+
+def answers(request: str | urllib.request.Request) -> bool:
+    """Whether somebody does, and not with an error."""
+    try:
+        urllib.request.urlopen(request, timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def free_port() -> int:
@@ -59,7 +61,8 @@ def running_prometheus(config: Path, data: Path) -> Iterator[Prometheus]:
     )
     server = Prometheus(f"http://127.0.0.1:{port}")
     try:
-        until(lambda: process.poll() is not None or server.is_ready(), "prometheus starts")
+        ready = f"{server.url}/-/ready"
+        until(lambda: process.poll() is not None or answers(ready), "prometheus starts", within_s=30)
         assert process.poll() is None, "prometheus did not start"
         yield server
     finally:

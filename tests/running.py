@@ -50,7 +50,7 @@ class RunningAgent:
         """The listeners stand before the first sample is taken; until then /metrics answers 503."""
         if self.url.startswith("https"):
             return
-        until(lambda: self.get("/metrics")[0] != 503, "a sample is taken")
+        until(lambda: self.get("/metrics")[0] != 503, "a sample is taken", within_s=30)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end and wait; its exit status. Hanging is a failure of the test, not of the machine."""

@@ -348,7 +348,13 @@ def tmux(*arguments: str) -> str:
 
 
 def until_the_screen_shows(pattern: str) -> str:
-    found = until(lambda: re.search(pattern, tmux("capture-pane", "-p"), re.MULTILINE), f"the screen shows {pattern}")
+    try:
+        found = until(
+            lambda: re.search(pattern, tmux("capture-pane", "-p"), re.MULTILINE), f"the screen shows {pattern}"
+        )
+    except AssertionError as late:
+        late.add_note(tmux("capture-pane", "-p"))
+        raise
     return found.string
 
 

@@ -202,7 +202,7 @@ def sequence_at(url: str) -> int:
 
 
 def until_sequence(url: str, wanted: int) -> None:
-    until(lambda: sequence_at(url) >= wanted, f"snapshot {wanted}")
+    until(lambda: sequence_at(url) >= wanted, f"snapshot {wanted}", within_s=30)
 
 
 def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:

@@ -329,6 +329,13 @@ def test_what_is_lent_ends_when_somebody_else_wants_it_and_nothing_is_looked_at_
 # Demand
 
 
+def measurable(**changes: object) -> Simulation:
+    """A GPU of which is known how busy it is: idle, so far."""
+    sim = simulation(**changes)
+    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    return sim
+
+
 def with_utilisation(sim: Simulation, seconds: float, demands: dict[int, float]) -> None:
     """Lets time pass with one sample a second, as the driver would tell it from what ran."""
     for _ in range(round(seconds)):
@@ -338,8 +345,7 @@ def with_utilisation(sim: Simulation, seconds: float, demands: dict[int, float])
 
 
 def pair(first: float, second: float) -> tuple[Simulation, Script, Script]:
-    sim = simulation()
-    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    sim = measurable()
     one, other = sim.add(tail_s=0.01), sim.add(tail_s=0.01)
     with_utilisation(sim, 300.0, {one.client.id: first, other.client.id: second})
     return sim, one, other
@@ -362,8 +368,7 @@ def test_two_that_fill_the_gpu_take_turns() -> None:
 def test_everybody_gets_its_share_whatever_memory_and_demand_it_and_the_others_have(
     clients: list[tuple[int, float]],
 ) -> None:
-    sim = simulation()
-    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    sim = measurable()
     scripts = [sim.add(tail_s=0.01, memory=size * GIB) for size, _ in clients]
     demands = {script.client.id: demand for script, (_, demand) in zip(scripts, clients, strict=True)}
     ran = dict.fromkeys(demands, 0)
@@ -375,8 +380,7 @@ def test_everybody_gets_its_share_whatever_memory_and_demand_it_and_the_others_h
 
 
 def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it() -> None:
-    sim = simulation()
-    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    sim = measurable()
     small, other, big = (sim.add(tail_s=0.01, memory=size * GIB) for size in (3, 3, 8))
     demands = {small.client.id: 0.3, other.client.id: 0.3, big.client.id: 0.95}
     with_utilisation(sim, 1000.0, demands)
@@ -386,8 +390,7 @@ def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it()
 
 
 def test_no_measurement_interrupts_those_whose_turn_a_switch_of_memory_will_end() -> None:
-    sim = simulation(solo_refresh_s=10.0)
-    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    sim = measurable(solo_refresh_s=10.0)
     small, other, big = (sim.add(tail_s=0.01, memory=size * GIB) for size in (3, 3, 8))
     with_utilisation(sim, 1000.0, {small.client.id: 0.3, other.client.id: 0.3, big.client.id: 0.95})
     assert sim.billed_s(big) > 450.0, "half of the time, but for what the measurements at the beginning of turns take"
@@ -436,8 +439,7 @@ def test_without_utilisation_they_run_together() -> None:
 
 
 def test_a_newcomer_is_measured_alone_first() -> None:
-    sim = simulation()
-    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
+    sim = measurable()
     settled = sim.add(tail_s=0.01)
     demands = {settled.client.id: 0.3}
     with_utilisation(sim, 5.0, demands)

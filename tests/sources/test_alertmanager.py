@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from gpucommons.model.alerts import AlertsReading
 from gpucommons.sources.alertmanager import MOST_ALERTS, AlertmanagerSource, parse_alerts
 from gpucommons.sources.source import SourceError
 from needs import needs_program
-from prometheus_server import free_port
+from prometheus_server import answers, free_port
 from waiting import until
 
 
@@ -86,19 +87,12 @@ def test_a_real_alertmanager(tmp_path: Path) -> None:
     try:
         source = AlertmanagerSource(f"http://127.0.0.1:{port}/")
         body = json.dumps([{"labels": {"alertname": "Test", "severity": "warning"}, "annotations": {"summary": "hm"}}])
-        until(lambda: _takes(f"http://127.0.0.1:{port}/api/v2/alerts", body.encode()), "it takes an alert")
-        alerts = until(lambda: source.read().alerts, "the alert is told")
-        assert [(alert.name, alert.severity, alert.summary) for alert in alerts] == [("Test", "warning", "hm")]
-        assert alerts[0].starts_wall_s == pytest.approx(time.time(), abs=60)
+        url, kind = f"http://127.0.0.1:{port}/api/v2/alerts", {"Content-Type": "application/json"}
+        until(lambda: answers(urllib.request.Request(url, body.encode(), kind)), "it takes an alert", within_s=20)
+        reading = until(lambda: found if (found := source.read()).alerts else None, "the alert is told", within_s=20)
+        assert isinstance(reading, AlertsReading)
+        assert [(alert.name, alert.severity, alert.summary) for alert in reading.alerts] == [("Test", "warning", "hm")]
+        assert reading.alerts[0].starts_wall_s == pytest.approx(time.time(), abs=60)
     finally:
         process.terminate()
         process.wait()
-
-
-def _takes(url: str, body: bytes) -> bool:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    try:
-        urllib.request.urlopen(request, timeout=5).close()
-    except OSError:
-        return False
-    return True

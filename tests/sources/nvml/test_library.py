@@ -96,6 +96,6 @@ def test_after_an_upgrade_of_the_driver_the_new_library_is_loaded_without_a_rest
         assert reader.read()["reason"] == "lib_rm_version_mismatch"
         build(directory, nvml_version="new")
         fake.replace("driver 590.1")
-        answer = until(lambda: None if "error" in (told := reader.read()) else told, "the new driver answers")
+        answer = until(lambda: None if "error" in (told := reader.read()) else told, "the new driver answers", 20)
     assert (answer["nvml"], answer["driver"], answer["connections"]) == ("new", "590.1", 2)
     assert answer["gpus"][0]["temperature_celsius"] == 42
