@@ -1,7 +1,6 @@
 """The ledger against a hostile disk: full, read-only, damaged, in doubt. The agent goes on and says so."""
 
 import contextlib
-import os
 import sqlite3
 import subprocess
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_below
 from gpucommons.ledger.batch import NOT_WRITTEN, NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.ledger import Ledger
@@ -313,11 +313,6 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(path: Path) -> None:
 
 
 def test_no_thread_or_descriptor_is_left_behind(path: Path) -> None:
-    def open_files() -> list[str]:
-        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-        targets = [os.readlink(link) for link in links if os.path.lexists(link)]
-        return [target for target in targets if target.startswith(str(path))]
-
     def threads() -> set[threading.Thread]:
         return set(threading.enumerate())
 
@@ -325,6 +320,6 @@ def test_no_thread_or_descriptor_is_left_behind(path: Path) -> None:
     for _ in range(5):
         with running(path) as writer:
             writer.submit(batch(10), moment(10))
-            until(open_files, "the ledger is open")
+            until(lambda: open_below(path.parent), "the ledger is open")
             assert len(threads() - before) == 1
-    assert (open_files(), threads() - before) == ([], set())
+    assert (open_below(path.parent), threads() - before) == ([], set())
