@@ -1,10 +1,12 @@
 """The commands as a person types them: what they print, and that errors are one line and exit status 2."""
 
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,17 @@ from gpucommons import __version__
 from gpucommons.cli.main import main
 from parsing import parsed
 from running import command
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """`up` sets logging up for a process of its own; here it would write on to a captured stream that is closed."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    for handler in set(root.handlers).difference(handlers):
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 def here(*arguments: str) -> int:
