@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final
 
 import uvloop
@@ -36,12 +37,16 @@ class SchedulerThread:
         self._thread: threading.Thread | None = None
 
     async def start(self) -> None:
-        """Raises ListenError if a socket cannot be served."""
+        """Raises ListenError if a socket cannot be served; then no thread is left."""
         sys.setswitchinterval(min(_SWITCH_INTERVAL_S, sys.getswitchinterval()))
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="scheduler", daemon=True)
         self._thread.start()
-        await asyncio.wrap_future(started)
+        try:
+            await asyncio.wrap_future(started)
+        except Exception:
+            await asyncio.to_thread(self._thread.join)
+            raise
 
     async def stop(self) -> None:
         thread = self._thread
@@ -71,8 +76,9 @@ class SchedulerThread:
     def _tell(self, call: Callable[[], object]) -> None:
         """Runs it on the scheduler's loop, unless that has ended."""
         loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(call)
+        if loop is not None:
+            with suppress(RuntimeError):  # it is closed, perhaps since a moment: asking before would be too early
+                loop.call_soon_threadsafe(call)
 
     def _run(self, started: "Future[None]") -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
