@@ -45,7 +45,7 @@ class SchedulerThread:
         try:
             await asyncio.wrap_future(started)
         except Exception:
-            await asyncio.to_thread(self._thread.join)
+            await self.stop()
             raise
 
     async def stop(self) -> None:
