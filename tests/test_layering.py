@@ -15,6 +15,7 @@ BELOW: dict[str, set[str]] = {
     "attribution": {"model"},
     "scheduler": {"model"},
     "ledger": {"model"},
+    "pauser": {"model"},
     "simulation": {"model", "sources", "attribution"},
     "sampling": {"model", "sources", "attribution", "scheduler", "ledger"},
     "dialects": {"model", "exposition"},

@@ -24,6 +24,7 @@ _COMMANDS: Final = (
     "sample",
     "check_config",
     "stress",
+    "resume",
     "version",
 )
 _GROUPS: Final = ("scheduler", "stack")

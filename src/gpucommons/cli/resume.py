@@ -1,0 +1,143 @@
+"""`gpucommons resume`: let paused programs run again. Needs no agent: the record says what is paused."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import pynvml
+import typer
+
+from gpucommons.cli.errors import CommandError
+from gpucommons.pauser import cuda, leftovers
+from gpucommons.pauser.backend import Backend, Failure
+from gpucommons.pauser.freeze import Freeze
+from gpucommons.pauser.leftovers import Leftover
+from gpucommons.pauser.places import known_records
+from gpucommons.pauser.record import Entry, Record, RecordError, Stage
+from gpucommons.pauser.release import FINAL, attempt
+
+# A lock whose caller died may still be carried out a moment later; a driver call may have to be tried again.
+_WITHIN_S = 3.0
+_CLAIM_S = 1.0
+
+
+def resume(
+    all_: Annotated[bool, typer.Option("--all", help="Every program in the records of paused programs.")] = False,
+    pid: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="One program, also if no record names it.", show_default=False),
+    ] = None,
+    record: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="A record of paused programs; may be repeated. Default: all known places.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Resume paused programs. Parked ones come back one after another where the GPU has the room.
+
+    Exit status: 0 all resumed or nothing to do, 1 something could not be resumed, 2 wrong usage.
+    """
+    if all_ == (pid is not None):
+        raise CommandError("name what to resume: --all, or --pid N")
+    driver = cuda.load()
+    backends: dict[str, Backend] = {"freeze": Freeze()}
+    if not isinstance(driver, Failure):
+        backends["cuda"] = driver
+    found: list[Leftover] = []
+    notes: list[str] = []
+    for path in record or known_records(os.environ, os.geteuid()):
+        _resume_record(path, backends, pid, found, notes)
+    if pid is not None and not found:
+        found.append(_resume_one(pid, backends))
+    if isinstance(driver, Failure) and any(not left.is_resumed for left in found):
+        notes.append(driver.meaning)
+    typer.echo(_as_json(found, notes) if as_json else "\n".join(_lines(found, notes)))
+    if any(not left.is_resumed for left in found):
+        raise typer.Exit(1)
+
+
+def _resume_record(
+    path: Path, backends: Mapping[str, Backend], pid: int | None, found: list[Leftover], notes: list[str]
+) -> None:
+    try:
+        record = Record.open_existing(path)
+    except RecordError as error:
+        raise CommandError(str(error)) from error
+    if record is None:
+        return
+    try:
+        owned = record.claim(_CLAIM_S)
+        results = leftovers.resume(
+            record, backends, owned=owned, within_s=_WITHIN_S, room=_room, accept=_acceptable(record.owner, pid)
+        )
+    except OSError as error:
+        raise CommandError(f"cannot use the record of paused programs {path}: {error.strerror}") from error
+    finally:
+        record.close()
+    found += results
+    if results and not owned:
+        notes.append(f"a pauser is running with {path}: it may pause programs again and keeps parked ones")
+
+
+def _acceptable(owner: int, pid: int | None) -> Callable[[Entry], bool]:
+    """A user's record speaks for that user's programs only, whatever is written in it."""
+
+    def accept(entry: Entry) -> bool:
+        if pid is not None and entry.pid != pid:
+            return False
+        try:
+            return owner == 0 or os.stat(f"/proc/{entry.pid}").st_uid == owner
+        except OSError:
+            return True
+
+    return accept
+
+
+def _resume_one(pid: int, backends: Mapping[str, Backend]) -> Leftover:
+    """A program that no record names, as the driver sees it."""
+    entry = Entry(pid, None, Stage.LOCKED)
+    tried = [attempt(backend, entry, settled=True) for backend in backends.values()]
+    best = min(tried, key=lambda one: one.outcome in FINAL)
+    return Leftover(entry, best.outcome, best.detail)
+
+
+def _room(gpu: str) -> int | str:
+    """The free bytes of this GPU by NVML; of the fullest GPU where it is not known which one is meant."""
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        free = [
+            int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free)
+            for handle in handles
+            if gpu in ("", pynvml.nvmlDeviceGetUUID(handle))
+        ]
+    except pynvml.NVMLError as error:
+        return f"the free memory of the GPU is unknown ({error})"
+    return min(free) if free else f"there is no GPU {gpu}"
+
+
+def _lines(found: list[Leftover], notes: list[str]) -> list[str]:
+    lines = [f"pid {left.entry.pid}: {left.outcome.value}{f': {left.detail}' if left.detail else ''}" for left in found]
+    return [*(lines or ["nothing is paused"]), *(f"note: {note}" for note in notes)]
+
+
+def _as_json(found: list[Leftover], notes: list[str]) -> str:
+    rows = [
+        {
+            "pid": left.entry.pid,
+            "start_ticks": left.entry.start_ticks,
+            "stage": left.entry.stage.value,
+            "resumed": left.is_resumed,
+            "outcome": left.outcome.value,
+            "detail": left.detail,
+        }
+        for left in found
+    ]
+    return json.dumps({"programs": rows, "notes": notes}, indent=2)

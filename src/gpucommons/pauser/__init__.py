@@ -1,0 +1,14 @@
+"""The pauser: a process of its own that pauses CUDA programs from outside, and makes sure that all of them run again.
+
+A pause survives the process that made it, so these rules hold whatever dies:
+
+1. A program is written into the record (record.py) before it is paused, and removed after it runs again.
+2. The pauser resumes everything when the agent's connection ends, when it is asked to stop, and when it starts: then
+   for what the record holds.
+3. A program is paused for at most `max_pause_s`, whatever the agent asks for. Only a parked program, whose GPU memory
+   is in host memory, stays so: restoring it needs room on the GPU, which only the agent can judge.
+4. A driver call that hangs delays only its own lane. It never keeps another program paused.
+5. A program is (pid, start time). A pid that was reused is another program and is not paused.
+
+`server.py` runs as `python -m gpucommons.pauser`; the agent talks to it through `client.py` and never loads libcuda.
+"""

@@ -1,0 +1,422 @@
+"""The agent's side of the pauser: starts it or connects to it, keeps it running, and asks it to pause and resume.
+
+All calls are coroutines of one event loop. They return a Reply and raise nothing: a pauser that is not there, does not
+answer in time or refuses is a failure with its code. What a pauser that died had paused is resumed by the next one,
+before it says hello.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpucommons.model.processes import ProcessKey
+from gpucommons.pauser.backend import Code, Failure, failure
+from gpucommons.pauser.counters import Counters
+from gpucommons.pauser.places import default_record
+from gpucommons.pauser.protocol import (
+    MOST_REPLY_BYTES,
+    NO_PROCESS,
+    Hello,
+    Message,
+    Notice,
+    Operation,
+    Paused,
+    ProtocolError,
+    Reply,
+    Request,
+    decode_message,
+    encode_request,
+)
+from gpucommons.pauser.refusals import Refusals
+
+log = logging.getLogger(__name__)
+
+LOCK_TIMEOUT_MS: Final = 200
+# Beyond what the call itself may take: the pauser's own work and the way there and back, on a busy machine.
+_GRACE_S: Final = 2.0
+_MOVE_S: Final = 600.0
+_HELLO_S: Final = 15.0
+_PING_S: Final = 3.0
+# How long a pauser may take to end: it resumes everything first, and a checkpoint or restore cannot be cancelled.
+_END_S: Final = 4.0
+_LONG_END_S: Final = 65.0
+_FIRST_BACKOFF_S: Final = 0.05
+_LAST_BACKOFF_S: Final = 10.0
+_REPLACE_WITHIN_S: Final = 0.5
+# A pauser that lived this long did not fail at its start: the next one is started at once.
+_SETTLED_S: Final = 5.0
+# Without a driver, or with a record that cannot be written, it makes no sense to ask often.
+_UNAVAILABLE_BACKOFF_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PauserSettings:
+    """How the agent reaches its pauser.
+
+    `socket_path`: the socket of a pauser that runs as a service; None: start one as a child. The rest is for a child:
+    `record` is where it writes what is paused (None: the user's default place), `backend` is `cuda` or `freeze`,
+    `max_pause_s` is the longest pause, `environment` is added to the agent's own.
+    """
+
+    socket_path: Path | None = None
+    record: Path | None = None
+    backend: str = "cuda"
+    max_pause_s: float = 10.0
+    environment: Mapping[str, str] | None = None
+
+
+class _Unusable(Exception):
+    """The pauser cannot be used: one line, and whether to try again soon."""
+
+    def __init__(self, reason: str, backoff_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.backoff_s = backoff_s
+
+
+class Pauser:
+    """Call `start`, then ask; `stop` resumes everything. `on_resumed` hears of programs that it resumed on its own,
+    `on_change` of each change of `available`; both are called in the event loop."""
+
+    def __init__(
+        self,
+        settings: PauserSettings,
+        *,
+        on_resumed: Callable[[Notice], None] | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self.counters = Counters()
+        self.refusals = Refusals()
+        self._settings = settings
+        self._on_resumed = on_resumed
+        self._on_change = on_change
+        self._hello: Hello | None = None
+        self._reason = "the pauser has not started yet"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._pending: dict[int, asyncio.Future[Reply]] = {}
+        self._number = 0
+        self._moving = 0
+        self._running: asyncio.Task[None] | None = None
+        self._pings: set[asyncio.Task[None]] = set()
+        self._ready = asyncio.Event()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Begin to keep a pauser running. Returns at once; `wait_available` waits for it."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._keep_running(), name="pauser")
+
+    async def wait_available(self, within_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), within_s)
+        return self.available
+
+    async def stop(self) -> None:
+        """Resume everything and end. The pauser also does so by itself when the connection ends."""
+        if self.available:
+            await self.resume_all()
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+    @property
+    def available(self) -> bool:
+        return self._hello is not None
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be paused; empty where it can."""
+        return "" if self.available else self._reason
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the pauser that serves now."""
+        return None if self._hello is None else self._hello.pid
+
+    @property
+    def max_pause_s(self) -> float:
+        """The longest pause that the pauser in force allows."""
+        return self._settings.max_pause_s if self._hello is None else self._hello.max_pause_s
+
+    # -- requests
+
+    async def lock(self, process: ProcessKey, *, lane: str, timeout_ms: int = LOCK_TIMEOUT_MS, gpu: str = "") -> Reply:
+        """Pause a program once its submitted work has finished, or fail with 600 after `timeout_ms`.
+
+        A program that failed three times in a row is left alone for a minute: LEFT_ALONE, without asking.
+        """
+        now_s = time.monotonic()
+        if (left_s := self.refusals.remaining_s(process, now_s)) > 0:
+            return Reply(0, failure(Code.LEFT_ALONE, f"{left_s:.0f} s to go"))
+        reply = await self._ask(
+            Operation.LOCK, timeout_ms / 1000 + _GRACE_S, process, lane, timeout_ms=timeout_ms, gpu=gpu
+        )
+        if reply.failure is None:
+            self.counters.locks += 1
+            self.counters.lock_seconds.observe(reply.duration_s)
+            self.refusals.paused(process)
+        else:
+            self.counters.timeouts += reply.failure.code == Code.TIMEOUT
+            self.refusals.failed(process, reply.failure.code, time.monotonic())
+        return reply
+
+    async def unlock(self, process: ProcessKey, *, lane: str) -> Reply:
+        reply = await self._ask(Operation.UNLOCK, _GRACE_S, process, lane)
+        if reply.failure is None:
+            self.counters.unlocks += 1
+            self.counters.unlock_seconds.observe(reply.duration_s)
+        return reply
+
+    async def state(self, process: ProcessKey, *, lane: str) -> Reply:
+        return await self._ask(Operation.STATE, _GRACE_S, process, lane)
+
+    async def checkpoint(self, process: ProcessKey, *, lane: str, memory_bytes: int = 0) -> Reply:
+        """Move the GPU memory of a locked program to host memory. Use a lane of its own: the GPU's locks would wait.
+
+        `memory_bytes`, what it holds on the GPU by NVML, goes into the record, where `gpucommons resume` finds what
+        room it needs.
+        """
+        reply = await self._move(Operation.CHECKPOINT, process, lane, memory_bytes)
+        if reply.failure is None:
+            self.counters.checkpoints += 1
+            self.counters.checkpoint_seconds.observe(reply.duration_s)
+        return reply
+
+    async def restore(self, process: ProcessKey, *, lane: str) -> Reply:
+        """Bring the GPU memory of a parked program back; it is locked afterwards.
+
+        The caller has made sure of the room: a restore that runs out of memory strands the program for good.
+        """
+        reply = await self._move(Operation.RESTORE, process, lane)
+        if reply.failure is None:
+            self.counters.restores += 1
+            self.counters.restore_seconds.observe(reply.duration_s)
+        return reply
+
+    async def resume_all(self) -> Reply:
+        """Resume every program that is paused and not parked."""
+        return await self._ask(Operation.RESUME_ALL, 2 * _GRACE_S)
+
+    async def list(self) -> tuple[Paused, ...] | Failure:
+        """The programs that the pauser holds, parked ones too."""
+        reply = await self._ask(Operation.LIST, _GRACE_S)
+        return reply.paused if reply.failure is None else reply.failure
+
+    async def _move(self, operation: Operation, process: ProcessKey, lane: str, memory_bytes: int = 0) -> Reply:
+        self._moving += 1
+        try:
+            return await self._ask(operation, _MOVE_S, process, lane, memory_bytes=memory_bytes)
+        finally:
+            self._moving -= 1
+
+    async def _ask(
+        self,
+        operation: Operation,
+        within_s: float,
+        process: ProcessKey = NO_PROCESS,
+        lane: str = "",
+        *,
+        timeout_ms: int = 0,
+        gpu: str = "",
+        memory_bytes: int = 0,
+    ) -> Reply:
+        reply = await self._request(
+            within_s,
+            Request(self._next_number(), operation, process, lane, timeout_ms, gpu, memory_bytes),
+        )
+        if reply.failure is not None:
+            self.counters.failures[operation.value, reply.failure.code] += 1
+            if reply.failure.code == Code.DEADLINE and not self._pings:
+                self._check_alive()
+        return reply
+
+    async def _request(self, within_s: float, request: Request) -> Reply:
+        writer = self._writer
+        if writer is None or not self.available:
+            return Reply(request.number, failure(Code.UNAVAILABLE, self._reason))
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._pending[request.number] = answer
+        try:
+            writer.write(encode_request(request))
+            async with asyncio.timeout(within_s):
+                return await answer
+        except TimeoutError:
+            return Reply(request.number, failure(Code.DEADLINE, f"{within_s:g} s"))
+        finally:
+            self._pending.pop(request.number, None)
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _check_alive(self) -> None:
+        """A lane that hangs is the driver's fault; a pauser that does not answer at all is replaced."""
+        ping = asyncio.create_task(self._ping())
+        self._pings.add(ping)
+        ping.add_done_callback(self._pings.discard)
+
+    async def _ping(self) -> None:
+        writer = self._writer
+        reply = await self._request(_PING_S, Request(self._next_number(), Operation.LIST))
+        hangs = reply.failure is not None and reply.failure.code == Code.DEADLINE
+        if hangs and writer is not None and writer is self._writer:
+            log.warning("pauser: does not answer, replacing it")
+            self._kill()
+            writer.transport.abort()
+
+    # -- keeping it running
+
+    async def _keep_running(self) -> None:
+        backoff_s = 0.0
+        first = True
+        while True:
+            begun_s = time.monotonic()
+            self.counters.restarts += not first
+            first = False
+            try:
+                await self._serve_one()
+                reason, least_s = "the pauser has ended", 0.0
+            except _Unusable as error:
+                reason, least_s = str(error), error.backoff_s or 0.0
+            except (OSError, ProtocolError, subprocess.SubprocessError) as error:
+                reason, least_s = f"the pauser cannot be used: {error}", 0.0
+            finally:
+                served = self.available
+                await self._clean_up()
+            self._set_unavailable(reason)
+            lived_long = time.monotonic() - begun_s >= _SETTLED_S
+            # Programs may wait for the next one to resume them: one that did serve is replaced soon.
+            longest_s = _REPLACE_WITHIN_S if served else _LAST_BACKOFF_S
+            backoff_s = _FIRST_BACKOFF_S if lived_long else min(max(2 * backoff_s, _FIRST_BACKOFF_S), longest_s)
+            await asyncio.sleep(max(backoff_s, least_s))
+
+    async def _serve_one(self) -> None:
+        """One pauser, from its start to its end."""
+        reader, self._writer = await (self._spawn() if self._settings.socket_path is None else self._connect())
+        try:
+            async with asyncio.timeout(_HELLO_S):
+                hello = await _next_message(reader)
+        except TimeoutError:
+            self._kill()
+            raise _Unusable(f"the pauser did not start within {_HELLO_S:g} s") from None
+        if not isinstance(hello, Hello):
+            raise _Unusable("the pauser ended at its start; its last lines are on stderr")
+        if hello.unavailable:
+            raise _Unusable(hello.unavailable, _UNAVAILABLE_BACKOFF_S)
+        self._hello = hello
+        self._ready.set()
+        log.info("pauser: ready, pid %d, %s", hello.pid, hello.backend)
+        self._changed()
+        while (message := await _next_message(reader)) is not None:
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Reply):
+            answer = self._pending.get(message.number)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
+        elif isinstance(message, Notice):
+            self.counters.forced += 1
+            if self._on_resumed is not None:
+                self._on_resumed(message)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        path = self._settings.socket_path
+        try:
+            return await asyncio.open_unix_connection(path, limit=MOST_REPLY_BYTES)
+        except OSError as error:
+            raise _Unusable(
+                f"cannot connect to the pauser at {path}: {error.strerror or error}; start gpucommons-pauser.service"
+            ) from error
+
+    async def _spawn(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = await asyncio.to_thread(self._popen, theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        return await asyncio.open_unix_connection(sock=ours, limit=MOST_REPLY_BYTES)
+
+    def _popen(self, descriptor: int) -> "subprocess.Popen[bytes]":
+        settings = self._settings
+        record = settings.record or default_record(os.environ, os.geteuid())
+        return subprocess.Popen(
+            # -P: modules come from where they are installed, never from the directory that the agent was started in.
+            [
+                *(sys.executable, "-P", "-m", "gpucommons.pauser"),
+                *("--fd", str(descriptor), "--parent", str(os.getpid()), "--record", str(record)),
+                *("--backend", settings.backend, "--max-pause-s", str(settings.max_pause_s)),
+            ],
+            pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            env={**os.environ, **(settings.environment or {})},
+            # Ctrl-C on the agent's terminal is for the agent, which then asks the pauser to end.
+            start_new_session=True,
+        )
+
+    async def _clean_up(self) -> None:
+        """The connection and the process are gone afterwards, and whoever waits for a reply has one."""
+        self._hello = None
+        self._ready.clear()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        for number, answer in list(self._pending.items()):
+            if not answer.done():
+                answer.set_result(Reply(number, failure(Code.UNAVAILABLE, "the pauser has ended")))
+        process = self._process
+        if process is not None:
+            await asyncio.to_thread(_end, process, _LONG_END_S if self._moving else _END_S)
+            self._process = None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _set_unavailable(self, reason: str) -> None:
+        if reason != self._reason:
+            log.warning("pauser: %s", reason)
+        self._reason = reason
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._on_change is not None:
+            self._on_change()
+
+
+async def _next_message(reader: asyncio.StreamReader) -> Message | None:
+    """None where the connection has ended."""
+    try:
+        line = await reader.readuntil(b"\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    except asyncio.LimitOverrunError:
+        raise ProtocolError(f"the pauser sent a line of more than {MOST_REPLY_BYTES} bytes") from None
+    return decode_message(line)
+
+
+def _end(process: "subprocess.Popen[bytes]", within_s: float) -> None:
+    """It ends by itself when the connection does, after it has resumed everything."""
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)

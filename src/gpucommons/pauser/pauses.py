@@ -1,0 +1,367 @@
+"""The programs that this pauser holds, and the calls that pause and resume them.
+
+Every hold is in the record before its lock and until its release. A hold that is overdue or revoked is released by a
+thread of its own (the watchdog starts it), so that a call that hangs for one program keeps no other waiting. Driver
+calls and file writes are made without the table's lock.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpucommons.model.processes import ProcessKey
+from gpucommons.pauser.backend import Backend, Code, Failure, State, failure
+from gpucommons.pauser.identity import key_of
+from gpucommons.pauser.protocol import Notice, Paused
+from gpucommons.pauser.record import Entry, Record, Stage
+from gpucommons.pauser.release import FINAL, Attempt, Outcome, attempt
+
+MOST_HOLDS: Final = 1024
+# How long after its timeout a lock may still be carried out by the driver when its caller has died.
+SETTLE_S: Final = 0.25
+_FIRST_RETRY_S: Final = 0.005
+_LAST_RETRY_S: Final = 0.25
+_LOOK_S: Final = 0.5
+
+# The driver refused before it touched the process, so that it runs even if its state cannot be asked for either.
+_NEVER_LOCKED: Final = frozenset({Code.NOT_CUDA, Code.OPERATING_SYSTEM, Code.NOT_SUPPORTED, Code.REFUSED})
+_LONG_STAGES: Final = frozenset({Stage.CHECKPOINTING, Stage.RESTORING})
+_EXEMPT: Final = _LONG_STAGES | {Stage.PARKED}
+
+
+@dataclass(slots=True)
+class _Hold:
+    """`since_s` is when its lock was asked for. `busy`: a lane is inside a call for it.
+
+    `revoked`: to be released. `releasing`: a thread is at it. `reason` is why, for the notice.
+    """
+
+    entry: Entry
+    since_s: float
+    busy: bool = True
+    revoked: bool = False
+    releasing: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    failure: Failure | None = None
+    duration_s: float = 0.0
+    state: State | None = None
+
+
+class Pauses:
+    """`session` is a number that changes with every connection: what an earlier agent asked for is not carried out."""
+
+    def __init__(
+        self,
+        record: Record,
+        backend: Backend,
+        backends: Mapping[str, Backend],
+        max_pause_s: float,
+        notify: Callable[[Notice], None],
+    ) -> None:
+        self._record = record
+        self._backend = backend
+        self._backends = backends
+        self._max_pause_s = max_pause_s
+        self._notify = notify
+        self._holds: dict[int, _Hold] = {}
+        self._resting: dict[ProcessKey, float] = {}
+        self._session: int | None = None
+        self._changed = threading.Condition()
+
+    def start(self) -> int:
+        """Takes over what the record holds, to be released, and starts the watchdog. How many there were."""
+        for entry in self._record.entries():
+            parked = entry.stage is Stage.PARKED
+            self._holds[entry.pid] = _Hold(
+                entry, time.monotonic(), busy=False, revoked=not parked, reason="left by an earlier pauser"
+            )
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        return len(self._holds)
+
+    # -- sessions
+
+    def open_session(self, session: int) -> None:
+        with self._changed:
+            self._session = session
+
+    def close_session(self, reason: str) -> None:
+        """Nothing is paused from now on, and everything that is paused is released."""
+        with self._changed:
+            self._session = None
+            self._revoke_all(reason)
+
+    def resume_all(self) -> None:
+        with self._changed:
+            self._revoke_all("asked to resume all")
+
+    def wait_released(self, within_s: float, *, long_within_s: float = 0.0) -> bool:
+        """Whether nothing but parked programs is left. A checkpoint or restore under way is given longer."""
+        begun = time.monotonic()
+        with self._changed:
+            while left := [hold for hold in self._holds.values() if hold.entry.stage is not Stage.PARKED]:
+                is_long = any(hold.busy and hold.entry.stage in _LONG_STAGES for hold in left)
+                remaining_s = begun + (max(within_s, long_within_s) if is_long else within_s) - time.monotonic()
+                if remaining_s <= 0:
+                    return False
+                self._changed.wait(min(remaining_s, 0.1))
+        return True
+
+    def paused(self) -> tuple[Paused, ...]:
+        now_s = time.monotonic()
+        with self._changed:
+            return tuple(
+                Paused(key, hold.entry.stage, now_s - hold.since_s, hold.entry.gpu, hold.entry.memory_bytes)
+                for hold in self._holds.values()
+                if (key := hold.entry.key) is not None
+            )
+
+    # -- the calls of the agent, each on the thread of its lane
+
+    def lock(self, session: int, key: ProcessKey, timeout_ms: int, gpu: str) -> Result:
+        timeout_ms = min(timeout_ms, max(1, int(self._max_pause_s * 1000)))
+        now_s = time.monotonic()
+        settles_at_s = now_s + timeout_ms / 1000 + SETTLE_S
+        entry = Entry(key.pid, key.start_ticks, Stage.LOCKING, self._backend.name, settles_at_s, gpu)
+        hold = self._begin(session, entry, now_s)
+        if isinstance(hold, Failure):
+            return Result(hold)
+        try:
+            self._record.write(entry)
+        except OSError as error:
+            self._forget(hold)
+            return Result(failure(Code.RECORD, f"{self._record.path}: {error.strerror}"))
+        if key_of(key.pid) != key:
+            self._forget(hold)
+            return Result(failure(Code.GONE))
+        begun_s = time.monotonic()
+        failed = self._backend.lock(key.pid, timeout_ms)
+        duration_s = time.monotonic() - begun_s
+        if key_of(key.pid) != key:
+            # The pid may have been reused between the check and the call: then another program was paused.
+            if failed is None:
+                self._backend.unlock(key.pid)
+            self._forget(hold)
+            return Result(failure(Code.GONE), duration_s)
+        if failed is None:
+            return Result(self._locked(hold), duration_s)
+        if failed.code == Code.WRONG_STATE:
+            # Paused by something else, which will resume it.
+            self._forget(hold)
+        else:
+            self._let_go(hold, surely_runs=failed.code in _NEVER_LOCKED)
+        return Result(failed, duration_s)
+
+    def unlock(self, key: ProcessKey) -> Result:
+        hold = self._take(key, Stage.LOCKED)
+        if isinstance(hold, Failure):
+            return Result(hold)
+        begun_s = time.monotonic()
+        failed = self._backend_of(hold.entry).unlock(key.pid)
+        duration_s = time.monotonic() - begun_s
+        if failed is None:
+            self._forget(hold)
+            return Result(duration_s=duration_s)
+        outcome = self._let_go(hold)
+        if outcome in (Outcome.RESUMED, Outcome.RUNS):
+            return Result(duration_s=duration_s)
+        return Result(failure(Code.GONE) if outcome is Outcome.ENDED else failed, duration_s)
+
+    def checkpoint(self, key: ProcessKey, memory_bytes: int) -> Result:
+        hold = self._take(key, Stage.LOCKED)
+        if isinstance(hold, Failure):
+            return Result(hold)
+        return self._move(hold, replace(hold.entry, stage=Stage.CHECKPOINTING, memory_bytes=memory_bytes), Stage.PARKED)
+
+    def restore(self, key: ProcessKey) -> Result:
+        hold = self._take(key, Stage.PARKED)
+        if isinstance(hold, Failure):
+            return Result(hold)
+        return self._move(hold, replace(hold.entry, stage=Stage.RESTORING), Stage.LOCKED)
+
+    def state(self, key: ProcessKey) -> Result:
+        if key_of(key.pid) != key:
+            return Result(failure(Code.GONE))
+        begun_s = time.monotonic()
+        found = self._backend.state(key.pid)
+        duration_s = time.monotonic() - begun_s
+        return Result(found, duration_s) if isinstance(found, Failure) else Result(None, duration_s, found)
+
+    # -- their steps
+
+    def _begin(self, session: int, entry: Entry, now_s: float) -> _Hold | Failure:
+        with self._changed:
+            if session != self._session:
+                return failure(Code.UNAVAILABLE, "the pauser is stopping or the agent's connection has ended")
+            if entry.pid in self._holds:
+                return failure(Code.BUSY, f"pid {entry.pid} is {self._holds[entry.pid].entry.stage}")
+            if len(self._holds) >= MOST_HOLDS:
+                return failure(Code.REFUSED, f"{MOST_HOLDS} programs are paused already")
+            self._resting = {key: until_s for key, until_s in self._resting.items() if until_s > now_s}
+            if entry.key in self._resting:
+                return failure(Code.RESTING)
+            hold = self._holds[entry.pid] = _Hold(entry, now_s)
+            return hold
+
+    def _take(self, key: ProcessKey, stage: Stage) -> _Hold | Failure:
+        """The hold of this program, in this stage, for a call on it."""
+        with self._changed:
+            hold = self._holds.get(key.pid)
+            if hold is None or hold.entry.key != key:
+                return failure(Code.NOT_PAUSED)
+            if hold.busy or hold.revoked:
+                return failure(Code.BUSY, "it is being resumed" if hold.revoked else f"it is {hold.entry.stage}")
+            if hold.entry.stage is not stage:
+                return failure(Code.WRONG_STATE, f"it is {hold.entry.stage}, not {stage}")
+            hold.busy = True
+            return hold
+
+    def _locked(self, hold: _Hold) -> Failure | None:
+        """The lock succeeded. While the call was under way the hold may have been revoked."""
+        self._write(hold, replace(hold.entry, stage=Stage.LOCKED))
+        with self._changed:
+            if not hold.revoked:
+                hold.busy = False
+                self._changed.notify_all()
+                return None
+        self._let_go(hold)
+        return failure(Code.UNAVAILABLE, hold.reason)
+
+    def _move(self, hold: _Hold, begun: Entry, reached: Stage) -> Result:
+        """Checkpoint or restore, and the stage that came of it by the driver's own word."""
+        backend, pid = self._backend_of(begun), begun.pid
+        try:
+            self._record.write(begun)
+        except OSError as error:
+            with self._changed:
+                hold.busy = False
+            return Result(failure(Code.RECORD, f"{self._record.path}: {error.strerror}"))
+        with self._changed:
+            hold.entry = begun
+        begun_s = time.monotonic()
+        failed = backend.checkpoint(pid) if reached is Stage.PARKED else backend.restore(pid)
+        duration_s = time.monotonic() - begun_s
+        stage = reached
+        if failed is not None:
+            state = backend.state(pid)
+            stage = Stage.PARKED if state in (State.CHECKPOINTED, State.FAILED) else Stage.LOCKED
+        self._write(hold, replace(begun, stage=stage))
+        with self._changed:
+            hold.since_s = time.monotonic()
+            hold.busy = False
+            hold.revoked = hold.revoked and stage is not Stage.PARKED
+            self._changed.notify_all()
+        return Result(failed, duration_s)
+
+    def _let_go(self, hold: _Hold, *, surely_runs: bool = False) -> Outcome:
+        """After a call of ours has returned: release at once if possible, else leave it to the watchdog."""
+        found = attempt(self._backend_of(hold.entry), hold.entry, settled=True)
+        if found.outcome in FINAL or (surely_runs and found.outcome is Outcome.AGAIN):
+            self._forget(hold)
+        else:
+            with self._changed:
+                hold.busy = False
+                hold.revoked = True
+                hold.reason = hold.reason or found.detail
+                self._changed.notify_all()
+        return found.outcome
+
+    def _forget(self, hold: _Hold) -> None:
+        """It runs: take it out of the record, then out of the table, so that no new lock comes between."""
+        # Where that fails the entry stays, and its next reader finds that the program runs.
+        with suppress(OSError):
+            self._record.remove(hold.entry.pid)
+        with self._changed:
+            if self._holds.get(hold.entry.pid) is hold:
+                del self._holds[hold.entry.pid]
+            self._changed.notify_all()
+
+    def _write(self, hold: _Hold, entry: Entry) -> None:
+        """A later stage of a program that is in the record already; an older stage is as safe."""
+        with suppress(OSError):
+            self._record.write(entry)
+        with self._changed:
+            hold.entry = entry
+
+    def _backend_of(self, entry: Entry) -> Backend:
+        return self._backends.get(entry.backend, self._backend)
+
+    # -- the watchdog
+
+    def _revoke_all(self, reason: str) -> None:
+        for hold in self._holds.values():
+            if hold.entry.stage is not Stage.PARKED and not hold.revoked:
+                hold.revoked, hold.reason = True, reason
+        self._changed.notify_all()
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                now_s = time.monotonic()
+                self._revoke_overdue(now_s)
+                due = [hold for hold in self._holds.values() if _is_due(hold)]
+                for hold in due:
+                    hold.releasing = True
+                if not due:
+                    self._changed.wait(self._next_look_s(now_s))
+            for hold in due:
+                try:
+                    threading.Thread(target=self._release, args=(hold,), name="release", daemon=True).start()
+                except RuntimeError:
+                    # No thread can be had just now: try again soon.
+                    hold.releasing = False
+                    time.sleep(_FIRST_RETRY_S)
+
+    def _revoke_overdue(self, now_s: float) -> None:
+        for hold in self._holds.values():
+            too_long = now_s - hold.since_s >= self._max_pause_s
+            if too_long and not hold.revoked and hold.entry.stage not in _EXEMPT:
+                hold.revoked, hold.reason = True, f"paused for {self._max_pause_s:g} s, the longest time allowed"
+                if (key := hold.entry.key) is not None:
+                    self._resting[key] = now_s + self._max_pause_s
+
+    def _next_look_s(self, now_s: float) -> float:
+        since_s = [h.since_s for h in self._holds.values() if not h.revoked and h.entry.stage not in _EXEMPT]
+        return max(0.001, min(_LOOK_S, min(since_s, default=now_s) + self._max_pause_s - now_s))
+
+    def _release(self, hold: _Hold) -> None:
+        """Until it runs, however often that takes. A lane that is inside a call for it has the last word."""
+        pause_s = _FIRST_RETRY_S
+        while True:
+            with self._changed:
+                if self._holds.get(hold.entry.pid) is not hold:
+                    break
+                entry, was_busy = hold.entry, hold.busy
+            if not (was_busy and entry.stage in _LONG_STAGES):
+                settled = not was_busy and time.monotonic() >= entry.settles_at_s
+                found = attempt(self._backend_of(entry), entry, settled=settled)
+                if self._is_over(hold, found):
+                    break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_RETRY_S)
+        key = hold.entry.key
+        if key is not None and hold.reason:
+            self._notify(Notice(key, hold.reason))
+
+    def _is_over(self, hold: _Hold, found: Attempt) -> bool:
+        with self._changed:
+            if hold.busy or found.outcome is Outcome.AGAIN:
+                return False
+            if found.outcome not in FINAL:
+                hold.entry = replace(hold.entry, stage=Stage.PARKED)
+                hold.revoked = hold.releasing = False
+        if found.outcome in FINAL:
+            self._forget(hold)
+        else:
+            self._write(hold, hold.entry)
+        return True
+
+
+def _is_due(hold: _Hold) -> bool:
+    return hold.revoked and not hold.releasing

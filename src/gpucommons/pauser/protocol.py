@@ -1,0 +1,305 @@
+"""The language between the agent and the pauser: one JSON object a line, bounded, every field checked. No I/O.
+
+The pauser speaks first: a hello with the version and whether it can pause. The agent sends requests; each gets one
+reply with its number, in any order. A notice reports what the pauser resumed on its own. Whatever does not fit is a
+ProtocolError, which ends the connection.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from gpucommons.model.processes import ProcessKey
+from gpucommons.pauser.backend import Failure, State
+from gpucommons.pauser.record import LONGEST_GPU, MOST_PID, Stage
+
+VERSION: Final = 1
+MOST_REQUEST_BYTES: Final = 1024
+# A reply may list every paused program.
+MOST_REPLY_BYTES: Final = 1 << 20
+MOST_TIMEOUT_MS: Final = 60_000
+_MOST_NUMBER: Final = 1 << 53
+_LONGEST_LANE: Final = 64
+_LONGEST_TEXT: Final = 1000
+NO_PROCESS: Final = ProcessKey(0, 0)
+
+
+class ProtocolError(Exception):
+    """What came is not of this protocol: one line."""
+
+
+class Operation(StrEnum):
+    LOCK = "lock"
+    UNLOCK = "unlock"
+    STATE = "state"
+    CHECKPOINT = "checkpoint"
+    RESTORE = "restore"
+    RESUME_ALL = "resume_all"
+    LIST = "list"
+
+
+# Those that act on one process, and so name it and the lane that they wait in.
+OF_A_PROCESS: Final = frozenset(Operation) - {Operation.RESUME_ALL, Operation.LIST}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`lane` names the queue, usually a GPU: requests of one lane run one after another, lanes run side by side.
+
+    `timeout_ms` is how long a lock waits for submitted work. `gpu` and `memory_bytes` go into the record.
+    """
+
+    number: int
+    operation: Operation
+    process: ProcessKey = NO_PROCESS
+    lane: str = ""
+    timeout_ms: int = 0
+    gpu: str = ""
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """`unavailable` says why nothing can be paused; empty where it can. `resumed` counts what was left over."""
+
+    pid: int
+    backend: str
+    max_pause_s: float
+    unavailable: str = ""
+    resumed: int = 0
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """One program that the pauser holds, and for how long."""
+
+    process: ProcessKey
+    stage: Stage
+    age_s: float
+    gpu: str = ""
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`duration_s` is what the driver's call took. `state` answers a state request, `paused` a list."""
+
+    number: int
+    failure: Failure | None = None
+    duration_s: float = 0.0
+    state: State | None = None
+    paused: tuple[Paused, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The pauser resumed a program without being asked."""
+
+    process: ProcessKey
+    reason: str
+
+
+Message = Hello | Reply | Notice
+
+
+class Lines:
+    """Bytes in, whole lines out. A line that is longer than allowed is an error, however slowly it comes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if any(len(line) > self._most_bytes for line in (*lines, self._rest)):
+            raise ProtocolError(f"a line is longer than {self._most_bytes} bytes")
+        return lines
+
+
+def encode_request(request: Request) -> bytes:
+    document: dict[str, object] = {"number": request.number, "operation": request.operation.value}
+    if request.operation in OF_A_PROCESS:
+        document |= {"pid": request.process.pid, "start_ticks": request.process.start_ticks, "lane": request.lane}
+    if request.operation is Operation.LOCK:
+        document |= {"timeout_ms": request.timeout_ms, "gpu": request.gpu}
+    if request.operation is Operation.CHECKPOINT:
+        document |= {"memory_bytes": request.memory_bytes}
+    return _line(document)
+
+
+def decode_request(line: bytes) -> Request:
+    document = _document(line)
+    fields = _Fields(document)
+    number = fields.whole("number", 1, _MOST_NUMBER)
+    try:
+        operation = Operation(fields.text("operation", 32))
+    except ValueError:
+        raise ProtocolError(f"unknown operation {document['operation']!r}") from None
+    request = Request(number, operation)
+    if operation in OF_A_PROCESS:
+        request = Request(
+            number,
+            operation,
+            process=fields.process(),
+            lane=fields.text("lane", _LONGEST_LANE, empty=False),
+            timeout_ms=fields.whole("timeout_ms", 1, MOST_TIMEOUT_MS) if operation is Operation.LOCK else 0,
+            gpu=fields.text("gpu", LONGEST_GPU) if operation is Operation.LOCK else "",
+            memory_bytes=fields.whole("memory_bytes", 0, _MOST_NUMBER) if operation is Operation.CHECKPOINT else 0,
+        )
+    fields.nothing_else()
+    return request
+
+
+def encode_message(message: Message) -> bytes:
+    if isinstance(message, Hello):
+        return _line(
+            {
+                "hello": message.version,
+                "pid": message.pid,
+                "backend": message.backend,
+                "max_pause_s": message.max_pause_s,
+                "unavailable": message.unavailable[:_LONGEST_TEXT],
+                "resumed": message.resumed,
+            }
+        )
+    if isinstance(message, Notice):
+        key = message.process
+        return _line({"notice": message.reason[:_LONGEST_TEXT], "pid": key.pid, "start_ticks": key.start_ticks})
+    document: dict[str, object] = {"reply": message.number, "duration_s": message.duration_s}
+    if message.failure is not None:
+        document |= {"code": message.failure.code, "meaning": message.failure.meaning[:_LONGEST_TEXT]}
+    if message.state is not None:
+        document["state"] = int(message.state)
+    if message.paused:
+        document["paused"] = [
+            {
+                "pid": one.process.pid,
+                "start_ticks": one.process.start_ticks,
+                "stage": one.stage.value,
+                "age_s": one.age_s,
+                "gpu": one.gpu,
+                "memory_bytes": one.memory_bytes,
+            }
+            for one in message.paused
+        ]
+    return _line(document)
+
+
+def decode_message(line: bytes) -> Message:
+    document = _document(line)
+    fields = _Fields(document)
+    message: Message
+    if "hello" in document:
+        version = fields.whole("hello", 0, _MOST_NUMBER)
+        if version != VERSION:
+            raise ProtocolError(
+                f"the pauser speaks version {version} and the agent version {VERSION}: restart the older of the two"
+            )
+        message = Hello(
+            pid=fields.whole("pid", 1, MOST_PID),
+            backend=fields.text("backend", 32),
+            max_pause_s=fields.number("max_pause_s"),
+            unavailable=fields.text("unavailable", _LONGEST_TEXT),
+            resumed=fields.whole("resumed", 0, _MOST_NUMBER),
+            version=version,
+        )
+    elif "notice" in document:
+        message = Notice(reason=fields.text("notice", _LONGEST_TEXT), process=fields.process())
+    else:
+        message = _reply(document, fields)
+    fields.nothing_else()
+    return message
+
+
+def _reply(document: Mapping[str, Any], fields: "_Fields") -> Reply:
+    failed = None
+    if "code" in document:
+        code = fields.whole("code", -_MOST_NUMBER, _MOST_NUMBER)
+        failed = Failure(code, fields.text("meaning", _LONGEST_TEXT))
+    rows = fields.rows("paused") if "paused" in document else []
+    return Reply(
+        number=fields.whole("reply", 1, _MOST_NUMBER),
+        failure=failed,
+        duration_s=fields.number("duration_s"),
+        state=State(fields.whole("state", min(State), max(State))) if "state" in document else None,
+        paused=tuple(map(_paused, rows)),
+    )
+
+
+def _paused(row: object) -> Paused:
+    if not isinstance(row, dict):
+        raise ProtocolError(f"a paused program is an object, not {row!r}")
+    fields = _Fields(row)
+    try:
+        stage = Stage(fields.text("stage", 32))
+    except ValueError:
+        raise ProtocolError(f"unknown stage {row['stage']!r}") from None
+    paused = Paused(
+        process=fields.process(),
+        stage=stage,
+        age_s=fields.number("age_s"),
+        gpu=fields.text("gpu", LONGEST_GPU),
+        memory_bytes=fields.whole("memory_bytes", 0, _MOST_NUMBER),
+    )
+    fields.nothing_else()
+    return paused
+
+
+def _line(document: Mapping[str, object]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ProtocolError("a line is not JSON") from None
+    if not isinstance(document, dict):
+        raise ProtocolError("a line is not a JSON object")
+    return document
+
+
+class _Fields:
+    """The fields of one object, each taken once and checked; what is left over is an error."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._left = dict(document)
+
+    def whole(self, name: str, least: int, most: int) -> int:
+        value = self._left.pop(name, None)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ProtocolError(f"{name} is not a whole number from {least} to {most}: {value!r:.60}")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self._left.pop(name, None)
+        # NaN and the infinities are not between them either.
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
+            raise ProtocolError(f"{name} is not a number of seconds: {value!r:.60}")
+        return float(value)
+
+    def text(self, name: str, longest: int, *, empty: bool = True) -> str:
+        value = self._left.pop(name, None)
+        if not isinstance(value, str) or len(value) > longest or not (value or empty) or not _plain(value):
+            raise ProtocolError(f"{name} is not a plain text of at most {longest} characters: {value!r:.60}")
+        return value
+
+    def rows(self, name: str) -> list[object]:
+        value = self._left.pop(name, None)
+        if not isinstance(value, list):
+            raise ProtocolError(f"{name} is not a list: {value!r:.60}")
+        return value
+
+    def process(self) -> ProcessKey:
+        return ProcessKey(self.whole("pid", 1, MOST_PID), self.whole("start_ticks", 0, _MOST_NUMBER))
+
+    def nothing_else(self) -> None:
+        if self._left:
+            raise ProtocolError(f"unknown field {next(iter(self._left))!r:.60}")
+
+
+def _plain(text: str) -> bool:
+    return text.isprintable() or not text

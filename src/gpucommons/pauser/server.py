@@ -1,0 +1,307 @@
+"""The pauser process: takes requests of one agent at a time, over an inherited socket or a Unix socket of its own.
+
+The main thread reads requests and never makes a driver call once it serves; lanes make them and answer. When the
+agent's connection ends, everything is resumed; a child then exits, a service waits for the next agent.
+"""
+
+import os
+import pwd
+import selectors
+import signal
+import socket
+import stat
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpucommons.pauser import cuda, leftovers
+from gpucommons.pauser.backend import Backend, Code, Failure, failure
+from gpucommons.pauser.freeze import Freeze
+from gpucommons.pauser.lanes import Lanes
+from gpucommons.pauser.log import Log
+from gpucommons.pauser.pauses import Pauses, Result
+from gpucommons.pauser.protocol import (
+    MOST_REQUEST_BYTES,
+    Hello,
+    Lines,
+    Message,
+    Notice,
+    Operation,
+    ProtocolError,
+    Reply,
+    Request,
+    decode_request,
+    encode_message,
+)
+from gpucommons.pauser.record import Record, RecordError
+
+_READ_BYTES: Final = 65536
+_CREDENTIALS: Final = struct.Struct("3i")
+# How long a new pauser waits for one that is about to end, and how long it works on leftovers before it says hello.
+_CLAIM_S: Final = 2.0
+_START_S: Final = 2.0
+# At the end: for locks, and for a checkpoint or restore under way, which cannot be cancelled.
+_RELEASE_S: Final = 3.0
+_LONG_RELEASE_S: Final = 60.0
+_PARENT_LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """`parent` is the agent's pid where the pauser is its child, else 0.
+
+    `users` are names or uids that may connect, besides root and the pauser's own user.
+    """
+
+    record: Path
+    backend: str = "cuda"
+    max_pause_s: float = 10.0
+    parent: int = 0
+    users: Sequence[str] = ()
+
+
+class _Session:
+    """One connected agent. Lanes send through it; an agent that does not read its replies is disconnected."""
+
+    def __init__(self, number: int, connection: socket.socket) -> None:
+        self.number = number
+        self.connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        data = encode_message(message)
+        with self._sending:
+            try:
+                whole = self.connection.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(data)
+            except OSError:
+                whole = False
+            if not whole:
+                with suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with self._sending:
+            self.connection.close()
+
+
+class Server:
+    """Start it with `open`; then `serve` one connection, or `listen` for them."""
+
+    def __init__(self, settings: ServerSettings, log: Log) -> None:
+        self._settings = settings
+        self._log = log
+        self._lanes = Lanes()
+        self._freeze = Freeze()
+        self._pauses: Pauses | None = None
+        self._resumed = 0
+        self._unavailable = "not started"
+        self._listener: socket.socket | None = None
+        self._session: _Session | None = None
+        self._sessions = 0
+        self._stopped = False
+        self._wake_read, self._wake_write = socket.socketpair()
+        for end in (self._wake_read, self._wake_write):
+            end.setblocking(False)
+
+    def stop_on(self, *signals: int) -> None:
+        """From the main thread: these signals end the serving; Ctrl-C on the agent's terminal is the agent's."""
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        for number in signals:
+            signal.signal(number, self._on_signal)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self._stopped = True
+
+    def open(self) -> None:
+        """Take the record over and resume what it holds. Where that cannot be, the hello says why."""
+        if self._pauses is not None:
+            return
+        try:
+            record = Record.open(self._settings.record)
+        except RecordError as error:
+            self._unavailable = str(error)
+            return
+        backends: dict[str, Backend] = {"freeze": self._freeze}
+        driver = cuda.load()
+        if not isinstance(driver, Failure):
+            backends["cuda"] = driver
+        backend = backends.get(self._settings.backend)
+        if backend is None:
+            self._unavailable = driver.meaning if isinstance(driver, Failure) else self._settings.backend
+            record.close()
+            return
+        if not record.claim(_CLAIM_S):
+            # It may hang in a driver call. What it has paused can be resumed all the same; the record is left to it.
+            leftovers.resume(record, backends, owned=False, within_s=_START_S)
+            self._unavailable = f"another pauser still uses {record.path}; what it had paused was resumed"
+            record.close()
+            return
+        pauses = Pauses(record, backend, backends, self._settings.max_pause_s, self._notify)
+        self._resumed = pauses.start()
+        if self._resumed:
+            done = pauses.wait_released(_START_S)
+            self._log.line(
+                f"{self._resumed} paused programs were left in {record.path}: {'resumed' if done else 'still resuming'}"
+            )
+        self._pauses, self._unavailable = pauses, ""
+
+    def serve(self, connection: socket.socket) -> None:
+        """One agent, until its connection ends or the pauser is asked to stop. Then everything is resumed."""
+        self.open()
+        self._sessions += 1
+        session = self._session = _Session(self._sessions, connection)
+        session.send(
+            Hello(os.getpid(), self._settings.backend, self._settings.max_pause_s, self._unavailable, self._resumed)
+        )
+        if self._pauses is not None:
+            self._pauses.open_session(session.number)
+            ended = self._read(session)
+            self._pauses.close_session(ended)
+            if not self._pauses.wait_released(_RELEASE_S, long_within_s=_LONG_RELEASE_S):
+                self._log.line(f"{ended}; some programs could not be resumed yet; run: gpucommons resume --all")
+        self._session = None
+        session.close()
+
+    def listen(self, path: Path) -> None:
+        """Serve agents one after another at this socket until asked to stop."""
+        self.open()
+        listener = self._listener = _listen(path)
+        try:
+            while not self._stopped:
+                if self._readable(listener):
+                    connection, _ = listener.accept()
+                    if refusal := self._refusal(connection):
+                        self._turn_away(connection, refusal)
+                    else:
+                        self.serve(connection)
+        finally:
+            with suppress(OSError):
+                os.unlink(path)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left paused, parked programs aside."""
+        return self._pauses is None or self._pauses.wait_released(0.0)
+
+    # -- reading
+
+    def _read(self, session: _Session) -> str:
+        """Why it ended."""
+        lines = Lines(MOST_REQUEST_BYTES)
+        with selectors.DefaultSelector() as selector:
+            selector.register(session.connection, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            if (waiting := self._listener) is not None:
+                selector.register(waiting, selectors.EVENT_READ)
+            while not self._stopped:
+                ready = {key.fileobj for key, _ in selector.select(_PARENT_LOOK_S)}
+                if self._settings.parent and os.getppid() != self._settings.parent:
+                    return "the agent has ended"
+                if waiting is not None and waiting in ready:
+                    with suppress(OSError):
+                        self._turn_away(waiting.accept()[0], "another agent is connected")
+                if session.connection in ready:
+                    try:
+                        data = session.connection.recv(_READ_BYTES)
+                        if not data:
+                            return "the agent has ended"
+                        for line in lines.feed(data):
+                            self._carry_out(session, decode_request(line))
+                    except (OSError, ProtocolError) as error:
+                        self._log.line(f"disconnecting the agent: {error}")
+                        return "the agent's connection failed"
+        return "the pauser was asked to stop"
+
+    def _carry_out(self, session: _Session, request: Request) -> None:
+        pauses = self._pauses
+        assert pauses is not None
+        if request.operation is Operation.LIST:
+            session.send(Reply(request.number, paused=pauses.paused()))
+            return
+        if request.operation is Operation.RESUME_ALL:
+            threading.Thread(target=self._resume_all, args=(session, request), daemon=True).start()
+            return
+
+        def call() -> None:
+            result = _perform(pauses, session.number, request)
+            session.send(Reply(request.number, result.failure, result.duration_s, result.state))
+
+        if not self._lanes.submit(request.lane, resumes=request.operation is Operation.UNLOCK, call=call):
+            session.send(Reply(request.number, failure(Code.BUSY, f"lane {request.lane} is full")))
+
+    def _resume_all(self, session: _Session, request: Request) -> None:
+        assert self._pauses is not None
+        self._pauses.resume_all()
+        done = self._pauses.wait_released(_RELEASE_S)
+        session.send(Reply(request.number, None if done else failure(Code.BUSY, "some calls have not returned")))
+
+    def _notify(self, notice: Notice) -> None:
+        self._log.line(f"resumed pid {notice.process.pid}: {notice.reason}")
+        session = self._session
+        if session is not None:
+            session.send(notice)
+
+    # -- listening
+
+    def _readable(self, listener: socket.socket) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            return any(key.fileobj is listener for key, _ in selector.select())
+
+    def _refusal(self, connection: socket.socket) -> str:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        self._freeze.protected = {os.getpid(), os.getppid(), pid}
+        allowed = {0, os.geteuid(), *filter(None, map(_uid_of, self._settings.users))}
+        return "" if uid in allowed else f"uid {uid} may not use this pauser"
+
+    def _turn_away(self, connection: socket.socket, reason: str) -> None:
+        self._log.line(f"turned a connection away: {reason}")
+        session = _Session(0, connection)
+        session.send(Hello(os.getpid(), self._settings.backend, self._settings.max_pause_s, reason))
+        session.close()
+
+
+def _perform(pauses: Pauses, session: int, request: Request) -> Result:
+    match request.operation:
+        case Operation.LOCK:
+            return pauses.lock(session, request.process, request.timeout_ms, request.gpu)
+        case Operation.UNLOCK:
+            return pauses.unlock(request.process)
+        case Operation.CHECKPOINT:
+            return pauses.checkpoint(request.process, request.memory_bytes)
+        case Operation.RESTORE:
+            return pauses.restore(request.process)
+        case _:
+            return pauses.state(request.process)
+
+
+def _uid_of(user: str) -> int | None:
+    """A user that systemd makes for a service exists only while the service runs: looked up at each connection."""
+    if user.isdigit():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def _listen(path: Path) -> socket.socket:
+    """Everybody may connect; who is served is decided by what the kernel says of the peer."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    # Only one pauser holds the record, so a socket that is there is a dead one's.
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    os.chmod(path, 0o666)
+    listener.listen(16)
+    return listener

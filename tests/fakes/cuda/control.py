@@ -1,0 +1,152 @@
+"""How a test steers the fake driver and its programs, and sees what they do."""
+
+import mmap
+import os
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpucommons.model.processes import ProcessKey
+from gpucommons.pauser.backend import State
+from gpucommons.pauser.identity import key_of
+from waiting import until
+
+# struct program of program.h behind its mutex, which is 40 bytes on 64-bit Linux.
+_FIELDS = struct.Struct("=40x IIII QQQQQ II")
+_WORDS = ("state", "asked", "result", "timeout_ms")
+_NUMBERS = ("steps", "gpu_bytes", "host_bytes", "drain_us", "move_bytes_per_s")
+_FLAGS = ("managed", "ready")
+_NAMES = (*_WORDS, *_NUMBERS, *_FLAGS)
+_OFFSETS = {
+    **{name: 40 + 4 * number for number, name in enumerate(_WORDS)},
+    **{name: 56 + 8 * number for number, name in enumerate(_NUMBERS)},
+    **{name: 96 + 4 * number for number, name in enumerate(_FLAGS)},
+}
+
+
+class FakeProgram:
+    """A child process that makes steps while it is not paused."""
+
+    def __init__(self, directory: Path, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        self.pid = process.pid
+        path = directory / str(self.pid)
+        until(lambda: path.exists() and path.stat().st_size >= _FIELDS.size, "the program starts")
+        with path.open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), 0)
+        until(lambda: self._get("ready"), "the program is ready")
+        key = key_of(self.pid)
+        assert key is not None
+        self.key: ProcessKey = key
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the driver has asked something of it that it has not carried out."""
+        return self._get("asked") != 0
+
+    def _get(self, name: str) -> int:
+        return int(_FIELDS.unpack_from(self._page)[_NAMES.index(name)])
+
+    def _set(self, name: str, value: int) -> None:
+        struct.pack_into("=I" if name in _FLAGS else "=Q", self._page, _OFFSETS[name], value)
+
+    @property
+    def state(self) -> State:
+        return State(self._get("state"))
+
+    @property
+    def steps(self) -> int:
+        return self._get("steps")
+
+    @property
+    def gpu_bytes(self) -> int:
+        return self._get("gpu_bytes")
+
+    @property
+    def host_bytes(self) -> int:
+        return self._get("host_bytes")
+
+    def drain_in(self, seconds: float) -> None:
+        """How long its submitted work takes from now on."""
+        self._set("drain_us", round(seconds * 1e6))
+
+    def move_at(self, bytes_per_s: int) -> None:
+        self._set("move_bytes_per_s", bytes_per_s)
+
+    def use_managed_memory(self) -> None:
+        self._set("managed", 1)
+
+    def fork(self) -> None:
+        """It gets a child without CUDA, also while it is paused."""
+        self.process.send_signal(signal.SIGUSR1)
+
+    def runs(self, within_s: float = 40) -> float:
+        """Wait until it makes steps, and say how long that took."""
+        before, begun = self.steps, time.monotonic()
+        until(lambda: self.steps > before + 1, f"program {self.pid} runs; it is {self.state.name}", within_s)
+        return time.monotonic() - begun
+
+    def stands_still(self, for_s: float = 0.05) -> bool:
+        before = self.steps
+        time.sleep(for_s)
+        return self.steps == before
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class FakeCuda:
+    """One machine with the fake driver. `environment` is for the processes that load it."""
+
+    directory: Path
+    library: Path
+    program: Path
+    programs: list[FakeProgram] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        os.chmod(self.directory, 0o777)
+
+    def environment(self) -> dict[str, str]:
+        return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_CUDA_DIR": str(self.directory)}
+
+    def start(self, gpu_bytes: int = 0, *, uid: int | None = None, prefix: tuple[str, ...] = ()) -> FakeProgram:
+        process = subprocess.Popen([*prefix, str(self.program), str(self.directory), str(gpu_bytes)], user=uid)
+        program = FakeProgram(self.directory, process)
+        self.programs.append(program)
+        return program
+
+    def gpu_has(self, total_bytes: int) -> None:
+        (self.directory / "gpu").write_text(str(total_bytes))
+
+    def say(self, *lines: str) -> None:
+        """Lines of the control file (driver.c); obeyed from the next call on."""
+        self.lines += lines
+        self._write()
+
+    def unsay(self, *beginnings: str) -> None:
+        self.lines = [line for line in self.lines if not line.startswith(beginnings)]
+        self._write()
+
+    def nvml_processes(self, gpu: int = 0) -> Iterator[str]:
+        """Lines for the fake NVML: what the living programs hold on this GPU."""
+        for program in self.programs:
+            if program.process.poll() is None and program.gpu_bytes:
+                yield f"process {gpu} 0 {program.pid} {program.gpu_bytes} 4294967295 4294967295"
+
+    def close(self) -> None:
+        self.unsay("hang", "slow", "fail")
+        for program in self.programs:
+            program.end()
+
+    def _write(self) -> None:
+        temporary = self.directory / "control.new"
+        temporary.write_text("".join(f"{line}\n" for line in self.lines))
+        temporary.rename(self.directory / "control")

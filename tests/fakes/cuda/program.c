@@ -1,0 +1,189 @@
+/* A fake CUDA program: makes steps while it is not locked, and carries out what the fake driver asks of it.
+ *
+ * program DIRECTORY [GPU_BYTES]    SIGUSR1 makes it fork a child that has no CUDA, also while it is locked. */
+#define _GNU_SOURCE
+#include "program.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct program *self;
+static const char *directory;
+static char *parked;
+static volatile sig_atomic_t forks;
+
+static void on_fork(int number) { (void)number; forks++; }
+
+static uint64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + t.tv_nsec / 1000;
+}
+
+static struct program *map(const char *name, int flags)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = open(path, O_RDWR | flags, 0600);
+    if (fd < 0 || (flags && ftruncate(fd, sizeof(struct program))))
+        return NULL;
+    void *found = mmap(NULL, sizeof(struct program), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return found == MAP_FAILED ? NULL : found;
+}
+
+static uint64_t gpu_total(void)
+{
+    char path[600];
+    unsigned long long total = UINT64_MAX;
+    snprintf(path, sizeof path, "%s/gpu", directory);
+    FILE *f = fopen(path, "r");
+    if (f) {
+        if (fscanf(f, "%llu", &total) != 1)
+            total = UINT64_MAX;
+        fclose(f);
+    }
+    return total;
+}
+
+/* What all programs that live hold on the GPU. */
+static uint64_t gpu_used(void)
+{
+    uint64_t used = 0;
+    struct dirent *entry;
+    DIR *d = opendir(directory);
+    while (d && (entry = readdir(d))) {
+        int pid = atoi(entry->d_name);
+        if (pid <= 0 || kill(pid, 0))
+            continue;
+        struct program *p = map(entry->d_name, 0);
+        if (p) {
+            used += p->gpu_bytes;
+            munmap(p, sizeof *p);
+        }
+    }
+    if (d)
+        closedir(d);
+    return used;
+}
+
+static void take_time(uint64_t bytes)
+{
+    uint64_t rate = self->move_bytes_per_s;
+    if (rate)
+        usleep((useconds_t)(bytes * 1000000 / rate));
+}
+
+/* Submitted work drains; then the lock holds. Work that takes longer than the timeout leaves it running. */
+static uint32_t lock(void)
+{
+    if (self->state != RUNNING)
+        return ILLEGAL_STATE;
+    uint64_t drain = self->drain_us, most = (uint64_t)self->timeout_ms * 1000, begun = now_us();
+    uint64_t wait = most && drain > most ? most : drain;
+    while (now_us() - begun < wait)
+        usleep(200);
+    if (most && drain > most)
+        return TIMED_OUT;
+    self->state = LOCKED;
+    return SUCCESS;
+}
+
+static uint32_t checkpoint(void)
+{
+    if (self->state != LOCKED)
+        return ILLEGAL_STATE;
+    if (self->managed)
+        return NOT_SUPPORTED;
+    uint64_t bytes = self->gpu_bytes;
+    take_time(bytes);
+    if (bytes) {
+        parked = malloc(bytes);
+        memset(parked, 0x5a, bytes); /* so that it is resident */
+    }
+    self->host_bytes = bytes;
+    self->gpu_bytes = 0;
+    self->state = CHECKPOINTED;
+    return SUCCESS;
+}
+
+static uint32_t restore(void)
+{
+    if (self->state != CHECKPOINTED)
+        return ILLEGAL_STATE;
+    uint64_t bytes = self->host_bytes;
+    take_time(bytes);
+    /* Taken first and counted then: of two that race for one room at least one sees that it is too small. */
+    self->gpu_bytes = bytes;
+    if (gpu_used() > gpu_total()) {
+        self->gpu_bytes = 0;
+        self->state = FAILED;
+        return OUT_OF_MEMORY;
+    }
+    free(parked);
+    parked = NULL;
+    self->host_bytes = 0;
+    self->state = LOCKED;
+    return SUCCESS;
+}
+
+static uint32_t unlock(void)
+{
+    if (self->state != LOCKED)
+        return ILLEGAL_STATE;
+    self->state = RUNNING;
+    return SUCCESS;
+}
+
+static void carry_out(void)
+{
+    uint32_t asked = self->asked;
+    if (asked == ASK_NOTHING)
+        return;
+    self->result = asked == ASK_LOCK ? lock() : asked == ASK_CHECKPOINT ? checkpoint() : asked == ASK_RESTORE ? restore() : unlock();
+    self->asked = ASK_NOTHING;
+}
+
+int main(int argc, char **argv)
+{
+    char name[32];
+    if (argc < 2)
+        return 2;
+    directory = argv[1];
+    signal(SIGUSR1, on_fork);
+    snprintf(name, sizeof name, "%d", getpid());
+    self = map(name, O_CREAT | O_TRUNC);
+    if (!self)
+        return 3;
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&self->calling, &attributes);
+    self->gpu_bytes = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+    self->ready = 1;
+    for (;;) {
+        carry_out();
+        if (forks) {
+            forks--;
+            if (fork() == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                signal(SIGUSR1, SIG_DFL);
+                pause();
+                _exit(0);
+            }
+        }
+        if (self->state == RUNNING)
+            self->steps++;
+        usleep(300);
+    }
+}

@@ -1,0 +1,134 @@
+"""Pausers as real processes, and their clients, for the tests of this folder."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from fakes.cuda.control import FakeCuda
+from gpucommons.pauser.client import Pauser, PauserSettings
+from gpucommons.pauser.protocol import (
+    MOST_REPLY_BYTES,
+    Hello,
+    Lines,
+    Message,
+    Reply,
+    Request,
+    decode_message,
+    encode_request,
+)
+
+T = TypeVar("T")
+LANE = "gpu0"
+
+
+def environment(fake: FakeCuda | None = None) -> dict[str, str]:
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return {**os.environ, **ours, **(fake.environment() if fake is not None else {})}
+
+
+def settings(fake: FakeCuda, record: Path, max_pause_s: float = 10.0) -> PauserSettings:
+    return PauserSettings(record=record, max_pause_s=max_pause_s, environment=environment(fake))
+
+
+@asynccontextmanager
+async def pausing(given: PauserSettings) -> AsyncIterator[Pauser]:
+    """A client with a pauser that is ready."""
+    pauser = Pauser(given)
+    await pauser.start()
+    try:
+        assert await pauser.wait_available(30), pauser.reason
+        yield pauser
+    finally:
+        await pauser.stop()
+
+
+def run_with(given: PauserSettings, body: Callable[[Pauser], Awaitable[T]]) -> T:
+    async def whole() -> T:
+        async with pausing(given) as pauser:
+            return await body(pauser)
+
+    return asyncio.run(whole())
+
+
+class Connection:
+    """One end of a pauser's socket, spoken to by hand."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self.socket.settimeout(30)
+        self._lines = Lines(MOST_REPLY_BYTES)
+        self._messages: list[Message] = []
+
+    def next(self) -> Message | None:
+        """The next message; None once the pauser has closed."""
+        while not self._messages:
+            data = self.socket.recv(65536)
+            if not data:
+                return None
+            self._messages += map(decode_message, self._lines.feed(data))
+        return self._messages.pop(0)
+
+    def hello(self) -> Hello:
+        found = self.next()
+        assert isinstance(found, Hello)
+        return found
+
+    def send(self, request: Request) -> None:
+        self.socket.sendall(encode_request(request))
+
+    def reply(self) -> Reply:
+        """The next reply; notices are passed over."""
+        while not isinstance(found := self.next(), Reply):
+            assert found is not None, "the pauser has closed"
+        return found
+
+    def ask(self, request: Request) -> Reply:
+        self.send(request)
+        return self.reply()
+
+
+def arguments(record: Path, *more: str, program: str = "") -> list[str]:
+    run = ["-c", program] if program else ["-m", "gpucommons.pauser"]
+    return [sys.executable, "-P", *run, "--record", str(record), *more]
+
+
+@contextmanager
+def child(
+    fake: FakeCuda, record: Path, *more: str, program: str = ""
+) -> Iterator[tuple["subprocess.Popen[str]", Connection]]:
+    """A pauser over a socketpair, without a client."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            arguments(record, "--fd", str(theirs.fileno()), *more, program=program),
+            pass_fds=(theirs.fileno(),),
+            env=environment(fake),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        with ours:
+            yield process, Connection(ours)
+        process.wait(15)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def service(fake: FakeCuda, record: Path, path: Path, *more: str) -> Iterator["subprocess.Popen[str]"]:
+    """A pauser that listens at `path`."""
+    process = subprocess.Popen(
+        arguments(record, "--listen", str(path), *more), env=environment(fake), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

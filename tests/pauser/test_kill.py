@@ -1,0 +1,181 @@
+"""kill -9 of the agent, of the pauser and of both at random moments: every program runs again.
+
+200 kills; PAUSER_KILLS=5000 makes it a long run.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fakes.cuda.control import FakeCuda, FakeProgram
+from gpucommons.pauser import cuda as cuda_calls
+from gpucommons.pauser import leftovers
+from gpucommons.pauser.backend import Failure, State
+from gpucommons.pauser.identity import state_letter
+from gpucommons.pauser.record import Record
+from pauser.rig import environment
+from running import command
+from waiting import until
+
+KILLS = int(os.environ.get("PAUSER_KILLS", "200"))
+PROMISED_S = 2.0
+AGENTS = Path(__file__).with_name("agents.py")
+
+
+class World:
+    """Agents that pause the programs without rest; one of them lives at a time."""
+
+    def __init__(self, starter: "subprocess.Popen[str]", programs: list[FakeProgram]) -> None:
+        self.starter = starter
+        self.programs = programs
+        self.took_s: list[float] = []
+        self.start()
+
+    def start(self) -> None:
+        assert self.starter.stdin is not None
+        assert self.starter.stdout is not None
+        self.starter.stdin.write("\n")
+        self.starter.stdin.flush()
+        self.agent = int(self.starter.stdout.readline())
+
+    def pauser(self) -> int | None:
+        """The pid of the pauser, whatever it is doing; None between two."""
+        try:
+            return next((child.pid for child in psutil.Process(self.agent).children()), None)
+        except psutil.NoSuchProcess:
+            return None
+
+    def busy(self) -> None:
+        """Until programs are being paused, and then a random moment longer."""
+        until(lambda: any(program.state is State.LOCKED for program in self.programs), "programs are paused")
+        time.sleep(random.uniform(0, 0.02))
+
+    def all_run(self) -> None:
+        begun = time.monotonic()
+        for program in self.programs:
+            program.runs()
+        self.took_s.append(time.monotonic() - begun)
+
+
+@contextmanager
+def world(cuda: FakeCuda, record: Path, programs: int = 3, max_pause_s: float = 10.0) -> Iterator[World]:
+    started = [cuda.start() for _ in range(programs)]
+    starter = subprocess.Popen(
+        [sys.executable, str(AGENTS), str(record), str(max_pause_s), *(str(program.pid) for program in started)],
+        env=environment(cuda),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    made = World(starter, started)
+    try:
+        yield made
+    finally:
+        pauser = made.pauser()
+        kill(made.agent)
+        if pauser is not None:
+            kill(pauser)
+        starter.kill()
+        starter.communicate()
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def is_gone(pid: int) -> bool:
+    """Nothing of it runs; whoever inherited it may not have collected it yet."""
+    return state_letter(pid) in ("", "Z")
+
+
+def kill_agent(world: World) -> None:
+    pauser = world.pauser()
+    kill(world.agent)
+    world.all_run()
+    until(lambda: pauser is None or is_gone(pauser), "the pauser has ended, too")
+    world.all_run()
+    assert all(program.state is State.RUNNING for program in world.programs)
+    world.start()
+
+
+def kill_pauser(world: World) -> None:
+    if (pauser := world.pauser()) is not None:
+        kill(pauser)
+    world.all_run()
+
+
+def kill_both(world: World) -> bool:
+    """Whether something was left paused."""
+    both = [world.agent, world.pauser()]
+    random.shuffle(both)
+    for pid in both:
+        if pid is not None:
+            kill(pid)
+    until(lambda: all(pid is None or is_gone(pid) for pid in both), "both are gone")
+    # A lock that was under way when its caller died is still carried out.
+    until(lambda: not any(program.is_asked for program in world.programs), "the programs have settled")
+    return any(program.state is State.LOCKED for program in world.programs)
+
+
+def resumed_by_command(cuda: FakeCuda, record: Path) -> None:
+    done = command("resume", "--all", "--record", str(record), environment=cuda.environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def resumed_here(cuda: FakeCuda, record: Path) -> None:
+    """As the command does it, without a new interpreter."""
+    calls = cuda_calls.load(str(cuda.library))
+    assert not isinstance(calls, Failure)
+    opened = Record.open_existing(record)
+    if opened is not None:
+        leftovers.resume(opened, {"cuda": calls}, owned=opened.claim(5), within_s=5)
+        opened.close()
+
+
+def test_every_program_runs_again(cuda: FakeCuda, record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CUDA_DIR", str(cuda.directory))
+    left_paused = 0
+    with world(cuda, record) as made:
+        for number in range(KILLS):
+            made.busy()
+            if number % 4 < 2:
+                kill_pauser(made)
+            elif number % 4 == 2:
+                kill_agent(made)
+            else:
+                left_paused += kill_both(made)
+                ways: list[Callable[[FakeCuda, Path], None]] = [resumed_here, resumed_here, resumed_by_command]
+                if number % 8 == 3:
+                    ways[number % 24 // 8](cuda, record)
+                    assert all(program.state is State.RUNNING for program in made.programs)
+                    made.all_run()
+                    made.start()
+                else:
+                    made.start()
+                    made.all_run()
+
+    assert left_paused > KILLS / 4 / 20, "the kills came while programs were paused"
+    late = [took_s for took_s in made.took_s if took_s > PROMISED_S]
+    # On a busy machine a new interpreter may take its time.
+    assert len(late) <= len(made.took_s) / 50, late
+
+
+def test_a_stopped_agent_keeps_nothing_paused(cuda: FakeCuda, record: Path) -> None:
+    with world(cuda, record, max_pause_s=0.5) as made:
+        for _ in range(3):
+            made.busy()
+            kill(made.agent, signal.SIGSTOP)
+            made.all_run()
+            kill(made.agent, signal.SIGCONT)
