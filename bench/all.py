@@ -19,6 +19,7 @@ NAMES = (
     "viewers",
     "page",
     "sharing",
+    "pauser",
 )
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from gpucommons.config.load import load
+from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-FILES = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+PATCH = DEPLOY / "kubernetes" / "sharing" / "agent-patch.yaml"
+FILES = sorted(set((DEPLOY / "kubernetes").rglob("*.yaml")) - {PATCH})
 VERSIONS = ("1.28", "1.31", "1.34")
 
 
@@ -117,6 +119,23 @@ def test_prometheus_runs_what_is_configured() -> None:
     assert config["rule_files"] == [f"{mounts['rules']}/*.yml"]
     assert f"--config.file={mounts['config']}/prometheus.yml" in container["args"]
     assert "--storage.tsdb.retention.time=7d" in container["args"]
+
+
+def test_the_pauser_is_root_and_shares_the_directory_of_its_socket_with_the_agent() -> None:
+    pod = named("DaemonSet", "gpucommons-pauser")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["hostPID"] is True
+    assert container["securityContext"]["runAsUser"] == 0
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE", "KILL"]}
+    assert container["args"] == ["--listen", str(SERVICE_SOCKET), "--record", str(SERVICE_RECORD)]
+    (volume,) = pod["volumes"]
+    (mount,) = container["volumeMounts"]
+    (patch,) = documents(PATCH)
+    added = patch["spec"]["template"]["spec"]
+    assert added["volumes"] == [volume]
+    (agent,) = named("DaemonSet", "gpucommons-gpu")["spec"]["template"]["spec"]["containers"]
+    assert added["containers"] == [{"name": agent["name"], "volumeMounts": [mount]}]
+    assert mount["mountPath"] == str(SERVICE_SOCKET.parent)
 
 
 def test_kind_has_three_nodes() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
 from needs import needs_program
 
 UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "systemd").glob("*.service"))
-PROGRAM = "/opt/gpucommons/bin/gpucommons"
+PROGRAM = re.compile(r"/opt/gpucommons/bin/\w+")
+PAUSER = next(unit for unit in UNITS if unit.name == "gpucommons-pauser.service")
 
 
 def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -18,7 +20,11 @@ def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_there_are_units() -> None:
-    assert [unit.name for unit in UNITS] == ["gpucommons-stack.service", "gpucommons.service"]
+    assert [unit.name for unit in UNITS] == [
+        "gpucommons-pauser.service",
+        "gpucommons-stack.service",
+        "gpucommons.service",
+    ]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -26,7 +32,7 @@ def test_a_unit_is_valid(unit: Path, tmp_path: Path) -> None:
     needs_program("systemd-analyze")
     copy = tmp_path / unit.name
     # The program is not installed where the unit expects it; everything else is as shipped.
-    copy.write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
+    copy.write_text(PROGRAM.sub("/bin/true", unit.read_text()))
     done = analyze("verify", str(copy))
     assert (done.returncode, done.stderr) == (0, "")
     copy.write_text(copy.read_text().replace("ProtectHome=yes", "ProtectHome=perhaps"))
@@ -42,7 +48,31 @@ def test_a_unit_is_little_exposed(unit: Path) -> None:
     assert float(found.group(1)) < 3.0
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def settings_of(unit: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def test_the_pauser_is_root_with_two_capabilities_and_leaves_nothing_paused() -> None:
+    needs_program("systemd-analyze")
+    done = analyze("security", "--offline=true", "--no-pager", "--json=short", str(PAUSER))
+    checks = {row["json_field"]: row for row in json.loads(done.stdout)}
+    held = {name for name, row in checks.items() if name.startswith("CapabilityBoundingSet") and row["set"] is False}
+    assert held == {"CapabilityBoundingSet_CAP_SYS_PTRACE", "CapabilityBoundingSet_CAP_KILL"}
+    given = settings_of(PAUSER)
+    assert given["ExecStopPost"] == ["/opt/gpucommons/bin/gpucommons resume --all"]
+    assert given["RuntimeDirectoryPreserve"] == ["yes"], "the record outlives the service"
+    assert given["KillMode"] == ["mixed"]
+    (command,) = given["ExecStart"]
+    assert f"--listen {SERVICE_SOCKET} --record {SERVICE_RECORD} --allow-user gpucommons" in command
+    assert f"/run/{given['RuntimeDirectory'][0]}" == str(SERVICE_SOCKET.parent) == str(SERVICE_RECORD.parent)
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit != PAUSER], ids=lambda unit: unit.name)
 def test_a_unit_holds_no_capability_and_a_user_of_its_own(unit: Path) -> None:
     needs_program("systemd-analyze")
     done = analyze("security", "--offline=true", "--no-pager", "--json=short", str(unit))

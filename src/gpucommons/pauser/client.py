@@ -365,7 +365,6 @@ class Pauser:
             pass_fds=(descriptor,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            cwd="/",
             env={**os.environ, **(settings.environment or {})},
             # Ctrl-C on the agent's terminal is for the agent, which then asks the pauser to end.
             start_new_session=True,

@@ -1,0 +1,56 @@
+"""Starts programs of gpu_program.py, and asks how far they are."""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpucommons.model.processes import ProcessKey
+from gpucommons.pauser.identity import key_of
+
+PROGRAM = Path(__file__).with_name("gpu_program.py")
+
+
+class GpuProgram:
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        key = key_of(process.pid)
+        assert key is not None
+        self.key: ProcessKey = key
+        assert self._line(120) == "ready"
+
+    def asked(self, within_s: float = 60) -> tuple[int, int] | None:
+        """Products so far and the checksum; None where it does not answer in time, since it is paused."""
+        assert self.process.stdin is not None
+        os.write(self.process.stdin.fileno(), b"\n")
+        return self.answer(within_s)
+
+    def answer(self, within_s: float = 60) -> tuple[int, int] | None:
+        line = self._line(within_s)
+        if line is None:
+            return None
+        products, checksum = line.split()
+        return int(products), int(checksum)
+
+    def _line(self, within_s: float) -> str | None:
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        if not select.select([descriptor], [], [], within_s)[0]:
+            return None
+        return os.read(descriptor, 4096).decode().strip()
+
+
+@contextmanager
+def gpu_program(size: int = 2048, gib: float = 0, uid: int | None = None) -> Iterator[GpuProgram]:
+    arguments = [str(size), str(gib), *([] if uid is None else [str(uid)])]
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    try:
+        yield GpuProgram(process)
+    finally:
+        process.kill()
+        process.wait()
