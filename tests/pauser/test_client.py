@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from fakes.cuda.build import build_driver
 from fakes.cuda.control import FakeCuda
@@ -14,8 +15,8 @@ from gpucommons.model.processes import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, Paused, Reply
-from gpucommons.pauser.record import Record, Stage
-from pauser.rig import LANE, environment, pausing, run_with, settings
+from gpucommons.pauser.record import Entry, Record, Stage
+from pauser.rig import LANE, environment, pausing, run_with, service, settings
 from waiting import until
 
 
@@ -184,11 +185,97 @@ def test_a_hung_call_delays_neither_other_lanes_nor_unlocks_of_its_own(cuda: Fak
         assert code_of(await stuck) == Code.DEADLINE
         assert pauser.available, "the pauser itself answers"
         cuda.unsay("hang")
-        # The call goes on now and succeeds; the agent has given it up, and the longest pause ends it.
-        await asyncio.to_thread(until, lambda: entries(record) == [], "nothing is paused")
+        # The call goes on now and succeeds. The agent has given it up, so it is undone.
+        await asyncio.to_thread(until, lambda: entries(record) == [], "nothing is paused", 9)
         hung.runs()
 
-    run_with(settings(cuda, record, max_pause_s=1.0), body)
+    run_with(settings(cuda, record), body)
+
+
+def test_the_watchdog_resumes_other_programs_of_a_lane_that_hangs(cuda: FakeCuda, record: Path) -> None:
+    hung, neighbour = cuda.start(), cuda.start()
+
+    async def body(pauser: Pauser) -> None:
+        assert code_of(await pauser.lock(neighbour.key, lane=LANE)) == 0
+        cuda.say(f"hang * {hung.pid}")
+        stuck = asyncio.create_task(pauser.lock(hung.key, lane=LANE, timeout_ms=100))
+        await asyncio.to_thread(neighbour.runs)
+        assert entries(record) == [(hung.pid, Stage.LOCKING)], "what hangs is not forgotten"
+        cuda.unsay("hang")
+        await asyncio.to_thread(until, lambda: entries(record) == [], "nothing is paused")
+        await stuck
+
+    run_with(settings(cuda, record, max_pause_s=0.5), body)
+    hung.runs()
+
+
+def test_a_program_that_ends_while_it_is_parked_leaves_the_record(cuda: FakeCuda, record: Path) -> None:
+    program = cuda.start(1 << 20)
+
+    async def body(pauser: Pauser) -> None:
+        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.checkpoint(program.key, lane=LANE)) == 0
+        program.end()
+        await asyncio.to_thread(until, lambda: entries(record) == [], "its entry goes")
+        assert await _listed(pauser) == ()
+
+    run_with(settings(cuda, record), body)
+
+
+def test_a_pauser_that_freezes_keeps_the_entries_of_one_that_used_the_driver(
+    cuda: FakeCuda, record: Path, tmp_path: Path
+) -> None:
+    program = cuda.start()
+    opened = Record.open(record)
+    opened.write(Entry(program.pid, program.key.start_ticks, Stage.LOCKED))
+    opened.close()
+    without = {**environment(), "LD_LIBRARY_PATH": str(tmp_path)}
+
+    async def body(pauser: Pauser) -> None:
+        assert entries(record) == [(program.pid, Stage.LOCKED)], "only the driver can tell that it runs"
+
+    run_with(PauserSettings(record=record, backend="freeze", environment=without), body)
+    run_with(PauserSettings(record=record, backend="freeze", environment=environment(cuda)), _nothing)
+    assert entries(record) == []
+
+
+async def _nothing(_: Pauser) -> None:
+    return
+
+
+def test_it_works_in_the_loop_that_the_agent_uses(cuda: FakeCuda, record: Path) -> None:
+    program = cuda.start()
+
+    async def whole() -> None:
+        async with pausing(settings(cuda, record)) as pauser:
+            assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+            assert pauser.pid is not None
+            os.kill(pauser.pid, signal.SIGKILL)
+            await asyncio.to_thread(program.runs)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(whole())
+
+
+def test_a_service_that_is_not_there_yet_is_found_when_it_comes(cuda: FakeCuda, record: Path, tmp_path: Path) -> None:
+    program, path = cuda.start(), tmp_path / "pauser.sock"
+
+    async def whole() -> None:
+        pauser = Pauser(PauserSettings(socket_path=path))
+        await pauser.start()
+        await asyncio.to_thread(until, lambda: "cannot connect" in pauser.reason, "it was tried")
+        with service(cuda, record, path):
+            assert await pauser.wait_available(30), pauser.reason
+            assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+            second = Pauser(PauserSettings(socket_path=path))
+            await second.start()
+            await asyncio.to_thread(until, lambda: "another agent" in second.reason, "it is turned away")
+            await second.stop()
+            assert program.stands_still()
+            await pauser.stop()
+            await asyncio.to_thread(program.runs)
+
+    asyncio.run(whole())
 
 
 def test_the_longest_pause_ends_although_the_agent_says_nothing(cuda: FakeCuda, record: Path) -> None:

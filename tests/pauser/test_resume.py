@@ -11,6 +11,8 @@ import pytest
 from fakes.cuda.control import FakeCuda, FakeProgram
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
+from gpucommons.cli.main import main
+from gpucommons.pauser import places
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.protocol import Operation, Request
 from needs import needs_program, needs_root
@@ -78,8 +80,9 @@ def test_one_program_by_its_pid(cuda: FakeCuda, record: Path, resume: Resume) ->
     assert two.state is State.LOCKED
     (record / str(two.pid)).unlink()
     done = resume("--pid", str(two.pid))
-    assert done.returncode == 0, done.stdout
+    assert (done.returncode, done.stdout) == (0, f"pid {two.pid}: resumed\n")
     two.runs()
+    assert resume("--pid", str(two.pid)).stdout == f"pid {two.pid}: was not paused\n"
 
 
 def test_what_cannot_be_resumed_is_named_with_the_reason(cuda: FakeCuda, record: Path, resume: Resume) -> None:
@@ -108,6 +111,10 @@ def test_without_a_driver_it_says_so(cuda: FakeCuda, record: Path, tmp_path: Pat
     done = command("resume", "--all", "--record", str(record), environment={"LD_LIBRARY_PATH": str(tmp_path)})
     assert done.returncode == 1
     assert "cannot load the NVIDIA driver's libcuda.so.1" in done.stdout
+    assert [path.name for path in record.iterdir()] == [str(program.pid)]
+    (record / str(program.pid)).unlink()
+    done = command("resume", "--pid", str(program.pid), environment={"LD_LIBRARY_PATH": str(tmp_path)})
+    assert done.returncode == 1, "whether it is paused cannot be known"
 
 
 def test_parked_programs_come_back_where_there_is_room(
@@ -165,3 +172,23 @@ def test_a_users_record_speaks_for_that_users_programs_only(cuda: FakeCuda, reco
     assert done.stdout == f"pid {own.pid}: resumed\n"
     own.runs()
     assert roots.state is State.LOCKED
+
+
+def test_a_link_to_another_users_files_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs_root()
+    victim = tmp_path / "project" / "paused" / "4194000"
+    victim.parent.mkdir(parents=True)
+    victim.write_text("a file of somebody else, named like a pid")
+    users = tmp_path / "run" / "user"
+    (users / "65534").mkdir(parents=True)
+    (users / "65534" / "gpucommons").symlink_to(tmp_path / "project")
+    monkeypatch.setattr(places, "_USERS", users)
+    monkeypatch.setattr(places, "_ROOT_RECORD", tmp_path / "none")
+    monkeypatch.setattr(places, "SERVICE_RECORD", tmp_path / "none")
+    with pytest.raises(SystemExit) as ended:
+        main(["resume", "--all"])
+    assert ended.value.code == 0
+    assert "passed over: it belongs to uid 0" in capsys.readouterr().out
+    assert victim.exists()

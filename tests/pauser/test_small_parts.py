@@ -224,5 +224,5 @@ def test_where_the_records_are() -> None:
     assert default_record({}, 0) == Path("/run/gpucommons/paused")
     assert default_record({"XDG_RUNTIME_DIR": "/run/user/7"}, 7) == Path("/run/user/7/gpucommons/paused")
     assert default_record({"XDG_RUNTIME_DIR": "relative"}, 7) == Path("/run/user/7/gpucommons/paused")
-    assert known_records({}, 7) == [Path("/run/user/7/gpucommons/paused")]
-    assert Path("/run/gpucommons-pauser/paused") in known_records({}, 0)
+    assert known_records({}, 7) == [(Path("/run/user/7/gpucommons/paused"), 7)]
+    assert (Path("/run/gpucommons-pauser/paused"), 0) in known_records({}, 0)

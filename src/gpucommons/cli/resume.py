@@ -16,7 +16,7 @@ from gpucommons.pauser.freeze import Freeze
 from gpucommons.pauser.leftovers import Leftover
 from gpucommons.pauser.places import known_records
 from gpucommons.pauser.record import Entry, Record, RecordError, Stage
-from gpucommons.pauser.release import FINAL, attempt
+from gpucommons.pauser.release import FINAL, Outcome, attempt
 
 # A lock whose caller died may still be carried out a moment later; a driver call may have to be tried again.
 _WITHIN_S = 3.0
@@ -51,8 +51,9 @@ def resume(
         backends["cuda"] = driver
     found: list[Leftover] = []
     notes: list[str] = []
-    for path in record or known_records(os.environ, os.geteuid()):
-        _resume_record(path, backends, pid, found, notes)
+    places = [(path, None) for path in record] if record else known_records(os.environ, os.geteuid())
+    for path, owner in places:
+        _resume_record(path, owner, backends, pid, found, notes)
     if pid is not None and not found:
         found.append(_resume_one(pid, backends))
     if isinstance(driver, Failure) and any(not left.is_resumed for left in found):
@@ -63,8 +64,14 @@ def resume(
 
 
 def _resume_record(
-    path: Path, backends: Mapping[str, Backend], pid: int | None, found: list[Leftover], notes: list[str]
+    path: Path,
+    owner: int | None,
+    backends: Mapping[str, Backend],
+    pid: int | None,
+    found: list[Leftover],
+    notes: list[str],
 ) -> None:
+    """`owner` is whose record must stand there: a user could have put a link to another's directory in its place."""
     try:
         record = Record.open_existing(path)
     except RecordError as error:
@@ -72,6 +79,9 @@ def _resume_record(
     if record is None:
         return
     try:
+        if owner not in (None, record.owner):
+            notes.append(f"{path} is passed over: it belongs to uid {record.owner}")
+            return
         owned = record.claim(_CLAIM_S)
         results = leftovers.resume(
             record, backends, owned=owned, within_s=_WITHIN_S, room=_room, accept=_acceptable(record.owner, pid)
@@ -101,10 +111,9 @@ def _acceptable(owner: int, pid: int | None) -> Callable[[Entry], bool]:
 
 def _resume_one(pid: int, backends: Mapping[str, Backend]) -> Leftover:
     """A program that no record names, as the driver sees it."""
-    entry = Entry(pid, None, Stage.LOCKED)
-    tried = [attempt(backend, entry, settled=True) for backend in backends.values()]
-    best = min(tried, key=lambda one: one.outcome in FINAL)
-    return Leftover(entry, best.outcome, best.detail)
+    tried = [attempt(backends, Entry(pid, None, Stage.LOCKED, name), settled=True) for name in ("cuda", "freeze")]
+    best = min(tried, key=lambda one: (one.outcome is not Outcome.RESUMED, one.outcome in FINAL))
+    return Leftover(Entry(pid, None, Stage.LOCKED), best.outcome, best.detail)
 
 
 def _room(gpu: str) -> int | str:

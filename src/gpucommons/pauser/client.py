@@ -24,6 +24,7 @@ from gpucommons.pauser.backend import Code, Failure, failure
 from gpucommons.pauser.counters import Counters
 from gpucommons.pauser.places import default_record
 from gpucommons.pauser.protocol import (
+    LATE_S,
     MOST_REPLY_BYTES,
     NO_PROCESS,
     Hello,
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_MS: Final = 200
 # Beyond what the call itself may take: the pauser's own work and the way there and back, on a busy machine.
-_GRACE_S: Final = 2.0
+_GRACE_S: Final = 2 * LATE_S
 _MOVE_S: Final = 600.0
 _HELLO_S: Final = 15.0
 _PING_S: Final = 3.0

@@ -75,10 +75,7 @@ def _unlock_all(entries: list[Entry], backends: Mapping[str, Backend], within_s:
 
 
 def _attempt(entry: Entry, backends: Mapping[str, Backend]) -> Attempt:
-    backend = backends.get(entry.backend)
-    if backend is None:
-        return Attempt(Outcome.AGAIN, f"the {entry.backend} calls that paused it are not available here")
-    return attempt(backend, entry, settled=time.monotonic() >= entry.settles_at_s)
+    return attempt(backends, entry, settled=time.monotonic() >= entry.settles_at_s)
 
 
 def _restore(record: Record, entry: Entry, backends: Mapping[str, Backend], room: Room) -> Leftover:

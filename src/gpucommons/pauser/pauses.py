@@ -14,7 +14,7 @@ from typing import Final
 
 from gpucommons.model.processes import ProcessKey
 from gpucommons.pauser.backend import Backend, Code, Failure, State, failure
-from gpucommons.pauser.identity import key_of
+from gpucommons.pauser.identity import has_ended, key_of
 from gpucommons.pauser.protocol import Notice, Paused
 from gpucommons.pauser.record import Entry, Record, Stage
 from gpucommons.pauser.release import FINAL, Attempt, Outcome, attempt
@@ -55,19 +55,22 @@ class Result:
 
 
 class Pauses:
-    """`session` is a number that changes with every connection: what an earlier agent asked for is not carried out."""
+    """`backends` are those at hand, `backend` the one that pauses; the others resume what an earlier pauser paused.
+
+    `session` is a number that changes with every connection: what an earlier agent asked for is not carried out.
+    """
 
     def __init__(
         self,
         record: Record,
-        backend: Backend,
         backends: Mapping[str, Backend],
+        backend: str,
         max_pause_s: float,
         notify: Callable[[Notice], None],
     ) -> None:
         self._record = record
-        self._backend = backend
         self._backends = backends
+        self._backend = backends[backend]
         self._max_pause_s = max_pause_s
         self._notify = notify
         self._holds: dict[int, _Hold] = {}
@@ -76,14 +79,18 @@ class Pauses:
         self._changed = threading.Condition()
 
     def start(self) -> int:
-        """Takes over what the record holds, to be released, and starts the watchdog. How many there were."""
+        """Takes over what the record holds, to be released, and starts the watchdog. How many there were.
+
+        What was paused by calls that are not at hand stays in the record for a pauser that has them.
+        """
+        now_s = time.monotonic()
         for entry in self._record.entries():
-            parked = entry.stage is Stage.PARKED
-            self._holds[entry.pid] = _Hold(
-                entry, time.monotonic(), busy=False, revoked=not parked, reason="left by an earlier pauser"
-            )
+            if entry.backend in self._backends:
+                revoked = entry.stage is not Stage.PARKED
+                self._holds[entry.pid] = _Hold(entry, now_s, False, revoked, reason="left by an earlier pauser")
+        count = len(self._holds)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
-        return len(self._holds)
+        return count
 
     # -- sessions
 
@@ -124,9 +131,12 @@ class Pauses:
 
     # -- the calls of the agent, each on the thread of its lane
 
-    def lock(self, session: int, key: ProcessKey, timeout_ms: int, gpu: str) -> Result:
+    def lock(self, session: int, key: ProcessKey, timeout_ms: int, gpu: str, until_s: float) -> Result:
+        """`until_s` is when the agent gives up waiting for the reply: a lock that comes later is undone."""
         timeout_ms = min(timeout_ms, max(1, int(self._max_pause_s * 1000)))
         now_s = time.monotonic()
+        if now_s >= until_s:
+            return Result(failure(Code.DEADLINE, "the lane was busy"))
         settles_at_s = now_s + timeout_ms / 1000 + SETTLE_S
         entry = Entry(key.pid, key.start_ticks, Stage.LOCKING, self._backend.name, settles_at_s, gpu)
         hold = self._begin(session, entry, now_s)
@@ -150,7 +160,7 @@ class Pauses:
             self._forget(hold)
             return Result(failure(Code.GONE), duration_s)
         if failed is None:
-            return Result(self._locked(hold), duration_s)
+            return Result(self._locked(hold, until_s), duration_s)
         if failed.code == Code.WRONG_STATE:
             # Paused by something else, which will resume it.
             self._forget(hold)
@@ -163,7 +173,7 @@ class Pauses:
         if isinstance(hold, Failure):
             return Result(hold)
         begun_s = time.monotonic()
-        failed = self._backend_of(hold.entry).unlock(key.pid)
+        failed = self._backend.unlock(key.pid)
         duration_s = time.monotonic() - begun_s
         if failed is None:
             self._forget(hold)
@@ -217,25 +227,28 @@ class Pauses:
                 return failure(Code.NOT_PAUSED)
             if hold.busy or hold.revoked:
                 return failure(Code.BUSY, "it is being resumed" if hold.revoked else f"it is {hold.entry.stage}")
+            if hold.entry.backend != self._backend.name:
+                return failure(Code.UNAVAILABLE, f"it was paused by {hold.entry.backend}")
             if hold.entry.stage is not stage:
                 return failure(Code.WRONG_STATE, f"it is {hold.entry.stage}, not {stage}")
             hold.busy = True
             return hold
 
-    def _locked(self, hold: _Hold) -> Failure | None:
-        """The lock succeeded. While the call was under way the hold may have been revoked."""
+    def _locked(self, hold: _Hold, until_s: float) -> Failure | None:
+        """The lock succeeded. While the call was under way the hold may have been revoked, or the agent given up."""
         self._write(hold, replace(hold.entry, stage=Stage.LOCKED))
+        is_late = time.monotonic() >= until_s
         with self._changed:
-            if not hold.revoked:
+            if not hold.revoked and not is_late:
                 hold.busy = False
                 self._changed.notify_all()
                 return None
         self._let_go(hold)
-        return failure(Code.UNAVAILABLE, hold.reason)
+        return failure(Code.DEADLINE, "the driver's call") if is_late else failure(Code.UNAVAILABLE, hold.reason)
 
     def _move(self, hold: _Hold, begun: Entry, reached: Stage) -> Result:
         """Checkpoint or restore, and the stage that came of it by the driver's own word."""
-        backend, pid = self._backend_of(begun), begun.pid
+        backend, pid = self._backend, begun.pid
         try:
             self._record.write(begun)
         except OSError as error:
@@ -261,7 +274,7 @@ class Pauses:
 
     def _let_go(self, hold: _Hold, *, surely_runs: bool = False) -> Outcome:
         """After a call of ours has returned: release at once if possible, else leave it to the watchdog."""
-        found = attempt(self._backend_of(hold.entry), hold.entry, settled=True)
+        found = attempt(self._backends, hold.entry, settled=True)
         if found.outcome in FINAL or (surely_runs and found.outcome is Outcome.AGAIN):
             self._forget(hold)
         else:
@@ -289,9 +302,6 @@ class Pauses:
         with self._changed:
             hold.entry = entry
 
-    def _backend_of(self, entry: Entry) -> Backend:
-        return self._backends.get(entry.backend, self._backend)
-
     # -- the watchdog
 
     def _revoke_all(self, reason: str) -> None:
@@ -301,7 +311,11 @@ class Pauses:
         self._changed.notify_all()
 
     def _watch(self) -> None:
+        ended_next_s = 0.0
         while True:
+            if time.monotonic() >= ended_next_s:
+                self._forget_ended()
+                ended_next_s = time.monotonic() + _LOOK_S
             with self._changed:
                 now_s = time.monotonic()
                 self._revoke_overdue(now_s)
@@ -317,6 +331,21 @@ class Pauses:
                     # No thread can be had just now: try again soon.
                     hold.releasing = False
                     time.sleep(_FIRST_RETRY_S)
+
+    def _forget_ended(self) -> None:
+        """Programs that ended while they were paused or parked leave the record."""
+        with self._changed:
+            resting = [hold for hold in self._holds.values() if not hold.busy and not hold.revoked]
+        for hold in resting:
+            key = hold.entry.key
+            if key is not None and has_ended(key) and self._claim(hold):
+                self._forget(hold)
+
+    def _claim(self, hold: _Hold) -> bool:
+        with self._changed:
+            free = not hold.busy and not hold.revoked and self._holds.get(hold.entry.pid) is hold
+            hold.busy = hold.busy or free
+            return free
 
     def _revoke_overdue(self, now_s: float) -> None:
         for hold in self._holds.values():
@@ -340,7 +369,7 @@ class Pauses:
                 entry, was_busy = hold.entry, hold.busy
             if not (was_busy and entry.stage in _LONG_STAGES):
                 settled = not was_busy and time.monotonic() >= entry.settles_at_s
-                found = attempt(self._backend_of(entry), entry, settled=settled)
+                found = attempt(self._backends, entry, settled=settled)
                 if self._is_over(hold, found):
                     break
             time.sleep(pause_s)

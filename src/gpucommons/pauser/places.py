@@ -22,11 +22,12 @@ def default_record(environment: Mapping[str, str], uid: int) -> Path:
     return _runtime_directory(environment, uid) / _BELOW_RUNTIME
 
 
-def known_records(environment: Mapping[str, str], uid: int) -> list[Path]:
-    """Every record that this user may have to resume: root all of them, others their own."""
+def known_records(environment: Mapping[str, str], uid: int) -> list[tuple[Path, int]]:
+    """Every record that this user may have to resume, and whose it must be: root all of them, others their own."""
     if uid != 0:
-        return [default_record(environment, uid)]
-    return [_ROOT_RECORD, SERVICE_RECORD, *sorted(_USERS.glob(f"*/{_BELOW_RUNTIME}"))]
+        return [(default_record(environment, uid), uid)]
+    users = [(path, path.parts[len(_USERS.parts)]) for path in sorted(_USERS.glob(f"*/{_BELOW_RUNTIME}"))]
+    return [(_ROOT_RECORD, 0), (SERVICE_RECORD, 0), *((path, int(user)) for path, user in users if user.isdigit())]
 
 
 def _runtime_directory(environment: Mapping[str, str], uid: int) -> Path:

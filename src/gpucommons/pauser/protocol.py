@@ -20,6 +20,8 @@ MOST_REQUEST_BYTES: Final = 1024
 # A reply may list every paused program.
 MOST_REPLY_BYTES: Final = 1 << 20
 MOST_TIMEOUT_MS: Final = 60_000
+# A lock that takes this much longer than its timeout is undone; the agent waits longer than that for the reply.
+LATE_S: Final = 1.0
 _MOST_NUMBER: Final = 1 << 53
 _LONGEST_LANE: Final = 64
 _LONGEST_TEXT: Final = 1000

@@ -4,6 +4,7 @@ The record says what was begun; the driver says what came of it. A lock whose ca
 process that runs counts as released only once its entry has settled.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,12 +31,15 @@ class Attempt:
     detail: str = ""
 
 
-def attempt(backend: Backend, entry: Entry, *, settled: bool) -> Attempt:
+def attempt(backends: Mapping[str, Backend], entry: Entry, *, settled: bool) -> Attempt:
     """`settled`: no lock for this process can be under way any more."""
     key = entry.key
     # The pid of an entry that was just being locked may have been reused before the lock: then its new owner got it.
     if key is not None and has_ended(key) and (settled or entry.stage is not Stage.LOCKING):
         return Attempt(Outcome.ENDED)
+    backend = backends.get(entry.backend)
+    if backend is None:
+        return Attempt(Outcome.AGAIN, f"the {entry.backend} calls that paused it are not available here")
     state = backend.state(entry.pid)
     if isinstance(state, Failure):
         return _unknown(state, entry)

@@ -12,6 +12,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from gpucommons.pauser.lanes import Lanes
 from gpucommons.pauser.log import Log
 from gpucommons.pauser.pauses import Pauses, Result
 from gpucommons.pauser.protocol import (
+    LATE_S,
     MOST_REQUEST_BYTES,
     Hello,
     Lines,
@@ -131,9 +133,8 @@ class Server:
         driver = cuda.load()
         if not isinstance(driver, Failure):
             backends["cuda"] = driver
-        backend = backends.get(self._settings.backend)
-        if backend is None:
-            self._unavailable = driver.meaning if isinstance(driver, Failure) else self._settings.backend
+        if self._settings.backend not in backends and isinstance(driver, Failure):
+            self._unavailable = driver.meaning
             record.close()
             return
         if not record.claim(_CLAIM_S):
@@ -142,7 +143,7 @@ class Server:
             self._unavailable = f"another pauser still uses {record.path}; what it had paused was resumed"
             record.close()
             return
-        pauses = Pauses(record, backend, backends, self._settings.max_pause_s, self._notify)
+        pauses = Pauses(record, backends, self._settings.backend, self._settings.max_pause_s, self._notify)
         self._resumed = pauses.start()
         if self._resumed:
             done = pauses.wait_released(_START_S)
@@ -228,8 +229,10 @@ class Server:
             threading.Thread(target=self._resume_all, args=(session, request), daemon=True).start()
             return
 
+        until_s = time.monotonic() + request.timeout_ms / 1000 + LATE_S
+
         def call() -> None:
-            result = _perform(pauses, session.number, request)
+            result = _perform(pauses, session.number, request, until_s)
             session.send(Reply(request.number, result.failure, result.duration_s, result.state))
 
         if not self._lanes.submit(request.lane, resumes=request.operation is Operation.UNLOCK, call=call):
@@ -269,10 +272,10 @@ class Server:
         session.close()
 
 
-def _perform(pauses: Pauses, session: int, request: Request) -> Result:
+def _perform(pauses: Pauses, session: int, request: Request, until_s: float) -> Result:
     match request.operation:
         case Operation.LOCK:
-            return pauses.lock(session, request.process, request.timeout_ms, request.gpu)
+            return pauses.lock(session, request.process, request.timeout_ms, request.gpu, until_s)
         case Operation.UNLOCK:
             return pauses.unlock(request.process)
         case Operation.CHECKPOINT:
