@@ -71,6 +71,20 @@ def test_sigterm_resumes_everything_and_ends(cuda: FakeCuda, record: Path) -> No
     assert list(record.iterdir()) == []
 
 
+def test_a_lock_under_way_when_the_agent_goes_is_undone(cuda: FakeCuda, record: Path) -> None:
+    program = cuda.start()
+    program.drain_in(0.5)
+    with child(cuda, record) as (process, agent):
+        agent.hello()
+        agent.send(lock(1, program, timeout_ms=2000))
+        until(lambda: program.is_asked, "the driver is asked")
+        agent.socket.close()
+        assert process.wait(15) == 0
+    assert not program.is_asked
+    program.runs()
+    assert list(record.iterdir()) == []
+
+
 def test_an_agent_that_does_not_read_is_disconnected(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
     with child(cuda, record) as (process, agent):

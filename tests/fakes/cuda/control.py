@@ -48,6 +48,11 @@ class FakeProgram:
         """Whether the driver has asked something of it that it has not carried out."""
         return self._get("asked") != 0
 
+    @property
+    def was_locked(self) -> bool:
+        """Whether a lock was ever asked of it: each brings its timeout."""
+        return self._get("timeout_ms") != 0
+
     def _get(self, name: str) -> int:
         return int(_FIELDS.unpack_from(self._page)[_NAMES.index(name)])
 

@@ -1,0 +1,81 @@
+"""What no real process does on demand: a pid that changes hands between the check and the lock."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpucommons.model.processes import ProcessKey
+from gpucommons.pauser import pauses as module
+from gpucommons.pauser.backend import Code, Failure, State
+from gpucommons.pauser.identity import key_of
+from gpucommons.pauser.pauses import Pauses
+from gpucommons.pauser.record import Record
+
+
+class Driver:
+    """Locks whatever has the pid, and then something happens."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.locked = False
+
+    def state(self, pid: int) -> State | Failure:
+        return State.LOCKED if self.locked else State.RUNNING
+
+    def lock(self, pid: int, timeout_ms: int) -> Failure | None:
+        self.calls.append("lock")
+        self.locked = True
+        self.after_lock()
+        return None
+
+    def after_lock(self) -> None:
+        return
+
+    def unlock(self, pid: int) -> Failure | None:
+        self.calls.append("unlock")
+        self.locked = False
+        return None
+
+    def checkpoint(self, pid: int) -> Failure | None:
+        return None
+
+    def restore(self, pid: int) -> Failure | None:
+        return None
+
+
+def test_a_pid_that_changed_hands_during_the_lock_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = key_of(os.getpid())
+    assert key is not None
+    other = ProcessKey(key.pid, key.start_ticks + 1)
+    driver, now = Driver(), [key]
+    monkeypatch.setattr(module, "key_of", lambda pid: now[0])
+    monkeypatch.setattr(driver, "after_lock", lambda: now.__setitem__(0, other))
+    pauses = Pauses(Record.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
+    pauses.open_session(1)
+    result = pauses.lock(1, key, 100, "", time.monotonic() + 10)
+    assert result.failure is not None
+    assert result.failure.code == Code.GONE
+    assert driver.calls == ["lock", "unlock"]
+    assert list((tmp_path / "paused").iterdir()) == []
+    assert pauses.paused() == ()
+
+
+def test_what_an_earlier_agent_asked_for_is_not_carried_out(tmp_path: Path) -> None:
+    key = key_of(os.getpid())
+    assert key is not None
+    driver = Driver()
+    pauses = Pauses(Record.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
+    pauses.open_session(1)
+    pauses.close_session("the agent has ended")
+    pauses.open_session(2)
+    result = pauses.lock(1, key, 100, "", time.monotonic() + 10)
+    assert result.failure is not None
+    assert result.failure.code == Code.UNAVAILABLE
+    result = pauses.lock(2, key, 100, "", time.monotonic() - 1)
+    assert result.failure is not None
+    assert result.failure.code == Code.DEADLINE
+    assert driver.calls == []
