@@ -16,10 +16,10 @@ from gpucommons.pauser.identity import key_of
 from waiting import until
 
 # struct program of program.h behind its mutex, which is 40 bytes on 64-bit Linux.
-_FIELDS = struct.Struct("=40x IIII QQQQQ II")
+_FIELDS = struct.Struct("=40x IIII QQQQQ III 4x")
 _WORDS = ("state", "asked", "result", "timeout_ms")
 _NUMBERS = ("steps", "gpu_bytes", "host_bytes", "drain_us", "move_bytes_per_s")
-_FLAGS = ("managed", "ready")
+_FLAGS = ("managed", "ready", "locks")
 _NAMES = (*_WORDS, *_NUMBERS, *_FLAGS)
 _OFFSETS = {
     **{name: 40 + 4 * number for number, name in enumerate(_WORDS)},
@@ -49,9 +49,9 @@ class FakeProgram:
         return self._get("asked") != 0
 
     @property
-    def was_locked(self) -> bool:
-        """Whether a lock was ever asked of it: each brings its timeout."""
-        return self._get("timeout_ms") != 0
+    def locks(self) -> int:
+        """How many locks were asked of it, also those that failed."""
+        return self._get("locks")
 
     def _get(self, name: str) -> int:
         return int(_FIELDS.unpack_from(self._page)[_NAMES.index(name)])

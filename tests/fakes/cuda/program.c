@@ -86,6 +86,7 @@ static void take_time(uint64_t bytes)
 /* Submitted work drains; then the lock holds. Work that takes longer than the timeout leaves it running. */
 static uint32_t lock(void)
 {
+    self->locks++;
     if (self->state != RUNNING)
         return ILLEGAL_STATE;
     uint64_t drain = self->drain_us, most = (uint64_t)self->timeout_ms * 1000, begun = now_us();

@@ -27,6 +27,8 @@ struct program {
     _Atomic uint64_t move_bytes_per_s; /* rate of checkpoint and restore; 0: at once */
     _Atomic uint32_t managed;      /* uses managed memory: a checkpoint gives 801 */
     _Atomic uint32_t ready;
+    _Atomic uint32_t locks;        /* how many were asked for */
+    uint32_t pad;
 };
 
 #endif
