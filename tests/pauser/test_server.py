@@ -239,6 +239,28 @@ def test_a_service_serves_one_agent_after_another(cuda: FakeCuda, record: Path, 
     assert not path.exists()
 
 
+def test_a_second_service_leaves_the_socket_of_the_first(cuda: FakeCuda, record: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pauser.sock"
+    with service(cuda, record, path):
+        connect(path).hello()
+        with service(cuda, record.with_name("other"), path) as second:
+            assert second.wait(15) == 1
+            assert second.stderr is not None
+            assert "is another pauser running?" in second.stderr.read()
+        until(lambda: connect(path).hello().unavailable == "", "the first serves the next agent")
+
+
+def test_a_service_replaces_the_socket_of_a_dead_one(cuda: FakeCuda, record: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pauser.sock"
+    with service(cuda, record, path) as first:
+        connect(path).hello()
+        first.kill()
+        first.wait()
+    assert path.exists()
+    with service(cuda, record, path):
+        assert connect(path).hello().unavailable == ""
+
+
 AS_USER = """
     import os, socket, sys
     os.setgid(65534); os.setuid(65534)

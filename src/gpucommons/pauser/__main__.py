@@ -25,13 +25,18 @@ def main() -> None:
         log,
     )
     server.stop_on(signal.SIGTERM)
-    if given.fd is not None:
-        server.serve(socket.socket(fileno=given.fd))
-    else:
-        server.listen(given.listen)
+    served = True
+    try:
+        if given.fd is not None:
+            server.serve(socket.socket(fileno=given.fd))
+        else:
+            server.listen(given.listen)
+    except OSError as error:
+        log.line(f"cannot serve {given.listen or given.fd}: {error.strerror}; is another pauser running?")
+        served = False
     log.drain(0.5)
     # A call that hangs keeps its thread for ever: the record says what it was about.
-    os._exit(0 if server.is_clean else 1)
+    os._exit(0 if served and server.is_clean else 1)
 
 
 def _arguments() -> argparse.Namespace:

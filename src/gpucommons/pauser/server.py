@@ -170,7 +170,7 @@ class Server:
         session.close()
 
     def listen(self, path: Path) -> None:
-        """Serve agents one after another at this socket until asked to stop."""
+        """Serve agents one after another at this socket until asked to stop. OSError where it cannot be served."""
         self.open()
         listener = self._listener = _listen(path)
         try:
@@ -261,9 +261,10 @@ class Server:
     def _refusal(self, connection: socket.socket) -> str:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        if uid not in {0, os.geteuid(), *map(_uid_of, self._settings.users)}:
+            return f"uid {uid} may not use this pauser"
         self._freeze.protected = {os.getpid(), os.getppid(), pid}
-        allowed = {0, os.geteuid(), *filter(None, map(_uid_of, self._settings.users))}
-        return "" if uid in allowed else f"uid {uid} may not use this pauser"
+        return ""
 
     def _turn_away(self, connection: socket.socket, reason: str) -> None:
         self._log.line(f"turned a connection away: {reason}")
@@ -299,12 +300,24 @@ def _uid_of(user: str) -> int | None:
 def _listen(path: Path) -> socket.socket:
     """Everybody may connect; who is served is decided by what the kernel says of the peer."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    # Only one pauser holds the record, so a socket that is there is a dead one's.
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):
+        if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):
             os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     os.chmod(path, 0o666)
     listener.listen(16)
     return listener
+
+
+def _answers(path: Path) -> bool:
+    """Whether another pauser serves this socket: its file is not a dead one's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True
