@@ -76,7 +76,10 @@ class Pauses:
         self._holds: dict[int, _Hold] = {}
         self._resting: dict[ProcessKey, float] = {}
         self._session: int | None = None
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        # The watchdog sleeps on one of its own: it is not woken by ordinary locks and unlocks, several a second.
+        self._due = threading.Condition(lock)
 
     def start(self) -> int:
         """Takes over what the record holds, to be released, and starts the watchdog. How many there were.
@@ -241,7 +244,6 @@ class Pauses:
         with self._changed:
             if not hold.revoked and not is_late:
                 hold.busy = False
-                self._changed.notify_all()
                 return None
         self._let_go(hold)
         return failure(Code.DEADLINE, "the driver's call") if is_late else failure(Code.UNAVAILABLE, hold.reason)
@@ -270,6 +272,7 @@ class Pauses:
             hold.busy = False
             hold.revoked = hold.revoked and stage is not Stage.PARKED
             self._changed.notify_all()
+            self._due.notify_all()
         return Result(failed, duration_s)
 
     def _let_go(self, hold: _Hold, *, surely_runs: bool = False) -> Outcome:
@@ -282,7 +285,7 @@ class Pauses:
                 hold.busy = False
                 hold.revoked = True
                 hold.reason = hold.reason or found.detail
-                self._changed.notify_all()
+                self._due.notify_all()
         return found.outcome
 
     def _forget(self, hold: _Hold) -> None:
@@ -308,7 +311,7 @@ class Pauses:
         for hold in self._holds.values():
             if hold.entry.stage is not Stage.PARKED and not hold.revoked:
                 hold.revoked, hold.reason = True, reason
-        self._changed.notify_all()
+        self._due.notify_all()
 
     def _watch(self) -> None:
         ended_next_s = 0.0
@@ -323,7 +326,7 @@ class Pauses:
                 for hold in due:
                     hold.releasing = True
                 if not due:
-                    self._changed.wait(self._next_look_s(now_s))
+                    self._due.wait(self._next_look_s(now_s))
             for hold in due:
                 try:
                     threading.Thread(target=self._release, args=(hold,), name="release", daemon=True).start()
