@@ -270,10 +270,11 @@ def test_a_service_that_is_not_there_yet_is_found_when_it_comes(cuda: FakeCuda, 
             second = Pauser(PauserSettings(socket_path=path))
             await second.start()
             await asyncio.to_thread(until, lambda: "another agent" in second.reason, "it is turned away")
-            await second.stop()
             assert program.stands_still()
             await pauser.stop()
             await asyncio.to_thread(program.runs)
+            assert await second.wait_available(10), "the next agent's turn comes soon"
+            await second.stop()
 
     asyncio.run(whole())
 

@@ -56,8 +56,10 @@ _LAST_BACKOFF_S: Final = 10.0
 _REPLACE_WITHIN_S: Final = 0.5
 # A pauser that lived this long did not fail at its start: the next one is started at once.
 _SETTLED_S: Final = 5.0
-# Without a driver, or with a record that cannot be written, it makes no sense to ask often.
-_UNAVAILABLE_BACKOFF_S: Final = 30.0
+# Without a driver, or with a record that cannot be written, a child makes no sense soon. To ask a service again is
+# cheap, and it may only have been busy with the agent's predecessor.
+_CHILD_BACKOFF_S: Final = 30.0
+_SERVICE_BACKOFF_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +79,19 @@ class PauserSettings:
 
 
 class _Unusable(Exception):
-    """The pauser cannot be used: one line, and whether to try again soon."""
+    """The pauser cannot be used: one line, and how long to wait at least before the next attempt."""
 
-    def __init__(self, reason: str, backoff_s: float | None = None) -> None:
+    def __init__(self, reason: str, backoff_s: float = 0.0) -> None:
         super().__init__(reason)
         self.backoff_s = backoff_s
 
 
 class Pauser:
-    """Call `start`, then ask; `stop` resumes everything. `on_resumed` hears of programs that it resumed on its own,
-    `on_change` of each change of `available`; both are called in the event loop."""
+    """Call `start`, then ask; `stop` resumes everything.
+
+    `on_resumed` hears of programs that the pauser resumed on its own, `on_change` of each change of `available`. Both
+    are called in the event loop.
+    """
 
     def __init__(
         self,
@@ -291,7 +296,7 @@ class Pauser:
                 await self._serve_one()
                 reason, least_s = "the pauser has ended", 0.0
             except _Unusable as error:
-                reason, least_s = str(error), error.backoff_s or 0.0
+                reason, least_s = str(error), error.backoff_s
             except (OSError, ProtocolError, subprocess.SubprocessError) as error:
                 reason, least_s = f"the pauser cannot be used: {error}", 0.0
             finally:
@@ -316,7 +321,8 @@ class Pauser:
         if not isinstance(hello, Hello):
             raise _Unusable("the pauser ended at its start; its last lines are on stderr")
         if hello.unavailable:
-            raise _Unusable(hello.unavailable, _UNAVAILABLE_BACKOFF_S)
+            is_child = self._settings.socket_path is None
+            raise _Unusable(hello.unavailable, _CHILD_BACKOFF_S if is_child else _SERVICE_BACKOFF_S)
         self._hello = hello
         self._ready.set()
         log.info("pauser: ready, pid %d, %s", hello.pid, hello.backend)

@@ -204,9 +204,6 @@ class Server:
                 ready = {key.fileobj for key, _ in selector.select(_PARENT_LOOK_S)}
                 if self._settings.parent and os.getppid() != self._settings.parent:
                     return "the agent has ended"
-                if waiting is not None and waiting in ready:
-                    with suppress(OSError):
-                        self._turn_away(waiting.accept()[0], "another agent is connected")
                 if session.connection in ready:
                     try:
                         data = session.connection.recv(_READ_BYTES)
@@ -217,6 +214,10 @@ class Server:
                     except (OSError, ProtocolError) as error:
                         self._log.line(f"disconnecting the agent: {error}")
                         return "the agent's connection failed"
+                # Last: an agent that was restarted may have connected again in the meantime.
+                if waiting is not None and waiting in ready:
+                    with suppress(OSError):
+                        self._turn_away(waiting.accept()[0], "another agent is connected")
         return "the pauser was asked to stop"
 
     def _carry_out(self, session: _Session, request: Request) -> None:
