@@ -5,6 +5,7 @@ Numbers keep the driver's own resolution (percent, milliwatt-derived watts, mill
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpucommons.model.processes import ProcessKey
@@ -22,6 +23,12 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
     (0x200, "board_limit"),
     (0x400, "reliability"),
 )
+
+
+# How far back the windows of XIDs and clock samples reach, and how often the throttle mask is kept:
+# as often as dcgm-exporter reads it unless it is set otherwise, so that counts of samples compare.
+RECENT_S = 3600
+CLOCK_SAMPLE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +106,20 @@ class GpuReadings(NamedTuple):
     remapped_rows_failed: int | None = None
     power_violation_ns: int | None = None
     thermal_violation_ns: int | None = None
+    sync_boost_violation_ns: int | None = None
+    board_limit_violation_ns: int | None = None
+    low_utilization_violation_ns: int | None = None
+    reliability_violation_ns: int | None = None
+    retired_pages_single_bit: int | None = None
+    retired_pages_double_bit: int | None = None
+    retired_pages_pending: int | None = None
     nvlinks_active: int | None = None
     nvlink_tx_kibibytes: int | None = None
     nvlink_rx_kibibytes: int | None = None
     nvlink_replays: int | None = None
     nvlink_recoveries: int | None = None
-    nvlink_crc_errors: int | None = None
+    nvlink_crc_flit_errors: int | None = None
+    nvlink_crc_data_errors: int | None = None
     recovery_action: int | None = None
     persistence_mode: int | None = None
     compute_mode: int | None = None
@@ -120,6 +135,20 @@ class GpuReadings(NamedTuple):
     def throttle_reasons(self) -> tuple[str, ...] | None:
         mask = self.throttle_mask
         return None if mask is None else tuple(name for bit, name in THROTTLE_REASONS if mask & bit)
+
+
+class NvLinkRates(NamedTuple):
+    """Data sent and received over NVLink, averaged since the reading before: of all links, and by link number."""
+
+    total_kibibytes_per_s: float | None = None
+    link_kibibytes_per_s: Mapping[int, float] = MappingProxyType({})
+
+
+class ClockSample(NamedTuple):
+    """The throttle mask at one instant."""
+
+    wall_s: float
+    throttle_mask: int
 
 
 class GpmReading(NamedTuple):
@@ -200,13 +229,17 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class XidRecord:
-    """The XID errors of one GPU since the agent started. `watched` tells a measured none from a blind eye."""
+    """The XID errors of one GPU since the agent started. `watched` tells a measured none from a blind eye.
+
+    `recent` counts those of the last hour, by the whole second of the wall clock and the code.
+    """
 
     watched: bool = False
     counts: Mapping[int, int] = field(default_factory=dict)
     last_code: int | None = None
     last_wall_s: float | None = None
     events: Mapping[str, int] = field(default_factory=dict)
+    recent: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
 _NO_READINGS = GpuReadings()
@@ -228,6 +261,9 @@ class Gpu:
     xid: XidRecord = field(default_factory=XidRecord)
     # How many compute slices the GPU can be split into, while MIG is enabled: 7 on an H200, 4 on an A30.
     mig_slices: int | None = None
+    nvlink_rates: NvLinkRates | None = None
+    # Throttle masks of the last hour, one every CLOCK_SAMPLE_EVERY_S, the oldest first.
+    clock_samples: tuple[ClockSample, ...] = ()
 
     def gpu_instances(self) -> Iterator[MigInstance]:
         """One MIG device for each GPU instance, for what belongs to the GPU instance as a whole."""

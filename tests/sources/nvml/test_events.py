@@ -48,6 +48,22 @@ def test_a_storm_is_counted_in_full_but_does_not_hold_up_a_pass(rig: Rig) -> Non
     assert rig.gpu().xid.counts == {1: 341, 2: 341, 3: 341}
 
 
+def test_recent_xids_are_counted_by_the_second_for_an_hour(rig: Rig) -> None:
+    rig.read()
+    rig.fake.xid(0, 31)
+    rig.fake.xid(0, 31)
+    rig.fake.xid(0, 43)
+    first = rig.gpu().xid.recent
+    second = int(START_WALL_S) + 2
+    assert first == {(second, 31): 2, (second, 43): 1}
+    rig.fake.xid(0, 31)
+    assert rig.gpu(after_s=10).xid.recent == {**first, (second + 10, 31): 1}
+    rig.fake.xid(0, 79)
+    later = rig.gpu(after_s=3596).xid
+    assert later.recent == {(second + 10, 31): 1, (second + 3606, 79): 1}, "an hour is enough for every window"
+    assert later.counts == {31: 3, 43: 1, 79: 1}
+
+
 def test_other_critical_events_are_counted_by_name(rig: Rig) -> None:
     rig.read()
     rig.fake.event(0, 0x2, 0)

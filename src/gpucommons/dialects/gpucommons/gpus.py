@@ -9,6 +9,7 @@ from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
 _MHZ = 1_000_000
+_KIBIBYTE = 1024
 _NS_PER_S = 1e9
 
 UP = gauge("gpucommons_gpu_up", "1 if a GPU that was ever seen answers, 0 if it is lost.", *_GPU, "pci_bus_id")
@@ -64,6 +65,9 @@ RECOVERY = gauge(
 )
 NVLINKS = gauge("gpucommons_gpu_nvlinks_active", "NVLinks that are up.", *_GPU)
 NVLINK_ERRORS = counter("gpucommons_gpu_nvlink_errors_total", "Errors on NVLinks, by kind.", *_GPU, "kind")
+NVLINK_BYTES = counter(
+    "gpucommons_gpu_nvlink_bytes_total", "Data on all NVLinks, sent and received.", *_GPU, "direction"
+)
 
 Value = float | None
 
@@ -85,6 +89,10 @@ _SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], .
         (
             ("power", lambda gpu: _scaled(gpu.readings.power_violation_ns, 1 / _NS_PER_S)),
             ("thermal", lambda gpu: _scaled(gpu.readings.thermal_violation_ns, 1 / _NS_PER_S)),
+            ("sync_boost", lambda gpu: _scaled(gpu.readings.sync_boost_violation_ns, 1 / _NS_PER_S)),
+            ("board_limit", lambda gpu: _scaled(gpu.readings.board_limit_violation_ns, 1 / _NS_PER_S)),
+            ("low_utilization", lambda gpu: _scaled(gpu.readings.low_utilization_violation_ns, 1 / _NS_PER_S)),
+            ("reliability", lambda gpu: _scaled(gpu.readings.reliability_violation_ns, 1 / _NS_PER_S)),
         ),
     ),
     (
@@ -136,11 +144,19 @@ _SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], .
         ),
     ),
     (
+        NVLINK_BYTES,
+        (
+            ("sent", lambda gpu: _scaled(gpu.readings.nvlink_tx_kibibytes, _KIBIBYTE)),
+            ("received", lambda gpu: _scaled(gpu.readings.nvlink_rx_kibibytes, _KIBIBYTE)),
+        ),
+    ),
+    (
         NVLINK_ERRORS,
         (
             ("replay", lambda gpu: gpu.readings.nvlink_replays),
             ("recovery", lambda gpu: gpu.readings.nvlink_recoveries),
-            ("crc", lambda gpu: gpu.readings.nvlink_crc_errors),
+            ("crc_flit", lambda gpu: gpu.readings.nvlink_crc_flit_errors),
+            ("crc_data", lambda gpu: gpu.readings.nvlink_crc_data_errors),
         ),
     ),
 )

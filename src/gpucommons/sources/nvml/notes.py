@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gpucommons.model.gpu import LaneMove
 from gpucommons.sources.nvml.capability import Capabilities
+from gpucommons.sources.nvml.clock_history import ClockHistory
 from gpucommons.sources.nvml.events import EventBook
 from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, Lane, LaneBook
 from gpucommons.sources.nvml.roster import Roster
@@ -29,6 +30,7 @@ class Notes:
     capabilities: Capabilities = field(default_factory=Capabilities)
     lanes: LaneBook = field(default_factory=LaneBook)
     events: EventBook = field(default_factory=EventBook)
+    clocks: ClockHistory = field(default_factory=ClockHistory)
     roster: Roster = field(default_factory=Roster)
     _dropped: dict[tuple[str, str], int] = field(default_factory=dict)
     _failures: dict[tuple[str, str], int] = field(default_factory=dict)
