@@ -13,7 +13,7 @@ PREFIXES = {
     "gpucommons": ("gpucommons_",),
     "nvshare": ("nvshare_",),
     "node": ("cpu_", "node_", "gpu_"),
-    "dcgm": ("DCGM_FI_",),
+    "dcgm": ("DCGM_FI_", "DCGM_EXP_"),
     "ds01": ("ds01_",),
     "vgpu": ("pod_gpu_", "pod_total_"),
 }

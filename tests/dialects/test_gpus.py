@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from gpucommons.dialects.all import DIALECTS
 from gpucommons.dialects.dcgm import CATALOGUE as DCGM_CATALOGUE
 from gpucommons.dialects.dcgm import DCGM, dcgm_dialect
+from gpucommons.dialects.dcgm.labels import DcgmOptions
 from gpucommons.dialects.dialect import Dialect
 from gpucommons.dialects.gpucommons import GPUCOMMONS
 from gpucommons.dialects.node import NODE
 from gpucommons.dialects.nvshare import NVSHARE
 from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.gpu import (
+    ClockSample,
     GpmReading,
     Gpu,
     GpuIdentity,
@@ -24,6 +26,7 @@ from gpucommons.model.gpu import (
     LaneMove,
     MigInstance,
     MigMemory,
+    NvLinkRates,
     XidRecord,
 )
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -80,8 +83,19 @@ FULL = GpuReadings(
     remapped_rows_failed=0,
     power_violation_ns=3_965_869_216,
     thermal_violation_ns=0,
+    sync_boost_violation_ns=12,
+    board_limit_violation_ns=13,
+    low_utilization_violation_ns=14,
+    reliability_violation_ns=15,
+    retired_pages_single_bit=16,
+    retired_pages_double_bit=17,
+    retired_pages_pending=1,
     nvlink_tx_kibibytes=10,
     nvlink_rx_kibibytes=11,
+    nvlink_replays=20,
+    nvlink_recoveries=21,
+    nvlink_crc_flit_errors=22,
+    nvlink_crc_data_errors=23,
     vgpu_licensed=0,
     recovery_action=0,
 )
@@ -95,7 +109,16 @@ PROCESSES = (
 
 def gpu(**changes: object) -> Gpu:
     base = Gpu(
-        identity(), True, NOW - 60, readings=FULL, gpm=GPM, processes=PROCESSES, mig_enabled=False, xid=XidRecord(True)
+        identity(),
+        True,
+        NOW - 60,
+        readings=FULL,
+        gpm=GPM,
+        processes=PROCESSES,
+        mig_enabled=False,
+        xid=XidRecord(True),
+        nvlink_rates=NvLinkRates(36_999.0, {link: 1000.0 * link + 999.9 for link in range(18)}),
+        clock_samples=(ClockSample(NOW - 1, 0x4),),
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -152,7 +175,19 @@ EXPECTED_DCGM = {
     "DEV_ROW_REMAP_FAILURE": 0,
     "DEV_POWER_VIOLATION": 3_965_869_216,
     "DEV_THERMAL_VIOLATION": 0,
-    "DEV_NVLINK_BANDWIDTH_TOTAL": 21,
+    "DEV_SYNC_BOOST_VIOLATION": 12,
+    "DEV_BOARD_LIMIT_VIOLATION": 13,
+    "DEV_LOW_UTIL_VIOLATION": 14,
+    "DEV_RELIABILITY_VIOLATION": 15,
+    "DEV_RETIRED_SBE": 16,
+    "DEV_RETIRED_DBE": 17,
+    "DEV_RETIRED_PENDING": 1,
+    "DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": 20,
+    "DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": 21,
+    "DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 22,
+    "DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": 23,
+    "DEV_NVLINK_BANDWIDTH_TOTAL": 36,
+    **{f"DEV_NVLINK_BANDWIDTH_L{link}": link for link in range(18)},
     "DEV_VGPU_LICENSE_STATUS": 0,
     "PROF_GR_ENGINE_ACTIVE": 0.9,
     "PROF_SM_ACTIVE": 0.8,
@@ -173,7 +208,8 @@ def test_dcgm_has_every_name_of_the_default_set_with_its_value() -> None:
     # The parser gives every counter the suffix that newer conventions want; DCGM's have none.
     told = series(DCGM, snapshot(gpu()))
     found = {name.removesuffix("_total"): value for (name, _), value in told.items()}
-    assert found == {f"DCGM_FI_{name}": value for name, value in EXPECTED_DCGM.items()}
+    counted = {"DCGM_EXP_XID_ERRORS_COUNT": 0, "DCGM_EXP_CLOCK_EVENTS_COUNT": 1}
+    assert found == {f"DCGM_FI_{name}": value for name, value in EXPECTED_DCGM.items()} | counted
     assert {metric.name for metric in DCGM_CATALOGUE} == found.keys()
 
 
@@ -185,12 +221,16 @@ def test_dcgm_labels() -> None:
             "pci_bus_id": "00000000:00:00.0",
             "device": "nvidia0",
             "modelName": "NVIDIA H200",
-            "hostname": "host",
+            "Hostname": "host",
             "DCGM_FI_DRIVER_VERSION": "580.1",
         }
     ]
-    older = labels_of(dcgm_dialect(older_hostname=True), snapshot(gpu()), "DCGM_FI_DEV_GPU_TEMP")
-    assert older[0]["Hostname"] == older[0]["hostname"] == "host"
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("hostname", {"hostname"}), ("both", {"hostname", "Hostname"})])
+def test_the_label_of_the_host_is_chosen(choice: str, expected: set[str]) -> None:
+    (labels,) = labels_of(dcgm_dialect(DcgmOptions(hostname_label=choice)), snapshot(gpu()), "DCGM_FI_DEV_GPU_TEMP")
+    assert {name for name, value in labels.items() if value == "host"} == expected
 
 
 def mig(gi: int, ci: int, profile: str, used: int, uuid: str) -> MigInstance:
@@ -240,7 +280,10 @@ def test_a_split_gpu_has_power_and_temperature_once() -> None:
 def test_the_last_xid_stays_and_outlives_the_gpu() -> None:
     lost = gpu(up=False, down_reason="gpu_is_lost", readings=GpuReadings(), xid=XidRecord(True, {79: 2}, 79, NOW))
     found = series(DCGM, snapshot(lost))
-    assert {name: value for (name, _), value in found.items()} == {"DCGM_FI_DEV_XID_ERRORS": 79}
+    assert {name: value for (name, _), value in found.items()} == {
+        "DCGM_FI_DEV_XID_ERRORS": 79,
+        "DCGM_EXP_XID_ERRORS_COUNT": 0,
+    }, "two came before the window"
     blind = gpu(xid=XidRecord(False))
     assert values(DCGM, snapshot(blind), "DCGM_FI_DEV_XID_ERRORS") == []
 

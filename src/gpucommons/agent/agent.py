@@ -11,8 +11,9 @@ from gpucommons.agent.machine import machine_parts
 from gpucommons.agent.sharing import nvshare_listener, with_sharing
 from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
-from gpucommons.config.settings import Settings
+from gpucommons.config.settings import DcgmSettings, Settings
 from gpucommons.dialects.all import DIALECTS, dialects
+from gpucommons.dialects.dcgm.labels import DcgmOptions
 from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
@@ -47,7 +48,7 @@ class Agent:
             scenario=self.scenario,
             derive=parts.derive,
         )
-        spoken = dialects(older_hostname=settings.dcgm.older_hostname, pod_namespace=settings.vgpu.namespace_label)
+        spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings))
         self.sampler.subscribe(self.api.observe)
@@ -107,6 +108,12 @@ class Agent:
 
 def _main_listeners(settings: Settings) -> list[tuple[str, None]]:
     return [(address, None) for address in (settings.web.listen, settings.web.socket) if address]
+
+
+def _dcgm_options(settings: DcgmSettings) -> DcgmOptions:
+    return DcgmOptions(
+        settings.hostname_label, settings.shared, settings.xid_count_window_ms, settings.clock_events_count_window_ms
+    )
 
 
 def _prometheus(settings: Settings) -> Prometheus | None:

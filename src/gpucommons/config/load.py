@@ -31,7 +31,18 @@ _TRUTHS = {
     "no": False,
     "off": False,
 }
+# Keys that were replaced: by which, and what to set there.
+_REPLACED = {
+    "dcgm.older_hostname": (
+        "dcgm.hostname_label",
+        "Hostname alone is the default, 'both' sets Hostname and hostname, 'hostname' the latter alone",
+    ),
+}
 _TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _variable(path: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{path.replace('.', '_')}".upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Key:
 
     @property
     def variable(self) -> str:
-        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
+        return _variable(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +142,8 @@ def _from_file(file: Path | None, document: Mapping[str, Any], by_path: Mapping[
             continue
         for name, value in table.items():
             key = by_path.get(f"{section}.{name}")
+            if key is None and (replaced := _REPLACED.get(f"{section}.{name}")):
+                raise ConfigError(f"{file}: '{section}.{name}' was replaced by '{replaced[0]}'; {replaced[1]}")
             if key is None:
                 raise ConfigError(f"{file}: unknown key '{section}.{name}'{_suggestion(section, name, by_path)}")
             found[key.path] = (_checked(key, value, f"{file}: '{key.path}'"), f"file {file}")
@@ -169,6 +182,7 @@ def _parse(file: Path) -> dict[str, Any]:
 def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]) -> _Layer:
     found: _Layer = {}
     by_variable = {key.variable: key for key in by_path.values()}
+    replaced_variables = {_variable(old): (_variable(new), hint) for old, (new, hint) in _REPLACED.items()}
     for key in by_path.values():
         for alias in key.guards["aliases"]:
             if alias in environment:
@@ -178,6 +192,8 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
         if not variable.startswith(ENVIRONMENT_PREFIX) or _KUBERNETES_LINK.fullmatch(variable):
             continue
         known = by_variable.get(variable)
+        if known is None and (replaced := replaced_variables.get(variable)):
+            raise ConfigError(f"environment: {variable} was replaced by {replaced[0]}; {replaced[1]}")
         if known is None:
             near = difflib.get_close_matches(variable, by_variable, 1)
             hint = f"; did you mean {near[0]}?" if near else "; unset it"

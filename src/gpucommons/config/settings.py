@@ -100,7 +100,38 @@ class KubernetesSettings:
 
 @dataclass(frozen=True, slots=True)
 class DcgmSettings:
-    older_hostname: bool = option(False, "also set the label Hostname, which older dashboards ask for")
+    hostname_label: str = option(
+        "Hostname",
+        "label that holds the node's name: Hostname, as released versions of dcgm-exporter have it, hostname, or both",
+        choices=("Hostname", "hostname", "both"),
+    )
+    shared: str = option(
+        "once",
+        "series of a GPU that several pods share: one that names no pod, or one per pod with its vgpu number",
+        choices=("once", "per_pod"),
+        aliases=("KUBERNETES_VIRTUAL_GPUS",),
+        from_alias=lambda text: "per_pod" if text.strip().lower() in ("1", "t", "true") else "once",
+    )
+    hpc_job_mapping_dir: str = option(
+        "",
+        "directory of files that name the batch jobs of each GPU: a file 0 for GPU 0, 0.1 for its GPU instance 1, "
+        "one job id a line; unset: none",
+        aliases=("DCGM_HPC_JOB_MAPPING_DIR",),
+    )
+    xid_count_window_ms: int = option(
+        300_000,
+        "milliseconds in which DCGM_EXP_XID_ERRORS_COUNT counts, at most an hour",
+        minimum=1000,
+        maximum=3_600_000,
+        aliases=("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE",),
+    )
+    clock_events_count_window_ms: int = option(
+        300_000,
+        "milliseconds in which DCGM_EXP_CLOCK_EVENTS_COUNT counts samples, one every 30 s, at most an hour",
+        minimum=1000,
+        maximum=3_600_000,
+        aliases=("DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",),
+    )
 
 
 @dataclass(frozen=True, slots=True)

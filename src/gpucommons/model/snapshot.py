@@ -14,6 +14,7 @@ from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.journal import JournalReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
@@ -38,6 +39,7 @@ class Readings:
     container_usage: ContainerUsageReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
+    job_mapping: JobMappingReading | None = None
     allocation_ratio: AllocationRatioReading | None = None
     ds01: Ds01Reading | None = None
     users: UsersReading | None = None
