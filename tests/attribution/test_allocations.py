@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from attribution.builders import gpu, mig_instance, reading
 from gpucommons.attribution.allocation_stage import AllocationStage
+from gpucommons.ledger.usage import usage_of
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import Container, ContainerReading, ContainerState, DeviceRequest
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
+from gpucommons.model.job_mapping import JobMappingReading, JobPlace, MappedJob
 from gpucommons.model.ownership import (
     Attribution,
     Basis,
@@ -30,8 +32,8 @@ from gpucommons.model.pods import DeviceId, Pod, PodDevices, PodDevicesReading, 
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.processes import ProcessKey
 from gpucommons.model.reasons import Reason
-from gpucommons.model.snapshot import Readings
-from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, Account
 from gpucommons.model.users import UsersReading
 from unhurried import unhurried
 
@@ -233,6 +235,80 @@ def test_plain_processes_and_jobs_hold_what_they_run_on() -> None:
         (WorkloadKind.PROCESS, "slurm", True, "4242"),
     ]
     assert all(a.share == WHOLE_SHARE for a in found.allocations)
+
+
+def mapped(*places: JobPlace, job: str = "4242", uid: int | None = None) -> JobMappingReading:
+    return JobMappingReading({place: (MappedJob(job, uid),) for place in places})
+
+
+def test_a_mapped_job_holds_its_gpus_while_it_has_no_process_there() -> None:
+    found = folded(gpus=(gpu(0), gpu(1)), job_mapping=mapped((0, None), (1, None)))
+    assert rows(found) == [("4242", "0", "running", 1), ("4242", "1", "running", 1)]
+    assert [(a.kind, a.interface, a.managed, a.active, a.sm) for a in found.allocations] == [
+        (WorkloadKind.JOB, "slurm", True, False, 0)
+    ] * 2
+    assert found.allocations[0].account == Account("job", "4242", "", "4242", job="4242"), "and no user is made up"
+
+
+def test_the_processes_of_a_mapped_job_are_its_own_and_name_its_user() -> None:
+    stage = AllocationStage()
+    work = process(None, "bob", job="4242", unit=None)
+    work = work._replace(owner=Owner(OwnerKind.JOB, "4242", "4242"))
+    mapping = mapped((0, None))
+
+    def at(*processes: ProcessShare, job_mapping: JobMappingReading | None = mapping) -> AllocationReading:
+        found = stage(readings(processes=processes, job_mapping=job_mapping)).allocations
+        assert found is not None
+        return found
+
+    assert only(at()).account.user == ""
+    busy = only(at(work))
+    assert (busy.workload, busy.state, busy.share) == ("4242", AllocationState.ACTIVE, WHOLE_SHARE)
+    assert busy.account == Account("job", "4242", "", "4242", "bob", "students", job="4242")
+    assert only(at()).account == busy.account, "while the job lasts its user is known"
+    assert only(at(work, job_mapping=None)).account == busy.account, "one account, mapped or not"
+    assert at(job_mapping=JobMappingReading()).allocations == ()
+    assert only(at()).account.user == "", "another job of that number, later, is not bob's"
+
+
+def test_the_owner_of_a_mapping_file_is_the_user_of_its_job() -> None:
+    assert only(folded(job_mapping=mapped((0, None), uid=1000))).account[4:] == ("alice", "staff", "", "4242")
+    assert only(folded(job_mapping=mapped((0, None), uid=4000))).account.user == "4000"
+    torn = JobMappingReading({(0, None): (MappedJob("7", 1000),), (1, None): (MappedJob("7", 1001),)})
+    found = folded(gpus=(gpu(0), gpu(1)), job_mapping=torn)
+    assert {a.account.user for a in found.allocations} == {""}, "two owners of one job's files tell nothing"
+
+
+def test_a_mapped_job_on_a_mig_device_holds_that_one() -> None:
+    assert rows(folded(gpus=(SPLIT,), job_mapping=mapped((1, 5)))) == [("4242", "1.1", "running", 1)]
+    assert rows(folded(gpus=(SPLIT,), job_mapping=mapped((1, None)))) == [
+        ("4242", "1.0", "running", 1),
+        ("4242", "1.1", "running", 1),
+    ]
+
+
+def test_jobs_share_a_gpu_with_each_other_and_with_containers() -> None:
+    two = JobMappingReading({(0, None): (MappedJob("1"), MappedJob("2"))})
+    assert rows(folded(job_mapping=two)) == [("1", "0", "running", 0.5), ("2", "0", "running", 0.5)]
+    shared = folded(managed("one", "alice", "0"), job_mapping=mapped((0, None)))
+    assert rows(shared) == [("one", "0", "running", 0.5), ("4242", "0", "running", 0.5)]
+
+
+def test_a_job_on_a_gpu_that_is_not_there_holds_nothing() -> None:
+    assert folded(job_mapping=mapped((7, None))).allocations == ()
+
+
+def test_a_mapping_that_cannot_be_read_any_more_leaves_what_is_free_unknown() -> None:
+    stage = AllocationStage()
+    complete = [stage(readings(job_mapping=each)).allocations.complete for each in (None, mapped((0, None)), None)]  # type: ignore[union-attr]
+    assert complete == [True, True, False]
+
+
+def test_a_held_and_idle_job_is_billed_by_the_ledger() -> None:
+    snapshot = Snapshot(1, 5.0, 1.7e9, "host", readings=AllocationStage()(readings(job_mapping=mapped((0, None)))))
+    (slot,) = usage_of(snapshot).slots
+    (holding,) = slot.holdings
+    assert (holding.account.job, holding.share, holding.active, holding.sm) == ("4242", WHOLE_SHARE, False, 0)
 
 
 def test_a_container_that_no_runtime_tells_of_holds_too() -> None:

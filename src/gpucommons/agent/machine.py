@@ -16,6 +16,7 @@ from gpucommons.sources.container_usage import ContainerUsageSource
 from gpucommons.sources.cpu import CpuSource
 from gpucommons.sources.docker.engine import DOCKER, PODMAN
 from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.job_mapping import JobMappingSource
 from gpucommons.sources.kubelet import PodDevicesSource
 from gpucommons.sources.memory import MemorySource
 from gpucommons.sources.nvml.source import NvmlSource
@@ -25,6 +26,7 @@ from gpucommons.sources.processes import ProcessSource
 from gpucommons.sources.source import Source
 
 _RATIO_CADENCE_S = 5.0
+_JOB_MAPPING_CADENCE_S = 5.0
 _CONTAINER_USAGE_CADENCE_S = 5.0
 
 
@@ -70,6 +72,7 @@ def _linux(settings: Settings) -> Parts:
         kubelet,
         pods,
         *_allocation_ratio(settings.vgpu.allocation_file),
+        *_job_mapping(settings.dcgm.hpc_job_mapping_dir),
     ]
     background = [
         Background("docker", docker.run),
@@ -86,3 +89,7 @@ def _allocation_ratio(named: str) -> list[Source]:
     if not named and not file.exists():
         return []
     return [AllocationRatioSource(file, parse_allocation_ratios, _RATIO_CADENCE_S)]
+
+
+def _job_mapping(directory: str) -> list[Source]:
+    return [JobMappingSource(Path(directory), _JOB_MAPPING_CADENCE_S)] if directory else []

@@ -13,6 +13,7 @@ from gpucommons.attribution.owner import OwnerRules
 from gpucommons.attribution.slots import SlotTable
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
+from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pod_placement import replicas_by_gpu
 from gpucommons.model.snapshot import Readings
@@ -20,7 +21,7 @@ from gpucommons.model.users import UsersReading
 
 # A runtime that does not answer for longer has gone, and its containers with it.
 _MISSED_S = 3600.0
-_HOLDER_SOURCES = ("docker", "podman", "pod_devices", "ds01")
+_HOLDER_SOURCES = ("docker", "podman", "pod_devices", "ds01", "job_mapping")
 
 
 class AllocationStage:
@@ -38,11 +39,12 @@ class AllocationStage:
         self._known: tuple[object, ...] = ()
         self._claims = Claims()
         self._process_users: dict[str, tuple[int, str]] = {}
+        self._job_users: dict[str, tuple[int, str]] = {}
         self._learnt = False
         self._answered_s: dict[str, float] = {}
 
     def __call__(self, readings: Readings) -> Readings:
-        self._learn_users(readings.attribution)
+        self._learn_users(readings.attribution, readings.job_mapping)
         self._refresh(readings)
         reading = fold(
             self._table,
@@ -68,6 +70,7 @@ class AllocationStage:
             readings.ds01 and readings.ds01.entries,
             readings.pods,
             readings.pod_devices,
+            readings.job_mapping,
             users.names,
             users.group_of,
             users.container_uids,
@@ -88,14 +91,21 @@ class AllocationStage:
                 replicas_by_gpu(gpus, devices) if devices else {},
                 users,
                 self._process_users,
+                readings.job_mapping,
+                self._job_users,
                 self._rules,
             )
         )
 
-    def _learn_users(self, attribution: Attribution | None) -> None:
-        """As whom a container's processes run is kept for as long as the container is there."""
+    def _learn_users(self, attribution: Attribution | None, mapping: JobMappingReading | None) -> None:
+        """The user of a container's or a job's processes is kept for as long as the container or the job is there."""
+        jobs = {job.id for each in mapping.jobs.values() for job in each} if mapping else set()
+        self._job_users = {job: user for job, user in self._job_users.items() if job in jobs}
         for share in attribution.processes if attribution else ():
             workload = share.workload
+            if workload.job in jobs and workload.uid is not None and workload.job not in self._job_users:
+                self._job_users[workload.job] = (workload.uid, workload.user or str(workload.uid))
+                self._learnt = True
             if workload.container_id and workload.uid is not None and workload.container_id not in self._process_users:
                 self._process_users[workload.container_id] = (workload.uid, workload.user or str(workload.uid))
                 self._learnt = True

@@ -99,6 +99,7 @@ def _place(
 ) -> None:
     by_id = {claim.id: claim for claim in claims.claims if claim.kind is WorkloadKind.CONTAINER}
     by_pod = {(claim.account.namespace, claim.name): claim for claim in claims.claims if claim.kind is WorkloadKind.POD}
+    by_job = {claim.name: claim for claim in claims.claims if claim.kind is WorkloadKind.JOB}
     for share in processes:
         kind, compute_instance = instances.get((share.place.gpu_uuid, share.pid), ("", None))
         info = table.at(share.place.gpu_uuid, share.place.gpu_instance_id, compute_instance)
@@ -108,6 +109,8 @@ def _place(
         claim = by_id.get(workload.container_id or "")
         if claim is None and workload.pod is not None:
             claim = by_pod.get((workload.pod.namespace, workload.pod.name))
+        if claim is None and workload.job is not None:
+            claim = by_job.get(workload.job)
         if claim is None and share.owner is None:
             found.ownerless = found.ownerless or _Usage()
             found.ownerless.add(share, info.sm_scale)

@@ -1,4 +1,4 @@
-"""What containers, pods and DS01's state file lay claim to, before anybody looks at what runs. Pure.
+"""What containers, pods, batch jobs and DS01's state file lay claim to, before anybody looks at what runs. Pure.
 
 Changes only when one of them does, so it is folded then and not at every snapshot.
 """
@@ -21,6 +21,7 @@ from gpucommons.attribution.slots import SlotTable
 from gpucommons.model.allocations import Access, KnownContainer, SlotInfo, UnmanagedContainer, WorkloadKind
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
+from gpucommons.model.job_mapping import JobMappingReading, JobPlace
 from gpucommons.model.ownership import Owner, PodPlace, Workload
 from gpucommons.model.pods import Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
@@ -58,7 +59,8 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class ClaimInputs:
-    """Everything that a claim depends on. `process_users` are of containers that only their processes tell of."""
+    """Everything that a claim depends on. `process_users` are of containers that only their processes tell of,
+    `job_users` of batch jobs: uid and name, by the job's id."""
 
     table: SlotTable
     containers: Mapping[str, Container] = field(default_factory=dict)
@@ -68,13 +70,17 @@ class ClaimInputs:
     replicas: Mapping[str, int] = field(default_factory=dict)
     users: UsersReading = field(default_factory=UsersReading)
     process_users: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    job_mapping: JobMappingReading | None = None
+    job_users: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     rules: OwnerRules = field(default_factory=OwnerRules)
 
 
 def claims_of(inputs: ClaimInputs) -> Claims:
     found = _Fold(inputs)
     return Claims(
-        (*found.claims, *found.from_state_file(), *found.of_pods()), tuple(found.known), tuple(found.unmanaged)
+        (*found.claims, *found.from_state_file(), *found.of_pods(), *found.of_jobs()),
+        tuple(found.known),
+        tuple(found.unmanaged),
     )
 
 
@@ -188,6 +194,29 @@ class _Fold:
             "kubernetes",
             True,
         )
+
+    def of_jobs(self) -> Iterator[Claim]:
+        """A batch job holds the GPUs that it was given while it runs, whether it has a process there or not."""
+        places: dict[str, list[JobPlace]] = {}
+        uids: dict[str, int | None] = {}
+        mapping = self._in.job_mapping or JobMappingReading()
+        for place, jobs in mapping.jobs.items():
+            for job in jobs:
+                places.setdefault(job.id, []).append(place)
+                uids[job.id] = job.uid if uids.get(job.id, job.uid) == job.uid else None
+        for job_id, given in places.items():
+            slots = dict.fromkeys(info for place in given for info in self._in.table.gpu_instance(*place))
+            if slots:
+                yield self._of_job(job_id, uids[job_id], tuple((info, _WHOLE) for info in slots))
+
+    def _of_job(self, job: str, file_uid: int | None, slots: tuple[tuple[SlotInfo, Fraction], ...]) -> Claim:
+        users = self._in.users
+        uid, user = self._in.job_users.get(job, (None, ""))
+        if uid is None and file_uid is not None:
+            uid, user = file_uid, users.names.get(file_uid, str(file_uid))
+        owner, _ = owner_of(Candidate(Workload(uid=uid, user=user or None, job=job)), self._in.rules)
+        account = account_of(owner, user=user, group=users.group_of.get(user, ""), job=job)
+        return Claim(WorkloadKind.JOB, job, f"job/{job}", account, slots, Access.SPECIFIC, True, True, "slurm", True)
 
     def _account(self, container: Container, told: str = "") -> Account:
         users = self._in.users

@@ -39,6 +39,11 @@ class SlotTable:
         """The GPU of device file /dev/nvidiaN, whose number is not always its index."""
         return self.gpu(self._by_minor.get(number, -1))
 
+    def gpu_instance(self, index: int, gpu_instance_id: int | None) -> Slots:
+        """The MIG devices of one GPU instance; without one, those of the whole GPU."""
+        slots = self.gpu(index)
+        return slots if gpu_instance_id is None else tuple(s for s in slots if s.gpu_instance_id == gpu_instance_id)
+
     def first(self, count: int) -> Slots:
         """The first so many GPUs, which are what a runtime that was asked for a count hands out."""
         return tuple(info for index in sorted(self._by_index)[:count] for info in self.gpu(index))

@@ -17,6 +17,7 @@ class AllocationState(StrEnum):
 class WorkloadKind(StrEnum):
     CONTAINER = "container"
     POD = "pod"
+    JOB = "job"
     PROCESS = "process"
 
 
