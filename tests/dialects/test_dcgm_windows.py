@@ -89,3 +89,11 @@ def test_clock_events_have_dcgm_exporters_names(bit: int, name: str) -> None:
 def test_clocks_that_nothing_held_down_are_a_zero_and_no_sample_is_absent() -> None:
     assert clock_events(replace(gpu(0), clock_samples=(ClockSample(NOW, 0),))) == {(None, "300000"): 0}
     assert clock_events(replace(gpu(0), clock_samples=(ClockSample(NOW - 301, 4),))) == {}
+
+
+def test_what_was_stamped_before_the_clock_was_set_back_is_in_no_window() -> None:
+    later = replace(
+        gpu(0), clock_samples=(ClockSample(NOW + 60, 4),), xid=XidRecord(True, recent={(SECOND + 60, 31): 1})
+    )
+    assert clock_events(later) == {}
+    assert xids(later) == {(None, "300000"): 0}

@@ -30,4 +30,7 @@ class PlayedLab:
         return self._allocate(self._attribute(Readings(**fields)))  # type: ignore[arg-type]
 
     def snapshot(self, elapsed_s: float) -> Snapshot:
-        return Snapshot(1, elapsed_s, 1.7e9 + elapsed_s, "lab", "lab", self.at(elapsed_s))
+        readings = self.at(elapsed_s)
+        assert readings.gpus is not None
+        started_wall_s = readings.gpus.gpus[0].since_wall_s
+        return Snapshot(1, elapsed_s, started_wall_s + elapsed_s, "lab", "lab", readings)

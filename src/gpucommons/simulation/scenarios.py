@@ -9,11 +9,12 @@ from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.users import UsersReading
-from gpucommons.simulation import lab_containers, lab_ds01, lab_host, lab_pods
+from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers
 from gpucommons.simulation.lab_gpus import LabGpus
@@ -52,6 +53,7 @@ def _node(cadence_s: float, lab: LabGpus, gpus: Callable[[float], GpuReading]) -
         source("container_usage", "container_usage", ContainerUsageReading, lab_containers.usage),
         source("kubernetes", "pods", PodReading, lab_pods.pods),
         source("kubelet", "pod_devices", PodDevicesReading, lab_pods.LabPodDevices(lab).at),
+        source("job_mapping", "job_mapping", JobMappingReading, lab_batch.jobs),
         source("users", "users", UsersReading, LabUsers(CONTAINER_UIDS).at),
         source("ds01", "ds01", Ds01Reading, lab_ds01.state),
         source("events", "events", EventsReading, lab_ds01.events),

@@ -5,6 +5,7 @@ Without anything in the window there is one series of 0, which names no XID and 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from gpucommons.dialects.dcgm.labels import LABELS, OPTIONAL, DcgmOptions
 from gpucommons.exposition.families import Family, LabelValues, Metric, Point, gauge
@@ -37,6 +38,17 @@ CLOCK_EVENTS = _window(
 )
 CATALOGUE = (XIDS, CLOCK_EVENTS)
 
+
+class _Window(NamedTuple):
+    """What is stamped later than now was stamped before the clock was set back: it has no place in a window."""
+
+    now_wall_s: float
+    length_ms: int
+
+    def has(self, wall_s: float) -> bool:
+        return self.now_wall_s - self.length_ms / 1000 <= wall_s <= self.now_wall_s
+
+
 Labelled = Iterable[tuple[LabelValues, Gpu]]
 
 
@@ -44,8 +56,8 @@ def collect(gpus: Labelled, lost: Labelled, now_wall_s: float, options: DcgmOpti
     """XIDs are told of lost GPUs too: they say why a GPU is gone."""
     xid_ms, clock_ms = options.xid_window_ms, options.clock_events_window_ms
     present = list(gpus)
-    yield XIDS.of(_points([*present, *lost], xid_ms, lambda gpu: _xids(gpu, now_wall_s - xid_ms / 1000)))
-    yield CLOCK_EVENTS.of(_points(present, clock_ms, lambda gpu: _clock_events(gpu, now_wall_s - clock_ms / 1000)))
+    yield XIDS.of(_points([*present, *lost], xid_ms, lambda gpu: _xids(gpu, _Window(now_wall_s, xid_ms))))
+    yield CLOCK_EVENTS.of(_points(present, clock_ms, lambda gpu: _clock_events(gpu, _Window(now_wall_s, clock_ms))))
 
 
 def _points(gpus: Labelled, window_ms: int, count: Callable[[Gpu], Counter[str] | None]) -> Iterator[Point]:
@@ -57,20 +69,20 @@ def _points(gpus: Labelled, window_ms: int, count: Callable[[Gpu], Counter[str] 
             yield (*labels, str(window_ms), what), number
 
 
-def _xids(gpu: Gpu, since_wall_s: float) -> Counter[str] | None:
+def _xids(gpu: Gpu, window: _Window) -> Counter[str] | None:
     """None where the XIDs of this GPU are not watched."""
     if not gpu.xid.watched:
         return None
     counted: Counter[str] = Counter()
     for (second, code), number in gpu.xid.recent.items():
-        if second >= since_wall_s:
+        if window.has(second):
             counted[str(code)] += number
     return counted
 
 
-def _clock_events(gpu: Gpu, since_wall_s: float) -> Counter[str] | None:
+def _clock_events(gpu: Gpu, window: _Window) -> Counter[str] | None:
     """None where there is no sample in the window."""
-    masks = [sample.throttle_mask for sample in gpu.clock_samples if sample.wall_s >= since_wall_s]
+    masks = [sample.throttle_mask for sample in gpu.clock_samples if window.has(sample.wall_s)]
     if not masks:
         return None
     return Counter(name for mask in masks for bit, name in _CLOCK_EVENTS if mask & bit)
