@@ -141,3 +141,5 @@ def test_dcgm_exporters_variables_keep_their_meaning() -> None:
     assert (found.shared, found.hpc_job_mapping_dir) == ("per_pod", "/run/jobs")
     assert (found.xid_count_window_ms, found.clock_events_count_window_ms) == (60_000, 90_000)
     assert load(None, {"KUBERNETES_VIRTUAL_GPUS": "false"}, {}).settings.dcgm.shared == "once"
+    with pytest.raises(ConfigError, match="KUBERNETES_VIRTUAL_GPUS: wants one of once, per_pod, not 'maybe'"):
+        load(None, {"KUBERNETES_VIRTUAL_GPUS": "maybe"}, {})

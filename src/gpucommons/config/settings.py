@@ -13,6 +13,12 @@ from gpucommons.config.option import (
 )
 from gpucommons.config.stack import StackSettings
 
+# What dcgm-exporter takes for true and false in KUBERNETES_VIRTUAL_GPUS.
+_VIRTUAL_GPUS = {
+    **dict.fromkeys(("1", "t", "true"), "per_pod"),
+    **dict.fromkeys(("", "0", "f", "false"), "once"),
+}
+
 
 def _listener(dialect: str, port: int, bind_alias: str = "") -> str:
     """`bind_alias` is an older variable that names the address to bind to, without the port."""
@@ -110,7 +116,7 @@ class DcgmSettings:
         "series of a GPU that several pods share: one that names no pod, or one per pod with its vgpu number",
         choices=("once", "per_pod"),
         aliases=("KUBERNETES_VIRTUAL_GPUS",),
-        from_alias=lambda text: "per_pod" if text.strip().lower() in ("1", "t", "true") else "once",
+        from_alias=lambda text: _VIRTUAL_GPUS.get(text.strip().lower(), text),
     )
     hpc_job_mapping_dir: str = option(
         "",

@@ -10,15 +10,23 @@ from typing import TypeVar
 from gpucommons.dialects.dcgm import fields, windows
 from gpucommons.dialects.dcgm.fields import BOARD, FB_USED, GPU_UTIL, PARTITIONED, XID_ERRORS, Value, last_xid, parts_of
 from gpucommons.dialects.dcgm.labels import DcgmOptions, Labeller
-from gpucommons.dialects.dcgm.pod_use import pod_uses
+from gpucommons.dialects.dcgm.pod_use import PodUse, pod_uses
 from gpucommons.dialects.dialect import Dialect
-from gpucommons.exposition.families import Family, LabelValues, Point
+from gpucommons.exposition.families import Family, LabelValues, Metric, Point
 from gpucommons.model.snapshot import Snapshot
 
 PORT = 9400
 CATALOGUE = (*fields.CATALOGUE, *windows.CATALOGUE)
 
 T = TypeVar("T")
+
+
+Labelled = list[tuple[LabelValues, T]]
+# What is told of each pod too, where pods share a GPU and have a series each.
+_OF_PODS: tuple[tuple[Metric, Callable[[PodUse], Value]], ...] = (
+    (GPU_UTIL, lambda use: use.sm_percent),
+    (FB_USED, lambda use: use.memory_mebibytes),
+)
 
 
 def _points(holders: Iterable[tuple[LabelValues, T]], read: Callable[[T], Value]) -> Iterator[Point]:
@@ -36,28 +44,34 @@ def _collect(snapshot: Snapshot, options: DcgmOptions) -> Iterator[Family]:
     present, lost = list(reading.present_gpus()), [gpu for gpu in reading.gpus if not gpu.up]
     boards = [(labels, gpu) for gpu in present for labels in labeller.of(gpu)]
     lost_boards = [(labels, gpu) for gpu in lost for labels in labeller.of(gpu)]
-    parts = [part for gpu in present for part in parts_of(gpu)]
-    of_parts = [(labels, part) for part in parts for labels in labeller.of(part.gpu, part.instance)]
-    whole_boards, whole_parts, pods = boards, of_parts, []
-    if labeller.per_pod:
-        whole_boards = [(labels, gpu) for gpu in present for labels in labeller.without_pods(gpu)]
-        whole_parts = [(labels, part) for part in parts for labels in labeller.without_pods(part.gpu, part.instance)]
-        pods = list(pod_uses(present, snapshot.readings.attribution, labeller))
-    for metric, of_board in BOARD:
-        if metric is GPU_UTIL:
-            of_pods = _points(pods, lambda use: use.sm_percent)
-            yield metric.of((*_points(whole_boards, of_board), *of_pods))
-        else:
-            yield metric.of(_points(boards, of_board))
+    pods = list(pod_uses(present, snapshot.readings.attribution, labeller)) if labeller.per_pod else []
+    whole = labeller.without_pods if labeller.per_pod else labeller.of
+    yield from _families(BOARD, boards, [(labels, gpu) for gpu in present for labels in whole(gpu)], pods)
     # Of the lost too: the code that tells why a GPU is gone must not go with it.
     yield XID_ERRORS.of(_points((*boards, *lost_boards), last_xid))
-    for metric, of_part in PARTITIONED:
-        if metric is FB_USED:
-            of_pods = _points(pods, lambda use: use.memory_mebibytes)
-            yield metric.of((*_points(whole_parts, of_part), *of_pods))
-        else:
-            yield metric.of(_points(of_parts, of_part))
+    parts = [part for gpu in present for part in parts_of(gpu)]
+    yield from _families(
+        PARTITIONED,
+        [(labels, part) for part in parts for labels in labeller.of(part.gpu, part.instance)],
+        [(labels, part) for part in parts for labels in whole(part.gpu, part.instance)],
+        pods,
+    )
     yield from windows.collect(boards, lost_boards, snapshot.wall_s, options)
+
+
+def _families(
+    table: Iterable[tuple[Metric, Callable[[T], Value]]],
+    holders: "Labelled[T]",
+    whole: "Labelled[T]",
+    pods: "Labelled[PodUse]",
+) -> Iterator[Family]:
+    """`whole` has what `holders` has, without the pods: those have figures of their own for some metrics."""
+    for metric, read in table:
+        of_pod = next((of_pod for each, of_pod in _OF_PODS if each is metric), None)
+        if of_pod is None:
+            yield metric.of(_points(holders, read))
+        else:
+            yield metric.of((*_points(whole, read), *_points(pods, of_pod)))
 
 
 def dcgm_dialect(options: DcgmOptions | None = None) -> Dialect:

@@ -35,18 +35,8 @@ LABELS = (
     "vgpu",
     "hpc_job",
 )
-OPTIONAL = (
-    "GPU_I_PROFILE",
-    "GPU_I_ID",
-    "Hostname",
-    "hostname",
-    "container",
-    "namespace",
-    "pod",
-    "pod_uid",
-    "vgpu",
-    "hpc_job",
-)
+_ALWAYS = frozenset({"gpu", "UUID", "pci_bus_id", "device", "modelName", "DCGM_FI_DRIVER_VERSION"})
+OPTIONAL = tuple(name for name in LABELS if name not in _ALWAYS)
 
 
 @dataclass(frozen=True, slots=True)
