@@ -298,6 +298,14 @@ def test_a_job_on_a_gpu_that_is_not_there_holds_nothing() -> None:
     assert folded(job_mapping=mapped((7, None))).allocations == ()
 
 
+def test_a_mapping_that_changes_alone_changes_the_holders() -> None:
+    stage, still = AllocationStage(), readings(job_mapping=mapped((0, None)))
+    stage(still)
+    found = stage(replace(still, job_mapping=mapped((0, None), job="4243"))).allocations
+    assert found is not None
+    assert only(found).workload == "4243"
+
+
 def test_a_mapping_that_cannot_be_read_any_more_leaves_what_is_free_unknown() -> None:
     stage = AllocationStage()
     complete = [stage(readings(job_mapping=each)).allocations.complete for each in (None, mapped((0, None)), None)]  # type: ignore[union-attr]

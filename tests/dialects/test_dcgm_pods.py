@@ -176,6 +176,27 @@ def test_each_job_of_a_gpu_has_its_series() -> None:
     ]
 
 
+def test_per_pod_a_mig_device_has_the_memory_of_its_pod_and_nobodys_utilization() -> None:
+    running = replace(SPLIT, processes=(GpuProcess(1, None, "compute", 3 * MIB, None, gpu_instance_id=1),))
+    given_to = tuple(
+        PodDevices("ml", pod, "main", "nvidia.com/mig-3g.40gb", (DeviceId(uuid, mig_uuid=uuid),))
+        for pod, uuid in (("busy", "MIG-1"), ("idle", "MIG-2"))
+    )
+    readings = {
+        "gpus": GpuReading("580", "13", "13.0", (running,), 1, 1),
+        "attribution": attributed(share(1, "busy", 1)),
+    }
+    memory = told("DCGM_FI_DEV_FB_USED", *given_to, dialect=PER_POD, **readings)
+    assert {(labels["GPU_I_ID"], labels.get("pod")): value for labels, value in memory} == {
+        ("1", None): 1,
+        ("2", None): 2,
+        ("1", "busy"): 3,
+        ("2", "idle"): 0,
+    }
+    utilization = told("DCGM_FI_DEV_GPU_UTIL", *given_to, dialect=PER_POD, **readings)
+    assert [labels.get("pod") for labels, _ in utilization] == [None], "not told under MIG, and so not 0"
+
+
 def test_a_job_on_a_mig_device_is_named_by_gpu_and_instance() -> None:
     readings = {
         "gpus": GpuReading("580", "13", "13.0", (SPLIT,), 1, 1),
