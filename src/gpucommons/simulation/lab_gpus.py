@@ -95,6 +95,7 @@ class LabGpus:
         self._phase = [dice.random() for _ in range(GPUS)]
         self._first_joules = [1e6 * (2 + dice.random()) for _ in range(GPUS)]
         self._energy = [(0, 0.0)] * GPUS
+        self._nvlink_rates = [_nvlink_rates(2.0 * self._nvlink_kib_per_s(index)) for index in range(GPUS)]
         self._clock_samples: dict[int, tuple[int, tuple[ClockSample, ...]]] = {}
 
     def at(self, elapsed_s: float) -> GpuReading:
@@ -122,7 +123,7 @@ class LabGpus:
             mig=self._instances(index, elapsed_s),
             xid=XidRecord(watched=True),
             mig_slices=_SLICES if split else None,
-            nvlink_rates=None if elapsed_s <= 0 else self._nvlink_rates(index),
+            nvlink_rates=None if elapsed_s <= 0 else self._nvlink_rates[index],
             clock_samples=self._clocks(index, elapsed_s),
         )
 
@@ -141,11 +142,6 @@ class LabGpus:
             _IDLE_WATTS + 640 * math.pow(busy, 0.9) + 4 * wobble(elapsed_s, 19, self._phase[index]), _LIMIT_WATTS
         )
 
-    def _throttle_mask(self, index: int, elapsed_s: float) -> int:
-        if self._watts(index, elapsed_s) > 0.97 * _LIMIT_WATTS:
-            return _POWER_CAP
-        return 0 if self._busy(index, elapsed_s) else _IDLE
-
     def _clocks(self, index: int, elapsed_s: float) -> tuple[ClockSample, ...]:
         """One sample each half minute of the last hour; drawn only when there is a new one."""
         newest = math.floor(max(elapsed_s, 0.0) / CLOCK_SAMPLE_EVERY_S)
@@ -153,17 +149,16 @@ class LabGpus:
         if known is None or known[0] != newest:
             oldest = max(0, newest - round(RECENT_S / CLOCK_SAMPLE_EVERY_S) + 1)
             times_s = [number * CLOCK_SAMPLE_EVERY_S for number in range(oldest, newest + 1)]
-            samples = tuple(ClockSample(self.started_wall_s + t, self._throttle_mask(index, t)) for t in times_s)
+            samples = tuple(
+                ClockSample(self.started_wall_s + t, _throttle_mask(self._watts(index, t), self._busy(index, t)))
+                for t in times_s
+            )
             known = self._clock_samples[index] = (newest, samples)
         return known[1]
 
     def _nvlink_kib_per_s(self, index: int) -> int:
         """One way, of all links."""
         return _NVLINK_KIB_PER_S if _trains(self._jobs[index]) else 0
-
-    def _nvlink_rates(self, index: int) -> NvLinkRates:
-        both_ways = 2.0 * self._nvlink_kib_per_s(index)
-        return NvLinkRates(both_ways, dict.fromkeys(range(_NVLINKS), both_ways / _NVLINKS))
 
     def _gpm_of_board(self, index: int, busy: float, elapsed_s: float) -> GpmReading:
         nvlink = 1024.0 * self._nvlink_kib_per_s(index)
@@ -184,7 +179,7 @@ class LabGpus:
     def _readings(self, index: int, elapsed_s: float, busy: float) -> GpuReadings:
         split = index in _LAYOUTS
         watts = self._watts(index, elapsed_s)
-        mask = self._throttle_mask(index, elapsed_s)
+        mask = _throttle_mask(watts, busy)
         celsius = 31 + 0.047 * watts + 2 * self._phase[index]
         clock = 345 if busy == 0 else 1485 if mask == _POWER_CAP else 1980
         used = self._used_bytes(index, elapsed_s)
@@ -269,6 +264,14 @@ class LabGpus:
             memory=MigMemory(total, used, total - used, 0),
             gpm=None if elapsed_s <= 0 else _gpm(busy, elapsed_s, gi),
         )
+
+
+def _throttle_mask(watts: float, busy: float) -> int:
+    return _POWER_CAP if watts > 0.97 * _LIMIT_WATTS else 0 if busy else _IDLE
+
+
+def _nvlink_rates(kib_per_s: float) -> NvLinkRates:
+    return NvLinkRates(kib_per_s, dict.fromkeys(range(_NVLINKS), kib_per_s / _NVLINKS))
 
 
 def _trains(jobs: list[LabJob]) -> bool:
