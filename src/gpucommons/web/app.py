@@ -91,7 +91,7 @@ class App:
         return {"X-Gpucommons-Simulated": quote(snapshot.scenario)}
 
     def _main_routes(self) -> dict[str, Route]:
-        routes = {"/metrics": self._metrics_route("metrics", None, "every dialect")}
+        routes = {"/metrics": self._metrics_route("metrics", None, "the dialects together")}
         for name in self._faces.dialect_names:
             routes[f"/metrics/{name}"] = self._metrics_route(f"metrics/{name}", name, f"the {name} dialect")
         return routes | self._common_routes()
