@@ -22,8 +22,9 @@ def option(
 ) -> Any:
     """A dataclass field that documents and guards itself.
 
-    `check` returns what is wrong with a text, or None. `aliases` are environment variables of older
-    programs that set the same thing; `from_alias` puts their text as we write it.
+    `check` returns what is wrong with a text, or None. `aliases` are environment variables of other
+    programs that set the same thing; the last one that is set is in force. `from_alias` converts their
+    text to ours.
     """
     metadata = {
         "help": help,
@@ -35,6 +36,11 @@ def option(
         "from_alias": from_alias,
     }
     return field(default=default, metadata=metadata)
+
+
+def nvshare_aliases(name: str) -> tuple[str, ...]:
+    """The variable of nvshare and its twin of XPUShare, as nvshare has been called since; the twin is in force."""
+    return (f"NVSHARE_{name}", f"XPUSHARE_{name}")
 
 
 def check_address(text: str) -> str | None:

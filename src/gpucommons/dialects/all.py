@@ -1,4 +1,4 @@
-"""Every dialect that the agent speaks, in the order in which /metrics serves them."""
+"""Every dialect that the agent speaks, in the order in which /metrics serves those that it includes."""
 
 from gpucommons.dialects.dcgm import dcgm_dialect
 from gpucommons.dialects.dialect import Dialect
@@ -7,6 +7,7 @@ from gpucommons.dialects.gpucommons import GPUCOMMONS
 from gpucommons.dialects.node import NODE
 from gpucommons.dialects.nvshare import NVSHARE
 from gpucommons.dialects.vgpu import vgpu_dialect
+from gpucommons.dialects.xpushare import XPUSHARE
 
 
 def dialects(*, older_hostname: bool = False, pod_namespace: bool = True) -> tuple[Dialect, ...]:
@@ -18,6 +19,7 @@ def dialects(*, older_hostname: bool = False, pod_namespace: bool = True) -> tup
         DS01,
         dcgm_dialect(older_hostname=older_hostname),
         vgpu_dialect(namespace_label=pod_namespace),
+        XPUSHARE,
     )
 
 
