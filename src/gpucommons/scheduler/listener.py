@@ -53,7 +53,9 @@ def listen_all(wanted: Iterable[ClientSocket]) -> dict[str, socket.socket]:
         for client_socket in wanted:
             path, setting = client_socket.path, client_socket.setting
             if not client_socket.required and not _may_create(Path(path).parent):
-                log.warning("%s is not served: no right to create it; run as root or set %s", path, setting)
+                log.warning(
+                    "%s is not served: no right to create it; run as root or set %s ('' for none)", path, setting
+                )
                 continue
             opened[path] = listen(path, setting)
     except ListenError:
