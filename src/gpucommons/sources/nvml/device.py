@@ -50,6 +50,7 @@ class Device:
         self._mig_due_s = 0.0
         self._mig_mode: mig.MigMode | None = None
         self._mig_slices: int | None = None
+        self._mig_without_id = 0
         self._mig: mig.MigReadings | None = None
         self._gpm: GpmSampler | None = None
         self._usage: ProcessUsage | None = None
@@ -188,6 +189,7 @@ class Device:
             () if self._mig is None else self._mig.instances(),
             self._notes.events.record(self.identity.uuid),
             self._mig_slices,
+            self._mig_without_id,
         )
 
     def _current_usage(self) -> dict[int, UsageSample]:
@@ -209,7 +211,7 @@ class Device:
             self._slow_due_s = None
             self._rearrange = True
         before = () if self._mig is None else self._mig.layout
-        layout = mig.read_layout(self._handle, before) if enabled else ()
+        layout, self._mig_without_id = mig.read_layout(self._handle, before) if enabled else mig.MigLayout()
         self._mig_slices = mig.read_slices(self._handle) if enabled else None
         if self._mig is not None and layout == before and not self._mig.changed:
             return
