@@ -246,6 +246,11 @@ class EventsSettings:
 @dataclass(frozen=True, slots=True)
 class Ds01Settings:
     state_file: str = option("/var/lib/ds01/gpu-state.json", "the state file of older DS01 installs")
+    groups_directory: str = option(
+        "/opt/ds01-infra/config/runtime/groups",
+        "DS01's groups, one file GROUP.members each; if there are any, users are billed under these groups and not "
+        "under the system's",
+    )
 
 
 @dataclass(frozen=True, slots=True)
