@@ -1,8 +1,7 @@
 """CPU and memory of people by their cgroup slices: `ds01-<group>-<user>.slice` of DS01, else `user-<uid>.slice`.
 
 On a DS01 node only DS01's slices count, as in its exporter: a login session is not in them. Both versions of cgroups
-are read. A slice that comes and goes with its user's sessions never takes their
-CPU seconds back.
+are read. A slice that comes and goes with its user's sessions never takes their CPU seconds back.
 """
 
 import os
