@@ -174,10 +174,10 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
     found: _Layer = {}
     by_variable = {key.variable: key for key in by_path.values()}
     for key in by_path.values():
-        for alias in key.guards["aliases"]:
-            if alias in environment:
-                text = key.guards["from_alias"](environment[alias])
-                found[key.path] = (_from_text(key, text, alias), f"environment {alias}")
+        given = {alias: environment[alias] for alias in key.guards["aliases"] if alias in environment}
+        if given:
+            name, text = _from_aliases(key, given)
+            found[key.path] = (_from_text(key, text, name), f"environment {name}")
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or _KUBERNETES_LINK.fullmatch(variable):
             continue
@@ -193,11 +193,21 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
 def _alias_conflicts(environment: Mapping[str, str], all_keys: Iterable[Key]) -> Iterator[str]:
     """One line for each key that two aliases set to different values."""
     for key in all_keys:
+        if key.guards["join_aliases"] is not None:
+            continue
         given = [alias for alias in key.guards["aliases"] if alias in environment]
         if len({environment[alias] for alias in given}) > 1:
             values = " and ".join(f"{alias}={environment[alias]}" for alias in given)
             in_force = key.variable if key.variable in environment else given[-1]
             yield f"{values} differ: {in_force} is in force; unset the others"
+
+
+def _from_aliases(key: Key, given: Mapping[str, str]) -> tuple[str, str]:
+    """The variable or variables that count, and the text that they stand for."""
+    join = key.guards["join_aliases"]
+    if join is not None:
+        return " and ".join(given), join(given)
+    return list(given.items())[-1]
 
 
 def _from_flags(flags: Mapping[str, Flag], by_path: Mapping[str, Key]) -> _Layer:

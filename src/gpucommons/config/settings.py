@@ -8,22 +8,22 @@ from gpucommons.config.option import (
     check_address_or_port,
     check_unix_address,
     check_url,
+    join_bind_and_port,
     nvshare_aliases,
     option,
-    with_port,
 )
 from gpucommons.config.stack import StackSettings
 
 
-def _listener(dialect: str, port: int, bind_alias: str = "") -> str:
-    """`bind_alias` is an older variable that names the address to bind to, without the port."""
+def _listener(dialect: str, port: int, bind_and_port: tuple[str, str] | None = None) -> str:
+    """`bind_and_port` are the variables of the program that the listener replaces: its host and its port."""
     help = f"HOST:PORT of a listener that serves the {dialect} dialect alone, as its users expect on {port}"
     value: str = option(
         "",
         help,
         check=check_address,
-        aliases=(bind_alias,) if bind_alias else (),
-        from_alias=lambda text: with_port(text, port),
+        aliases=bind_and_port or (),
+        join_aliases=bind_and_port and (lambda given: join_bind_and_port(given, *bind_and_port, port)),
     )
     return value
 
@@ -51,7 +51,7 @@ class ListenersSettings:
     nvshare: str = _listener("nvshare", 9402)
     xpushare: str = _listener("xpushare", 9402)
     dcgm: str = _listener("dcgm", 9400)
-    ds01: str = _listener("ds01", 9101, bind_alias="DS01_EXPORTER_BIND")
+    ds01: str = _listener("ds01", 9101, bind_and_port=("DS01_EXPORTER_BIND", "DS01_EXPORTER_PORT"))
     vgpu: str = _listener("vgpu", 8080)
 
 
@@ -264,8 +264,9 @@ class QuotaSettings:
 class PrivacySettings:
     show_owners: str = option(
         "auto",
-        "whose names the page and the API show: everybody's, or to each their own; "
-        "auto: everybody's on loopback, to each their own elsewhere",
+        "names that a peer sees. all: every owner's; own: only the peer's own, and no metrics, "
+        "unless it is root, the agent's user or has a password; "
+        "auto: all on loopback, own elsewhere, metrics open on TCP (table in docs/web.md)",
         choices=("auto", "all", "own"),
     )
 
