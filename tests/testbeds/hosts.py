@@ -1,8 +1,8 @@
 """Hosts of a test's own on this machine: a network namespace and a root file system each, joined by veth pairs.
 
-A host has real ports and real paths to itself, so that a shipped command runs there unchanged. Its root shows the
-machine's files; /etc, /opt, /run, /var and /var/lib can be added to without changing the machine. Everything ends with
-the test's process, however that ends: a pipe to it keeps each host alive.
+A host has its own ports and paths, so that a shipped command runs there unchanged. Its root shows the machine's files,
+except for an installed gpucommons; /etc, /opt, /run, /var and /var/lib can be added to without changing the machine.
+Namespaces and mounts go with the last process in them; the first one ends when its pipe to the test closes.
 """
 
 import ctypes
@@ -29,7 +29,8 @@ set -eu
 root=$1
 layer() {
     mkdir "$root$1"
-    find "$1" -mindepth 1 -maxdepth 1 -printf '/.machine%p\\0' | xargs -0r ln -s -t "$root$1"
+    find "$1" -mindepth 1 -maxdepth 1 ! -name 'gpucommons*' ! -name nvshare -printf '/.machine%p\\0' |
+        xargs -0r ln -s -t "$root$1"
 }
 mount -t tmpfs -o mode=0755 host "$root"
 mkdir "$root/.machine"
@@ -48,8 +49,7 @@ layer /var/lib
 mkdir -p "$root/host/proc"
 mount --bind /proc "$root/host/proc"
 ip link set lo up
-echo ready
-exec chroot "$root" cat
+exec chroot "$root" sh -c 'echo ready; exec cat'
 """
 
 
@@ -139,6 +139,7 @@ def host() -> Iterator[Host]:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "ready\n", "the host could not be made"
+            assert Path(f"/proc/{holder.pid}/root/.machine").is_dir(), "or else files would go to the machine"
             yield Host(holder.pid)
         finally:
             # Closes the pipe, at which the holder ends; the kernel takes down what it mounted.

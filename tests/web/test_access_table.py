@@ -181,6 +181,15 @@ def test_an_entry(site: Site, entry: Entry) -> None:
             sees(listener if uid is None else partial(listener, uid=uid), what[entry.word])
 
 
+@pytest.mark.parametrize("port", [9000, 9100, 9200, 9300], ids=["main", "drop-in", "main, far", "drop-in, far"])
+def test_health_is_open_whatever_a_peer_sees(site: Site, port: int) -> None:
+    number = _number("own", "no")
+    near = port in (9000, 9100)
+    address = f"{'127.0.0.1' if near else AGENT}:{port + number}"
+    asker = site.agents if near else site.elsewhere
+    assert asker.get(address, "/health") == asker.get(address, "/healthz") == (200, "OK")
+
+
 def _refused(get: Get) -> None:
     for path in ("/metrics", "/", "/api/v1/who", "/healthz"):
         assert get(path)[0] == 401
@@ -191,7 +200,6 @@ def _metrics(get: Get, sees: str) -> None:
     assert status == (200 if sees == "everything" else 403)
     # Of the three dialects that the drop-ins serve, each names a user or a pod.
     assert ('alice"' in body or 'pod="' in body) is (sees == "everything")
-    assert get("/healthz") == get("/health") == (200, "OK")
 
 
 def _page_and_api(get: Get, sees: str) -> None:
