@@ -29,7 +29,7 @@ class Deployment:
 
 
 def documented(heading: str, language: str) -> str:
-    """The one block of code in that language below a heading of docs/deploy.md, for `yaml` all of them joined."""
+    """The blocks of code in that language below a heading of docs/deploy.md, as one text."""
     page = (ROOT / "docs" / "deploy.md").read_text()
     section = re.split(r"^#+ ", page.partition(f" {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     blocks = re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
