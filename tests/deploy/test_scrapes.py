@@ -87,7 +87,7 @@ def targets(place: Host) -> list[dict[str, Any]]:
 
 
 def wait_until_up(place: Host, wanted: Mapping[str, int], what: str) -> Targets:
-    """By job, once each job has so many targets and all are up; after a minute whatever they are then."""
+    """By job, once each job has so many targets and all are up; after two minutes as they are then."""
 
     found: Targets = {}
 
@@ -103,7 +103,7 @@ def wait_until_up(place: Host, wanted: Mapping[str, int], what: str) -> Targets:
 
     # What is not up by then fails the test that is about it, with the reason that Prometheus gives.
     with suppress(AssertionError):
-        until(all_up, what, within_s=60)
+        until(all_up, what, within_s=120)
     return found
 
 
