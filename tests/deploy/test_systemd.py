@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.config.load import load
 from needs import needs_program
 
 UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "systemd").glob("*.service"))
@@ -50,3 +51,13 @@ def test_a_unit_holds_no_capability_and_a_user_of_its_own(unit: Path) -> None:
     held = [name for name, row in checks.items() if name.startswith("CapabilityBoundingSet") and row["set"] is False]
     assert held == []
     assert checks["UserOrDynamicUser"]["set"] is True
+
+
+def test_the_agents_unit_makes_the_directories_of_both_client_sockets() -> None:
+    (unit,) = [unit for unit in UNITS if unit.name == "gpucommons.service"]
+    found = re.search(r"^RuntimeDirectory=(.+)$", unit.read_text(), re.MULTILINE)
+    assert found is not None
+    scheduler = load(None, {}, {}).settings.scheduler
+    directories = {Path(socket).parent.name for socket in (scheduler.socket, scheduler.xpushare_socket)}
+    assert directories <= set(found.group(1).split())
+    assert "RuntimeDirectoryMode=0711\n" in unit.read_text()

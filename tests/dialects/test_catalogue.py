@@ -12,6 +12,7 @@ from gpucommons.model.snapshot import Snapshot
 PREFIXES = {
     "gpucommons": ("gpucommons_",),
     "nvshare": ("nvshare_",),
+    "xpushare": ("xpushare_",),
     "node": ("cpu_", "node_", "gpu_"),
     "dcgm": ("DCGM_FI_", "DCGM_EXP_"),
     "ds01": ("ds01_",),

@@ -46,6 +46,18 @@ def body(exposition: Exposition, dialect: str | None = None, openmetrics: bool =
     return exposition.metrics(dialect, openmetrics, gzip=False)[0].decode()
 
 
+def test_a_dialect_that_is_not_on_the_main_page_is_served_by_name_only() -> None:
+    node = Node()
+    dialects = [
+        Dialect("a", 1, "", (A,), node.collect_a, on_main=False),
+        Dialect("b", 2, "", (B,), node.collect_b),
+    ]
+    exposition = Exposition(lambda: node.snapshot, dialects)
+    assert set(parsed(body(exposition))) == {("b_total", ())}
+    assert node.drawn == 0, "it costs the main page nothing"
+    assert len(parsed(body(exposition, "a"))) == 2
+
+
 def test_all_dialects_or_one() -> None:
     exposition = Node().exposition()
     assert set(parsed(body(exposition))) == {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.scheduler import client as client_module
 from gpucommons.scheduler.client import NvshareClient, SchedulerGone
 from gpucommons.scheduler.quotas import Quota
 from gpucommons.scheduler.settings import GIB, Mode
@@ -31,6 +32,17 @@ def test_a_turn_is_held_until_somebody_else_wants_it(tmp_path: Path) -> None:
         other.release()
         with client.turn():
             assert client.holds
+
+
+def test_without_a_path_it_takes_the_socket_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    second = tmp_path / "xpushare" / "s.sock"
+    with serving(tmp_path, xpushare_socket_path=str(second)) as served:
+        monkeypatch.setattr(client_module, "NVSHARE_SOCKET", str(tmp_path / "none.sock"))
+        monkeypatch.setattr(client_module, "XPUSHARE_SOCKET", str(second))
+        with NvshareClient(pod="one") as client:
+            assert [row.client_id for row in served.reading().clients] == [client.client_id]
+        monkeypatch.setattr(client_module, "NVSHARE_SOCKET", served.path)
+        assert client_module.default_socket() == served.path, "nvshare's, where both are there"
 
 
 def test_a_turn_that_is_under_way_is_finished_first(tmp_path: Path) -> None:

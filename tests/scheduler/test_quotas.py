@@ -5,8 +5,6 @@ import pytest
 from gpucommons.scheduler.limit_book import LimitBook
 from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.quotas import (
-    CORE_ANNOTATION,
-    MEMORY_ANNOTATION,
     Limits,
     Quota,
     QuotaRule,
@@ -54,9 +52,19 @@ def test_shares() -> None:
 
 def test_annotations() -> None:
     assert from_annotations({}) == Quota()
-    assert from_annotations({MEMORY_ANNOTATION: "4Gi", CORE_ANNOTATION: "30", "other": "x"}) == Quota(4 * GIB, 30)
-    with pytest.raises(ValueError, match=CORE_ANNOTATION):
-        from_annotations({CORE_ANNOTATION: "lots"})
+    for domain in ("nvshare.com", "xpushare.com"):
+        memory, core = f"{domain}/gpu-memory-limit", f"{domain}/gpu-core-limit"
+        assert from_annotations({memory: "4Gi", core: "30", "other": "x"}) == Quota(4 * GIB, 30)
+        with pytest.raises(ValueError, match=core):
+            from_annotations({core: "lots"})
+
+
+def test_xpushares_annotation_wins_over_nvshares_of_the_same_limit() -> None:
+    both = {"nvshare.com/gpu-memory-limit": "4Gi", "xpushare.com/gpu-memory-limit": "2Gi"}
+    for annotations in (both, dict(reversed(both.items()))):
+        assert from_annotations({**annotations, "nvshare.com/gpu-core-limit": "30"}) == Quota(2 * GIB, 30)
+    with pytest.raises(ValueError, match=r"xpushare.com/gpu-memory-limit: 'much'"):
+        from_annotations({**both, "xpushare.com/gpu-memory-limit": "much"})
 
 
 def test_what_a_client_asks_for_itself() -> None:

@@ -310,7 +310,7 @@ def test_a_dead_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None
             pass
         Scripted(served.path).register()
     path.write_text("precious")
-    with pytest.raises(ListenError, match="no socket"), serving(tmp_path):
+    with pytest.raises(ListenError, match="not a socket"), serving(tmp_path):
         pass
     assert path.read_text() == "precious"
 

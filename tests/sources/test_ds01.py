@@ -1,7 +1,9 @@
 """DS01's state file: both ways to write a slot, and entries that cost only themselves."""
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,8 +40,13 @@ def test_entries(tmp_path: Path) -> None:
         Ds01Entry("old", "", "3", 1794736800.0, stopped=True),
     )
     assert found.disk_total_bytes
-    assert found.disk_used_bytes is not None
-    assert found.disk_free_bytes is not None
+
+
+def test_the_disk_counts_what_is_reserved_for_root_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As DS01 does: total is used and free."""
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_frsize=10, f_blocks=100, f_bfree=30, f_bavail=25))
+    found = Ds01Source(tmp_path / "gpu-state.json", 10.0).read()
+    assert (found.disk_total_bytes, found.disk_used_bytes, found.disk_free_bytes) == (1000, 700, 300)
 
 
 def test_one_bad_entry_never_silences_another(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Names, groups and slices of people: billed under one group, CPU seconds that never go back, damage left out."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from gpucommons.attribution.ds01_rules import slice_owner
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.users import UserSlice
+from gpucommons.sources.ds01_groups import slice_name
 from gpucommons.sources.groups import membership
 from gpucommons.sources.source import SourceAbsent
 from gpucommons.sources.user_slices import CpuTotals, SliceUse
@@ -91,25 +93,62 @@ def source(root: Path) -> UsersSource:
         root / "sys/fs/cgroup",
         10.0,
         slice_owner,
+        root / "groups",
         lambda: {container.id: container, gone.id: gone},
     )
 
 
-def test_slices_of_both_kinds(root: Path) -> None:
+def unified(root: Path) -> None:
     (root / "sys/fs/cgroup").mkdir(parents=True)
     (root / "sys/fs/cgroup/cgroup.controllers").write_text("cpu memory")
+
+
+def slices(root: Path) -> dict[tuple[str, str], tuple[float | None, int | None]]:
+    return {(each.user, each.group): (each.cpu_seconds, each.memory_bytes) for each in source(root).read().slices}
+
+
+def test_ds01s_slices_without_login_sessions(root: Path) -> None:
+    unified(root)
     add_slice(root, "ds01.slice/ds01-students.slice/ds01-students-bob.slice", "5000000", "100")
     add_slice(root, "ds01.slice/ds01-staff.slice/ds01-staff-anna\\x2dlena.slice", "7000000", "nonsense")
     add_slice(root, "user.slice/user-1001.slice", "2000000", "11")
     add_slice(root, "user.slice/user-1000.slice", "1000000", "12")
+    assert slices(root) == {("bob", "students"): (5.0, 100), ("anna-lena", "staff"): (7.0, None)}
+
+
+def test_systemds_slices_on_other_nodes(root: Path) -> None:
+    unified(root)
+    add_slice(root, "user.slice/user-1000.slice", "1000000", "12")
     add_slice(root, "user.slice/user-4711.slice", "broken", "13")
-    found = {(each.user, each.group): (each.cpu_seconds, each.memory_bytes) for each in source(root).read().slices}
-    assert found == {
-        ("bob", "students"): (7.0, 111),
-        ("anna-lena", "staff"): (7.0, None),
-        ("alice", "staff"): (1.0, 12),
-        ("4711", ""): (None, 13),
-    }
+    assert slices(root) == {("alice", "staff"): (1.0, 12), ("4711", ""): (None, 13)}
+
+
+def test_ds01s_groups_and_the_full_names_of_their_members(root: Path) -> None:
+    unified(root)
+    (root / "groups").mkdir()
+    (root / "groups/student.members").write_text("# 2026\nh.baker@example.org  # thesis\n\nalice\n")
+    (root / "groups/faculty.members").write_text("")
+    (root / "groups/archived.members").write_text("left\n")
+    add_slice(root, "ds01.slice/ds01-student.slice/ds01-student-h_baker.slice", "5000000", "100")
+    add_slice(root, "ds01.slice/ds01-guest.slice/ds01-guest-zoe.slice", "1000000", "7")
+    found = source(root).read()
+    assert found.group_of == {"h.baker@example.org": "student", "alice": "student"}
+    assert found.members == {"faculty": frozenset(), "student": frozenset({"h.baker@example.org", "alice"})}
+    assert slices(root) == {("h.baker@example.org", "student"): (5.0, 100), ("zoe", "guest"): (1.0, 7)}
+
+
+@pytest.mark.parametrize(
+    ("user", "name"),
+    [
+        ("alice", "alice"),
+        ("john.doe", "john_doe"),
+        ("h.baker@example.org", "h_baker"),
+        ("_a--b._c_", "a_b_c"),
+        ("x" * 33, "x" * 27 + "_" + hashlib.md5(b"x" * 33).hexdigest()[:4]),
+    ],
+)
+def test_a_users_name_in_a_slice(user: str, name: str) -> None:
+    assert slice_name(user) == name
 
 
 def test_the_older_cgroups(root: Path) -> None:

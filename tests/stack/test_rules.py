@@ -41,6 +41,7 @@ FIELD = {
     "DS01LowGPUCapacity",
     "DS01CriticalGPUCapacity",
     "DS01ContainerHighCPU",
+    "DS01MIGMappingMismatch",
 }
 # What Prometheus makes itself, of its targets and of itself; and what the rendered settings say.
 NOT_OF_A_DIALECT = {

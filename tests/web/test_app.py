@@ -31,6 +31,7 @@ def test_a_drop_in_serves_its_dialect_alone() -> None:
     assert get(drop_in, "/metrics").body == b"node_up 1\n"
     assert get(drop_in, "/metrics/gpucommons").status == 404
     assert [get(drop_in, path).status for path in ("/healthz", "/readyz", "/")] == [200, 200, 200]
+    assert get(drop_in, "/health") == get(app(), "/health") == text("OK"), "as dcgm-exporter and DS01's exporter"
     assert b'href="/metrics"' in get(drop_in, "/").body
 
 

@@ -122,11 +122,13 @@ def test_who_sees_all(
     viewer = privacy.viewer(uid, None, authenticated)
     assert viewer.sees_all is sees_all
     assert viewer.uid == (None if sees_all else uid)
-    assert privacy.asks_who or viewer.sees_all
+    assert privacy.depends_on_peer or viewer.sees_all
 
 
 def test_metrics_are_closed_where_names_are() -> None:
-    assert Privacy("auto").metrics_open(SEES_ALL)
-    assert Privacy("auto", unix=False, loopback=False).metrics_open(NOBODY), "a scraper off the host goes on"
-    assert not Privacy("auto", unix=True).metrics_open(BOB)
-    assert not Privacy("own").metrics_open(NOBODY)
+    assert SEES_ALL.sees_metrics
+    assert not BOB.sees_metrics
+    assert Privacy("auto", loopback=False).viewer(None, None, False).sees_metrics, "a scraper on another host"
+    assert not Privacy("auto", unix=True).viewer(1001, "bob", False).sees_metrics
+    assert not Privacy("own").viewer(None, None, False).sees_metrics
+    assert Privacy("own").viewer(None, None, True).sees_metrics

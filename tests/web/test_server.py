@@ -38,6 +38,15 @@ def test_every_answer_has_the_security_headers_and_says_nothing_of_the_server_be
     run(check())
 
 
+@pytest.mark.parametrize("dialect", [None, "node"])
+def test_metrics_are_open_on_a_listener_for_every_interface(dialect: str | None) -> None:
+    async def check() -> None:
+        async with serving(listeners=[("0.0.0.0:0", dialect)]) as server:
+            assert (await fetch(port_of(server))).status == 200
+
+    run(check())
+
+
 def test_a_simulation_is_marked_on_every_answer() -> None:
     async def check() -> None:
         async with serving(FakeFaces(snapshot_now(scenario="lab"))) as server:

@@ -95,7 +95,13 @@ class Books:
         procfs = Path(path.procfs)
         return [
             UsersSource(
-                host_root(procfs), procfs, Path(path.cgroupfs), _PEOPLE_CADENCE_S, slice_owner, lambda: self._containers
+                host_root(procfs),
+                procfs,
+                Path(path.cgroupfs),
+                _PEOPLE_CADENCE_S,
+                slice_owner,
+                Path(self._settings.ds01.groups_directory),
+                lambda: self._containers,
             ),
             Ds01Source(Path(self._settings.ds01.state_file), _STATE_CADENCE_S),
             EventsSource(Path(self._settings.events.file), events_position_file(), self._settings.sampling.interval_s),

@@ -8,7 +8,8 @@ from pathlib import Path
 from gpucommons import __version__
 from gpucommons.agent.accounts import with_accounts
 from gpucommons.agent.machine import machine_parts
-from gpucommons.agent.sharing import nvshare_listener, with_sharing
+from gpucommons.agent.ports import check_ports
+from gpucommons.agent.sharing import metrics_listeners, with_sharing
 from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import DcgmSettings, Settings
@@ -129,4 +130,6 @@ def _alerts(settings: Settings) -> list[Source]:
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:
     addresses = ((dialect.name, getattr(settings.listeners, dialect.name)) for dialect in DIALECTS)
     found = [(address, name) for name, address in addresses if address]
-    return [*found, *nvshare_listener(settings.scheduler)]
+    found += metrics_listeners(settings.scheduler)
+    check_ports(found)
+    return found

@@ -24,9 +24,15 @@ log = logging.getLogger(__name__)
 
 
 def scheduler_settings(section: Section) -> SchedulerSettings:
-    """The configuration's keys, in the units of their variables, as the scheduler wants them."""
+    """The configuration's keys, in the units of their variables, as the scheduler's settings."""
+    if section.xpushare_socket == section.socket:
+        raise ConfigError(
+            f"scheduler.socket and scheduler.xpushare_socket are both {section.socket}: "
+            "set scheduler.xpushare_socket to another path, or to '' for one socket"
+        )
     return SchedulerSettings(
         socket_path=section.socket,
+        xpushare_socket_path=section.xpushare_socket,
         admin_group=section.admin_group,
         debug=section.debug,
         mode=Mode(section.mode),
@@ -71,16 +77,21 @@ def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:
     return QuotaRule(section.pod, section.namespace, section.uid, Quota(memory, core))
 
 
-def nvshare_listener(section: Section) -> list[tuple[str, str]]:
-    """The drop-in listener that NVSHARE_METRICS_ENABLE opens, where its users expect it."""
-    if not section.metrics_enable:
-        return []
-    address = section.metrics_addr
-    if address.isdigit():
-        address = f"0.0.0.0:{address}"
-    if not address.startswith(("127.", "localhost:", "[::1]:")):
-        log.warning("nvshare's metrics on %s are open to the network (NVSHARE_METRICS_ADDR)", address)
-    return [(address, "nvshare")]
+def metrics_listeners(section: Section) -> list[tuple[str, str]]:
+    """The drop-in listeners that NVSHARE_METRICS_ENABLE and XPUSHARE_METRICS_ENABLE open: address and dialect."""
+    wanted = (
+        (section.metrics_enable, section.metrics_addr, "nvshare"),
+        (section.xpushare_metrics_enable, section.xpushare_metrics_addr, "xpushare"),
+    )
+    found = []
+    for enabled, text, dialect in wanted:
+        if not enabled:
+            continue
+        address = f"0.0.0.0:{text}" if text.isdigit() else text
+        if not address.startswith(("127.", "localhost:", "[::1]:")):
+            log.warning("%s metrics on %s are open to the network (%s_METRICS_ADDR)", dialect, address, dialect.upper())
+        found.append((address, dialect))
+    return found
 
 
 class Sharing:

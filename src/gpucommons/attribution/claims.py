@@ -12,13 +12,14 @@ from gpucommons.attribution.ds01_rules import (
     Devices,
     devices_of,
     interface_of,
+    is_infrastructure,
     is_tracked,
     slice_owner,
     user_of,
 )
 from gpucommons.attribution.owner import Candidate, OwnerRules, owner_of
 from gpucommons.attribution.slots import SlotTable
-from gpucommons.model.allocations import Access, KnownContainer, SlotInfo, UnmanagedContainer, WorkloadKind
+from gpucommons.model.allocations import Access, SlotInfo, TrackedContainer, UnmanagedContainer, WorkloadKind
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.model.job_mapping import JobMappingReading, JobPlace
@@ -53,7 +54,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Claims:
     claims: tuple[Claim, ...] = ()
-    containers: tuple[KnownContainer, ...] = ()
+    containers: tuple[TrackedContainer, ...] = ()
     unmanaged: tuple[UnmanagedContainer, ...] = ()
 
 
@@ -79,7 +80,7 @@ def claims_of(inputs: ClaimInputs) -> Claims:
     found = _Fold(inputs)
     return Claims(
         (*found.claims, *found.from_state_file(), *found.of_pods(), *found.of_jobs()),
-        tuple(found.known),
+        tuple(found.tracked),
         tuple(found.unmanaged),
     )
 
@@ -89,7 +90,8 @@ class _Fold:
         self._in = inputs
         self._uids = {name: uid for uid, name in inputs.users.names.items()}
         self._in_pods = {(d.namespace, d.pod) for d in _given(inputs)}
-        self.known: list[KnownContainer] = []
+        self._entries = {entry.container: entry for entry in (inputs.ds01 and inputs.ds01.entries) or ()}
+        self.tracked: list[TrackedContainer] = []
         self.unmanaged: list[UnmanagedContainer] = []
         self.claims = [claim for c in inputs.containers.values() if (claim := self._of_container(c))]
 
@@ -97,20 +99,28 @@ class _Fold:
         if (container.labels.get(_POD_NAMESPACE, ""), container.labels.get(_POD_NAME, "")) in self._in_pods:
             # The kubelet tells of it, and knows better.
             return None
-        devices, tracked = devices_of(container, self._in.table), is_tracked(container)
+        devices = devices_of(container, self._in.table)
+        # Older installs label nothing: what their state file allocates is tracked by its name alone.
+        entry = self._entries.get(container.name)
+        tracked = entry is not None or is_tracked(container)
         if devices is None and not tracked:
             return None
-        account = self._account(container)
-        interface = interface_of(container)
+        account = self._account(container, entry.user if entry else "")
+        interface = self._interface(container)
         running = container.state.has_processes
-        self.known.append(KnownContainer(container.id, container.name, account.user, interface, running))
+        if tracked:
+            has_gpu = devices is not None or entry is not None
+            self.tracked.append(
+                TrackedContainer(container.id, container.name, account.user, interface, running, has_gpu)
+            )
         if devices is None:
             return None
         managed = tracked and devices.access is Access.SPECIFIC and not devices.bypasses
         if not managed:
-            self.unmanaged.append(
-                UnmanagedContainer(container.name, account.user, devices.gpu_count, devices.access, running)
-            )
+            if not is_infrastructure(container):
+                self.unmanaged.append(
+                    UnmanagedContainer(container.name, account.user, devices.gpu_count, devices.access, running)
+                )
             if not running:
                 # Nobody keeps a slot for it: it holds nothing until it runs again.
                 return None
@@ -132,7 +142,7 @@ class _Fold:
         """Those that no container tells of by itself: older installs put no devices into their labels."""
         told = {claim.name for claim in self.claims}
         by_name = {container.name: container for container in self._in.containers.values()}
-        for entry in (self._in.ds01.entries or ()) if self._in.ds01 else ():
+        for entry in self._entries.values():
             if entry.container not in told:
                 yield self._of_entry(entry, by_name.get(entry.container))
 
@@ -144,9 +154,9 @@ class _Fold:
             # Where a runtime answers and knows no such container, the slot is still kept for it.
             running = not entry.stopped and not self._in.containers
         account = self._account(stand_in, entry.user)
-        interface = interface_of(stand_in)
+        interface = self._interface(stand_in)
         if container is None:
-            self.known.append(KnownContainer("", entry.container, account.user, interface, running))
+            self.tracked.append(TrackedContainer("", entry.container, account.user, interface, running, True))
         devices = Devices(Access.SPECIFIC, self._in.table.named(entry.gpu_id))
         if not devices.slots:
             devices = devices._replace(unknown=(entry.gpu_id,))
@@ -159,7 +169,7 @@ class _Fold:
             Access.SPECIFIC,
             True,
             running,
-            "atomic" if interface == "docker" else interface,
+            interface,
             True,
             entry.allocated_wall_s,
         )
@@ -217,6 +227,11 @@ class _Fold:
         owner, _ = owner_of(Candidate(Workload(uid=uid, user=user or None, job=job)), self._in.rules)
         account = account_of(owner, user=user, group=users.group_of.get(user, ""), job=job)
         return Claim(WorkloadKind.JOB, job, f"job/{job}", account, slots, Access.SPECIFIC, True, True, "slurm", True)
+
+    def _interface(self, container: Container) -> str:
+        """What the state file allocates was made through DS01, whatever else is known of it."""
+        interface = interface_of(container)
+        return "atomic" if interface == "docker" and container.name in self._entries else interface
 
     def _account(self, container: Container, told: str = "") -> Account:
         users = self._in.users

@@ -20,6 +20,8 @@ _DEVCONTAINER = "devcontainer.local_folder"
 _COMPOSE = "com.docker.compose.project.working_dir"
 _OTHER_NAMES = ("vscode-", "jupyter-", "jupyterhub-")
 _OTHER_LABELS = ("devcontainer.", "com.docker.compose.", "hub.jupyter.org/username")
+# DS01's own monitoring stack, which may see every GPU.
+_STACK_NAMES = ("ds01-prometheus", "ds01-grafana", "ds01-alertmanager", "ds01-dcgm-exporter", "ds01-node-exporter")
 _CDI = "nvidia.com/"
 _NOTHING = ("", "none", "void")
 
@@ -30,6 +32,12 @@ def is_tracked(container: Container) -> bool:
         or any(label.startswith("ds01.") for label in container.labels)
         or _AIME_MARK in container.name
     )
+
+
+def is_infrastructure(container: Container) -> bool:
+    """Whether it is part of the site's monitoring, as DS01 marks it: its access to all GPUs is intended."""
+    protected = container.labels.get("ds01.protected", "").strip().lower() == "true"
+    return protected or container.name.startswith(_STACK_NAMES)
 
 
 class SliceOwner(NamedTuple):

@@ -27,7 +27,7 @@ def sample(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"One vocabulary: {', '.join(d.name for d in DIALECTS)}. Default: all.",
+            help=f"One vocabulary: {', '.join(d.name for d in DIALECTS)}. Default: those of the main /metrics.",
             show_default=False,
         ),
     ] = None,

@@ -42,7 +42,7 @@ def up(
         typer.Option(metavar="SECONDS", help="Time between two snapshots. Default: 1.", show_default=False),
     ] = None,
     scheduler: Annotated[
-        bool, typer.Option("--scheduler", help="Serve nvshare's clients: fair turns on shared GPUs.")
+        bool, typer.Option("--scheduler", help="Serve clients of nvshare and XPUShare: fair turns on shared GPUs.")
     ] = False,
     procfs: Procfs = None,
     log_format: Annotated[
@@ -64,6 +64,8 @@ def up(
     settings = loaded.settings
     scenario = scenario_named(simulate)
     logs.configure(settings.log.format, settings.log.level)
+    for warning in loaded.warnings:
+        log.warning("configuration: %s", warning)
     uvloop.run(_run(Agent(settings, scenario)))
 
 

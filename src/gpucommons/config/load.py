@@ -10,7 +10,7 @@ import math
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,14 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`origins` is by path: `section.name`, and in a free section `section.row.name`."""
+    """`origins` is by path: `section.name`, and in a free section `section.row.name`.
+
+    `warnings` are lines for the log: what is valid but perhaps not intended.
+    """
 
     settings: Settings
     origins: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def keys() -> Iterator[Key]:
@@ -126,7 +130,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         sections[section] = rows
         for name, row in rows.items():
             origins |= {f"{section}.{name}.{item.name}": f"file {file}" for item in dataclasses.fields(row)}
-    return Loaded(Settings(**sections), origins)
+    return Loaded(Settings(**sections), origins, tuple(_alias_conflicts(environment, by_path.values())))
 
 
 _Layer = dict[str, tuple[Any, str]]
@@ -184,10 +188,10 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
     by_variable = {key.variable: key for key in by_path.values()}
     replaced_variables = {_variable(old): (_variable(new), hint) for old, (new, hint) in _REPLACED.items()}
     for key in by_path.values():
-        for alias in key.guards["aliases"]:
-            if alias in environment:
-                text = key.guards["from_alias"](environment[alias])
-                found[key.path] = (_from_text(key, text, alias), f"environment {alias}")
+        given = {alias: environment[alias] for alias in key.guards["aliases"] if alias in environment}
+        if given:
+            name, text = _from_aliases(key, given)
+            found[key.path] = (_from_text(key, text, name), f"environment {name}")
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or _KUBERNETES_LINK.fullmatch(variable):
             continue
@@ -200,6 +204,26 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
             raise ConfigError(f"environment: unknown variable {variable}{hint}")
         found[known.path] = (_from_text(known, text, variable), f"environment {variable}")
     return found
+
+
+def _alias_conflicts(environment: Mapping[str, str], all_keys: Iterable[Key]) -> Iterator[str]:
+    """One line for each key that two aliases set to different values."""
+    for key in all_keys:
+        if key.guards["join_aliases"] is not None:
+            continue
+        given = [alias for alias in key.guards["aliases"] if alias in environment]
+        if len({environment[alias] for alias in given}) > 1:
+            values = " and ".join(f"{alias}={environment[alias]}" for alias in given)
+            in_force = key.variable if key.variable in environment else given[-1]
+            yield f"{values} differ: {in_force} is in force; unset the others"
+
+
+def _from_aliases(key: Key, given: Mapping[str, str]) -> tuple[str, str]:
+    """The variable or variables that count, and the text that they stand for."""
+    join = key.guards["join_aliases"]
+    if join is not None:
+        return " and ".join(given), join(given)
+    return list(given.items())[-1]
 
 
 def _from_flags(flags: Mapping[str, Flag], by_path: Mapping[str, Key]) -> _Layer:

@@ -8,8 +8,9 @@ from gpucommons.config.option import (
     check_address_or_port,
     check_unix_address,
     check_url,
+    join_bind_and_port,
+    nvshare_aliases,
     option,
-    with_port,
 )
 from gpucommons.config.stack import StackSettings
 
@@ -20,15 +21,20 @@ _VIRTUAL_GPUS = {
 }
 
 
-def _listener(dialect: str, port: int, bind_alias: str = "") -> str:
-    """`bind_alias` is an older variable that names the address to bind to, without the port."""
+def _virtual_gpus(given: Mapping[str, str]) -> str:
+    (text,) = given.values()
+    return _VIRTUAL_GPUS.get(text.strip().lower(), text)
+
+
+def _listener(dialect: str, port: int, bind_and_port: tuple[str, str] | None = None) -> str:
+    """`bind_and_port` are the variables of the program that the listener replaces: its host and its port."""
     help = f"HOST:PORT of a listener that serves the {dialect} dialect alone, as its users expect on {port}"
     value: str = option(
         "",
         help,
         check=check_address,
-        aliases=(bind_alias,) if bind_alias else (),
-        from_alias=lambda text: with_port(text, port),
+        aliases=bind_and_port or (),
+        join_aliases=bind_and_port and (lambda given: join_bind_and_port(given, *bind_and_port, port)),
     )
     return value
 
@@ -54,8 +60,9 @@ class ListenersSettings:
     gpucommons: str = _listener("gpucommons", 9460)
     node: str = _listener("node", 9100)
     nvshare: str = _listener("nvshare", 9402)
+    xpushare: str = _listener("xpushare", 9402)
     dcgm: str = _listener("dcgm", 9400)
-    ds01: str = _listener("ds01", 9101, bind_alias="DS01_EXPORTER_BIND")
+    ds01: str = _listener("ds01", 9101, bind_and_port=("DS01_EXPORTER_BIND", "DS01_EXPORTER_PORT"))
     vgpu: str = _listener("vgpu", 8080)
 
 
@@ -116,7 +123,7 @@ class DcgmSettings:
         "series of a GPU that several pods share: one that names no pod, or one per pod with its vgpu number",
         choices=("once", "per_pod"),
         aliases=("KUBERNETES_VIRTUAL_GPUS",),
-        from_alias=lambda text: _VIRTUAL_GPUS.get(text.strip().lower(), text),
+        join_aliases=_virtual_gpus,
     )
     hpc_job_mapping_dir: str = option(
         "",
@@ -152,17 +159,22 @@ class VgpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Turns for nvshare's clients. The NVSHARE_* variables of the original keep their meaning and units."""
+    """Turns for the clients of nvshare and XPUShare. Their variables keep their meaning and units."""
 
-    enabled: bool = option(False, "serve nvshare's clients")
+    enabled: bool = option(False, "serve clients of nvshare and XPUShare")
     socket: str = option("/var/run/nvshare/scheduler.sock", "socket that libnvshare.so and nvsharectl look for")
+    xpushare_socket: str = option(
+        "/var/run/xpushare/scheduler.sock",
+        "second socket of the same scheduler, for libxpushare.so and xpusharectl; empty: none; "
+        "left out with a warning where the agent has no right to create it",
+    )
     admin_group: str = option("", "group whose members may switch it and set limits, beside root and our own user")
-    debug: bool = option(False, "log every client that comes and goes", aliases=("NVSHARE_DEBUG",))
+    debug: bool = option(False, "log every client that comes and goes", aliases=nvshare_aliases("DEBUG"))
     mode: str = option(
         "auto",
         "one at a time, together while memory fits, or by measured demand",
         choices=("auto", "serial", "concurrent"),
-        aliases=("NVSHARE_SCHEDULING_MODE",),
+        aliases=nvshare_aliases("SCHEDULING_MODE"),
     )
     corun_limit: float = option(1.5, "auto: demands that may sum up to this run together", minimum=0)
     turn_quantum_s: float = option(1.0, "auto: length of a turn where nothing has to be swapped", minimum=0.05)
@@ -171,43 +183,43 @@ class SchedulerSettings:
         "auto",
         "quantum by the memory that a switch moves, or fixed",
         choices=("auto", "fixed"),
-        aliases=("NVSHARE_SWITCH_TIME_MODE",),
+        aliases=nvshare_aliases("SWITCH_TIME_MODE"),
     )
     switch_time_fixed_s: float = option(
-        60.0, "quantum in mode fixed", minimum=0.1, aliases=("NVSHARE_SWITCH_TIME_FIXED",)
+        60.0, "quantum in mode fixed", minimum=0.1, aliases=nvshare_aliases("SWITCH_TIME_FIXED")
     )
     switch_time_multiplier: float = option(
-        5.0, "quantum in mode auto, seconds per GiB", minimum=0, aliases=("NVSHARE_SWITCH_TIME_MULTIPLIER",)
+        5.0, "quantum in mode auto, seconds per GiB", minimum=0, aliases=nvshare_aliases("SWITCH_TIME_MULTIPLIER")
     )
     memory_reserve_percent: float = option(
         10.0,
         "part of a GPU's memory that is never promised",
         minimum=0,
         maximum=90,
-        aliases=("NVSHARE_MEMORY_RESERVE_PERCENT",),
+        aliases=nvshare_aliases("MEMORY_RESERVE_PERCENT"),
     )
     default_gpu_memory_gb: float = option(
-        16.0, "GiB of a GPU where NVML cannot tell", minimum=0.001, aliases=("NVSHARE_DEFAULT_GPU_MEMORY_GB",)
+        16.0, "GiB of a GPU where NVML cannot tell", minimum=0.001, aliases=nvshare_aliases("DEFAULT_GPU_MEMORY_GB")
     )
     quota_sample_interval_ms: float = option(
-        50.0, "how finely a core quota is watched", minimum=1, aliases=("NVSHARE_QUOTA_SAMPLE_INTERVAL_MS",)
+        50.0, "how finely a core quota is watched", minimum=1, aliases=nvshare_aliases("QUOTA_SAMPLE_INTERVAL_MS")
     )
     compute_window_ms: float = option(
-        2000.0, "window of a core quota", minimum=100, aliases=("NVSHARE_COMPUTE_WINDOW_MS",)
+        2000.0, "window of a core quota", minimum=100, aliases=nvshare_aliases("COMPUTE_WINDOW_MS")
     )
     quota_carryover_percent: float = option(
         25.0,
         "part of an unused window that may be saved up",
         minimum=0,
         maximum=100,
-        aliases=("NVSHARE_QUOTA_CARRYOVER_PERCENT",),
+        aliases=nvshare_aliases("QUOTA_CARRYOVER_PERCENT"),
     )
     drop_tail_billing_percent: float = option(
         100.0,
         "part of the time between DROP_LOCK and the release that is billed; the original's 70 undercharges the slow",
         minimum=0,
         maximum=100,
-        aliases=("NVSHARE_DROP_TAIL_BILLING_PERCENT",),
+        aliases=nvshare_aliases("DROP_TAIL_BILLING_PERCENT"),
     )
     work_conserving: bool = option(False, "lend idle share beyond a core quota while nobody else wants it")
     revoke_after_s: float = option(30.0, "a client that ignores DROP_LOCK for this long loses its turn", minimum=1)
@@ -218,19 +230,28 @@ class SchedulerSettings:
     metrics_addr: str = option(
         "0.0.0.0:9402", "its HOST:PORT, or a port", check=check_address_or_port, aliases=("NVSHARE_METRICS_ADDR",)
     )
+    xpushare_metrics_enable: bool = option(
+        False, "open the xpushare drop-in listener on xpushare_metrics_addr", aliases=("XPUSHARE_METRICS_ENABLE",)
+    )
+    xpushare_metrics_addr: str = option(
+        "0.0.0.0:9402",
+        "its HOST:PORT, or a port; another one than metrics_addr where both are open",
+        check=check_address_or_port,
+        aliases=("XPUSHARE_METRICS_ADDR",),
+    )
     metrics_nvml_interval_ms: float = option(
-        1000.0, "how often the GPUs are read, at most", minimum=100, aliases=("NVSHARE_METRICS_NVML_INTERVAL_MS",)
+        1000.0, "how often the GPUs are read, at most", minimum=100, aliases=nvshare_aliases("METRICS_NVML_INTERVAL_MS")
     )
     metrics_debug_labels: bool = option(
         True,
         "client_id and host_pid on every series; off: a pod's clients on one GPU are one series",
-        aliases=("NVSHARE_METRICS_DEBUG_LABELS",),
+        aliases=nvshare_aliases("METRICS_DEBUG_LABELS"),
     )
     metrics_stale_ttl_s: float = option(
         0.0,
         "keep the last values of a client that left for this long",
         minimum=0,
-        aliases=("NVSHARE_METRICS_STALE_TTL_SEC",),
+        aliases=nvshare_aliases("METRICS_STALE_TTL_SEC"),
     )
 
 
@@ -267,6 +288,11 @@ class EventsSettings:
 @dataclass(frozen=True, slots=True)
 class Ds01Settings:
     state_file: str = option("/var/lib/ds01/gpu-state.json", "the state file of older DS01 installs")
+    groups_directory: str = option(
+        "/opt/ds01-infra/config/runtime/groups",
+        "DS01's groups, one file GROUP.members each; if there are any, users are billed under these groups and not "
+        "under the system's",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +306,9 @@ class QuotaSettings:
 class PrivacySettings:
     show_owners: str = option(
         "auto",
-        "whose names the page and the API show: everybody's, or to each their own; "
-        "auto: everybody's on loopback, to each their own elsewhere",
+        "names that a peer sees. all: every owner's; own: only the peer's own, and no metrics, "
+        "unless it is root, the agent's user or has a password; "
+        "auto: all on loopback, own elsewhere, metrics open on TCP (table in docs/web.md)",
         choices=("auto", "all", "own"),
     )
 

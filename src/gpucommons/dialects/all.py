@@ -1,4 +1,4 @@
-"""Every dialect that the agent speaks, in the order in which /metrics serves them."""
+"""Every dialect that the agent speaks, in the order in which /metrics serves those that it includes."""
 
 from gpucommons.dialects.dcgm import dcgm_dialect
 from gpucommons.dialects.dcgm.labels import DcgmOptions
@@ -8,6 +8,7 @@ from gpucommons.dialects.gpucommons import GPUCOMMONS
 from gpucommons.dialects.node import NODE
 from gpucommons.dialects.nvshare import NVSHARE
 from gpucommons.dialects.vgpu import vgpu_dialect
+from gpucommons.dialects.xpushare import XPUSHARE
 
 
 def dialects(*, dcgm: DcgmOptions | None = None, pod_namespace: bool = True) -> tuple[Dialect, ...]:
@@ -19,6 +20,7 @@ def dialects(*, dcgm: DcgmOptions | None = None, pod_namespace: bool = True) -> 
         DS01,
         dcgm_dialect(dcgm),
         vgpu_dialect(namespace_label=pod_namespace),
+        XPUSHARE,
     )
 
 

@@ -10,13 +10,17 @@ from gpucommons.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`collect` may leave out or empty a family, but yields none that the catalogue lacks."""
+    """`collect` may leave out or empty a family, but yields none that the catalogue lacks.
+
+    `on_main` is whether the main listener's /metrics includes it; /metrics/NAME and drop-in listeners serve it always.
+    """
 
     name: str
     port: int
     summary: str
     catalogue: tuple[Metric, ...]
     collect: Callable[[Snapshot], Iterable[Family]]
+    on_main: bool = True
 
 
 class Part(Protocol):

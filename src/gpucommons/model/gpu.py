@@ -226,6 +226,11 @@ class MigInstance:
         head, dot, rest = self.profile.partition(".")
         return rest if dot and head.endswith("c") else self.profile
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything of it was read: without that, the dcgm dialect has no series for its id."""
+        return self.memory is not None or self.gpm is not None
+
 
 @dataclass(frozen=True, slots=True)
 class XidRecord:
@@ -261,6 +266,8 @@ class Gpu:
     xid: XidRecord = field(default_factory=XidRecord)
     # How many compute slices the GPU can be split into, while MIG is enabled: 7 on an H200, 4 on an A30.
     mig_slices: int | None = None
+    # MIG devices that the driver lists without naming them; they are not in `mig`.
+    mig_without_id: int = 0
     nvlink_rates: NvLinkRates | None = None
     # Throttle masks of the last hour, one every CLOCK_SAMPLE_EVERY_S, the oldest first.
     clock_samples: tuple[ClockSample, ...] = ()

@@ -1,4 +1,4 @@
-"""A client of the scheduler for Python programs, where libnvshare.so is not at hand.
+"""A client of the scheduler for Python programs, instead of libnvshare.so or libxpushare.so.
 
     with NvshareClient(path, pod="train", synchronize=torch.cuda.synchronize) as client:
         for batch in batches:
@@ -10,6 +10,7 @@ next, and it is given back between turns when the scheduler asks for it, or afte
 is submitted to the GPU outside `turn`; `synchronize` waits for what was.
 """
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Self
 
-from gpucommons.scheduler.settings import SchedulerSettings
+from gpucommons.scheduler.settings import NVSHARE_SOCKET, XPUSHARE_SOCKET
 from gpucommons.scheduler.wire import MessageType, Reply, ReplyDecoder, Version, encode
 
 _POLL_S = 0.25
@@ -27,10 +28,17 @@ class SchedulerGone(ConnectionError):
     """The scheduler closed the connection, or could not be reached."""
 
 
+def default_socket() -> str:
+    """nvshare's socket, or XPUShare's on a machine, or in a container, that has only that one."""
+    return XPUSHARE_SOCKET if os.path.exists(XPUSHARE_SOCKET) and not os.path.exists(NVSHARE_SOCKET) else NVSHARE_SOCKET
+
+
 class NvshareClient:
+    """One registered client. Without a `path` it connects to `default_socket()`."""
+
     def __init__(
         self,
-        path: str = SchedulerSettings().socket_path,
+        path: str | None = None,
         *,
         pod: str = "none",
         namespace: str = "none",
@@ -39,6 +47,7 @@ class NvshareClient:
         synchronize: Callable[[], object] | None = None,
         idle_release_s: float = 5.0,
     ) -> None:
+        path = default_socket() if path is None else path
         self._version: Version = version
         self._synchronize = synchronize
         self._idle_release_s = idle_release_s

@@ -2,10 +2,13 @@
 
 import contextlib
 import grp
+import logging
 import os
 import socket
 import stat
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +21,8 @@ _DIRECTORY_MODE: Final = 0o711
 _SOCKET_MODE: Final = 0o722
 _BACKLOG: Final = 1024
 
+log = logging.getLogger(__name__)
+
 
 class ListenError(Exception):
     """The socket cannot be served: one line, and what to do about it."""
@@ -29,10 +34,48 @@ class Credentials(NamedTuple):
     gid: int
 
 
-def listen(path: str) -> socket.socket:
-    """A listening socket at `path`: the directory is made if need be, a dead socket file is replaced."""
-    _make_directory(Path(path).parent)
-    _clear(path)
+@dataclass(frozen=True, slots=True)
+class ClientSocket:
+    """A socket for clients. `setting` is the key that names it, for messages.
+
+    A socket that is not `required` is left out where this process has no right to create it.
+    """
+
+    path: str
+    setting: str
+    required: bool = True
+
+
+def listen_all(wanted: Iterable[ClientSocket]) -> dict[str, socket.socket]:
+    """Listening sockets by path. Raises ListenError, and leaves none open, if one of them cannot be served."""
+    opened: dict[str, socket.socket] = {}
+    try:
+        for client_socket in wanted:
+            path, setting = client_socket.path, client_socket.setting
+            if not client_socket.required and not _may_create(Path(path).parent):
+                log.warning(
+                    "%s is not served: no right to create it; run as root or set %s ('' for none)", path, setting
+                )
+                continue
+            opened[path] = listen(path, setting)
+    except ListenError:
+        close_all(opened)
+        raise
+    return opened
+
+
+def close_all(opened: dict[str, socket.socket]) -> None:
+    """Closes the sockets and removes their files; `opened` is empty afterwards."""
+    while opened:
+        path, listener = opened.popitem()
+        listener.close()
+        remove(path)
+
+
+def listen(path: str, setting: str = "scheduler.socket") -> socket.socket:
+    """A listening socket at `path`: a missing directory is created, a dead socket file is replaced."""
+    _make_directory(Path(path).parent, setting)
+    _clear(path, setting)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(path)
@@ -40,7 +83,7 @@ def listen(path: str) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise ListenError(f"cannot serve {path}: {error.strerror or error}; choose another socket_path") from None
+        raise ListenError(f"cannot serve {path}: {error.strerror or error}; set {setting} to another path") from None
     listener.setblocking(False)
     return listener
 
@@ -77,7 +120,13 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def _make_directory(directory: Path) -> None:
+def _may_create(directory: Path) -> bool:
+    """Whether this process may create files in the directory, or the directory itself where it is missing."""
+    nearest = next(folder for folder in (directory, *directory.parents) if os.path.exists(folder))
+    return os.access(nearest, os.W_OK | os.X_OK)
+
+
+def _make_directory(directory: Path, setting: str) -> None:
     if directory.is_dir():
         return
     try:
@@ -85,12 +134,12 @@ def _make_directory(directory: Path) -> None:
         directory.chmod(_DIRECTORY_MODE)
     except OSError as error:
         raise ListenError(
-            f"cannot make {directory}: {error.strerror or error}; run as root or choose another socket_path"
+            f"cannot create {directory}: {error.strerror or error}; run as root or set {setting} to another path"
         ) from None
 
 
-def _clear(path: str) -> None:
-    """Removes a socket file that nobody serves; refuses one that somebody does, and anything else."""
+def _clear(path: str, setting: str) -> None:
+    """Removes a socket file that no process serves; refuses one that is served, and any other file."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -98,7 +147,7 @@ def _clear(path: str) -> None:
     except OSError as error:
         raise ListenError(f"cannot look at {path}: {error.strerror or error}") from None
     if not stat.S_ISSOCK(mode):
-        raise ListenError(f"{path} is there and is no socket: remove it or choose another socket_path")
+        raise ListenError(f"{path} exists and is not a socket: remove it or set {setting} to another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -109,9 +158,7 @@ def _clear(path: str) -> None:
         except OSError as error:
             raise ListenError(f"cannot tell who serves {path}: {error.strerror or error}") from None
         holder = peer_credentials(probe)
-    raise ListenError(
-        f"another scheduler (pid {holder.pid}) serves {path}: stop it first or choose another socket_path"
-    )
+    raise ListenError(f"another scheduler (pid {holder.pid}) serves {path}: stop it or set {setting} to another path")
 
 
 def peer_credentials(peer: socket.socket) -> Credentials:

@@ -2,20 +2,19 @@
 
 Memory and share are looked up one by one; the first of these that names a value gives it:
   set-limit    what an operator set for that client or its pod, for as long as the agent runs
-  annotation   nvshare.com/gpu-memory-limit and nvshare.com/gpu-core-limit on the pod
+  annotation   xpushare.com/ or else nvshare.com/, gpu-memory-limit and gpu-core-limit, on the pod
   config       the first rule of the config file whose patterns match the client's pod, namespace and uid
   env          what the client itself asked for when it registered
   none         no limit
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-MEMORY_ANNOTATION: Final = "nvshare.com/gpu-memory-limit"
-CORE_ANNOTATION: Final = "nvshare.com/gpu-core-limit"
+from gpucommons.model.pods import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 
 NO_MEMORY_LIMIT: Final = 0
 NO_CORE_LIMIT: Final = 100
@@ -87,18 +86,22 @@ def parse_core(text: str) -> int:
 
 
 def from_annotations(annotations: Mapping[str, str]) -> Quota:
-    """What a pod's annotations say; raises ValueError, naming the annotation, if one is malformed."""
-    memory = annotations.get(MEMORY_ANNOTATION)
-    core = annotations.get(CORE_ANNOTATION)
+    """The limits in a pod's annotations; raises ValueError, naming the annotation, if one in force is malformed."""
+    return Quota(
+        _annotated(annotations, MEMORY_LIMIT_ANNOTATIONS, parse_memory),
+        _annotated(annotations, CORE_LIMIT_ANNOTATIONS, parse_core),
+    )
+
+
+def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Callable[[str], int]) -> int | None:
+    """The value of the first of these annotations that the pod has; None if it has none of them."""
+    name = next((name for name in names if name in annotations), None)
+    if name is None:
+        return None
     try:
-        memory_bytes = None if memory is None else parse_memory(memory)
+        return parse(annotations[name])
     except ValueError as error:
-        raise ValueError(f"{MEMORY_ANNOTATION}: {error}") from None
-    try:
-        core_percent = None if core is None else parse_core(core)
-    except ValueError as error:
-        raise ValueError(f"{CORE_ANNOTATION}: {error}") from None
-    return Quota(memory_bytes, core_percent)
+        raise ValueError(f"{name}: {error}") from None
 
 
 def from_client(memory_limit_bytes: int, core_limit_percent: int) -> Quota:

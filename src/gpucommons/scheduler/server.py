@@ -23,7 +23,7 @@ from gpucommons.scheduler.connection import Connection
 from gpucommons.scheduler.devices import Devices, GpuFacts
 from gpucommons.scheduler.histogram import Histogram
 from gpucommons.scheduler.limit_book import LimitBook, names
-from gpucommons.scheduler.listener import Reserve, group_id, listen, remove
+from gpucommons.scheduler.listener import ClientSocket, Reserve, close_all, group_id, listen_all
 from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.quotas import Quota, QuotaRule
 from gpucommons.scheduler.reading import NOBODY_AHEAD, Ahead, client_name, read_client, read_gpu
@@ -73,7 +73,7 @@ class SchedulerServer:
         self._descriptor_cap = _descriptor_cap()
         self._admin_gid: int | None = None
         self._refusal_logged_s = -_REFUSAL_LOG_INTERVAL_S
-        self._listener: socket.socket | None = None
+        self._listeners: dict[str, socket.socket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
         self.reading = self.read_now()
@@ -81,26 +81,26 @@ class SchedulerServer:
     # Life
 
     async def start(self) -> None:
-        """Serves the socket; raises ListenError if that cannot be."""
+        """Serves the sockets; raises ListenError if one of them cannot be served."""
         self._admin_gid = group_id(self.settings.admin_group)
         self._loop = asyncio.get_running_loop()
-        self._listener = listen(self.settings.socket_path)
+        self._listeners = listen_all(_client_sockets(self.settings))
         self._reserve = Reserve()
-        self._loop.add_reader(self._listener.fileno(), self._accept)
+        for listener in self._listeners.values():
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
         self._reader = self._loop.create_task(self._keep_reading())
-        log.info("scheduler serves %s", self.settings.socket_path)
+        log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
         if self._reader is not None:
             self._reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reader
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._listeners:
+            for listener in self._listeners.values():
+                self._loop.remove_reader(listener.fileno())
+            close_all(self._listeners)
             self._reserve.close()
-            remove(self.settings.socket_path)
         for connection in (*self._connections.values(), *self._strangers):
             connection.close("shutdown")
         await self._empty.wait()
@@ -158,11 +158,8 @@ class SchedulerServer:
 
     # Connections
 
-    def _accept(self) -> None:
-        """Takes in who is waiting at the door, a number at a time. Nothing that can happen there ends us."""
-        listener = self._listener
-        if listener is None:
-            return
+    def _accept(self, listener: socket.socket) -> None:
+        """Accepts the connections that wait, a limited number at a time. No failure of it ends the scheduler."""
         for _ in range(_ACCEPTS_PER_STEP):
             try:
                 peer, _ = listener.accept()
@@ -182,11 +179,11 @@ class SchedulerServer:
         # Whoever waits keeps the listener readable: without a pause we would spin.
         log.warning("cannot accept connections: %s", error.strerror or error)
         self._loop.remove_reader(listener.fileno())
-        self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again)
+        self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again, listener)
 
-    def _accept_again(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._accept)
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners.values():
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _connected(self, peer: socket.socket) -> None:
         peer.setblocking(False)
@@ -402,6 +399,12 @@ class SchedulerServer:
             socket_path=self.settings.socket_path,
             connections=len(self._connections) + len(self._strangers),
         )
+
+
+def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
+    yield ClientSocket(settings.socket_path, "scheduler.socket")
+    if settings.xpushare_socket_path:
+        yield ClientSocket(settings.xpushare_socket_path, "scheduler.xpushare_socket", required=False)
 
 
 def _descriptor_cap() -> int:

@@ -6,6 +6,10 @@ from typing import Final
 
 GIB: Final = 1 << 30
 
+# Where the libraries of nvshare and of XPUShare look for their scheduler.
+NVSHARE_SOCKET: Final = "/var/run/nvshare/scheduler.sock"
+XPUSHARE_SOCKET: Final = "/var/run/xpushare/scheduler.sock"
+
 
 class Mode(StrEnum):
     """serial: one at a time. concurrent: together while memory fits. auto: also by measured demand."""
@@ -29,9 +33,13 @@ class Fence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Times in seconds, memory in bytes. `max_bypass_s` None means two quanta."""
+    """Times in seconds, memory in bytes. `max_bypass_s` None means two quanta.
 
-    socket_path: str = "/var/run/nvshare/scheduler.sock"
+    Clients on `xpushare_socket_path` are in the same queues as those on `socket_path`. Empty: not served.
+    """
+
+    socket_path: str = NVSHARE_SOCKET
+    xpushare_socket_path: str = ""
     admin_group: str = ""
     debug: bool = False
 

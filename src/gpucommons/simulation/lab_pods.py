@@ -5,8 +5,8 @@ import hashlib
 import uuid
 
 from gpucommons.model.pods import (
-    CORE_LIMIT_ANNOTATION,
-    MEMORY_LIMIT_ANNOTATION,
+    CORE_LIMIT_ANNOTATIONS,
+    MEMORY_LIMIT_ANNOTATIONS,
     DeviceId,
     Pod,
     PodDevices,
@@ -30,7 +30,7 @@ def _pod(name: str, container: str, core_limit: str, memory_limit: str) -> Pod:
         namespace=NAMESPACE,
         phase="Running",
         labels={"app": container},
-        annotations={CORE_LIMIT_ANNOTATION: core_limit, MEMORY_LIMIT_ANNOTATION: memory_limit},
+        annotations={CORE_LIMIT_ANNOTATIONS[0]: core_limit, MEMORY_LIMIT_ANNOTATIONS[0]: memory_limit},
         containers={digest: container},
     )
 

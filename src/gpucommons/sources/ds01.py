@@ -61,7 +61,7 @@ class Ds01Source:
             entries,
             bad,
             disk.f_blocks * disk.f_frsize,
-            disk.f_bavail * disk.f_frsize,
+            disk.f_bfree * disk.f_frsize,
             (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
         )
 

@@ -1,12 +1,12 @@
-"""CPU and memory of people by their cgroup slices: DS01's `ds01-<group>-<user>.slice` and systemd's `user-<uid>.slice`.
+"""CPU and memory of people by their cgroup slices: `ds01-<group>-<user>.slice` of DS01, else `user-<uid>.slice`.
 
-Both versions of cgroups are read. A slice that comes and goes with its user's sessions never takes their
-CPU seconds back.
+On a DS01 node only DS01's slices count, as in its exporter: a login session is not in them. Both versions of cgroups
+are read. A slice that comes and goes with its user's sessions never takes their CPU seconds back.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from gpucommons.model.users import UserSlice
 
 _USER_SLICE = re.compile(r"user-(\d{1,10})\.slice", re.ASCII)
 _MOST_DEPTH = 3
+_DS01 = "ds01.slice"
 
 
 class SliceUse(NamedTuple):
@@ -57,29 +58,33 @@ class CpuTotals:
 
 
 class SliceReader:
-    """`slice_owner` reads DS01's slice names, `name_of` and `group_of` tell the rest."""
+    """`slice_owner` reads the group and user of DS01's slice names."""
 
     def __init__(self, cgroup: Path, slice_owner: Callable[[str], tuple[str, str] | None]) -> None:
         self._cgroup = cgroup
         self._slice_owner = slice_owner
 
-    def read(self, name_of: Callable[[int], str], group_of: Callable[[str], str]) -> list[SliceUse]:
-        """Raises OSError where there are no cgroups at all."""
+    def read(
+        self, name_of: Callable[[int], str], group_of: Mapping[str, str], user_of_slice: Mapping[str, str]
+    ) -> list[SliceUse]:
+        """`user_of_slice` has the full names of users whom a slice shortens. OSError without any cgroups."""
         unified = (self._cgroup / "cgroup.controllers").exists()
         root = self._cgroup if unified else self._cgroup / "cpuacct"
         if not unified:
             os.stat(root)
         found = []
-        in_ds01: dict[str, str] = {}
-        for path in _slices(root, "ds01.slice"):
-            owner = self._slice_owner(path.name)
-            if owner is not None:
-                in_ds01[owner[1]] = owner[0]
-                found.append(self._use(path, root, unified, owner[1], owner[0]))
+        if (root / _DS01).is_dir():
+            for path in _slices(root, _DS01):
+                owner = self._slice_owner(path.name)
+                if owner is not None:
+                    user = user_of_slice.get(owner[1])
+                    group = owner[0] if user is None else group_of.get(user, owner[0])
+                    found.append(self._use(path, root, unified, user or owner[1], group))
+            return found
         for path in _slices(root, "user.slice"):
             if match := _USER_SLICE.fullmatch(path.name):
                 user = name_of(int(match[1]))
-                found.append(self._use(path, root, unified, user, in_ds01.get(user) or group_of(user)))
+                found.append(self._use(path, root, unified, user, group_of.get(user, "")))
         return found
 
     def _use(self, path: Path, root: Path, unified: bool, user: str, group: str) -> SliceUse:

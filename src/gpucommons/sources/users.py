@@ -7,6 +7,7 @@ from typing import Literal
 
 from gpucommons.model.containers import Container
 from gpucommons.model.users import UsersReading
+from gpucommons.sources.ds01_groups import ds01_membership, read_members, slice_name
 from gpucommons.sources.groups import Membership, membership
 from gpucommons.sources.source import SourceAbsent
 from gpucommons.sources.user_names import parse_passwd
@@ -18,7 +19,10 @@ _UTMP = ("run/utmp", "var/run/utmp")
 
 
 class UsersSource:
-    """`root` is the host's file system, other than / in a container. `slice_owner` reads DS01's slice names."""
+    """`root` is the host's file system, other than / in a container. `slice_owner` reads DS01's slice names.
+
+    Where `ds01_groups` has files of members, the groups are DS01's and not the system's.
+    """
 
     name = "users"
     feeds = "users"
@@ -33,25 +37,28 @@ class UsersSource:
         cgroupfs: Path,
         cadence_s: float,
         slice_owner: Callable[[str], tuple[str, str] | None],
+        ds01_groups: Path,
         containers: Callable[[], Mapping[str, Container]] = dict,
     ) -> None:
         self.cadence_s = cadence_s
         self.deadline_s = max(5.0, cadence_s)
         self._root = root
         self._procfs = procfs
+        self._ds01_groups = ds01_groups
         self._containers = containers
         self._slices = SliceReader(cgroupfs, slice_owner)
         self._cpu = CpuTotals()
-        self._texts: tuple[str, str] | None = None
+        self._texts: tuple[str, str, dict[str, str]] | None = None
         self._names: dict[int, str] = {}
         self._membership = Membership({}, {})
+        self._user_of_slice: dict[str, str] = {}
         self._container_uids: dict[str, int] = {}
 
     def read(self) -> UsersReading:
         self._read_accounts()
         group_of = self._membership.group_of
         try:
-            uses = self._slices.read(lambda uid: self._names.get(uid, str(uid)), lambda user: group_of.get(user, ""))
+            uses = self._slices.read(lambda uid: self._names.get(uid, str(uid)), group_of, self._user_of_slice)
         except OSError:
             uses = []
         return UsersReading(
@@ -70,9 +77,11 @@ class UsersSource:
             raise SourceAbsent(
                 f"no users: {self._root / 'etc/passwd'} cannot be read", "in a container, mount the host's / read-only"
             )
-        texts = (passwd, self._text("etc/group") or "")
-        if texts != self._texts:
-            self._texts, self._names, self._membership = texts, parse_passwd(passwd), membership(*texts)
+        group, ds01 = self._text("etc/group") or "", read_members(self._ds01_groups)
+        if (passwd, group, ds01) != self._texts:
+            self._texts, self._names = (passwd, group, ds01), parse_passwd(passwd)
+            self._membership = ds01_membership(ds01) if ds01 else membership(passwd, group)
+            self._user_of_slice = {slice_name(user): user for user in self._membership.group_of} if ds01 else {}
 
     def _sessions(self) -> Mapping[str, int] | None:
         # An empty record says that nobody is here; only one that is missing says nothing.

@@ -74,7 +74,7 @@ def cluster_config(settings: StackSettings, rules: str) -> Yaml:
         "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": [rules],
         "scrape_configs": [
-            *(_job(settings, dialect.name) | _found_in_cluster() for dialect in DIALECTS),
+            *(_job(settings, dialect.name) | _found_in_cluster() for dialect in DIALECTS if dialect.on_main),
             {"job_name": "prometheus", "static_configs": [{"targets": ["127.0.0.1:9090"]}]},
         ],
     }
@@ -94,6 +94,8 @@ def _job(settings: StackSettings, dialect: str) -> Yaml:
 
 def _agent_jobs(settings: StackSettings, places: Places, node: str) -> Iterator[Yaml]:
     for dialect in DIALECTS:
+        if not dialect.on_main:
+            continue
         yield (
             _job(settings, dialect.name)
             | _trust(settings, places)

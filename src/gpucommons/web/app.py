@@ -11,15 +11,15 @@ from urllib.parse import quote
 from gpucommons.web import page
 from gpucommons.web.faces import Faces
 from gpucommons.web.negotiation import negotiate
-from gpucommons.web.privacy import SEES_ALL, SHOWS_ALL, Privacy, Viewer
+from gpucommons.web.privacy import SEES_ALL, Viewer
 from gpucommons.web.readiness import complaints
 from gpucommons.web.reply import Reply, text
 
 _NOT_LISTED = ("page", "plain", "static")
 _ALLOW = {"Allow": "GET, HEAD"}
 _METRICS_VARY = "Accept, Accept-Encoding"
-_NAMES_INSIDE = text(
-    "metrics name everybody's work, and here each sees only their own (privacy.show_owners); what there is: /\n", 403
+_METRICS_CLOSED = text(
+    "metrics contain the names of all owners and are closed to this peer (privacy.show_owners); see /\n", 403
 )
 _NOT_SAMPLED_YET = text("no sample yet, come back in a moment\n", 503, {"Retry-After": "1"})
 
@@ -59,7 +59,6 @@ class App:
         *,
         snapshot_stale_after_s: float,
         routes: Mapping[str, Route] | None = None,
-        privacy: Privacy = SHOWS_ALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if dialect is not None and dialect not in faces.dialect_names:
@@ -67,7 +66,6 @@ class App:
         self._faces = faces
         self._stale_after_s = snapshot_stale_after_s
         self._clock = clock
-        self._privacy = privacy
         self._routes = self._main_routes() if dialect is None else self._drop_in_routes(dialect)
         self._routes.update(routes or {})
 
@@ -91,7 +89,7 @@ class App:
         return {"X-Gpucommons-Simulated": quote(snapshot.scenario)}
 
     def _main_routes(self) -> dict[str, Route]:
-        routes = {"/metrics": self._metrics_route("metrics", None, "every dialect")}
+        routes = {"/metrics": self._metrics_route("metrics", None, "the dialects together")}
         for name in self._faces.dialect_names:
             routes[f"/metrics/{name}"] = self._metrics_route(f"metrics/{name}", name, f"the {name} dialect")
         return routes | self._common_routes()
@@ -101,7 +99,9 @@ class App:
 
     def _common_routes(self) -> dict[str, Route]:
         return {
-            "/healthz": Route("healthz", "whether the agent lives", lambda _: text("OK")),
+            "/healthz": Route("healthz", "liveness of the agent", lambda _: text("OK")),
+            # The path that DS01's exporter and dcgm-exporter have for the same.
+            "/health": Route("health", "the same as /healthz", lambda _: text("OK")),
             "/readyz": Route("readyz", "whether its readings are fresh", lambda _: self._ready()),
             "/": Route("page", "this page", lambda _: self._page()),
             "/plain": Route("plain", "the sources, on a page without scripts", lambda _: self._page()),
@@ -109,8 +109,8 @@ class App:
 
     def _metrics_route(self, handler: str, dialect: str | None, summary: str) -> Route:
         def answer(asked: Asked) -> Reply:
-            if not self._privacy.metrics_open(asked.viewer):
-                return _NAMES_INSIDE
+            if not asked.viewer.sees_metrics:
+                return _METRICS_CLOSED
             if self._faces.latest() is None:
                 return _NOT_SAMPLED_YET
             choice = negotiate(asked.accept, asked.accept_encoding)

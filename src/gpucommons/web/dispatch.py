@@ -15,7 +15,7 @@ from gpucommons.web.app import App, Asked
 from gpucommons.web.auth import Authenticator, Verdict, parse_authorization
 from gpucommons.web.connections import Connections, Guard, guard_of
 from gpucommons.web.peer import Peers
-from gpucommons.web.privacy import SEES_ALL, SHOWS_ALL, Privacy, Viewer
+from gpucommons.web.privacy import SEES_ALL, Privacy, Viewer
 from gpucommons.web.rate_limit import RateLimit, TokenBucket
 from gpucommons.web.reload import WebSettings
 from gpucommons.web.reply import SECURITY_HEADERS, Reply, text
@@ -66,7 +66,7 @@ class Door:
 
 
 class Dispatcher:
-    """One listener's handler for aiohttp's low-level server."""
+    """One listener's handler for aiohttp's low-level server. Alone holds the listener's privacy."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Dispatcher:
         connections: Connections,
         settings: Callable[[], WebSettings],
         requests: Counter[tuple[str, int]],
-        privacy: Privacy = SHOWS_ALL,
+        privacy: Privacy,
     ) -> None:
         self._app = app
         self._privacy = privacy
@@ -112,6 +112,8 @@ class Dispatcher:
             guard.request_ended()
 
     async def _viewer(self, request: web.BaseRequest) -> Viewer:
+        if not self._privacy.depends_on_peer:
+            return SEES_ALL
         uid, user = await self._peers.of(request.transport)
         return self._privacy.viewer(uid, user, authenticated=bool(self._settings().users) and not self._privacy.unix)
 
@@ -129,7 +131,7 @@ class Dispatcher:
                     ",".join(headers.getall("Accept-Encoding", ())),
                     ",".join(headers.getall("If-None-Match", ())),
                     tuple(request.query.items()) if request.query_string else (),
-                    await self._viewer(request) if self._privacy.asks_who else SEES_ALL,
+                    await self._viewer(request),
                 )
             )
             return reply if reply.later is None else await reply.later()

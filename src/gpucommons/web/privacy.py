@@ -1,6 +1,8 @@
-"""Who may see whose names. A viewer who may not see all gets a snapshot without the others in it. Pure.
+"""What a peer may see: every name, or a snapshot without the names of others. Pure.
 
-What others use stays in the sums, folded into one nameless owner per GPU: the node still adds up.
+One `Privacy` per listener turns a peer into a `Viewer`, which is the whole decision: routes read the viewer and know
+nothing of listeners. docs/web.md has the table. What others use stays in the sums, folded into one nameless owner per
+GPU, so that the node still adds up.
 """
 
 import hashlib
@@ -25,11 +27,19 @@ _KEY = secrets.token_bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Without `sees_all`, `uid` and `user` say whose rows these are to see: None is nobody's."""
+    """Without `sees_all`, only the rows of `uid` and `user` are visible, and none where they are None.
+
+    Metrics name owners, so a viewer who does not see all gets them only with `metrics_open`.
+    """
 
     sees_all: bool = True
     uid: int | None = None
     user: str | None = None
+    metrics_open: bool = False
+
+    @property
+    def sees_metrics(self) -> bool:
+        return self.sees_all or self.metrics_open
 
 
 SEES_ALL = Viewer()
@@ -37,7 +47,7 @@ SEES_ALL = Viewer()
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What one listener shows: `show_owners` is the setting (auto, all or own)."""
+    """The rule of one listener, main or drop-in. `show_owners` is the setting: auto, all or own."""
 
     show_owners: str = "auto"
     unix: bool = False
@@ -45,22 +55,16 @@ class Privacy:
     agent_uid: int = 0
 
     @property
-    def asks_who(self) -> bool:
-        """Whether it matters who a peer is."""
+    def depends_on_peer(self) -> bool:
+        """Whether two peers of this listener may see different things."""
         return self.show_owners == "own" or (self.show_owners == "auto" and (self.unix or not self.loopback))
 
     def viewer(self, peer_uid: int | None, user: str | None, authenticated: bool) -> Viewer:
-        """Root and the agent's own user see all, and so does who has a password of the agent's."""
-        if not self.asks_who or authenticated or peer_uid in (0, self.agent_uid):
+        """A peer sees all if it is root or the agent's user (Unix socket), or gave a password (TCP)."""
+        if not self.depends_on_peer or authenticated or peer_uid in (0, self.agent_uid):
             return SEES_ALL
-        return Viewer(False, peer_uid, user)
-
-    def metrics_open(self, viewer: Viewer) -> bool:
-        """Metrics name owners. They are for those who see all, and for who reaches a TCP port that is left open."""
-        return viewer.sees_all or (self.show_owners == "auto" and not self.unix)
-
-
-SHOWS_ALL = Privacy("all")
+        # A scraper over TCP cannot be identified: with auto the address of the listener is what limits access.
+        return Viewer(False, peer_uid, user, metrics_open=self.show_owners == "auto" and not self.unix)
 
 
 def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:

@@ -21,7 +21,7 @@ from gpucommons.web.dispatch import Dispatcher, Door
 from gpucommons.web.faces import Faces
 from gpucommons.web.limits import Limits
 from gpucommons.web.listeners import Listener, open_sockets
-from gpucommons.web.privacy import SHOWS_ALL, Privacy
+from gpucommons.web.privacy import Privacy
 from gpucommons.web.reload import WebConfigFile
 from gpucommons.web.tls import Tls
 from gpucommons.web.unix_socket import SocketFile
@@ -130,7 +130,6 @@ class WebServer:
             dialect,
             snapshot_stale_after_s=self._stale_after_s,
             routes=self._routes if dialect is None else None,
-            privacy=privacy if dialect is None else SHOWS_ALL,
         )
         dispatcher = Dispatcher(
             app, self._door, self._connections, lambda: self._config.settings, self._requests, privacy

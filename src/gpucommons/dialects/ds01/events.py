@@ -7,28 +7,33 @@ from gpucommons.model.snapshot import Snapshot
 
 EVENTS = gauge("ds01_events_24h_total", "Events of a type in the last 24 hours, truly sliding.", "event_type")
 LIFECYCLE = gauge(
-    "ds01_lifecycle_events_total", "What befell containers in the last 24 hours, under one name each.", "action"
+    "ds01_lifecycle_events_total",
+    "Enforcement events (kills and warnings) of the last 24 hours, truly sliding; 0 where there were none.",
+    "action",
 )
 
 CATALOGUE = (EVENTS, LIFECYCLE)
 
-# Older and newer programs write the same thing in two tenses.
+# DS01's panels sum these: another action would be counted as an enforcement.
 _ACTIONS = {
-    "idle_kill": ("maintenance.idle_kill",),
-    "runtime_kill": ("maintenance.runtime_kill",),
-    "cleanup": ("maintenance.cleanup",),
-    "oom_kill": ("resource.oom_kill",),
-    "create": ("container.create", "container.created"),
-    "start": ("container.start", "container.started"),
-    "stop": ("container.stop", "container.stopped"),
-    "remove": ("container.remove", "container.removed"),
+    "idle_kill": "maintenance.idle_kill",
+    "runtime_kill": "maintenance.runtime_kill",
+    "oom_kill": "resource.oom_kill",
+    "gpu_warning": "alert.gpu_warning",
+    "memory_warning": "alert.memory_warning",
+    "container_warning": "alert.container_warning",
+    "bare_metal_warning": "bare_metal.warning",
 }
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
-    reading = snapshot.readings.events
-    if reading is None:
+    reading, source = snapshot.readings.events, snapshot.sources.get("events")
+    if reading is not None:
+        counts = reading.counts_24h
+        yield EVENTS.of(((type,), count) for type, count in counts.items())
+    elif source is not None and source.absent:
+        # DS01 writes the log with its first event: no log is no event. A log that cannot be read is unknown.
+        counts = {}
+    else:
         return
-    counts = reading.counts_24h
-    yield EVENTS.of(((type,), count) for type, count in counts.items())
-    yield LIFECYCLE.of(((action,), sum(counts.get(type, 0) for type in types)) for action, types in _ACTIONS.items())
+    yield LIFECYCLE.of(((action,), counts.get(type, 0)) for action, type in _ACTIONS.items())

@@ -52,6 +52,7 @@ class Device:
         self._mig_due_s = 0.0
         self._mig_mode: mig.MigMode | None = None
         self._mig_slices: int | None = None
+        self._mig_without_id = 0
         self._mig: mig.MigReadings | None = None
         self._gpm: GpmSampler | None = None
         self._nvlinks: NvLinkTraffic | None = None
@@ -191,6 +192,7 @@ class Device:
             () if self._mig is None else self._mig.instances(),
             self._notes.events.record(self.identity.uuid),
             self._mig_slices,
+            self._mig_without_id,
             None if self._nvlinks is None else self._nvlinks.rates,
             self._notes.clocks.see(self.identity.uuid, now_s, self._notes.wall(), self._slots[_THROTTLE_MASK]),
         )
@@ -214,7 +216,7 @@ class Device:
             self._slow_due_s = None
             self._rearrange = True
         before = () if self._mig is None else self._mig.layout
-        layout = mig.read_layout(self._handle, before) if enabled else ()
+        layout, self._mig_without_id = mig.read_layout(self._handle, before) if enabled else mig.MigLayout()
         self._mig_slices = mig.read_slices(self._handle) if enabled else None
         if self._mig is not None and layout == before and not self._mig.changed:
             return

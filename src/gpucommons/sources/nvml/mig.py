@@ -22,6 +22,13 @@ _NOT_SUPPORTED = 3
 Placement = tuple[int, int]
 
 
+class MigLayout(NamedTuple):
+    """The MIG devices of a GPU, and how many more the driver lists without giving their ids."""
+
+    instances: tuple[MigInstance, ...] = ()
+    without_id: int = 0
+
+
 class MigMode(NamedTuple):
     """`pending` differs from `enabled` while a change waits for the GPU to be free."""
 
@@ -57,7 +64,7 @@ def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
 
 
 def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -> MigInstance | None:
-    """A MIG device of this moment; None when it went away while it was asked."""
+    """A MIG device of this moment; None when the driver does not identify it, as when it has just gone away."""
     static = Static(mig)
     uuid, name = static.text("nvmlDeviceGetUUID"), static.text("nvmlDeviceGetName")
     gpu_instance = static.number("nvmlDeviceGetGpuInstanceId")
@@ -89,7 +96,7 @@ def read_slices(device: Handle) -> int | None:
     return Static(device).number("nvmlDeviceGetMaxMigDeviceCount") or None
 
 
-def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> tuple[MigInstance, ...]:
+def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> MigLayout:
     """The MIG devices of a GPU. Indices may have gaps."""
     by_index = library.function("nvmlDeviceGetMigDeviceHandleByIndex")
     count = read_slices(device) or 0
@@ -98,14 +105,16 @@ def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> tuple[MigIns
         for instance in before
         if instance.placement_start is not None and instance.placement_size is not None
     }
-    found = []
+    found, without_id = [], 0
     for index in range(count if by_index is not None else 0):
         mig = pynvml.c_nvmlDevice_t()
         if by_index is not None and by_index(device, c_uint(index), byref(mig)) == codes.OK:
             instance = _one(device, mig, known)
-            if instance is not None:
+            if instance is None:
+                without_id += 1
+            else:
                 found.append(instance)
-    return tuple(found)
+    return MigLayout(tuple(found), without_id)
 
 
 class MigReadings:
