@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
+from gpucommons.model.decimal_text import parse_decimal
+
 
 class ConfigError(Exception):
     """One line that names the key and says what to do."""
@@ -42,11 +44,16 @@ def check_address(text: str) -> str | None:
     if text.startswith("unix:"):
         return check_unix_address(text)
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not colon or not _is_port(port):
         return "wants HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9460"
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         return "wants an IPv6 address in brackets, such as [::1]:9460"
     return None
+
+
+def _is_port(text: str) -> bool:
+    number = parse_decimal(text)
+    return number is not None and number <= 65535
 
 
 def with_port(text: str, port: int) -> str:
@@ -58,7 +65,7 @@ def with_port(text: str, port: int) -> str:
 
 def check_address_or_port(text: str) -> str | None:
     """As check_address, or a port alone."""
-    return None if text.isdigit() and int(text) <= 65535 else check_address(text)
+    return None if _is_port(text) else check_address(text)
 
 
 def check_unix_address(text: str) -> str | None:
