@@ -12,7 +12,7 @@ from itertools import count
 from gpucommons.scheduler.actions import Action, Fence
 from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.settings import Mode, SchedulerSettings
-from gpucommons.scheduler.state import Client, Standing
+from gpucommons.scheduler.state import Client, Gpu, Standing
 from gpucommons.scheduler.wire import MessageType, Version
 
 GPU = "GPU-test"
@@ -46,6 +46,8 @@ class World:
         self.handed_over = 0
         self.log: list[tuple[float, int, str]] = []
         self._ids = count(1)
+        # Every queue that there ever was: what one counted does not go with it.
+        self._queues: dict[int, Gpu] = {}
 
     # Steps
 
@@ -68,7 +70,7 @@ class World:
 
     def release(self, peer: Peer) -> None:
         peer.holds = peer.told_to_drop = False
-        heir = self.gpu.heir if self._hand_over and peer.client.standing is Standing.RUNNING else None
+        heir = peer.client.gpu.heir if self._hand_over and peer.client.standing is Standing.RUNNING else None
         if heir is None:
             self._perform(self.policy.release(peer.client, self.now))
         else:
@@ -114,8 +116,8 @@ class World:
         self._pass_until(end)
 
     def _pass_until(self, when_s: float) -> None:
-        if self.gpu.running:
-            self.busy_s += when_s - self.now
+        self._queues |= {id(gpu): gpu for gpu in self.policy.gpus.values()}
+        self.busy_s += (when_s - self.now) * sum(bool(gpu.running) for gpu in self.policy.gpus.values())
         self.now = when_s
 
     def _obey(self) -> None:
@@ -149,15 +151,23 @@ class World:
     # What must hold
 
     def check(self) -> None:
-        self._check_memory()
-        self._check_queues()
-        self._check_sums()
+        queues = list(self.policy.gpus.values())
+        self._queues |= {id(gpu): gpu for gpu in queues}
+        on_queues = {id: gpu for gpu in queues for id in gpu.clients}
+        assert on_queues == {id: client.gpu for id, client in self.policy.clients.items()}
+        assert set(self.policy.clients) == {peer.client.id for peer in self.peers}
+        for gpu in queues:
+            self._check_memory(gpu)
+            self._check_queues(gpu)
+            self._check_sums(gpu)
+            self._check_nobody_is_forgotten(gpu)
         self._check_accounts()
         self._check_counters()
-        self._check_nobody_is_forgotten()
 
-    def _check_memory(self) -> None:
-        gpu = self.gpu
+    def _peers_of(self, gpu: Gpu) -> list[Peer]:
+        return [peer for peer in self.peers if peer.client.gpu is gpu]
+
+    def _check_memory(self, gpu: Gpu) -> None:
         needs = sum(client.need_bytes for client in (*gpu.running.values(), *gpu.revoked.values()))
         if len(gpu.running) > 1:
             running = sum(client.need_bytes for client in gpu.running.values())
@@ -169,15 +179,13 @@ class World:
         if self.policy.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
             assert len(staying) <= 1
 
-    def _check_queues(self) -> None:
-        gpu = self.gpu
+    def _check_queues(self, gpu: Gpu) -> None:
         places = {
             Standing.WAITING: gpu.waiting,
             Standing.THROTTLED: gpu.throttled,
             Standing.RUNNING: gpu.running,
         }
-        assert set(self.policy.clients) == {peer.client.id for peer in self.peers} == set(gpu.clients)
-        for peer in self.peers:
+        for peer in self._peers_of(gpu):
             client = peer.client
             for standing, place in places.items():
                 assert (client.id in place) == (client.standing is standing)
@@ -194,15 +202,14 @@ class World:
         starts = [client.turn_s for client in gpu.running.values()]
         assert starts == sorted(starts)
 
-    def _check_sums(self) -> None:
-        gpu = self.gpu
+    def _check_sums(self, gpu: Gpu) -> None:
         running = list(gpu.running.values())
         assert gpu.clock.running == len(running)
         assert gpu.running_bytes == sum(client.need_bytes for client in running)
         assert gpu.demand_milli == sum(client.demand_milli or 0 for client in running)
         assert gpu.running_v1 == sum(client.version == 1 for client in running)
         assert gpu.held_bytes == sum(client.need_bytes for client in gpu.revoked.values())
-        wanting = [p.client for p in self.peers if p.client.standing is not Standing.IDLE]
+        wanting = [p.client for p in self._peers_of(gpu) if p.client.standing is not Standing.IDLE]
         limited = {client.id for client in wanting if client.bucket is not None}
         assert set(gpu.limited) == limited
         assert set(gpu.limited_running) == limited & set(gpu.running)
@@ -211,23 +218,23 @@ class World:
         assert rates <= 1.0 + 1e-9
 
     def _check_accounts(self) -> None:
-        """Bills sum to the wall time in which somebody ran."""
-        clock = self.gpu.clock
-        clock.advance(self.now)
-        open_turns = sum(clock.billed_s - client.turn_mark_s for client in self.gpu.running.values())
+        """Bills sum to the wall time in which clients ran, over all queues that there ever were."""
+        open_turns = 0.0
+        for gpu in self.policy.gpus.values():
+            gpu.clock.advance(self.now)
+            open_turns += sum(gpu.clock.billed_s - client.turn_mark_s for client in gpu.running.values())
         closed = sum(peer.client.billed_s for peer in self.peers) + self.departed_billed_s
         assert abs(closed + open_turns - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
-        assert abs(clock.busy_s - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
+        assert abs(sum(gpu.clock.busy_s for gpu in self._queues.values()) - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
 
     def _check_counters(self) -> None:
-        gpu = self.gpu
-        assert sum(gpu.drops.values()) == self.sent[MessageType.DROP_LOCK]
-        assert gpu.wait_for_mem == self.sent[MessageType.WAIT_FOR_MEM]
-        assert gpu.mem_available == self.sent[MessageType.MEM_AVAILABLE]
+        queues = list(self._queues.values())
+        assert sum(sum(gpu.drops.values()) for gpu in queues) == self.sent[MessageType.DROP_LOCK]
+        assert sum(gpu.wait_for_mem for gpu in queues) == self.sent[MessageType.WAIT_FOR_MEM]
+        assert sum(gpu.mem_available for gpu in queues) == self.sent[MessageType.MEM_AVAILABLE]
 
-    def _check_nobody_is_forgotten(self) -> None:
+    def _check_nobody_is_forgotten(self, gpu: Gpu) -> None:
         """Whoever waits is held up by something, and that something has a deadline or is another client."""
-        gpu = self.gpu
         for client in gpu.waiting.values():
             blocked = self.policy.why_waiting(client, self.now)
             front = next(iter(gpu.waiting.values()))

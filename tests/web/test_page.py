@@ -3,12 +3,14 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import snapshot_now
+from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.web import page
 from gpucommons.web.readiness import complaints
@@ -21,21 +23,22 @@ STALE = SourceState(
 ABSENT = SourceState("nvml", absent=True, detail="no NVIDIA driver", remedy="install the driver")
 
 
+def snapshot_at_now(*sources: SourceState, scenario: str | None = None) -> Snapshot:
+    """Of the instant NOW_S, whatever this machine's own clock shows."""
+    return replace(snapshot_now(*sources, scenario=scenario), monotonic_s=NOW_S)
+
+
 def test_ready_when_the_essential_are_fresh() -> None:
-    snapshot = snapshot_now(FRESH, ABSENT)
-    assert complaints(snapshot, snapshot.monotonic_s, 10) == ("memory: " + _last_read(snapshot.monotonic_s),)
-    state = SourceState("memory", True, True, last_success_monotonic_s=snapshot.monotonic_s, stale_after_s=5)
-    assert complaints(snapshot_now(state, ABSENT), snapshot.monotonic_s, 10) == ()
-
-
-def _last_read(now_s: float) -> str:
-    return f"last read {now_s - (NOW_S - 1):.1f} s ago"
+    snapshot = snapshot_at_now(FRESH, ABSENT)
+    assert complaints(snapshot, NOW_S, 10) == ()
+    assert complaints(snapshot, NOW_S + 4, 10) == ()
+    assert complaints(snapshot, NOW_S + 5, 10) == ("memory: last read 6.0 s ago",)
 
 
 def test_not_ready_names_what_is_stale() -> None:
     assert complaints(None, NOW_S, 10) == ("no snapshot yet",)
-    snapshot = snapshot_now(STALE, SourceState("pressure", essential=True, detail="cannot be read"))
-    found = complaints(snapshot, snapshot.monotonic_s + 11, 10)
+    snapshot = snapshot_at_now(STALE, SourceState("pressure", essential=True, detail="cannot be read"))
+    found = complaints(snapshot, NOW_S + 11, 10)
     assert [line.split(":")[0] for line in found] == ["snapshot", "cpu", "pressure"]
     assert "it hangs" in found[1]
     assert "never read" in found[2]
@@ -59,7 +62,7 @@ class Elements(HTMLParser):
 
 def test_the_page_links_shows_the_sources_and_says_what_to_do() -> None:
     links = [("/metrics", "every dialect"), ("/healthz", "lives")]
-    reply = page.render(snapshot_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
+    reply = page.render(snapshot_at_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
     seen = Elements(reply.body.decode())
     assert ("href", "/metrics") in seen.attributes
     assert ("href", "/healthz") in seen.attributes

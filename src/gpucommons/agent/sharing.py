@@ -10,6 +10,7 @@ from gpucommons.agent.parts import Parts
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings as Section
 from gpucommons.config.settings import Settings, SharingQuotaSettings
+from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
@@ -87,7 +88,7 @@ def metrics_listeners(section: Section) -> list[tuple[str, str]]:
     for enabled, text, dialect in wanted:
         if not enabled:
             continue
-        address = f"0.0.0.0:{text}" if text.isdigit() else text
+        address = f"0.0.0.0:{text}" if parse_decimal(text) is not None else text
         if not address.startswith(("127.", "localhost:", "[::1]:")):
             log.warning("%s metrics on %s are open to the network (%s_METRICS_ADDR)", dialect, address, dialect.upper())
         found.append((address, dialect))
@@ -125,9 +126,10 @@ class Sharing:
 
     def observe(self, snapshot: Snapshot) -> None:
         gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
-        busy = self._busy.of(snapshot)
-        present = () if gpus is None else gpus.present_gpus()
-        self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in present])
+        # While the driver does not answer the last known GPUs hold: a silence is not a reading without GPUs.
+        if gpus is not None:
+            busy = self._busy.of(snapshot)
+            self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
         # While the pods cannot be read the last known annotations hold.
         if pods is not None and pods is not self._pods:
             self._pods = pods
@@ -141,6 +143,7 @@ def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
         gpu.readings.memory_total_bytes,
         busy,
         process_bytes={p.pid: p.used_memory_bytes for p in gpu.processes or () if p.used_memory_bytes is not None},
+        mig=tuple(instance.uuid for instance in gpu.mig),
     )
 
 

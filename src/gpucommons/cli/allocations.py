@@ -14,6 +14,7 @@ from gpucommons.cli.grid import Format, Grid
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.model.allocations import Allocation, AllocationReading
+from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM
 
@@ -80,7 +81,8 @@ def _reading(snapshot: Snapshot) -> AllocationReading:
 
 def _order(cells: Sequence[str]) -> tuple[list[int], Sequence[str]]:
     """By slot as a number: 2 before 10, 1.0 before 1.1."""
-    return [int(part) if part.isdecimal() else 1 << 20 for part in cells[0].split(".")], cells
+    numbers = map(parse_decimal, cells[0].split("."))
+    return [1 << 20 if number is None else number for number in numbers], cells
 
 
 def _cells(each: Allocation) -> list[str]:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
+from gpucommons.model.decimal_text import parse_decimal
+
 
 class ConfigError(Exception):
     """One line that names the key and says what to do."""
@@ -48,11 +50,16 @@ def check_address(text: str) -> str | None:
     if text.startswith("unix:"):
         return check_unix_address(text)
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not colon or not _is_port(port):
         return "wants HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9460"
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         return "wants an IPv6 address in brackets, such as [::1]:9460"
     return None
+
+
+def _is_port(text: str) -> bool:
+    number = parse_decimal(text)
+    return number is not None and number <= 65535
 
 
 def join_bind_and_port(given: Mapping[str, str], bind_name: str, port_name: str, default_port: int) -> str:
@@ -61,7 +68,7 @@ def join_bind_and_port(given: Mapping[str, str], bind_name: str, port_name: str,
     The host variable may also hold HOST:PORT. Raises a ConfigError that names the variable at fault.
     """
     bind, port = given.get(bind_name, "127.0.0.1"), given.get(port_name)
-    if port is not None and not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if port is not None and not _is_port(port):
         raise ConfigError(f"{port_name}: expected a port from 0 to 65535, not {port!r}")
     if _is_host(bind):
         host = f"[{bind}]" if ":" in bind else bind
@@ -86,7 +93,7 @@ def _is_host(text: str) -> bool:
 
 def check_address_or_port(text: str) -> str | None:
     """As check_address, or a port alone."""
-    return None if text.isdigit() and int(text) <= 65535 else check_address(text)
+    return None if _is_port(text) else check_address(text)
 
 
 def check_unix_address(text: str) -> str | None:

@@ -79,15 +79,18 @@ class Connection:
         now = monotonic()
         client = self.client
         frame_bytes = self._decoder.lone_bytes
-        if client is not None and size >= frame_bytes and buffer[0] == _LOCK_RELEASED:
-            self._released(client, now)
-            if size > frame_bytes:
-                self._received(bytes(server.view[frame_bytes:size]), now)
-        else:
-            self._received(bytes(server.view[:size]), now)
-            client = self.client
-        if client is not None and client.gpu.deadline_s < server.armed_s:
-            server.arm(client.gpu.deadline_s, now)
+        try:
+            if client is not None and size >= frame_bytes and buffer[0] == _LOCK_RELEASED:
+                self._released(client, now)
+                if size > frame_bytes:
+                    self._received(bytes(server.view[frame_bytes:size]), now)
+            else:
+                self._received(bytes(server.view[:size]), now)
+                client = self.client
+            if client is not None and client.gpu.deadline_s < server.armed_s:
+                server.arm(client.gpu.deadline_s, now)
+        except Exception as error:
+            server.failed(self, error)
 
     def _received(self, data: bytes, now: float) -> None:
         client = self.client

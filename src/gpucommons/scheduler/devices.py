@@ -1,7 +1,12 @@
-"""Which GPUs there are, and which of them a client means. Plain values in; the policy is told what changed."""
+"""Which GPUs are known, and which of them a client means. Plain values in; the policy gets what changed.
+
+A GPU that was read once stays known: a driver that does not answer, or a lost GPU, takes no name away. A client whose
+name fits no known GPU shares the queue `default` with all other such clients, and moves to its GPU's queue when a
+reading shows which that is. A client that has its GPU keeps it, whatever index the GPU has later.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpucommons.scheduler.actions import Action
@@ -12,6 +17,7 @@ from gpucommons.scheduler.state import Gpu, Standing
 
 # Above this a running client counts as hot: its figures say nothing about its overhead.
 _HOT_RATIO: Final = 0.5
+_MOST_NAMES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,39 +30,44 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """What NVML or GPM told of one device. `busy` if it was measured anew; `process_bytes` is by the host's pids."""
+    """One device as NVML and GPM report it. `busy` where it was measured again; `process_bytes` is by host pid; `mig`
+    holds the UUIDs of its MIG devices, in the driver's order."""
 
     uuid: str
     index: int
     total_bytes: int | None = None
     busy: Busy | None = None
     process_bytes: Mapping[int, int] = field(default_factory=dict)
+    mig: tuple[str, ...] = ()
 
 
 class Devices:
-    def __init__(self, policy: Policy, most_unknown: int, now: float) -> None:
+    def __init__(self, policy: Policy, now: float) -> None:
         self._policy = policy
-        self._most_unknown = most_unknown
-        self._known: tuple[KnownGpu, ...] = ()
-        # What clients call their GPUs, once worked out. Emptied when the GPUs change, and when it grows.
-        self._called: dict[str, str] = {}
+        self._known: dict[str, KnownGpu] = {}
+        self._generation = 0
+        # The UUIDs by the names that clients use. Emptied when the GPUs change, and when it grows.
+        self._resolved: dict[str, str | None] = {}
         policy.add_gpu(DEFAULT_GPU, None, now)
 
     @property
     def present(self) -> frozenset[str]:
-        return frozenset(gpu.uuid for gpu in self._known)
+        """The GPUs of the latest reading."""
+        return frozenset(gpu.uuid for gpu in self._known.values() if gpu.generation == self._generation)
 
     def update(self, facts: Sequence[GpuFacts], now: float) -> list[Action]:
-        """What is known of the devices now; empty where NVML does not answer."""
-        known = tuple(KnownGpu(fact.uuid, fact.index) for fact in facts)
-        if known != self._known:
-            self._known = known
-            self._called.clear()
+        """A reading of the devices. While the driver does not answer there is none, and nothing changes."""
+        changed = self._remember(facts)
         actions: list[Action] = []
         for fact in facts:
-            gpu = self._gpu_of(fact, now)
+            gpu = self._queue(fact.uuid, now)
+            gpu.index = fact.index
             if fact.total_bytes is not None and fact.total_bytes != gpu.total_bytes:
                 actions += self._policy.resize(gpu, fact.total_bytes, now)
+        if changed:
+            actions += self._move_resolved(now)
+        for fact in facts:
+            gpu = self._queue(fact.uuid, now)
             if fact.busy is not None:
                 actions += self._policy.sample_busy(gpu, fact.busy.ratio, now - fact.busy.since_s, now)
             actions += self._learn_memory(gpu, fact, now)
@@ -65,38 +76,60 @@ class Devices:
         return actions
 
     def called(self, name: str, now: float) -> Gpu:
-        """The GPU that a client means. Names of no known GPU get a queue of their own, up to a number of them."""
-        key = self._called.get(name)
-        if key is None:
-            if len(self._called) > 1000:
-                self._called.clear()
-            key = self._called[name] = resolve(name, self._known)
-        policy = self._policy
-        gpu = policy.gpus.get(key)
-        if gpu is not None:
-            return gpu
-        if key != DEFAULT_GPU and len(policy.gpus) - len(self._known) >= self._most_unknown:
-            policy.refusals["too_many_gpu_names"] += 1
-            return self.called("", now)
-        return policy.add_gpu(key, int(key) if key.isdigit() else None, now)
+        """The queue for a client that names its GPU so."""
+        return self._queue(self._resolve(name) or DEFAULT_GPU, now)
 
     def forget_unused(self, gpu: Gpu) -> None:
-        """The queue of a GPU that is not there goes with its last client; the unnamed one stays while it is alone."""
+        """The queue of a GPU that is not there goes with its last client; `default` stays while no GPU is known."""
         alone = gpu.key == DEFAULT_GPU and not self._known
         if not gpu.clients and not alone and gpu.key not in self.present:
             self._policy.remove_gpu(gpu)
 
-    def _gpu_of(self, fact: GpuFacts, now: float) -> Gpu:
-        policy = self._policy
-        gpu = policy.gpus.get(fact.uuid)
+    def _resolve(self, name: str) -> str | None:
+        if name not in self._resolved:
+            if len(self._resolved) > _MOST_NAMES:
+                self._resolved.clear()
+            self._resolved[name] = resolve(name, self._known.values())
+        return self._resolved[name]
+
+    def _queue(self, key: str, now: float) -> Gpu:
+        gpu = self._policy.gpus.get(key)
         if gpu is None:
-            unnamed = policy.gpus.get(DEFAULT_GPU)
-            if unnamed is not None and fact.index == min(known.index for known in self._known):
-                policy.rename_gpu(unnamed, fact.uuid, fact.index)
-                return unnamed
-            return policy.add_gpu(fact.uuid, fact.index, now)
-        gpu.index = fact.index
+            known = self._known.get(key)
+            gpu = self._policy.add_gpu(key, None if known is None else known.index, now)
         return gpu
+
+    def _remember(self, facts: Sequence[GpuFacts]) -> bool:
+        """Notes the GPUs of a reading; returns whether they differ from the last reading's."""
+        generation = self._generation
+        read = {}
+        for fact in facts:
+            before = self._known.get(fact.uuid)
+            mig = self._mig_with(before.mig if before else (), fact.mig)
+            read[fact.uuid] = KnownGpu(fact.uuid, fact.index, mig, generation)
+        latest = {uuid: gpu for uuid, gpu in self._known.items() if gpu.generation == generation}
+        if read == latest:
+            return False
+        self._generation = generation + 1
+        self._known |= {uuid: replace(gpu, generation=self._generation) for uuid, gpu in read.items()}
+        self._resolved.clear()
+        return True
+
+    def _mig_with(self, before: tuple[str, ...], read: tuple[str, ...]) -> tuple[str, ...]:
+        """A MIG device in use cannot be destroyed: one that has clients stays known where a reading misses it."""
+        kept = {uuid for uuid in before if uuid in self._policy.gpus}
+        if kept <= set(read):
+            return read
+        old = tuple(uuid for uuid in before if uuid in kept or uuid in read)
+        return (*old, *(uuid for uuid in read if uuid not in old))
+
+    def _move_resolved(self, now: float) -> list[Action]:
+        """Takes the clients of `default` whose GPU is known now to its queue."""
+        unresolved = self._policy.gpus.get(DEFAULT_GPU)
+        if unresolved is None:
+            return []
+        meant = [(client, self._resolve(client.gpu_name)) for client in unresolved.clients.values()]
+        return self._policy.move([(client, self._queue(key, now)) for client, key in meant if key is not None], now)
 
     def _learn_memory(self, gpu: Gpu, fact: GpuFacts, now: float) -> list[Action]:
         actions: list[Action] = []

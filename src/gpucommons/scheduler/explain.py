@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, WaitReading
+from gpucommons.scheduler.gpu_names import DEFAULT_GPU
 
 _WAYS = {
     "scheduler_off": "the scheduler is off: everybody runs",
@@ -101,6 +102,8 @@ def _gpu_name(reading: SharingReading, uuid: str) -> str:
 
 
 def _title(gpu: GpuSharing) -> str:
+    if gpu.uuid == DEFAULT_GPU:
+        return "GPU not known"
     return f"GPU {gpu.uuid}" if gpu.index is None else f"GPU {gpu.index} ({gpu.uuid})"
 
 

@@ -27,6 +27,14 @@ The rules, in the order in which `_evaluate` applies them:
     dropped (quantum), all at once, when each of them has had its quantum. It is `turn_quantum_s` where only
     demand is in the way and all that want to run fit into memory; else it grows with the memory to be moved.
 
+Each GPU has its own queue, by UUID. Clients whose GPU is not known yet share one queue, whatever they name: two
+clients that may mean the same GPU are never in two queues, so they never both have an exclusive turn. Once their GPUs
+are known:
+
+ 7. Moving. All such clients go to the queues of their GPUs at once, with their turns, waits and debts, before any
+    queue is served again. Where a turn arrives on a GPU that has turns of its own, all but the oldest are dropped
+    (quantum); the admission rules count every one of them until it is released.
+
 Repeats are harmless: REQ_LOCK of a runner is answered again, of a waiter ignored; LOCK_RELEASED out of turn
 is ignored; all are counted in `refusals`. While the scheduler is off every client runs free, unbilled.
 """
@@ -99,13 +107,6 @@ class Policy:
         """Only one without clients can go."""
         if not gpu.clients:
             del self.gpus[gpu.key]
-
-    def rename_gpu(self, gpu: Gpu, key: str, index: int | None) -> None:
-        """A device that was served without a name turned out to be this one."""
-        del self.gpus[gpu.key]
-        gpu.key = key
-        gpu.index = index
-        self.gpus[key] = gpu
 
     def resize(self, gpu: Gpu, total_bytes: int, now: float) -> list[Action]:
         """NVML told how much memory the device has."""
@@ -231,6 +232,28 @@ class Policy:
         del self.clients[client.id]
         del gpu.clients[client.id]
         return self._after(gpu, now)
+
+    def move(self, moves: Sequence[tuple[Client, Gpu]], now: float) -> list[Action]:
+        """The GPUs of these clients are known now: each goes on there, as it stands."""
+        sources = {client.gpu.key: client.gpu for client, _ in moves}
+        targets = {gpu.key: gpu for _, gpu in moves}
+        touched = (sources | targets).values()
+        for gpu in touched:
+            gpu.clock.advance(now)
+        occupied = {key for key, gpu in targets.items() if gpu.running}
+        met = {gpu.key for client, gpu in moves if client.standing is RUNNING} & occupied
+        # Nothing is evaluated before the last has moved: a waiter must not pass a turn that is still on its way.
+        for client, gpu in moves:
+            self._move(client, gpu, now)
+        actions: list[Action] = []
+        for key, gpu in targets.items():
+            gpu.waiting = dict(sorted(gpu.waiting.items(), key=lambda item: item[1].eligible_s))
+            gpu.running = dict(sorted(gpu.running.items(), key=lambda item: item[1].turn_s))
+            if key in met:
+                self._keep_oldest(gpu, Drop.QUANTUM, now, actions)
+        for gpu in touched:
+            self._evaluate(gpu, now, actions)
+        return actions
 
     def update_memory(self, client: Client, used_bytes: int, now: float) -> list[Action]:
         client.used_bytes = used_bytes
@@ -521,25 +544,14 @@ class Policy:
     # Turns
 
     def _grant(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
-        id = client.id
-        running = gpu.running
-        clock = gpu.clock
-        del gpu.waiting[id]
-        if not running and self.knows_demand(gpu, now) and demand.must_be_alone(client):
+        del gpu.waiting[client.id]
+        if not gpu.running and self.knows_demand(gpu, now) and demand.must_be_alone(client):
             demand.begin_solo(gpu, client, now)
-        running[id] = client
-        clock.running += 1
+        self._occupy(gpu, client)
         client.standing = RUNNING
         client.turn_s = now
-        client.turn_mark_s = clock.billed_s
+        client.turn_mark_s = gpu.clock.billed_s
         client.must_refit = False
-        gpu.running_bytes += client.need_bytes
-        if gpu.running_bytes > gpu.peak_running_bytes:
-            gpu.peak_running_bytes = gpu.running_bytes
-        if client.version == 1:
-            gpu.running_v1 += 1
-        if client.demand_milli is not None:
-            gpu.demand_milli += client.demand_milli
         if client.bucket is not None:
             self._shares.begin_turn(client, now)
         if client.told_to_wait:
@@ -565,13 +577,7 @@ class Policy:
             self._shares.end_turn(client, now)
         if client.drop_s is not None:
             self._end_drain(gpu, client, now)
-        del gpu.running[client.id]
-        clock.running -= 1
-        gpu.running_bytes -= client.need_bytes
-        if client.version == 1:
-            gpu.running_v1 -= 1
-        if client.demand_milli is not None:
-            gpu.demand_milli -= client.demand_milli
+        self._vacate(gpu, client)
         demand.turn_ended(gpu, client, now)
         gpu.turns_length.observe(now - client.turn_s)
         client.standing = IDLE
@@ -627,6 +633,57 @@ class Policy:
             client.revoked = False
             gpu.held_bytes -= client.need_bytes
             del gpu.revoked[client.id]
+
+    # Moving
+
+    def _move(self, client: Client, target: Gpu, now: float) -> None:
+        """Takes everything that a client's GPU remembers of it to another GPU, and serves neither."""
+        source, id = client.gpu, client.id
+        del source.clients[id]
+        target.clients[id] = client
+        if client.revoked:
+            source.held_bytes -= client.need_bytes
+            target.held_bytes += client.need_bytes
+            target.revoked[id] = source.revoked.pop(id)
+        self._shares.move(client, target, now)
+        if client.standing is WAITING:
+            target.waiting[id] = source.waiting.pop(id)
+        elif client.standing is THROTTLED:
+            target.throttled[id] = source.throttled.pop(id)
+            self._shares.find_refill(source)
+            self._shares.find_refill(target)
+        elif client.standing is RUNNING:
+            client.billed_s += source.clock.billed_s - client.turn_mark_s
+            client.turn_mark_s = target.clock.billed_s
+            self._vacate(source, client)
+            demand.turn_ended(source, client, now)
+            self._occupy(target, client)
+            # What the device did until now may have been the doing of others.
+            target.alone_s = now
+            if client.drop_s is not None:
+                target.draining[id] = source.draining.pop(id)
+
+    def _occupy(self, gpu: Gpu, client: Client) -> None:
+        """The client is one of those that run."""
+        gpu.running[client.id] = client
+        gpu.clock.running += 1
+        gpu.running_bytes += client.need_bytes
+        if gpu.running_bytes > gpu.peak_running_bytes:
+            gpu.peak_running_bytes = gpu.running_bytes
+        if client.version == 1:
+            gpu.running_v1 += 1
+        if client.demand_milli is not None:
+            gpu.demand_milli += client.demand_milli
+
+    def _vacate(self, gpu: Gpu, client: Client) -> None:
+        """It no longer is."""
+        del gpu.running[client.id]
+        gpu.clock.running -= 1
+        gpu.running_bytes -= client.need_bytes
+        if client.version == 1:
+            gpu.running_v1 -= 1
+        if client.demand_milli is not None:
+            gpu.demand_milli -= client.demand_milli
 
     # Wanting
 

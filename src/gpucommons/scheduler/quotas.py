@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.pods import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 
 NO_MEMORY_LIMIT: Final = 0
@@ -79,10 +80,10 @@ def parse_memory(text: str) -> int:
 
 def parse_core(text: str) -> int:
     """Percent of the GPU's time, 1..100; raises ValueError on anything else."""
-    stripped = text.strip().removesuffix("%")
-    if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= 3 and 1 <= int(stripped) <= 100):
+    percent = parse_decimal(text.strip().removesuffix("%"))
+    if percent is None or not 1 <= percent <= 100:
         raise ValueError(f"{text!r} is no share of a GPU: use a whole number from 1 to 100")
-    return int(stripped)
+    return percent
 
 
 def from_annotations(annotations: Mapping[str, str]) -> Quota:

@@ -12,6 +12,7 @@ import os
 import random
 import resource
 import socket
+import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
@@ -28,7 +29,7 @@ from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.quotas import Quota, QuotaRule
 from gpucommons.scheduler.reading import NOBODY_AHEAD, Ahead, client_name, read_client, read_gpu
 from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.state import NEVER, Client
+from gpucommons.scheduler.state import LONG_AGO, NEVER, Client
 from gpucommons.scheduler.wire import Control, MessageType, Register
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class SchedulerServer:
         # What every connection reads into: one at a time does, and no bytes are kept in it.
         self.buffer = bytearray(_READ_BYTES)
         self.view = memoryview(self.buffer)
-        self._devices = Devices(self.policy, settings.max_unknown_gpus, monotonic())
+        self._devices = Devices(self.policy, monotonic())
         self._limits = LimitBook(rules)
         self._connections: dict[int, Connection] = {}
         self._strangers: dict[Connection, None] = {}
@@ -72,7 +73,8 @@ class SchedulerServer:
         self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MOST_DEPARTED)
         self._descriptor_cap = _descriptor_cap()
         self._admin_gid: int | None = None
-        self._refusal_logged_s = -_REFUSAL_LOG_INTERVAL_S
+        self._refusal_logged_s = LONG_AGO
+        self._errors_logged: set[tuple[str, str, int]] = set()
         self._listeners: dict[str, socket.socket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -209,25 +211,42 @@ class SchedulerServer:
         self._strangers.pop(connection, None)
         self._loop.call_soon(self._disconnected, connection)
 
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Handling this connection raised what no rule foresees: it is closed, and the others go on."""
+        self._log_once(error)
+        connection.close("internal_error")
+
+    def _log_once(self, error: Exception) -> None:
+        """An unexpected error is logged with its traceback once for each place that raises it."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = (type(error).__name__, frames[-1].filename, frames[-1].lineno or 0)
+        if place not in self._errors_logged:
+            self._errors_logged.add(place)
+            log.error("unexpected error in a connection; it is closed (logged once)", exc_info=error)
+
     def _disconnected(self, connection: Connection) -> None:
         self.disconnects[connection.closing] += 1
         client = connection.client
         if client is not None:
-            now = monotonic()
             if self.settings.debug:
                 log.info("client %s left: %s", client_name(client.id), connection.closing)
-            self._remember(client, now)
-            client.peer = None
             del self._connections[client.id]
-            self._limits.leave(client)
-            actions = self.policy.disconnect(client, now)
-            self._devices.forget_unused(client.gpu)
-            self.apply(actions, now)
+            client.peer = None
+            try:
+                self._left(client, monotonic())
+            except Exception as error:
+                self._log_once(error)
         if not self._connections and not self._strangers:
             self._empty.set()
 
+    def _left(self, client: Client, now: float) -> None:
+        self._remember(client, now)
+        self._limits.leave(client)
+        actions = self.policy.disconnect(client, now)
+        self._devices.forget_unused(client.gpu)
+        self.apply(actions, now)
+
     def register(self, connection: Connection, message: Register, now: float) -> Client:
-        del self._strangers[connection]
         pid, uid, gid = connection.credentials
         client = Client(
             self._new_id(),
@@ -238,8 +257,10 @@ class SchedulerServer:
             pid=pid,
             uid=uid,
             gid=gid,
+            gpu_name=message.gpu,
             now_s=now,
         )
+        del self._strangers[connection]
         connection.client = client
         client.peer = connection
         self._connections[client.id] = connection
@@ -312,7 +333,7 @@ class SchedulerServer:
         self.apply((), now)
 
     def update_gpus(self, facts: Sequence[GpuFacts]) -> None:
-        """What is known of the devices now, about once a second; empty where NVML does not answer."""
+        """A reading of the devices, about once a second while the driver answers."""
         now = monotonic()
         self.apply(self._devices.update(facts, now), now)
 

@@ -69,7 +69,6 @@ class SchedulerSettings:
     fence: Fence = Fence.NONE
 
     max_clients: int = 4096
-    max_unknown_gpus: int = 16
 
     metrics_enable: bool = False
     metrics_address: str = "0.0.0.0:9402"

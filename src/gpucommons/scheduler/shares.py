@@ -33,6 +33,17 @@ class Shares:
             client.settled_mark_s = gpu.clock.billed_s
         self.find_refill(gpu)
 
+    def move(self, client: Client, target: Gpu, now: float) -> None:
+        """Makes `target` the client's GPU. Its balance goes along. The turn clocks of both must stand at `now`."""
+        self.leave(client, now)
+        running = client.gpu.limited_running.pop(client.id, None)
+        client.gpu = target
+        client.settled_mark_s = target.clock.billed_s
+        if running is not None:
+            target.limited_running[client.id] = client
+        if client.standing is not Standing.IDLE:
+            self._join(client, now)
+
     def want(self, client: Client, now: float) -> bool:
         """A client with a quota asks. Returns whether it must wait for a refill first."""
         bucket = client.bucket

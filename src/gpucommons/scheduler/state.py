@@ -70,6 +70,7 @@ class Client:
         "eligible_s",
         "gid",
         "gpu",
+        "gpu_name",
         "id",
         "lock_ok",
         "memory_limit_bytes",
@@ -111,10 +112,13 @@ class Client:
         pid: int = 0,
         uid: int = 0,
         gid: int = 0,
+        gpu_name: str = "",
         now_s: float = 0.0,
     ) -> None:
         self.id = id
         self.gpu = gpu
+        # Its own name for the GPU: needed again when the GPUs become known after it came.
+        self.gpu_name = gpu_name
         self.version: Version = version
         self.pod = pod
         self.namespace = namespace

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
+from gpucommons.model.decimal_text import parse_decimal
+
 Version = Literal[1, 2]
 
 CONTROL_ID: Final = 0xBEEF
@@ -206,10 +208,10 @@ class Decoder:
         if kind is not MessageType.SET_TQ:
             return Control(kind)
         offset = at + (517 if self.version == 1 else 615)
-        text = data[offset : offset + 20].split(b"\0", 1)[0]
-        if not text.isdigit() or not 1 <= int(text) <= _LONGEST_QUANTUM_S:
+        seconds = parse_decimal(_text(data[offset : offset + 20]))
+        if seconds is None or not 1 <= seconds <= _LONGEST_QUANTUM_S:
             return self._fail("bad_quantum")
-        return Control(kind, int(text))
+        return Control(kind, seconds)
 
     def _settle(self, version: Version) -> None:
         self.version = version

@@ -3,14 +3,15 @@
 import os
 from pathlib import Path
 
+from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.process_identity import PidFacts, ProcessDetails
 from gpucommons.sources.process_details import ProcessDetailsReader
 
 
 def read_pid_facts(procfs: Path) -> PidFacts:
     reader = ProcessDetailsReader(procfs)
-    own_pid = _link(procfs / "self")
-    own = reader.read(int(own_pid)) if own_pid and own_pid.isdigit() else None
+    own_pid = parse_decimal(_link(procfs / "self") or "")
+    own = None if own_pid is None else reader.read(own_pid)
     second = reader.read(2)
     return PidFacts(
         procfs=str(procfs),

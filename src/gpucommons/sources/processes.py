@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gpucommons.model.busiest import Busiest
+from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -77,7 +78,7 @@ class ProcessSource:
         """All processes now. One that vanishes between two reads, or cannot be read, is left out."""
         before, now = self._known, {}
         for pid in os.listdir(root):
-            if not pid.isdigit():
+            if parse_decimal(pid) is None:
                 continue
             try:
                 descriptor = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)

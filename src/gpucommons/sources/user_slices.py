@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.users import UserSlice
 
 _USER_SLICE = re.compile(r"user-(\d{1,10})\.slice", re.ASCII)
@@ -131,4 +132,4 @@ def _text(path: Path) -> str | None:
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.strip().isdecimal() else None
+    return None if text is None else parse_decimal(text.strip())

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from gpucommons.model.decimal_text import parse_decimal
+
 UNIX_PREFIX = "unix:"
 # The kernel's sockaddr_un holds 108 bytes with the NUL that ends it.
 _LONGEST_PATH_BYTES = 107
@@ -48,12 +50,13 @@ def _parse_unix(path: str) -> UnixAddress:
 
 def _parse_tcp(text: str) -> Address:
     host, colon, port = text.strip().rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    number = parse_decimal(port)
+    if not colon or number is None or number > 65535:
         raise AddressError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9460 or [::1]:9460")
     if any(character.isspace() or not character.isprintable() for character in host):
         raise AddressError(f"{text!r} is no host name")
     if host.startswith("[") and host.endswith("]"):
-        return Address(host[1:-1], int(port))
+        return Address(host[1:-1], number)
     if ":" in host:
         raise AddressError(f"{text!r}: an IPv6 address goes in brackets, such as [::1]:9460")
-    return Address(host, int(port))
+    return Address(host, number)

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from gpucommons.model.decimal_text import parse_decimal
+
 _LISTEN = "0A"
 _LOCAL_ADDRESS, _STATE, _INODE = 1, 3, 9
 
@@ -13,7 +15,7 @@ def port_owner(port: int, procfs: Path = Path("/proc")) -> str | None:
     if not sockets:
         return None
     for entry in _listdir(procfs):
-        if entry.isdigit() and _holds(procfs / entry / "fd", sockets):
+        if parse_decimal(entry) is not None and _holds(procfs / entry / "fd", sockets):
             return f"{_name(procfs / entry)} (pid {entry})"
     return None
 

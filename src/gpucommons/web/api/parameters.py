@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.web.api.schema import Schema
 
 Value = str | int | float
@@ -40,9 +41,10 @@ def word(name: str, summary: str, words: Iterable[str]) -> Parameter:
 
 def whole(name: str, summary: str, least: int, most: int) -> Parameter:
     def read(text: str) -> Value:
-        if not (text.isascii() and text.isdigit()) or len(text) > 15 or not least <= int(text) <= most:
+        number = parse_decimal(text)
+        if number is None or not least <= number <= most:
             raise ValueError(f"wants a whole number from {least} to {most}")
-        return int(text)
+        return number
 
     return Parameter(name, summary, {"type": "integer", "minimum": least, "maximum": most}, read)
 
