@@ -15,6 +15,8 @@ from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.dialects.all import DIALECTS
 
+_APART = ", ".join(dialect.name for dialect in DIALECTS if dialect.apart)
+
 
 class SampleFormat(StrEnum):
     TEXT = "text"
@@ -27,7 +29,7 @@ def sample(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"One vocabulary: {', '.join(d.name for d in DIALECTS)}. Default: all.",
+            help=f"One vocabulary: {', '.join(d.name for d in DIALECTS)}. Default: all but {_APART}.",
             show_default=False,
         ),
     ] = None,

@@ -1,5 +1,6 @@
 """One configuration key: its default, what it means, and what a good value looks like. Pure."""
 
+import re
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
@@ -72,3 +73,12 @@ def check_url(text: str) -> str | None:
     if scheme in ("http", "https") and separator and rest.strip("/"):
         return None
     return "wants a URL, such as http://127.0.0.1:9090"
+
+
+def check_expression(text: str) -> str | None:
+    """a regular expression"""
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"is not a regular expression: {error}"
+    return None

@@ -5,6 +5,7 @@ from gpucommons.dialects.dialect import Dialect
 from gpucommons.dialects.ds01 import DS01
 from gpucommons.dialects.gpucommons import GPUCOMMONS
 from gpucommons.dialects.node import NODE
+from gpucommons.dialects.nodeexporter import NODEEXPORTER
 from gpucommons.dialects.nvshare import NVSHARE
 from gpucommons.dialects.vgpu import vgpu_dialect
 
@@ -18,6 +19,7 @@ def dialects(*, older_hostname: bool = False, pod_namespace: bool = True) -> tup
         DS01,
         dcgm_dialect(older_hostname=older_hostname),
         vgpu_dialect(namespace_label=pod_namespace),
+        NODEEXPORTER,
     )
 
 

@@ -10,13 +10,19 @@ from gpucommons.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`collect` may leave out or empty a family, but yields none that the catalogue lacks."""
+    """`collect` may leave out or empty a family, but yields none that the catalogue lacks.
+
+    Except where the kernel names the fields: then a newer kernel adds families, whose names begin with one of
+    `open_prefixes`. A dialect that stands `apart` is not part of what the main listener serves at /metrics.
+    """
 
     name: str
     port: int
     summary: str
     catalogue: tuple[Metric, ...]
     collect: Callable[[Snapshot], Iterable[Family]]
+    apart: bool = False
+    open_prefixes: tuple[str, ...] = ()
 
 
 class Part(Protocol):
@@ -28,11 +34,20 @@ class Part(Protocol):
     def collect(self, snapshot: Snapshot) -> Iterable[Family]: ...
 
 
-def dialect_of(parts: tuple[Part, ...], *, name: str, port: int, summary: str) -> Dialect:
+def dialect_of(
+    parts: tuple[Part, ...],
+    *,
+    name: str,
+    port: int,
+    summary: str,
+    apart: bool = False,
+    open_prefixes: tuple[str, ...] = (),
+) -> Dialect:
     """A dialect whose subjects have a module each."""
 
     def collect(snapshot: Snapshot) -> Iterator[Family]:
         for part in parts:
             yield from part.collect(snapshot)
 
-    return Dialect(name, port, summary, tuple(metric for part in parts for metric in part.CATALOGUE), collect)
+    catalogue = tuple(metric for part in parts for metric in part.CATALOGUE)
+    return Dialect(name, port, summary, catalogue, collect, apart, open_prefixes)

@@ -14,18 +14,28 @@ def _lines(dialects: tuple[Dialect, ...]) -> Iterator[str]:
     yield "# Metrics"
     yield ""
     yield "Generated from the dialects' catalogues by `make docs`. The main listener serves every dialect at `/metrics`"
-    yield "and one at `/metrics/NAME`; a drop-in listener serves one at `/metrics` on the port that its users scrape."
+    yield "but those that say otherwise below, and one at `/metrics/NAME`; a drop-in listener serves one at `/metrics`"
+    yield "on the port that its users scrape."
     yield "A label in brackets is left out of a series that has no value for it."
     for dialect in dialects:
         yield ""
         yield f"## {dialect.name} (port {dialect.port})"
         yield ""
         yield f"{dialect.summary[0].upper()}{dialect.summary[1:]}."
+        yield from _notes(dialect)
         yield ""
         yield "| metric | type | labels | meaning |"
         yield "|---|---|---|---|"
         for metric in dialect.catalogue:
             yield f"| `{metric.name}` | {metric.type} | {_labels(metric)} | {metric.help.replace('|', '/')} |"
+
+
+def _notes(dialect: Dialect) -> Iterator[str]:
+    if dialect.apart:
+        yield f"It is not part of `/metrics`: it is served at `/metrics/{dialect.name}` and by its own listener."
+    if dialect.open_prefixes:
+        prefixes = ", ".join(f"`{prefix}*`" for prefix in dialect.open_prefixes)
+        yield f"The kernel or a driver names the fields of {prefixes}: a node may have more of these than are listed."
 
 
 def _labels(metric: Metric) -> str:

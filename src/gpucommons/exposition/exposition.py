@@ -28,6 +28,8 @@ class Vocabulary(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def apart(self) -> bool: ...
+    @property
     def collect(self) -> Callable[[Snapshot], Iterable[Family]]: ...
 
 
@@ -91,6 +93,7 @@ class Exposition:
     def __init__(self, latest: Callable[[], Snapshot | None], dialects: Iterable[Vocabulary]) -> None:
         self.latest = latest
         self._renderers = {dialect.name: DialectRenderer(dialect) for dialect in dialects}
+        self._together = tuple(name for name, renderer in self._renderers.items() if not renderer.dialect.apart)
         self._sequence = -1
         self._families: dict[str, list[RenderedFamily]] = {}
         self._bodies: dict[tuple[str | None, bool, bool], bytes] = {}
@@ -108,7 +111,7 @@ class Exposition:
         return {name: renderer.failures for name, renderer in self._renderers.items()}
 
     def metrics(self, dialect: str | None, openmetrics: bool, gzip: bool) -> tuple[bytes, str]:
-        """The current snapshot in one dialect, or in all: the bytes and their content type."""
+        """The current snapshot in one dialect, or in all that do not stand apart: the bytes and their content type."""
         if dialect is not None and dialect not in self._renderers:
             raise LookupError(dialect)
         snapshot = self.latest()
@@ -132,7 +135,7 @@ class Exposition:
         if snapshot is not None:
             if snapshot.scenario is not None and not openmetrics:
                 parts.append(f"# SIMULATED: scenario {snapshot.scenario}, nothing here was measured\n")
-            for name in self._renderers if dialect is None else (dialect,):
+            for name in self._together if dialect is None else (dialect,):
                 for family in self._rendered(name, snapshot):
                     parts.append(head(family.metric))
                     parts.append(family.lines)
