@@ -27,8 +27,6 @@ from gpucommons.sources.pressure import PressureSource
 from gpucommons.sources.processes import ProcessSource
 from gpucommons.sources.source import Source
 
-_FILESYSTEMS_CADENCE_S = 5.0
-_HARDWARE_CADENCE_S = 5.0
 _RATIO_CADENCE_S = 5.0
 _CONTAINER_USAGE_CADENCE_S = 5.0
 
@@ -89,24 +87,24 @@ def _linux(settings: Settings) -> Parts:
 def _node_exporter_sources(settings: Settings) -> list[Source]:
     """What the nodeexporter dialect needs beyond CPU, memory and pressure."""
     procfs, sysfs, rootfs = Path(settings.path.procfs), Path(settings.path.sysfs), Path(settings.path.rootfs)
-    chosen = settings.nodeexporter
+    chosen, cadence_s = settings.nodeexporter, settings.sampling.host_interval_s
     return [
         KernelSource(
             procfs,
             sysfs,
             rootfs,
-            settings.sampling.interval_s,
+            cadence_s,
             disks_exclude=chosen.diskstats_device_exclude,
             links_exclude=chosen.netdev_device_exclude,
         ),
         FilesystemSource(
             procfs,
             rootfs,
-            _FILESYSTEMS_CADENCE_S,
+            cadence_s,
             mount_points_exclude=chosen.filesystem_mount_points_exclude,
             types_exclude=chosen.filesystem_fs_types_exclude,
         ),
-        HardwareSource(sysfs, _HARDWARE_CADENCE_S),
+        HardwareSource(sysfs, cadence_s),
     ]
 
 

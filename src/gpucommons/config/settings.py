@@ -59,6 +59,9 @@ class ListenersSettings:
 class SamplingSettings:
     interval_s: float = option(1.0, "seconds between two snapshots", minimum=0.1)
     processes_interval_s: float = option(5.0, "seconds between two looks at all processes", minimum=0.1)
+    host_interval_s: float = option(
+        5.0, "seconds between two reads of disks, network devices, sockets, file systems and sensors", minimum=0.1
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,9 +101,8 @@ class ClockSource:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The system's time when it was read, its time zone, and the kernel's clock sources."""
+    """The system's time zone and the kernel's clock sources."""
 
-    wall_s: float
     zone: str
     zone_offset_s: int
     sources: tuple[ClockSource, ...]

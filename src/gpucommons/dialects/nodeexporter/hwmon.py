@@ -31,7 +31,9 @@ def metric_of(kind: str, property: str, has_bare: bool = False) -> tuple[Metric,
     else:
         name = f"{PREFIX}{kind}_{_NOT_IN_A_NAME.sub('_', property.lower()).strip('_')}"
     unit, factor = _unit(kind, property)
-    help = f"Reading '{property or kind}' of sensors of the kind {kind}."
+    # Two properties may make one name, and a name has one help.
+    words = name.removeprefix(f"{PREFIX}{kind}").replace("_", " ")
+    help = f"Reading of the sensors of the kind {kind}{':' if words else ''}{words}."
     make = counter if kind == "energy" and unit else gauge
     return make(name + unit, help, *_LABELS), factor
 

@@ -1,11 +1,11 @@
-"""node_time_*: the system's time when it was read, its time zone, and the kernel's clock sources."""
+"""node_time_*: the system's time when the snapshot was taken, its time zone, and the kernel's clock sources."""
 
 from collections.abc import Iterator
 
 from gpucommons.exposition.families import Family, gauge
 from gpucommons.model.snapshot import Snapshot
 
-SECONDS = gauge("node_time_seconds", "Unix time of the host when the sample was taken.")
+SECONDS = gauge("node_time_seconds", "Unix time of the host when the snapshot was taken.")
 ZONE_OFFSET = gauge("node_time_zone_offset_seconds", "Seconds that local time is ahead of UTC.", "time_zone")
 CLOCKSOURCE_AVAILABLE = gauge(
     "node_time_clocksource_available_info", "Clock source that the kernel could use; always 1.", "device", "clocksource"
@@ -22,7 +22,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     if kernel is None or (clock := kernel.clock) is None:
         return
     numbered = [(str(number), source) for number, source in enumerate(clock.sources)]
-    yield SECONDS.value(clock.wall_s)
+    yield SECONDS.value(snapshot.wall_s)
     yield ZONE_OFFSET.value(clock.zone_offset_s, clock.zone)
     yield CLOCKSOURCE_AVAILABLE.of(((number, name), 1) for number, source in numbered for name in source.available)
     yield CLOCKSOURCE_CURRENT.of(((number, source.current), 1) for number, source in numbered)

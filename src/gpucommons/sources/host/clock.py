@@ -1,4 +1,4 @@
-"""The system's time and time zone, and the kernel's clock sources from sysfs."""
+"""The system's time zone, and the kernel's clock sources from sysfs."""
 
 import time
 from pathlib import Path
@@ -10,9 +10,8 @@ from gpucommons.sources.procfs import read_file
 def read_clock(sysfs: Path) -> Clock:
     directory = sysfs / "devices/system/clocksource"
     sources = tuple(_clock_source(path) for path in sorted(directory.glob("clocksource[0-9]*")))
-    now_s = time.time()
-    local = time.localtime(now_s)
-    return Clock(now_s, local.tm_zone, local.tm_gmtoff, sources)
+    local = time.localtime()
+    return Clock(local.tm_zone, local.tm_gmtoff, sources)
 
 
 def _clock_source(path: Path) -> ClockSource:
