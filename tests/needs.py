@@ -32,6 +32,12 @@ def needs_time_namespaces() -> None:
         _do_without(f"needs to make time namespaces: {tried.stderr.strip()}")
 
 
+def needs_device(path: str) -> None:
+    """Skip unless the kernel has the device. In CI: fail."""
+    if not os.path.exists(path):
+        _do_without(f"needs the device {path}")
+
+
 def _do_without(reason: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)

@@ -17,6 +17,7 @@ PREFIXES = {
     "dcgm": ("DCGM_FI_", "DCGM_EXP_"),
     "ds01": ("ds01_",),
     "vgpu": ("pod_gpu_", "pod_total_"),
+    "nodeexporter": ("node_",),
 }
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: str(dialect.name))
 

@@ -52,8 +52,9 @@ def test_utilisation_is_a_ratio_whatever_the_counters_do(rows: list[tuple[int, .
 
 
 def test_memory(tmp_path: Path) -> None:
-    proc(tmp_path, meminfo="MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  400 kB\n")
-    assert MemorySource(tmp_path, 1.0).read() == MemoryReading(1024000, 409600)
+    proc(tmp_path, meminfo="MemTotal:  1000 kB\nMemAvailable:  400 kB\nHugePages_Free:   3\n")
+    sizes = {"MemTotal": 1024000, "MemAvailable": 409600}
+    assert MemorySource(tmp_path, 1.0).read() == MemoryReading(1024000, 409600, sizes, {"HugePages_Free": 3})
     assert parse_meminfo(b"MemTotal: 1 kB\n").available_bytes is None, "not 0 and not MemFree"
 
 

@@ -16,6 +16,9 @@ from gpucommons.sources.container_usage import ContainerUsageSource
 from gpucommons.sources.cpu import CpuSource
 from gpucommons.sources.docker.engine import DOCKER, PODMAN
 from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.host.filesystems import FilesystemSource
+from gpucommons.sources.host.hardware import HardwareSource
+from gpucommons.sources.host.kernel import KernelSource
 from gpucommons.sources.job_mapping import JobMappingSource
 from gpucommons.sources.kubelet import PodDevicesSource
 from gpucommons.sources.memory import MemorySource
@@ -59,6 +62,7 @@ def _linux(settings: Settings) -> Parts:
         CpuSource(procfs, sampling.interval_s),
         MemorySource(procfs, sampling.interval_s),
         PressureSource(procfs, sampling.interval_s),
+        *_node_exporter_sources(settings),
         ProcessSource(procfs, sampling.processes_interval_s, settings.processes.busiest),
         NvmlSource(procfs, sampling.interval_s, keep_fast=MEASURED_BY if settings.scheduler.enabled else frozenset()),
         seen_docker,
@@ -81,6 +85,30 @@ def _linux(settings: Settings) -> Parts:
         Background("kubernetes", pods.run),
     ]
     return Parts(*attributed(sources, this_machine(procfs), owner_rules(settings.owners)), background)
+
+
+def _node_exporter_sources(settings: Settings) -> list[Source]:
+    """What the nodeexporter dialect needs beyond CPU, memory and pressure."""
+    procfs, sysfs, rootfs = Path(settings.path.procfs), Path(settings.path.sysfs), Path(settings.path.rootfs)
+    chosen, cadence_s = settings.nodeexporter, settings.sampling.host_interval_s
+    return [
+        KernelSource(
+            procfs,
+            sysfs,
+            rootfs,
+            cadence_s,
+            disks_exclude=chosen.diskstats_device_exclude,
+            links_exclude=chosen.netdev_device_exclude,
+        ),
+        FilesystemSource(
+            procfs,
+            rootfs,
+            cadence_s,
+            mount_points_exclude=chosen.filesystem_mount_points_exclude,
+            types_exclude=chosen.filesystem_fs_types_exclude,
+        ),
+        HardwareSource(sysfs, cadence_s),
+    ]
 
 
 def _allocation_ratio(named: str) -> list[Source]:

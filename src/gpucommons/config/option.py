@@ -1,6 +1,7 @@
 """One configuration key: its default, what it means, and what a good value looks like. Pure."""
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
@@ -107,3 +108,12 @@ def check_url(text: str) -> str | None:
     if scheme in ("http", "https") and separator and rest.strip("/"):
         return None
     return "wants a URL, such as http://127.0.0.1:9090"
+
+
+def check_expression(text: str) -> str | None:
+    """a regular expression"""
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"is not a regular expression: {error}"
+    return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gpucommons.config.option import (
     check_address,
     check_address_or_port,
+    check_expression,
     check_unix_address,
     check_url,
     join_bind_and_port,
@@ -59,6 +60,7 @@ class ListenersSettings:
 
     gpucommons: str = _listener("gpucommons", 9460)
     node: str = _listener("node", 9100)
+    nodeexporter: str = _listener("nodeexporter", 9100)
     nvshare: str = _listener("nvshare", 9402)
     xpushare: str = _listener("xpushare", 9402)
     dcgm: str = _listener("dcgm", 9400)
@@ -70,6 +72,9 @@ class ListenersSettings:
 class SamplingSettings:
     interval_s: float = option(1.0, "seconds between two snapshots", minimum=0.1)
     processes_interval_s: float = option(5.0, "seconds between two looks at all processes", minimum=0.1)
+    host_interval_s: float = option(
+        5.0, "seconds between two reads of disks, network devices, sockets, file systems and sensors", minimum=0.1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,10 @@ class ProcessesSettings:
 @dataclass(frozen=True, slots=True)
 class PathSettings:
     procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
+    sysfs: str = option("/sys", "where /sys is; in a container, where the host's is mounted")
+    rootfs: str = option(
+        "/", "where the host's root is; in a container, where it is mounted: file systems are below it"
+    )
     cgroupfs: str = option("/sys/fs/cgroup", "where the control groups are")
     docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
     podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
@@ -109,6 +118,27 @@ class KubernetesSettings:
     token_file: str = option("", "file with the bearer token; read anew for each request")
     source: str = option("api", "who is asked for the pods", choices=("api", "kubelet"))
     pod_labels: str = option("", "labels of pods that may be kept, a comma list; unset: none")
+
+
+def _excluded(default: str, help: str) -> str:
+    value: str = option(default, f"regular expression of {help} to leave out; empty: none", check=check_expression)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExporterSettings:
+    """What the nodeexporter dialect leaves out. Names and defaults are those of node_exporter's own flags."""
+
+    filesystem_mount_points_exclude: str = _excluded(
+        "^/(dev|proc|run/credentials/.+|sys|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)", "mount points"
+    )
+    filesystem_fs_types_exclude: str = _excluded(
+        "^(autofs|binfmt_misc|bpf|cgroup2?|configfs|debugfs|devpts|devtmpfs|fusectl|hugetlbfs|iso9660|mqueue|nsfs|overlay"
+        "|proc|procfs|pstore|rpc_pipefs|securityfs|selinuxfs|squashfs|sysfs|tracefs)$",
+        "types of file systems",
+    )
+    diskstats_device_exclude: str = _excluded(r"^(ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$", "block devices")
+    netdev_device_exclude: str = _excluded("", "network devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +371,7 @@ class Settings:
     path: PathSettings = field(default_factory=PathSettings)
     owners: OwnersSettings = field(default_factory=OwnersSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    nodeexporter: NodeExporterSettings = field(default_factory=NodeExporterSettings)
     dcgm: DcgmSettings = field(default_factory=DcgmSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -6,6 +6,7 @@ from gpucommons.dialects.dialect import Dialect
 from gpucommons.dialects.ds01 import DS01
 from gpucommons.dialects.gpucommons import GPUCOMMONS
 from gpucommons.dialects.node import NODE
+from gpucommons.dialects.nodeexporter import NODEEXPORTER
 from gpucommons.dialects.nvshare import NVSHARE
 from gpucommons.dialects.vgpu import vgpu_dialect
 from gpucommons.dialects.xpushare import XPUSHARE
@@ -21,6 +22,7 @@ def dialects(*, dcgm: DcgmOptions | None = None, pod_namespace: bool = True) -> 
         dcgm_dialect(dcgm),
         vgpu_dialect(namespace_label=pod_namespace),
         XPUSHARE,
+        NODEEXPORTER,
     )
 
 

@@ -12,7 +12,9 @@ from gpucommons.model.snapshot import Snapshot
 class Dialect:
     """`collect` may leave out or empty a family, but yields none that the catalogue lacks.
 
-    `on_main` is whether the main listener's /metrics includes it; /metrics/NAME and drop-in listeners serve it always.
+    Except where the kernel names the fields: then a newer kernel adds families, whose names begin with one of
+    `open_prefixes`. `on_main` is whether the main listener's /metrics includes it; /metrics/NAME and drop-in listeners
+    serve it always.
     """
 
     name: str
@@ -21,6 +23,7 @@ class Dialect:
     catalogue: tuple[Metric, ...]
     collect: Callable[[Snapshot], Iterable[Family]]
     on_main: bool = True
+    open_prefixes: tuple[str, ...] = ()
 
 
 class Part(Protocol):
@@ -32,11 +35,20 @@ class Part(Protocol):
     def collect(self, snapshot: Snapshot) -> Iterable[Family]: ...
 
 
-def dialect_of(parts: tuple[Part, ...], *, name: str, port: int, summary: str) -> Dialect:
+def dialect_of(
+    parts: tuple[Part, ...],
+    *,
+    name: str,
+    port: int,
+    summary: str,
+    on_main: bool = True,
+    open_prefixes: tuple[str, ...] = (),
+) -> Dialect:
     """A dialect whose subjects have a module each."""
 
     def collect(snapshot: Snapshot) -> Iterator[Family]:
         for part in parts:
             yield from part.collect(snapshot)
 
-    return Dialect(name, port, summary, tuple(metric for part in parts for metric in part.CATALOGUE), collect)
+    catalogue = tuple(metric for part in parts for metric in part.CATALOGUE)
+    return Dialect(name, port, summary, catalogue, collect, on_main, open_prefixes)

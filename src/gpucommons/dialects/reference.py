@@ -21,13 +21,21 @@ def _lines(dialects: tuple[Dialect, ...]) -> Iterator[str]:
         yield ""
         yield f"## {dialect.name} (port {dialect.port})"
         yield ""
-        main = "" if dialect.on_main else " Not included in the main `/metrics`."
-        yield f"{dialect.summary[0].upper()}{dialect.summary[1:]}.{main}"
+        yield f"{dialect.summary[0].upper()}{dialect.summary[1:]}."
+        yield from _notes(dialect)
         yield ""
         yield "| metric | type | labels | meaning |"
         yield "|---|---|---|---|"
         for metric in dialect.catalogue:
             yield f"| `{metric.name}` | {metric.type} | {_labels(metric)} | {metric.help.replace('|', '/')} |"
+
+
+def _notes(dialect: Dialect) -> Iterator[str]:
+    if not dialect.on_main:
+        yield f"It is not part of `/metrics`: it is served at `/metrics/{dialect.name}` and by its own listener."
+    if dialect.open_prefixes:
+        prefixes = ", ".join(f"`{prefix}*`" for prefix in dialect.open_prefixes)
+        yield f"The kernel or a driver names the fields of {prefixes}: a node may have more of these than are listed."
 
 
 def _labels(metric: Metric) -> str:

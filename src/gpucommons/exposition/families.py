@@ -15,6 +15,7 @@ class MetricType(StrEnum):
     GAUGE = "gauge"
     COUNTER = "counter"
     HISTOGRAM = "histogram"
+    UNTYPED = "untyped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ def gauge(name: str, help: str, *labels: str, optional: Iterable[str] = ()) -> M
 
 def counter(name: str, help: str, *labels: str, optional: Iterable[str] = ()) -> Metric:
     return Metric(name, MetricType.COUNTER, help, labels, frozenset(optional))
+
+
+def untyped(name: str, help: str, *labels: str) -> Metric:
+    """For a peer's metric that has no type there."""
+    return Metric(name, MetricType.UNTYPED, help, labels)
 
 
 def histogram(name: str, help: str, *labels: str, buckets: Iterable[float]) -> Metric:

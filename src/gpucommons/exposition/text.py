@@ -125,8 +125,10 @@ def prometheus_head(metric: Metric) -> str:
 
 
 def openmetrics_head(metric: Metric) -> str:
-    """OpenMetrics wants a counter's samples to end in _total; one that cannot be renamed is `unknown`."""
+    """OpenMetrics needs a counter's samples to end in _total; one that cannot be renamed is `unknown`."""
     name, kind = metric.name, str(metric.type)
+    if metric.type is MetricType.UNTYPED:
+        kind = "unknown"
     if metric.type is MetricType.COUNTER:
         name, kind = (name.removesuffix("_total"), kind) if name.endswith("_total") else (name, "unknown")
     return f"# HELP {name} {metric.help.translate(_VALUE_ESCAPES)}\n# TYPE {name} {kind}\n"

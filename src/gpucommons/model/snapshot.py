@@ -12,10 +12,13 @@ from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
+from gpucommons.model.filesystems import FilesystemReading
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.journal import JournalReading
+from gpucommons.model.kernel import KernelReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
@@ -52,6 +55,9 @@ class Readings:
     journal: JournalReading | None = None
     alerts: AlertsReading | None = None
     agent: AgentReading | None = None
+    kernel: KernelReading | None = None
+    filesystems: FilesystemReading | None = None
+    hardware: HardwareReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

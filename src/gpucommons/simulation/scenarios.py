@@ -7,14 +7,17 @@ from gpucommons.model.container_usage import ContainerUsageReading
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
+from gpucommons.model.filesystems import FilesystemReading
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.kernel import KernelReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.processes import ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.users import UsersReading
-from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_pods
+from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_kernel, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers
 from gpucommons.simulation.lab_gpus import LabGpus
@@ -47,6 +50,9 @@ def _node(cadence_s: float, lab: LabGpus, gpus: Callable[[float], GpuReading]) -
         source("cpu", "cpu", CpuReading, lab_host.cpu),
         source("memory", "memory", MemoryReading, lab_host.memory),
         source("pressure", "pressure", PressureReading, lab_host.pressure),
+        source("kernel", "kernel", KernelReading, lab_kernel.kernel),
+        source("filesystems", "filesystems", FilesystemReading, lab_kernel.filesystems),
+        source("hardware", "hardware", HardwareReading, lab_kernel.hardware),
         source("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at),
         source("nvml", "gpus", GpuReading, gpus),
         source("docker", "docker", ContainerReading, LabContainers(lab).at),

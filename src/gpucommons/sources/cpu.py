@@ -1,9 +1,10 @@
-"""Load and CPU utilisation from /proc. The first read has no utilisation: it takes two to tell."""
+"""Load, CPU time and utilisation, and what the system counts, from /proc. Utilisation takes two reads."""
 
 from pathlib import Path
 from typing import Literal
 
-from gpucommons.model.host import CpuReading
+from gpucommons.model.host import CoreTimes, CpuReading
+from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
 from gpucommons.sources.procfs import read_file, read_required
 from gpucommons.sources.source import SourceError
 
@@ -43,19 +44,21 @@ class CpuSource:
         self._procfs = procfs
         self._before: tuple[int, int] | None = None
         self._utilization: float | None = None
+        self._core_times: dict[str, CoreTimes] = {}
 
     def read(self) -> CpuReading:
         lines = read_required(self._procfs, "stat", "CPU counters").splitlines()
         try:
             after = parse_cpu_line(lines[0])
+            core_times, activity = parse_core_times(lines), parse_activity(lines)
         except (ValueError, IndexError) as error:
             raise SourceError("garbage", f"{self._procfs / 'stat'}: no CPU counters in it") from error
-        cores = sum(line.startswith(b"cpu") for line in lines) - 1
+        self._core_times = without_steps_back(self._core_times, core_times)
         ratio = utilization(self._before, after)
         if ratio is not None or self._before is None:
             self._before, self._utilization = after, ratio
         load = self._load()
-        return CpuReading(max(cores, 1), *load, self._utilization)
+        return CpuReading(max(len(core_times), 1), *load, self._utilization, self._core_times, activity)
 
     def _load(self) -> tuple[float | None, float | None, float | None]:
         try:

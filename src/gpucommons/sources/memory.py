@@ -10,13 +10,17 @@ from gpucommons.sources.source import SourceError
 
 def parse_meminfo(text: bytes) -> MemoryReading:
     """MemAvailable is missing before Linux 3.14: then it is missing here, and not guessed."""
-    kib: dict[bytes, int] = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(b":")
-        if name in (b"MemTotal", b"MemAvailable"):
-            kib[name] = int(rest.split()[0])
-    available = kib.get(b"MemAvailable")
-    return MemoryReading(kib[b"MemTotal"] * 1024, None if available is None else available * 1024)
+    sizes: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for line in text.decode("ascii", "replace").splitlines():
+        name, _, rest = line.partition(":")
+        value, *unit = rest.split()
+        # The only unit there is is kB, of 1024 bytes.
+        if unit:
+            sizes[name] = int(value) * 1024
+        else:
+            counts[name] = int(value)
+    return MemoryReading(sizes["MemTotal"], sizes.get("MemAvailable"), sizes, counts)
 
 
 class MemorySource:

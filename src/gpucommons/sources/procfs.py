@@ -9,10 +9,19 @@ _MOST_BYTES = 1 << 20
 
 
 def read_file(root: Path, name: str) -> bytes:
-    """One file below the root, whole: FileNotFoundError and PermissionError are the caller's to judge."""
+    """One file below the root, by one read: FileNotFoundError and PermissionError are the caller's to judge."""
     descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MOST_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def read_whole(root: Path, name: str) -> bytes:
+    """As read_file, for a file that the kernel writes line by line: one read of it returns a page at most."""
+    descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, _MOST_BYTES), b""))
     finally:
         os.close(descriptor)
 
