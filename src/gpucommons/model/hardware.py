@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """`properties` are the sensor's files by the end of their names, in the driver's units; "" is the bare name."""
+    """`properties` are the sensor's files by the end of their names (in small letters, digits, : and _), in the
+    driver's units; "" is the bare name."""
 
     name: str
     kind: str

@@ -1,6 +1,5 @@
 """node_hwmon_*: the sensors of the host. A sensor's kind and property make the name; units become SI units."""
 
-import re
 from collections.abc import Iterator
 from functools import cache
 
@@ -10,7 +9,6 @@ from gpucommons.model.snapshot import Snapshot
 
 PREFIX = "node_hwmon_"
 _LABELS = ("chip", "sensor")
-_NOT_IN_A_NAME = re.compile(r"[^a-z0-9:_]")
 _MILLI, _MICRO = 1e-3, 1e-6
 
 CHIP_NAMES = gauge(f"{PREFIX}chip_names", "Driver's name for a chip; always 1.", "chip", "chip_name")
@@ -29,7 +27,7 @@ def metric_of(kind: str, property: str, has_bare: bool = False) -> tuple[Metric,
     if property in ("", "input"):
         name = f"{PREFIX}{kind}_input" if property and has_bare else f"{PREFIX}{kind}"
     else:
-        name = f"{PREFIX}{kind}_{_NOT_IN_A_NAME.sub('_', property.lower()).strip('_')}"
+        name = f"{PREFIX}{kind}_{property}"
     unit, factor = _unit(kind, property)
     # Two properties may make one name, and a name has one help.
     words = name.removeprefix(f"{PREFIX}{kind}").replace("_", " ")

@@ -20,8 +20,6 @@ class HardwareSource:
         self.cadence_s = cadence_s
         self._sysfs = sysfs
         self._throttles = ThrottleReader(sysfs)
-        # The kernel fixes it when it boots.
-        self._isolated = read_isolated_cpus(sysfs)
 
     def read(self) -> HardwareReading:
         if not self._sysfs.is_dir():
@@ -30,7 +28,7 @@ class HardwareSource:
                 "mount the host's /sys and name it with [path] sysfs",
             )
         chips, failed = self._chips()
-        return HardwareReading(chips, failed, self._throttles.read(), self._isolated)
+        return HardwareReading(chips, failed, self._throttles.read(), read_isolated_cpus(self._sysfs))
 
     def _chips(self) -> tuple[tuple[Chip, ...] | None, int]:
         try:

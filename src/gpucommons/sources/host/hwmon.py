@@ -63,7 +63,7 @@ def sensor_file(name: str) -> tuple[str, str, str] | None:
     parts = _FILE.fullmatch(name)
     if parts is None or parts[1] not in _KINDS:
         return None
-    return f"{parts[1]}{int(parts[2] or 0)}", parts[1], parts[3] or ""
+    return f"{parts[1]}{int(parts[2] or 0)}", parts[1], cleaned(parts[3] or "")
 
 
 def _sensor_texts(directory: Path) -> dict[tuple[str, str], dict[str, str]]:
