@@ -8,19 +8,23 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "src" / "gpucommons"
 
 BELOW: dict[str, set[str]] = {
-    "model": set(),
-    "config": {"model"},
-    "exposition": {"model"},
-    "sources": {"model"},
-    "attribution": {"model"},
-    "scheduler": {"model"},
-    "ledger": {"model"},
-    "simulation": {"model", "sources", "attribution"},
-    "sampling": {"model", "sources", "attribution", "scheduler", "ledger"},
-    "dialects": {"model", "exposition"},
-    "web": {"model", "config", "exposition", "dialects", "sampling"},
-    "stack": {"model", "config", "exposition", "dialects"},
-    "stress": set(),
+    "base": set(),
+    "model": {"base"},
+    "rules": {"base", "model"},
+    "config": {"base", "model"},
+    "exposition": {"base", "model"},
+    "sources": {"base", "model", "rules"},
+    "attribution": {"base", "model", "rules"},
+    "holding": {"base", "model", "rules", "attribution"},
+    "scheduler": {"base", "model", "rules"},
+    "ledger": {"base", "model", "rules"},
+    "simulation": {"base", "model", "rules", "sources", "attribution", "holding"},
+    "sampling": {"base", "model", "rules", "sources", "attribution", "holding", "scheduler", "ledger"},
+    "dialects": {"base", "model", "rules", "exposition"},
+    "faces": {"base", "model", "rules"},
+    "web": {"base", "model", "rules", "config", "exposition", "dialects", "faces", "sampling"},
+    "stack": {"base", "model", "config", "exposition", "dialects", "faces"},
+    "stress": {"base"},
 }
 TOP = {"cli", "agent", "__main__", "__init__"}
 

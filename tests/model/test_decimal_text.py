@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.decimal_text import parse_decimal
+from gpucommons.base.decimal_text import parse_decimal
 
 SOURCES = Path(__file__).parents[2] / "src" / "gpucommons"
 LOOKS_LIKE_A_NUMBER = {"isdigit", "isdecimal", "isnumeric"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.base.unix_listener import ListenError
 from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.listener import ListenError
 from gpucommons.scheduler.quotas import Quota, QuotaRule
 from gpucommons.scheduler.settings import GIB, Fence, Mode
 from gpucommons.scheduler.wire import MessageType, encode

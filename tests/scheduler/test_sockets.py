@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.scheduler.listener import ListenError
+from gpucommons.base.unix_listener import ListenError
 from gpucommons.scheduler.settings import Mode
 from gpucommons.scheduler.wire import MessageType
 from scheduler.served import Scripted, Served, control, serving

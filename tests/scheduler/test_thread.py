@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.base.unix_listener import ListenError
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.listener import ListenError
 from gpucommons.scheduler.quotas import Quota, QuotaRule
 from gpucommons.scheduler.settings import GIB, SchedulerSettings
 from gpucommons.scheduler.thread import SchedulerThread

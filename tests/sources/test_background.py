@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.latest import Latest
 from gpucommons.sources.source import SourceAbsent, SourceError
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sources.backoff import Backoff
+from gpucommons.base.backoff import Backoff
 
 
 def test_it_doubles_up_to_its_limit_and_begins_anew() -> None:

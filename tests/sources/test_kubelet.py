@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from fakes.kubelet import Kubelet, container_devices, pod
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.kubelet import PodDevicesSource
 from needs import needs_root
 from testbeds.following import eventually, eventually_absent, eventually_fails, following

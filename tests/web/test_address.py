@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.address import Address, AddressError, UnixAddress, parse_address
+from gpucommons.base.address import Address, AddressError, UnixAddress, parse_address
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.faces import FakeFaces
-from gpucommons.web.address import Address
+from gpucommons.base.address import Address
 from gpucommons.web.connections import Connections, HttpProtocol
 from gpucommons.web.limits import Limits
 from gpucommons.web.listeners import Listener, ListenError, open_sockets

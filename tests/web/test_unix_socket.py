@@ -12,10 +12,10 @@ import pytest
 
 from demo_node import DemoNode
 from fakes.faces import FakeFaces
-from gpucommons.web.address import AddressError, UnixAddress, parse_address
+from gpucommons.base.address import AddressError, UnixAddress, parse_address
+from gpucommons.base.unix_socket import listen_unix
 from gpucommons.web.listeners import ListenError
 from gpucommons.web.server import WebServer
-from gpucommons.web.unix_socket import listen_unix
 from peers import Peer, run
 from played import Played
 from running import command

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from itertools import combinations
 
+from gpucommons.base.address import Address, parse_address
 from gpucommons.config.option import ConfigError
-from gpucommons.web.address import Address, parse_address
 
 _EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 from gpucommons.agent.busy import BusyNews
 from gpucommons.agent.parts import Parts
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings as Section
 from gpucommons.config.settings import Settings, SharingQuotaSettings
-from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading

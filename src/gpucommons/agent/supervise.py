@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from gpucommons.agent.parts import Background
-from gpucommons.sources.backoff import Backoff
+from gpucommons.base.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.base.follow import FileFollower
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.grid import Format, Grid
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings
@@ -19,7 +20,6 @@ from gpucommons.ledger.happenings import TYPES, matching
 from gpucommons.ledger.own_events import older, read_events
 from gpucommons.ledger.period import parse_since
 from gpucommons.model.events import Event, format_line, parse_line
-from gpucommons.sources.follow import FileFollower
 
 _LOOK_EVERY_S = 0.5
 _HEADER = ("time", "type", "user", "details")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from gpucommons.model.decimal_text import parse_decimal
+from gpucommons.base.decimal_text import parse_decimal
 
 
 class ConfigError(Exception):

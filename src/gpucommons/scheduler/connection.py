@@ -8,7 +8,7 @@ import socket
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gpucommons.scheduler.listener import Credentials, peer_credentials, peer_groups
+from gpucommons.base.unix_listener import Credentials, peer_credentials, peer_groups
 from gpucommons.scheduler.state import Client, Standing
 from gpucommons.scheduler.wire import (
     LOCK_RELEASED,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.unix_listener import group_id, listen, peer_credentials, peer_groups, remove
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.control import ControlError, SchedulerControl
 from gpucommons.scheduler.explain import describe
-from gpucommons.scheduler.listener import group_id, listen, peer_credentials, peer_groups, remove
 from gpucommons.scheduler.server import SchedulerServer
 
 _SOCKET_NAME: Final = "control.sock"

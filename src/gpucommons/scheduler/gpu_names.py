@@ -21,7 +21,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from gpucommons.model.decimal_text import parse_decimal
+from gpucommons.base.decimal_text import parse_decimal
 
 # The one queue of all clients whose GPU is not known (yet).
 DEFAULT_GPU: Final = "default"

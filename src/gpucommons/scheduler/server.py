@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final
 
+from gpucommons.base.unix_listener import ClientSocket, Reserve, close_all, group_id, listen_all
 from gpucommons.model.sharing import HANDOFF_BUCKETS, ClientSharing, SharingReading
 from gpucommons.scheduler.actions import Action, Fence
 from gpucommons.scheduler.connection import Connection
 from gpucommons.scheduler.devices import Devices, GpuFacts
 from gpucommons.scheduler.histogram import Histogram
 from gpucommons.scheduler.limit_book import LimitBook, names
-from gpucommons.scheduler.listener import ClientSocket, Reserve, close_all, group_id, listen_all
 from gpucommons.scheduler.policy import Policy
 from gpucommons.scheduler.quotas import Quota, QuotaRule
 from gpucommons.scheduler.reading import NOBODY_AHEAD, Ahead, client_name, read_client, read_gpu

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gpucommons.sources.backoff import Backoff
+from gpucommons.base.backoff import Backoff
 
 
 async def keep_following(

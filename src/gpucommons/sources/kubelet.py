@@ -8,9 +8,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Literal
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodDevicesReading
 from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.latest import Latest
 from gpucommons.sources.podresources import (
     EMPTY_REQUEST,

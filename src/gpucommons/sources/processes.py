@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.model.busiest import Busiest
-from gpucommons.model.decimal_text import parse_decimal
 from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.sources.source import SourceAbsent, SourceError
 

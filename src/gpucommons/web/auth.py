@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from gpucommons.web.threads import in_daemon_thread
+from gpucommons.base.threads import in_daemon_thread
 
 _REMEMBERED = 256
 # bcrypt reads no further, and htpasswd cuts there too.

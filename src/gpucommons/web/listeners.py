@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from gpucommons.web.address import Address, UnixAddress
+from gpucommons.base.address import Address, UnixAddress
+from gpucommons.base.threads import in_daemon_thread
+from gpucommons.base.unix_socket import listen_unix
 from gpucommons.web.connections import Connections, Guard, HttpProtocol
 from gpucommons.web.port_owner import port_owner
-from gpucommons.web.threads import in_daemon_thread
 from gpucommons.web.tls import Tls
-from gpucommons.web.unix_socket import listen_unix
 
 _BACKLOG = 512
 # Left to itself the kernel would buffer megabytes for each peer that does not read.

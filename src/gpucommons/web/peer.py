@@ -5,7 +5,7 @@ import pwd
 import socket
 import struct
 
-from gpucommons.web.threads import in_daemon_thread
+from gpucommons.base.threads import in_daemon_thread
 
 _CREDENTIALS = struct.Struct("3i")
 _MOST_REMEMBERED = 1024

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpucommons.model.decimal_text import parse_decimal
+from gpucommons.base.decimal_text import parse_decimal
 
 _LISTEN = "0A"
 _LOCAL_ADDRESS, _STATE, _INODE = 1, 3, 9

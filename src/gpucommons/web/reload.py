@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpucommons.base.threads import in_daemon_thread
 from gpucommons.web.rate_limit import RateLimit
-from gpucommons.web.threads import in_daemon_thread
 from gpucommons.web.tls import Tls, build_tls
 from gpucommons.web.web_config import WebConfigError, read_web_config
 

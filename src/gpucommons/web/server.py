@@ -14,7 +14,8 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gpucommons.web.address import Address, UnixAddress, parse_address
+from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.base.unix_socket import SocketFile
 from gpucommons.web.app import App, Route
 from gpucommons.web.connections import Connections
 from gpucommons.web.dispatch import Dispatcher, Door
@@ -24,7 +25,6 @@ from gpucommons.web.listeners import Listener, open_sockets
 from gpucommons.web.privacy import Privacy
 from gpucommons.web.reload import WebConfigFile
 from gpucommons.web.tls import Tls
-from gpucommons.web.unix_socket import SocketFile
 
 _LINGER_S = 2.0
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.docker.engine import PODMAN
 from gpucommons.sources.docker.source import ContainerSource
 from gpucommons.sources.source import SourceError

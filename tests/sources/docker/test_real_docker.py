@@ -6,8 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState, DeviceRequest
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.docker.source import ContainerSource
 from testbeds.daemons import cgroup_of
 from testbeds.dockerd import Dockerd

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.docker.engine import PODMAN
 from gpucommons.sources.docker.source import ContainerSource
 from testbeds.daemons import cgroup_of

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from fakes.api_server import ApiServer, body, pod, silence, status, trickle
 from fakes.authority import Authority
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import QUOTA_ANNOTATIONS, PodReading
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.source import PodSource
 from gpucommons.sources.source import SourceError

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
 from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.docker.engine import DOCKER, Engine, EngineKind
 from gpucommons.sources.docker.mirror import Mirror
 from gpucommons.sources.latest import Latest

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Collection
 from typing import Literal
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
 from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.api import Api

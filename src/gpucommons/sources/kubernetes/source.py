@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Literal
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
 from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
 from gpucommons.sources.kubernetes.api import Api

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpucommons.model.decimal_text import parse_decimal
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.web.api.schema import Schema
 
 Value = str | int | float

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpucommons.model.decimal_text import parse_decimal
+from gpucommons.base.decimal_text import parse_decimal
 
 UNIX_PREFIX = "unix:"
 # The kernel's sockaddr_un holds 108 bytes with the NUL that ends it.
