@@ -6,7 +6,9 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpucommons.model.accounts import Statement, StatementReading, StatementRow
 from gpucommons.model.alerts import Alert, AlertsReading
+from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.gpu import (
     GpmReading,
     Gpu,
@@ -19,7 +21,6 @@ from gpucommons.model.gpu import (
     XidRecord,
 )
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
-from gpucommons.model.journal import JournalEntry, JournalReading
 from gpucommons.model.ownership import (
     Attribution,
     Basis,
@@ -31,15 +32,13 @@ from gpucommons.model.ownership import (
     Place,
     PodPlace,
     ProcessShare,
+    Reason,
     Unattributed,
     Workload,
 )
-from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import ClientSharing, GpuSharing, HistogramReading, SharingReading, WaitReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.statement import Statement, StatementReading, StatementRow
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, SimulatedSource, wobble
 from gpucommons.sources.source import Source

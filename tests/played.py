@@ -7,10 +7,10 @@ from typing import Any
 from demo_node import DemoNode
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
+from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.api.api import Api
 from gpucommons.web.app import Asked
 from gpucommons.web.history import History
-from gpucommons.web.privacy import SEES_ALL, Viewer
 from gpucommons.web.prometheus import Prometheus
 from gpucommons.web.reply import Reply
 from peers import run

@@ -26,12 +26,11 @@ from gpucommons.model.ownership import (
     Place,
     PodPlace,
     ProcessShare,
+    Reason,
     Workload,
 )
 from gpucommons.model.pods import DeviceId, Pod, PodDevices, PodDevicesReading, PodReading
-from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, Account
 from gpucommons.model.users import UsersReading

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.attribution.apportion import WHOLE_SM, Apportionment, Device, Division, Resident, apportion
-from gpucommons.model.ownership import Basis, Part
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Basis, Part, Reason
 
 MEASURED, APPORTIONED = Basis.MEASURED, Basis.APPORTIONED
 GIB = 1 << 30

@@ -26,10 +26,9 @@ from gpucommons.attribution.owner import OwnerRules
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, Part
+from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, OwnerKind, Part, Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
-from gpucommons.model.reasons import SENTENCES, Reason
 
 MEASURED, APPORTIONED = Basis.MEASURED, Basis.APPORTIONED
 ALONE = Surroundings(user_names={1000: "alice", 1001: "bob"})

@@ -11,8 +11,7 @@ from attribution.builders import GIB, gpu, gpu_process, reading
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.ownership import OwnerKind, ProcessShare
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import OwnerKind, ProcessShare, Reason
 from gpucommons.model.snapshot import Readings
 from gpucommons.sampling.attributed import attributed, this_machine
 from gpucommons.simulation.scenario import SimulatedSource

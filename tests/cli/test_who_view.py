@@ -11,9 +11,9 @@ from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.cli.who_view import Wanted, as_rows, explain, printable, render
+from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.reasons import Reason
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 

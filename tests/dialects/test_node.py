@@ -6,7 +6,7 @@ from gpucommons.dialects.node import NODE
 from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
-from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.snapshot import Readings, Snapshot
 from parsing import parsed, types_of
 

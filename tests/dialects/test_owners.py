@@ -7,10 +7,9 @@ from attribution.builders import GIB, gpu, gpu_process, identity, reading, table
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.dialects.gpucommons import owners
-from gpucommons.model.allocation_ratio import AllocationRatioReading
-from gpucommons.model.gpu import Gpu
+from gpucommons.model.gpu import AllocationRatioReading, Gpu
+from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.reasons import Reason
 from gpucommons.model.snapshot import Readings, Snapshot
 
 NAMES = Surroundings(user_names={1000: "alice", 1001: "bob", 1002: "bob"})

@@ -11,8 +11,7 @@ from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.dialects.dialect import Dialect
 from gpucommons.dialects.vgpu import VGPU, vgpu_dialect
-from gpucommons.model.allocation_ratio import AllocationRatioReading, AllocationRatios
-from gpucommons.model.gpu import Gpu
+from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios, Gpu
 from gpucommons.model.pods import DeviceId, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import ProcessIdentity
 from gpucommons.model.snapshot import Readings, Snapshot

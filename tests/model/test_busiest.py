@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.busiest import Busiest, CpuWindow
-from gpucommons.model.processes import ProcessKey, ProcessRow
+from gpucommons.model.process_identity import ProcessKey, ProcessRow
+from gpucommons.rules.busiest import Busiest, CpuWindow
 
 
 def row(pid: int, cpu_seconds: float = 0.0, rss: int = 0, start: int = 1) -> ProcessRow:

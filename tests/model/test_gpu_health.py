@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, XidRecord
-from gpucommons.model.gpu_health import GpuHealth, Health, health_of
+from gpucommons.rules.gpu_health import GpuHealth, Health, health_of
 
 NOW = 1000.0
 WELL = Gpu(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.health import health_of
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
+from gpucommons.rules.node_health import health_of
 
 
 def pressure(cpu: float, memory: float) -> PressureReading:

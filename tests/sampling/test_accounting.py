@@ -9,10 +9,9 @@ from gpucommons.attribution.allocation_stage import AllocationStage
 from gpucommons.ledger.own_events import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.ledger.report import By, report
-from gpucommons.model.accounts import AccountsReading, OwnerKey, Quota
-from gpucommons.model.journal import JournalReading
+from gpucommons.model.accounts import AccountsReading, OwnerKey, Quota, StatementReading
+from gpucommons.model.events import JournalReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.statement import StatementReading
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
 from gpucommons.sources.source import Source
 from ledger.builders import WALL_S

@@ -11,9 +11,8 @@ import pytest
 
 from attribution.procfs_tree import add_process
 from descriptors import open_descriptors
-from gpucommons.model.process_identity import ProcessDetails
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import ProcessDetails, ProcessKey
 from gpucommons.sources.process_details import ProcessDetailsReader
 
 PROC = Path("/proc")

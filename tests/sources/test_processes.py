@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.portable import PortableProcessSource
 from gpucommons.sources.processes import ProcessSource, parse_stat
 from gpucommons.sources.source import SourceAbsent, SourceError

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.journal import JournalEntry, JournalReading
+from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.web.privacy import SEES_ALL, Privacy, Viewer
+from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
 from played import Played, snapshot_of
 
 NODE = DemoNode(gpus=8, processes_a_gpu=4)

@@ -7,10 +7,10 @@ from typing import Any
 
 from demo_node import DemoNode
 from fakes.faces import FakeFaces
+from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.api.values import Json
 from gpucommons.web.delta import apply
 from gpucommons.web.limits import Limits
-from gpucommons.web.privacy import SEES_ALL, Viewer
 from gpucommons.web.server import WebServer
 from gpucommons.web.stream import Broadcaster
 from peers import Peer, run, until

@@ -3,7 +3,7 @@
 import math
 import re
 
-from gpucommons.model.allocation_ratio import AllocationRatios
+from gpucommons.model.gpu import AllocationRatios
 
 _LINE = re.compile(r"(?:([0-9]{1,4})\s*=)?\s*(\S+)")
 _WANTS = "wants a number above 0, such as 2, or a line such as 0=2 for each GPU"

@@ -15,9 +15,9 @@ from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.pod_placement import replicas_by_gpu
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
+from gpucommons.rules.pod_placement import replicas_by_gpu
 
 # A runtime that does not answer for longer has gone, and its containers with it.
 _MISSED_S = 3600.0

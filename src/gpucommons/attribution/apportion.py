@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpucommons.model.ownership import Basis, Part
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Basis, Part, Reason
 
 WHOLE_SM = 1_000_000
 

@@ -12,9 +12,8 @@ from gpucommons.attribution.owner import OwnerRules, owner_of
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
-from gpucommons.model.ownership import Attribution, Place, Workload
+from gpucommons.model.ownership import SENTENCES, Attribution, Place, Reason, Workload
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
-from gpucommons.model.reasons import SENTENCES, Reason
 
 _UNKNOWN = Workload()
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from gpucommons.attribution.apportion import WHOLE_SM, Device, Resident
 from gpucommons.model.gpu import Gpu, GpuProcess
+from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.reasons import Reason
 
 _PERCENT = WHOLE_SM // 100
 

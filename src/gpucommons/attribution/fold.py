@@ -14,11 +14,11 @@ from gpucommons.model.ownership import (
     Part,
     Place,
     ProcessShare,
+    Reason,
     Unattributed,
     Workload,
 )
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.process_identity import ProcessKey
 
 
 class Finding(NamedTuple):

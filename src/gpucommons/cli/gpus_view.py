@@ -5,8 +5,8 @@ from typing import TextIO
 
 from gpucommons.cli.who_view import printable
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading, MigInstance
-from gpucommons.model.gpu_health import GpuHealth, Health, health_of
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.gpu_health import GpuHealth, Health, health_of
 
 _UNKNOWN = "-"
 _GIB = 2**30

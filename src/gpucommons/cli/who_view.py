@@ -7,9 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpucommons.model.gpu import Gpu
-from gpucommons.model.ownership import Attribution, Basis, GpuAccount, Owner, Part, ProcessShare, Unattributed
+from gpucommons.model.ownership import (
+    SENTENCES,
+    Attribution,
+    Basis,
+    GpuAccount,
+    Owner,
+    Part,
+    ProcessShare,
+    Unattributed,
+)
 from gpucommons.model.process_identity import PidScope
-from gpucommons.model.reasons import SENTENCES
 from gpucommons.model.snapshot import Snapshot
 
 _NONE = "-"

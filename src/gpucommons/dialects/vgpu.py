@@ -10,8 +10,8 @@ from gpucommons.dialects.dialect import Dialect
 from gpucommons.exposition.families import Family, gauge
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.ownership import ProcessShare
-from gpucommons.model.pod_placement import replicas_by_gpu
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.rules.pod_placement import replicas_by_gpu
 
 PORT = 8080
 _MEGABYTE = 1 << 20

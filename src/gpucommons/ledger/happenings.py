@@ -11,9 +11,9 @@ from gpucommons.model.accounts import Quota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.quotas import quota_states
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.quotas import quota_states
 
 SOURCE = "gpucommons"
 GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"

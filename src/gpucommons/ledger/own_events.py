@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpucommons.ledger.happenings import Standing, standing_after
-from gpucommons.model.events import Event, format_line, parse_line
-from gpucommons.model.journal import JournalEntry, JournalReading
+from gpucommons.model.events import Event, JournalEntry, JournalReading, format_line, parse_line
 
 _KEPT = 1000
 _MOST_BYTES = 16 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 
 THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
     (0x001, "gpu_idle"),
@@ -315,3 +315,22 @@ class GpuReading:
 
     def present_gpus(self) -> Iterator[Gpu]:
         return (gpu for gpu in self.gpus if gpu.up)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRatios:
+    """One ratio for every GPU, ratios by GPU index, or both: then the index counts."""
+
+    everywhere: float | None = None
+    by_gpu_index: Mapping[int, float] = field(default_factory=dict)
+
+    def of(self, gpu_index: int) -> float | None:
+        return self.by_gpu_index.get(gpu_index, self.everywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRatioReading:
+    """The last good ratios, None if there never were any. `problem` is one line, empty when all is well."""
+
+    ratios: AllocationRatios | None
+    problem: str = ""

@@ -1,6 +1,5 @@
 """The host of scenario lab: a 64-core server of a research group, its CPUs, memory, pressure and processes."""
 
-from gpucommons.model.busiest import Busiest
 from gpucommons.model.host import (
     CoreTimes,
     CpuReading,
@@ -10,7 +9,8 @@ from gpucommons.model.host import (
     PressureReading,
     SystemActivity,
 )
-from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.rules.busiest import Busiest
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
 from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 

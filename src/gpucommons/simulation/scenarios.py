@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 
-from gpucommons.model.container_usage import ContainerUsageReading
-from gpucommons.model.containers import ContainerReading
+from gpucommons.model.containers import ContainerReading, ContainerUsageReading
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
 from gpucommons.model.filesystems import FilesystemReading
@@ -14,7 +13,7 @@ from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.kernel import KernelReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
-from gpucommons.model.processes import ProcessTable
+from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.users import UsersReading
 from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_kernel, lab_pods

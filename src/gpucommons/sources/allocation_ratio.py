@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from gpucommons.model.allocation_ratio import AllocationRatioReading, AllocationRatios
+from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios
 
 _MOST_BYTES = 64 * 1024
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from gpucommons.model.container_usage import ContainerUsage, ContainerUsageReading
-from gpucommons.model.containers import Container
+from gpucommons.model.containers import Container, ContainerUsage, ContainerUsageReading
 from gpucommons.sources.procfs import read_file
 
 # Version 1 writes "no limit" as the greatest multiple of a page.

@@ -4,9 +4,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Literal
 
-from gpucommons.model.busiest import Busiest
 from gpucommons.model.host import CpuReading, MemoryReading
-from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.rules.busiest import Busiest
 from gpucommons.sources.source import SourceAbsent
 
 if TYPE_CHECKING:

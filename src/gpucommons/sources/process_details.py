@@ -8,9 +8,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from gpucommons.model.process_identity import ProcessDetails
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import ProcessDetails, ProcessKey
 from gpucommons.sources.processes import parse_stat
 
 _STAT_BYTES = 4 * 1024

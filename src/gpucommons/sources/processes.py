@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.model.busiest import Busiest
-from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.rules.busiest import Busiest
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 # Fields of /proc/PID/stat, counted from the one after the name: state is 0.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web import page
 from gpucommons.web.faces import Faces
 from gpucommons.web.negotiation import negotiate
-from gpucommons.web.privacy import SEES_ALL, Viewer
 from gpucommons.web.readiness import complaints
 from gpucommons.web.reply import Reply, text
 

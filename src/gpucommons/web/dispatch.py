@@ -11,11 +11,11 @@ from contextlib import aclosing
 
 from aiohttp import web
 
+from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
 from gpucommons.web.app import App, Asked
 from gpucommons.web.auth import Authenticator, Verdict, parse_authorization
 from gpucommons.web.connections import Connections, Guard, guard_of
 from gpucommons.web.peer import Peers
-from gpucommons.web.privacy import SEES_ALL, Privacy, Viewer
 from gpucommons.web.rate_limit import RateLimit, TokenBucket
 from gpucommons.web.reload import WebSettings
 from gpucommons.web.reply import SECURITY_HEADERS, Reply, text

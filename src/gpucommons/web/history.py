@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucommons.model.gpu import Gpu
-from gpucommons.model.health import health_of
 from gpucommons.model.host import Pressure
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.node_health import health_of
 
 NODE = "node"
 NODE_SERIES = (

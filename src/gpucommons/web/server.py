@@ -16,13 +16,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
 from gpucommons.base.unix_socket import SocketFile
+from gpucommons.rules.privacy import Privacy
 from gpucommons.web.app import App, Route
 from gpucommons.web.connections import Connections
 from gpucommons.web.dispatch import Dispatcher, Door
 from gpucommons.web.faces import Faces
 from gpucommons.web.limits import Limits
 from gpucommons.web.listeners import Listener, open_sockets
-from gpucommons.web.privacy import Privacy
 from gpucommons.web.reload import WebConfigFile
 from gpucommons.web.tls import Tls
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.dialects.gpucommons import containers
-from gpucommons.model.container_usage import ContainerUsage, ContainerUsageReading
-from gpucommons.model.containers import Container, ContainerState
+from gpucommons.model.containers import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.container_usage import ContainerUsageSource, cgroup_directories
 from testbeds.dockerd import Dockerd

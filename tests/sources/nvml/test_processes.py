@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from fakes.nvml.control import GRAPHICS, MPS, process, usage
 from fakes.nvml.rig import Rig
 from gpucommons.model.gpu import GpuProcess
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, UsageSample, UsageWindow
 from gpucommons.sources.nvml.start_times import start_ticks
 

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from demo_node import DemoNode
 from gpucommons.model.snapshot import Readings
-from gpucommons.web.privacy import Viewer
+from gpucommons.rules.privacy import Viewer
 from played import Played, snapshot_of
 
 NODES = {

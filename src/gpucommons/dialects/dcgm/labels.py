@@ -12,8 +12,8 @@ from gpucommons.exposition.families import LabelValues, Metric, counter, gauge
 from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.ownership import Place
-from gpucommons.model.pod_placement import PodLabels, dcgm_pod_labels, pods_by_place
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.pod_placement import PodLabels, dcgm_pod_labels, pods_by_place
 
 PER_POD = "per_pod"
 

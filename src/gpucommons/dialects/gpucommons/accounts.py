@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from gpucommons.exposition.families import Family, Metric, counter, gauge
 from gpucommons.model.accounts import AccountsReading, Amounts, LedgerState
-from gpucommons.model.quotas import quota_states
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.quotas import quota_states
 
 _OWNER = ("kind", "owner", "namespace")
 _DURABLE = " Survives restarts; shows what is on the disk."

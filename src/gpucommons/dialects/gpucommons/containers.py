@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from gpucommons.exposition.families import Family, Metric, counter, gauge
-from gpucommons.model.container_usage import ContainerUsage
+from gpucommons.model.containers import ContainerUsage
 from gpucommons.model.snapshot import Snapshot
 
 _LABELS = ("container", "runtime")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gpucommons.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
 from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuReading
-from gpucommons.model.gpu_health import health_of
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.gpu_health import health_of
 
 _GPU = ("gpu", "uuid")
 _MHZ = 1_000_000

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from gpucommons.exposition.families import Family, Point, counter, gauge
-from gpucommons.model.health import health_of
 from gpucommons.model.host import PressureLine, PressureReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.node_health import health_of
 
 COMPONENT = gauge(
     "gpucommons_health_component",

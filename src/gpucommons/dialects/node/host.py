@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from gpucommons.exposition.families import Family, gauge
-from gpucommons.model.health import health_of
 from gpucommons.model.host import Pressure
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.node_health import health_of
 
 LOAD_1M = gauge("cpu_load_1m", "Load average of the host over the last minute.")
 CPU_UTILIZATION = gauge(

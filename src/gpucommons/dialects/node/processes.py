@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpucommons.exposition.families import Family, counter, gauge
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.processes import ProcessRow, ProcessTable
+from gpucommons.model.process_identity import ProcessRow, ProcessTable
 from gpucommons.model.snapshot import Snapshot
 
 CPU_SECONDS = counter(

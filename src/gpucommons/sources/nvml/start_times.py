@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.procfs import read_file
 
 _START_TICKS = 19

@@ -1,7 +1,7 @@
 """GPU-hours and energy by user, over today and the last days. Pure."""
 
+from gpucommons.model.accounts import PERIODS, Statement, StatementRow
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.statement import PERIODS, Statement, StatementRow
 from gpucommons.web.api.schema import NUMBER, by_key, or_null, record
 from gpucommons.web.api.values import Json, total
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.privacy import Viewer, seen_by, timeline_seen_by
 from gpucommons.web.api import history as history_resource
 from gpucommons.web.api.openapi import BASE, openapi
 from gpucommons.web.api.parameters import BadParameter, Value, read_query
@@ -15,7 +16,6 @@ from gpucommons.web.api.view import View
 from gpucommons.web.app import Asked, Route
 from gpucommons.web.history import History
 from gpucommons.web.negotiation import wants_gzip
-from gpucommons.web.privacy import Viewer, seen_by, timeline_seen_by
 from gpucommons.web.prometheus import Prometheus, PrometheusError
 from gpucommons.web.reply import Reply, matches_etag, text
 from gpucommons.web.stream import Broadcaster

@@ -1,7 +1,7 @@
 """What happened lately, newest first, and the alerts that fire. Pure."""
 
 from gpucommons.model.alerts import Alert
-from gpucommons.model.journal import JournalEntry
+from gpucommons.model.events import JournalEntry
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.web.api.schema import NUMBER, TEXT, by_key, or_null, record
 from gpucommons.web.api.values import Json, rounded

@@ -1,9 +1,9 @@
 """The node itself: health, CPU, memory, pressure, and how each source of readings is doing. Pure."""
 
-from gpucommons.model.health import health_of
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
+from gpucommons.rules.node_health import health_of
 from gpucommons.web.api.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, one_of, or_null, record
 from gpucommons.web.api.values import Json, rounded
 

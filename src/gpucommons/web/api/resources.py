@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucommons.model.statement import PERIODS
+from gpucommons.model.accounts import PERIODS
 from gpucommons.web.api import accounts, events, gpus, node, turns, who
 from gpucommons.web.api.parameters import Parameter, Value, text, whole, word
 from gpucommons.web.api.schema import Schema, by_key, or_null, record

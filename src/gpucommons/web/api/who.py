@@ -5,8 +5,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from gpucommons.model.ownership import Attribution, Basis, Owner, Part, Place, ProcessShare, Unattributed
-from gpucommons.model.reasons import SENTENCES
+from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, Part, Place, ProcessShare, Unattributed
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.web.api.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, one_of, or_null, record
 from gpucommons.web.api.values import Json, total

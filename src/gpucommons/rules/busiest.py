@@ -6,7 +6,7 @@ Pure: told the whole table and the time, it answers with keys. Never cuts by the
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from gpucommons.model.processes import ProcessKey, ProcessRow
+from gpucommons.model.process_identity import ProcessKey, ProcessRow
 
 # One who has a series keeps it until a newcomer beats it by half: near-equals must not take turns.
 _INCUMBENT_BONUS = 1.5

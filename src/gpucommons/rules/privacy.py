@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpucommons.model.accounts import StatementReading
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.journal import JournalEntry, JournalReading
+from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Part, ProcessShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.statement import StatementReading
 from gpucommons.web.turn_log import Timeline, Turn
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
