@@ -24,7 +24,7 @@ from gpucommons.ledger.usage import usage_of  # noqa: E402
 from gpucommons.model.containers import ContainerReading  # noqa: E402
 from gpucommons.model.ownership import Attribution  # noqa: E402
 from gpucommons.model.snapshot import Readings, Snapshot  # noqa: E402
-from gpucommons.sources.docker.source import ContainerSource  # noqa: E402
+from gpucommons.sources.containers.source import ContainerSource  # noqa: E402
 from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
 
 CONTAINERS, GPUS = 40, 8

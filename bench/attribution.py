@@ -26,9 +26,9 @@ from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.sampling.attributed import attributed
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import ProcessDetailsReader
+from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source
-from gpucommons.sources.user_names import host_user_names
 
 PROC = Path("/proc")
 GPUS, STEADY, BURST, HOST_PROCESSES, CONTAINERS = 8, 64, 200, 500, 40

@@ -12,7 +12,7 @@ from attribution.procfs_tree import add_process, status_text
 from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, SeenProcess
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 HOST = PidView(PidScope.HOST, "")
 CONFINED = PidView(PidScope.NAMESPACE, "")

@@ -23,10 +23,10 @@ from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.sources.docker.inspect import container_of
-from gpucommons.sources.ds01 import Ds01Source
-from gpucommons.sources.events import EventsSource
-from gpucommons.sources.users import UsersSource
+from gpucommons.sources.containers.inspect import container_of
+from gpucommons.sources.ds01.events import EventsSource
+from gpucommons.sources.ds01.state import Ds01Source
+from gpucommons.sources.people.users import UsersSource
 from parsing import parsed
 from sources.test_utmp import record
 

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.sources.background import keep_following
-from gpucommons.sources.latest import Latest
+from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 

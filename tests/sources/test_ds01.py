@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpucommons.model.ds01 import Ds01Entry
-from gpucommons.sources.ds01 import Ds01Source
+from gpucommons.sources.ds01.state import Ds01Source
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 GOOD = {"user": "alice", "gpu_id": "1.0", "allocated_at": "2026-11-15T10:00:00Z", "priority": 10, "stopped_at": None}

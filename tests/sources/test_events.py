@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.model.event_window import WINDOW_S
 from gpucommons.model.events import Event, format_line
-from gpucommons.sources.events import EventsSource
+from gpucommons.sources.ds01.events import EventsSource
+from gpucommons.sources.ds01.window import WINDOW_S
 from gpucommons.sources.source import SourceAbsent, SourceError
 from sources.test_follow import Log
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.host import MemoryReading, PressureLine
-from gpucommons.sources.cpu import CpuSource, parse_cpu_line, utilization
-from gpucommons.sources.memory import MemorySource, parse_meminfo
-from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource
-from gpucommons.sources.pressure import PressureSource, parse_pressure
+from gpucommons.sources.host.cpu import CpuSource, parse_cpu_line, utilization
+from gpucommons.sources.host.memory import MemorySource, parse_meminfo
+from gpucommons.sources.host.portable import PortableCpuSource, PortableMemorySource
+from gpucommons.sources.host.pressure import PressureSource, parse_pressure
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")

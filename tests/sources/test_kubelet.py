@@ -16,7 +16,7 @@ import pytest
 from fakes.kubelet import Kubelet, container_devices, pod
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
-from gpucommons.sources.kubelet import PodDevicesSource
+from gpucommons.sources.kubernetes.kubelet import PodDevicesSource
 from needs import needs_root
 from testbeds.following import eventually, eventually_absent, eventually_fails, following
 
@@ -198,7 +198,7 @@ def test_a_socket_that_speaks_no_grpc(path: Path) -> None:
 ONE_READ = """
 import asyncio, os, sys
 {before}
-from gpucommons.sources.kubelet import PodDevicesSource
+from gpucommons.sources.kubernetes.kubelet import PodDevicesSource
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 async def main():
@@ -244,7 +244,7 @@ def test_without_grpc_it_names_the_extra(path: Path) -> None:
 def test_another_user_is_told_that_it_needs_root(path: Path) -> None:
     needs_root()
     path.touch()
-    as_nobody = "import gpucommons.sources.kubelet; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
+    as_nobody = "import gpucommons.sources.kubernetes.kubelet; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
     said = one_read_elsewhere(path, as_nobody)
     assert said == f"denied: may not open {path}: run the agent as root"
     path.parent.chmod(0o755)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fakes.kubelet import container_devices, messages, pod
 from gpucommons.model.pods import PodDevices
-from gpucommons.sources.device_ids import parse_device_id
-from gpucommons.sources.podresources import BrokenMessage, decode_allocatable, decode_list
+from gpucommons.sources.kubernetes.device_ids import parse_device_id
+from gpucommons.sources.kubernetes.podresources import BrokenMessage, decode_allocatable, decode_list
 
 names = st.text(max_size=12)
 devices = st.lists(st.tuples(names, st.lists(names, max_size=3)), max_size=3)

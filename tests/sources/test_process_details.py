@@ -13,7 +13,7 @@ from attribution.procfs_tree import add_process
 from descriptors import open_descriptors
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessDetails, ProcessKey
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 PROC = Path("/proc")
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.portable import PortableProcessSource
-from gpucommons.sources.processes import ProcessSource, parse_stat
+from gpucommons.sources.host.portable import PortableProcessSource
+from gpucommons.sources.host.processes import ProcessSource, parse_stat
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sources.user_names import UserNames, host_user_names, name_of_uid, parse_passwd
+from gpucommons.sources.people.user_names import UserNames, host_user_names, name_of_uid, parse_passwd
 
 LINES = "root:x:0:0:root:/root:/bin/bash\nalice:x:1000:1000::/home/alice:/bin/sh\ntoor:x:0:0::/:/bin/sh\n"
 

@@ -8,11 +8,11 @@ import pytest
 from gpucommons.attribution.ds01_rules import slice_owner
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.users import UserSlice
-from gpucommons.sources.ds01_groups import slice_name
-from gpucommons.sources.groups import membership
+from gpucommons.sources.ds01.groups import slice_name
+from gpucommons.sources.people.groups import membership
+from gpucommons.sources.people.user_slices import CpuTotals, SliceUse
+from gpucommons.sources.people.users import UsersSource
 from gpucommons.sources.source import SourceAbsent
-from gpucommons.sources.user_slices import CpuTotals, SliceUse
-from gpucommons.sources.users import UsersSource
 from sources.test_utmp import record
 
 PASSWD = """root:x:0:0:root:/root:/bin/bash

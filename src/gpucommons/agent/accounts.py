@@ -21,10 +21,10 @@ from gpucommons.model.accounts import Quota
 from gpucommons.model.containers import Container, all_containers
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
-from gpucommons.sources.ds01 import Ds01Source
-from gpucommons.sources.events import EventsSource
+from gpucommons.sources.ds01.events import EventsSource
+from gpucommons.sources.ds01.state import Ds01Source
+from gpucommons.sources.people.users import UsersSource, host_root
 from gpucommons.sources.source import Source
-from gpucommons.sources.users import UsersSource, host_root
 
 _PEOPLE_CADENCE_S = 10.0
 _STATE_CADENCE_S = 5.0

@@ -7,25 +7,24 @@ from gpucommons.agent.busy import MEASURED_BY
 from gpucommons.agent.cluster import pod_source
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Background, Parts
-from gpucommons.attribution.allocation_ratio import parse_allocation_ratios
 from gpucommons.config.settings import Settings
 from gpucommons.model.containers import all_containers
 from gpucommons.sampling.attributed import attributed, this_machine
-from gpucommons.sources.allocation_ratio import AllocationRatioSource
-from gpucommons.sources.container_usage import ContainerUsageSource
-from gpucommons.sources.cpu import CpuSource
-from gpucommons.sources.docker.engine import DOCKER, PODMAN
-from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.allocation_ratio import AllocationRatioSource, parse_allocation_ratios
+from gpucommons.sources.containers.engine import DOCKER, PODMAN
+from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.usage import ContainerUsageSource
+from gpucommons.sources.host.cpu import CpuSource
 from gpucommons.sources.host.filesystems import FilesystemSource
 from gpucommons.sources.host.hardware import HardwareSource
 from gpucommons.sources.host.kernel import KernelSource
+from gpucommons.sources.host.memory import MemorySource
+from gpucommons.sources.host.pressure import PressureSource
+from gpucommons.sources.host.processes import ProcessSource
 from gpucommons.sources.job_mapping import JobMappingSource
-from gpucommons.sources.kubelet import PodDevicesSource
-from gpucommons.sources.memory import MemorySource
+from gpucommons.sources.kubernetes.kubelet import PodDevicesSource
 from gpucommons.sources.nvml.source import NvmlSource
 from gpucommons.sources.overheard import Overheard
-from gpucommons.sources.pressure import PressureSource
-from gpucommons.sources.processes import ProcessSource
 from gpucommons.sources.source import Source
 
 _RATIO_CADENCE_S = 5.0
@@ -39,7 +38,7 @@ def machine_parts(settings: Settings) -> Parts:
 
 def _elsewhere(settings: Settings) -> Parts:
     # Not at the top: psutil would take its megabyte on every Linux machine that happens to have it.
-    from gpucommons.sources.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
+    from gpucommons.sources.host.portable import PortableCpuSource, PortableMemorySource, PortableProcessSource
 
     sampling, busiest = settings.sampling, settings.processes.busiest
     return Parts(

@@ -15,8 +15,8 @@ from aiohttp import web
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
-from gpucommons.sources.docker.engine import PODMAN
-from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.containers.engine import PODMAN
+from gpucommons.sources.containers.source import ContainerSource
 from gpucommons.sources.source import SourceError
 from testbeds.following import eventually, eventually_absent, eventually_fails, following
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpucommons.dialects.gpucommons import containers
 from gpucommons.model.containers import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.sources.container_usage import ContainerUsageSource, cgroup_directories
+from gpucommons.sources.containers.usage import ContainerUsageSource, cgroup_directories
 from testbeds.dockerd import Dockerd
 
 ID = "a" * 64

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.containers import ContainerState, DeviceRequest
-from gpucommons.sources.docker.engine import agreed_version, event_of
-from gpucommons.sources.docker.inspect import container_of
+from gpucommons.sources.containers.engine import agreed_version, event_of
+from gpucommons.sources.containers.inspect import container_of
 
 ID = "ab" * 32
 WHOLE: dict[str, Any] = {

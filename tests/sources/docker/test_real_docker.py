@@ -8,7 +8,7 @@ import textwrap
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState, DeviceRequest
-from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerSource
 from testbeds.daemons import cgroup_of
 from testbeds.dockerd import Dockerd
 from testbeds.following import eventually, eventually_fails, following
@@ -213,7 +213,7 @@ def test_a_lost_event_is_healed_by_the_next_list(dockerd: Dockerd) -> None:
 
 AS_NOBODY = """
 import asyncio, os, sys
-from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerSource
 from gpucommons.sources.source import SourceError
 
 async def main():

@@ -4,8 +4,8 @@ import asyncio
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState
-from gpucommons.sources.docker.engine import PODMAN
-from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.containers.engine import PODMAN
+from gpucommons.sources.containers.source import ContainerSource
 from testbeds.daemons import cgroup_of
 from testbeds.following import eventually, following
 from testbeds.podman import Podman

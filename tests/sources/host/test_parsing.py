@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpucommons.model.host import CoreTimes
 from gpucommons.model.kernel import LinkCounters
-from gpucommons.sources.cpu import CpuSource
 from gpucommons.sources.host.conntrack import parse_statistics
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
+from gpucommons.sources.host.cpu import CpuSource
 from gpucommons.sources.host.cpu_sysfs import parse_cpu_list
 from gpucommons.sources.host.diskstats import parse_diskstats
 from gpucommons.sources.host.filesystems import FilesystemSource
@@ -23,8 +23,8 @@ from gpucommons.sources.host.hwmon import sensor_file
 from gpucommons.sources.host.kernel import KernelSource
 from gpucommons.sources.host.mounts import parse_mounts
 from gpucommons.sources.host.netdev import messages, parse_link, read_links
+from gpucommons.sources.host.procfs import read_file, read_whole
 from gpucommons.sources.host.udev import UdevProperties
-from gpucommons.sources.procfs import read_file, read_whole
 from gpucommons.sources.source import SourceAbsent
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")

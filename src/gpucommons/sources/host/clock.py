@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from gpucommons.model.kernel import Clock, ClockSource
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 
 def read_clock(sysfs: Path) -> Clock:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpucommons.model.kernel import Conntrack
-from gpucommons.sources.procfs import read_file, read_whole
+from gpucommons.sources.host.procfs import read_file, read_whole
 
 _STATISTICS = ("found", "invalid", "ignore", "insert", "insert_failed", "drop", "early_drop", "search_restart")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpucommons.model.hardware import CpuThrottles
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 _CPU = re.compile(r"cpu[0-9]+")
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpucommons.model.kernel import Disk
+from gpucommons.sources.host.procfs import read_whole
 from gpucommons.sources.host.udev import UdevProperties
-from gpucommons.sources.procfs import read_whole
 
 _MAJOR, _MINOR, _NAME, _FIRST_COUNTER = range(4)
 

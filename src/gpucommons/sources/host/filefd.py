@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpucommons.model.kernel import FileHandles
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 
 def read_file_handles(procfs: Path) -> FileHandles:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from gpucommons.model.hardware import Chip, Sensor
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 _KINDS = frozenset(
     (

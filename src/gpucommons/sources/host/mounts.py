@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpucommons.sources.procfs import read_whole
+from gpucommons.sources.host.procfs import read_whole
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 

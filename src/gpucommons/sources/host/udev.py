@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 DeviceNumber = tuple[int, int]
 _NONE: Mapping[str, str] = {}

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from gpucommons.model.kernel import Uname
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 
 def read_uname(procfs: Path) -> Uname:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gpucommons.sources.procfs import read_whole
+from gpucommons.sources.host.procfs import read_whole
 
 _FIELDS = re.compile(rb"^((?:oom_kill|pgpg|pswp|pg\S*fault)\S*) (\d+)$", re.MULTILINE)
 

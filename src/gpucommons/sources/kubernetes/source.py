@@ -12,12 +12,11 @@ from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
-from gpucommons.sources.background import keep_following
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
 from gpucommons.sources.kubernetes.api import Api
 from gpucommons.sources.kubernetes.table import Expired, PodTable
-from gpucommons.sources.latest import Latest
+from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceError
 
 _PODS = "/api/v1/pods"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 _START_TICKS = 19
 

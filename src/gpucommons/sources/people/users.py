@@ -7,12 +7,12 @@ from typing import Literal
 
 from gpucommons.model.containers import Container
 from gpucommons.model.users import UsersReading
-from gpucommons.sources.ds01_groups import ds01_membership, read_members, slice_name
-from gpucommons.sources.groups import Membership, membership
+from gpucommons.sources.ds01.groups import ds01_membership, read_members, slice_name
+from gpucommons.sources.people.groups import Membership, membership
+from gpucommons.sources.people.user_names import parse_passwd
+from gpucommons.sources.people.user_slices import CpuTotals, SliceReader
+from gpucommons.sources.people.utmp import parse_utmp, ssh_sessions
 from gpucommons.sources.source import SourceAbsent
-from gpucommons.sources.user_names import parse_passwd
-from gpucommons.sources.user_slices import CpuTotals, SliceReader
-from gpucommons.sources.utmp import parse_utmp, ssh_sessions
 
 _MOST_BYTES = 8 << 20
 _UTMP = ("run/utmp", "var/run/utmp")

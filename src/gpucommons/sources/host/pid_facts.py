@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.model.process_identity import PidFacts, ProcessDetails
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 
 def read_pid_facts(procfs: Path) -> PidFacts:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from gpucommons.model.pods import DeviceId, PodDevices
-from gpucommons.sources.device_ids import parse_device_id
+from gpucommons.sources.kubernetes.device_ids import parse_device_id
 
 LIST = "/v1.PodResourcesLister/List"
 GET_ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodDevicesReading
-from gpucommons.sources.background import keep_following
-from gpucommons.sources.latest import Latest
-from gpucommons.sources.podresources import (
+from gpucommons.sources.kubernetes.podresources import (
     EMPTY_REQUEST,
     GET_ALLOCATABLE,
     LIST,
@@ -20,6 +18,7 @@ from gpucommons.sources.podresources import (
     decode_allocatable,
     decode_list,
 )
+from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from gpucommons.model.host import CoreTimes, CpuReading
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
-from gpucommons.sources.procfs import read_file, read_required
+from gpucommons.sources.host.procfs import read_file, read_required
 from gpucommons.sources.source import SourceError
 
 # Of /proc/stat's "cpu" line: idle and iowait are not work; guest time is already within user time.

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpucommons.model.host import Pressure, PressureLine, PressureReading
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 from gpucommons.sources.source import SourceAbsent
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpucommons.model.containers import Container, ContainerUsage, ContainerUsageReading
-from gpucommons.sources.procfs import read_file
+from gpucommons.sources.host.procfs import read_file
 
 # Version 1 writes "no limit" as the greatest multiple of a page.
 _NO_LIMIT_BYTES = 1 << 62

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from gpucommons.base.follow import FileFollower, Lines, Position
-from gpucommons.model.event_window import WINDOW_S, EventWindow
 from gpucommons.model.events import BadLine, EventsReading, Stamp, parse_stamp
+from gpucommons.sources.ds01.window import WINDOW_S, EventWindow
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 # A long file is read in several turns: each stays well within the deadline.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessDetails, ProcessKey
-from gpucommons.sources.processes import parse_stat
+from gpucommons.sources.host.processes import parse_stat
 
 _STAT_BYTES = 4 * 1024
 _STATUS_BYTES = 16 * 1024

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpucommons.model.host import MemoryReading
-from gpucommons.sources.procfs import read_required
+from gpucommons.sources.host.procfs import read_required
 from gpucommons.sources.source import SourceError
 
 

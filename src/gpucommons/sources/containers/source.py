@@ -10,10 +10,9 @@ from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
-from gpucommons.sources.background import keep_following
-from gpucommons.sources.docker.engine import DOCKER, Engine, EngineKind
-from gpucommons.sources.docker.mirror import Mirror
-from gpucommons.sources.latest import Latest
+from gpucommons.sources.containers.engine import DOCKER, Engine, EngineKind
+from gpucommons.sources.containers.mirror import Mirror
+from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceError
 
 _MOST_CONTAINERS = 4096

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpucommons.sources.groups import Membership
+from gpucommons.sources.people.groups import Membership
 
 _MOST_BYTES = 1 << 20
 _SUFFIX = ".members"
