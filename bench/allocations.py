@@ -19,7 +19,7 @@ from attribution.builders import gpu, reading  # noqa: E402
 from attribution.test_allocations import USERS, VIEW, process  # noqa: E402
 from bench.containers import per_fact  # noqa: E402
 from bench.table import show  # noqa: E402
-from gpucommons.attribution.allocation_stage import AllocationStage  # noqa: E402
+from gpucommons.holding.stage import AllocationStage  # noqa: E402
 from gpucommons.ledger.usage import usage_of  # noqa: E402
 from gpucommons.model.containers import ContainerReading  # noqa: E402
 from gpucommons.model.ownership import Attribution  # noqa: E402

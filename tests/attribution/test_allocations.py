@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.builders import gpu, mig_instance, reading
-from gpucommons.attribution.allocation_stage import AllocationStage
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.usage import usage_of
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import Container, ContainerReading, ContainerState, DeviceRequest

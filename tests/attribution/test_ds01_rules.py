@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from attribution.builders import gpu
 from attribution.test_slots import TABLE
-from gpucommons.attribution.ds01_rules import devices_of, interface_of, is_tracked, slice_owner, user_of
-from gpucommons.attribution.slots import SlotTable
+from gpucommons.holding.ds01_rules import devices_of, interface_of, is_tracked, slice_owner, user_of
+from gpucommons.holding.slots import SlotTable
 from gpucommons.model.allocations import Access
 from gpucommons.model.containers import Container, ContainerState, DeviceRequest
 from unhurried import unhurried

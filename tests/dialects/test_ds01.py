@@ -8,10 +8,10 @@ import pytest
 from attribution.builders import gpu
 from attribution.test_allocations import SPLIT, docker, managed, process, readings
 from gpucommons import __version__
-from gpucommons.attribution.allocation_stage import AllocationStage
 from gpucommons.dialects.dcgm import DCGM
 from gpucommons.dialects.ds01 import DS01
 from gpucommons.exposition.exposition import Exposition
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.containers import Container
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.model.events import EventsReading

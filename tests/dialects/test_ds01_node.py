@@ -16,10 +16,10 @@ import pytest
 from attribution.builders import gpu, mig_instance, reading
 from attribution.test_allocations import VIEW
 from gpucommons import __version__
-from gpucommons.attribution.allocation_stage import AllocationStage
-from gpucommons.attribution.ds01_rules import slice_owner
 from gpucommons.dialects.ds01 import DS01
 from gpucommons.exposition.exposition import Exposition
+from gpucommons.holding.ds01_rules import slice_owner
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.snapshot import Readings, Snapshot

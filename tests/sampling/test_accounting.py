@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attribution.builders import gpu
 from attribution.test_allocations import managed, process, readings
-from gpucommons.attribution.allocation_stage import AllocationStage
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.own_events import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.ledger.report import By, report

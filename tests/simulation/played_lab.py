@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpucommons.attribution.allocation_stage import AllocationStage
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.attributed import attributed
 from gpucommons.simulation.scenario import SimulatedSource

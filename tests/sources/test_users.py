@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.attribution.ds01_rules import slice_owner
+from gpucommons.holding.ds01_rules import slice_owner
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.users import UserSlice
 from gpucommons.sources.ds01.groups import slice_name

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Parts
-from gpucommons.attribution.allocation_stage import AllocationStage
-from gpucommons.attribution.ds01_rules import slice_owner
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file, ledger_file, own_event_log
+from gpucommons.holding.ds01_rules import slice_owner
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.rollups import Retention
 from gpucommons.model.accounts import Quota
 from gpucommons.model.containers import Container, all_containers

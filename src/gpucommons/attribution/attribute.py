@@ -7,13 +7,26 @@ and who had which pid, so that nobody is billed for what the pid's last holder d
 from gpucommons.attribution.apportion import Apportionment, apportion
 from gpucommons.attribution.device import device_of, residents_of
 from gpucommons.attribution.fold import Entry, Finding, fold
-from gpucommons.attribution.idle_draw import IdleDraw
 from gpucommons.attribution.owner import OwnerRules, owner_of
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
 from gpucommons.model.ownership import SENTENCES, Attribution, Place, Reason, Workload
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
+
+
+class IdleDraw:
+    """The least that a GPU was seen to draw while no time of it was used; None until that was seen."""
+
+    def __init__(self) -> None:
+        self._least_milliwatts: dict[str, int] = {}
+
+    def see(self, gpu_uuid: str, sm_millionths: int | None, power_milliwatts: int | None) -> int | None:
+        if sm_millionths == 0 and power_milliwatts is not None:
+            least = self._least_milliwatts.get(gpu_uuid, power_milliwatts)
+            self._least_milliwatts[gpu_uuid] = min(least, power_milliwatts)
+        return self._least_milliwatts.get(gpu_uuid)
+
 
 _UNKNOWN = Workload()
 

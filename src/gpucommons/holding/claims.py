@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 
-from gpucommons.attribution.ds01_rules import (
+from gpucommons.attribution.owner import Candidate, OwnerRules, owner_of
+from gpucommons.holding.ds01_rules import (
     Devices,
     devices_of,
     interface_of,
@@ -17,8 +18,7 @@ from gpucommons.attribution.ds01_rules import (
     slice_owner,
     user_of,
 )
-from gpucommons.attribution.owner import Candidate, OwnerRules, owner_of
-from gpucommons.attribution.slots import SlotTable
+from gpucommons.holding.slots import SlotTable
 from gpucommons.model.allocations import Access, SlotInfo, TrackedContainer, UnmanagedContainer, WorkloadKind
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading

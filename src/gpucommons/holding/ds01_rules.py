@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpucommons.attribution.slots import Slots, SlotTable
+from gpucommons.holding.slots import Slots, SlotTable
 from gpucommons.model.allocations import Access
 from gpucommons.model.containers import Container, DeviceRequest
 

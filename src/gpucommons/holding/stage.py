@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpucommons.attribution.allocations import fold
-from gpucommons.attribution.claims import ClaimInputs, Claims, claims_of
 from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.slots import SlotTable
+from gpucommons.holding.claims import ClaimInputs, Claims, claims_of
+from gpucommons.holding.fold import fold
+from gpucommons.holding.slots import SlotTable
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
 from gpucommons.model.job_mapping import JobMappingReading

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from gpucommons.attribution.claims import Claim, Claims, account_of
-from gpucommons.attribution.shares import divide
-from gpucommons.attribution.slots import SlotTable
+from gpucommons.holding.claims import Claim, Claims, account_of
+from gpucommons.holding.shares import divide
+from gpucommons.holding.slots import SlotTable
 from gpucommons.model.allocations import (
     Access,
     Allocation,
