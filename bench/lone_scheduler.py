@@ -8,8 +8,8 @@ import sys
 
 import uvloop
 
-from gpucommons.scheduler.server import SchedulerServer
-from gpucommons.scheduler.settings import Mode, SchedulerSettings
+from gpucommons.scheduler.policy.settings import Mode, SchedulerSettings
+from gpucommons.scheduler.service.server import SchedulerServer
 
 
 async def serve(path: str, mode: Mode) -> None:

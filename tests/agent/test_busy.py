@@ -4,7 +4,7 @@ from gpucommons.agent.busy import BusyNews
 from gpucommons.model.gpu import GpmReading, Gpu, GpuIdentity, GpuReading, GpuReadings
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.scheduler.devices import Busy
+from gpucommons.scheduler.policy.devices import Busy
 
 UUID = "GPU-0"
 

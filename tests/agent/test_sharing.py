@@ -8,7 +8,7 @@ from gpucommons.agent.agent import Agent
 from gpucommons.agent.sharing import metrics_listeners, scheduler_settings
 from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
-from gpucommons.scheduler.settings import GIB, XPUSHARE_SOCKET, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.settings import GIB, XPUSHARE_SOCKET, Mode, SchedulerSettings, SwitchTime
 
 
 def told(**variables: str) -> SchedulerSettings:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.protocol.wire import MessageType
 from needs import needs_program
 from parsing import parsed
 from running import RunningAgent, running_agent

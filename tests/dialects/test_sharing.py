@@ -10,10 +10,10 @@ from gpucommons.exposition.families import Family
 from gpucommons.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.quotas import Quota
-from gpucommons.scheduler.settings import GIB
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.quotas import Quota
+from gpucommons.scheduler.policy.settings import GIB
+from gpucommons.scheduler.protocol.wire import MessageType
 from parsing import Series, parsed
 from scheduler.served import Scripted, Served, serving
 

@@ -6,7 +6,7 @@ from gpucommons.dialects.nvshare import NVSHARE
 from gpucommons.dialects.xpushare import XPUSHARE
 from gpucommons.exposition.exposition import Exposition
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.scheduler.settings import GIB
+from gpucommons.scheduler.policy.settings import GIB
 from parsing import Series, parsed
 from running import running_agent
 from scheduler.served import Scripted, serving

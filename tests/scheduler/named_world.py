@@ -11,11 +11,11 @@ lost or returns is read at once; a new one takes the next number, and may stay u
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpucommons.scheduler.devices import Devices, GpuFacts
-from gpucommons.scheduler.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings
-from gpucommons.scheduler.state import Client
-from gpucommons.scheduler.wire import Version
+from gpucommons.scheduler.policy.devices import Devices, GpuFacts
+from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
+from gpucommons.scheduler.policy.settings import GIB, Mode, SchedulerSettings
+from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 
 GPUS = (

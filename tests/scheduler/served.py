@@ -11,10 +11,10 @@ from typing import Self, TypeVar
 import uvloop
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
-from gpucommons.scheduler.quotas import QuotaRule
-from gpucommons.scheduler.server import SchedulerServer
-from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.wire import CONTROL_ID, MessageType, Reply, ReplyDecoder, Version, encode
+from gpucommons.scheduler.policy.quotas import QuotaRule
+from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, Reply, ReplyDecoder, Version, encode
+from gpucommons.scheduler.service.server import SchedulerServer
 from waiting import until
 
 PATIENCE_S = 10.0

@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from gpucommons.scheduler.actions import Action, Fence, Send
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.state import Client, Gpu
-from gpucommons.scheduler.wire import MessageType, Version
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.policy.state import Action, Client, Fence, Gpu, Send
+from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
 

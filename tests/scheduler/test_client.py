@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.scheduler import client as client_module
-from gpucommons.scheduler.client import NvshareClient, SchedulerGone
-from gpucommons.scheduler.quotas import Quota
-from gpucommons.scheduler.settings import GIB, Mode
+from gpucommons.scheduler.policy.quotas import Quota
+from gpucommons.scheduler.policy.settings import GIB, Mode
+from gpucommons.scheduler.protocol import client as client_module
+from gpucommons.scheduler.protocol.client import NvshareClient, SchedulerGone
 from scheduler.served import Scripted, serving
 from waiting import until
 

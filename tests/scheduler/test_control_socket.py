@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.scheduler.control_socket import ControlSocket, control_path
-from gpucommons.scheduler.server import SchedulerServer
-from gpucommons.scheduler.settings import SchedulerSettings
+from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
+from gpucommons.scheduler.service.server import SchedulerServer
 from needs import needs_root
 
 Ask = Callable[[object], Awaitable[dict[str, object]]]

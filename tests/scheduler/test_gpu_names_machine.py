@@ -5,10 +5,10 @@ import random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings
-from gpucommons.scheduler.state import Client, Standing
-from gpucommons.scheduler.wire import MessageType, Version
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.settings import GIB, Mode, SchedulerSettings
+from gpucommons.scheduler.policy.state import Client, Standing
+from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.named_world import GPUS, NAMES, NamedWorld
 from scheduler.world import Peer
 

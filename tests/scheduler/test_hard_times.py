@@ -13,9 +13,9 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.settings import Mode
-from gpucommons.scheduler.wire import MessageType, encode
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.settings import Mode
+from gpucommons.scheduler.protocol.wire import MessageType, encode
 from scheduler.served import Scripted, serving
 
 T = MessageType

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
-from gpucommons.scheduler.state import Standing
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.state import Standing
+from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.simulation import Script, Simulation
 
 T = MessageType

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
-from gpucommons.scheduler.state import Standing
-from gpucommons.scheduler.wire import Version
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.state import Standing
+from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 
 MEMORY = st.integers(0, 20).map(lambda quarters: quarters * GIB)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpucommons.scheduler.settings import Mode, SchedulerSettings
+from gpucommons.scheduler.policy.settings import Mode, SchedulerSettings
 from scheduler.simulation import Simulation
 
 MINUTE_S = 60.0

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.served import Scripted, Served, serving
 
 T = MessageType

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpucommons.scheduler.limit_book import LimitBook
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.quotas import (
+from gpucommons.scheduler.policy.limit_book import LimitBook
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.quotas import (
     Limits,
     Quota,
     QuotaRule,
@@ -15,8 +15,8 @@ from gpucommons.scheduler.quotas import (
     parse_core,
     parse_memory,
 )
-from gpucommons.scheduler.settings import GIB, SchedulerSettings
-from gpucommons.scheduler.state import Client
+from gpucommons.scheduler.policy.settings import GIB, SchedulerSettings
+from gpucommons.scheduler.policy.state import Client
 
 
 @pytest.mark.parametrize(

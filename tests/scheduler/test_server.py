@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.settings import GIB, Fence, Mode
-from gpucommons.scheduler.wire import MessageType, encode
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.quotas import Quota, QuotaRule
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode
+from gpucommons.scheduler.protocol.wire import MessageType, encode
 from scheduler.served import Scripted, control, serving
 
 T = MessageType

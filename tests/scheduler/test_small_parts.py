@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.sharing import TURN_BUCKETS
-from gpucommons.scheduler.billing import TurnClock
-from gpucommons.scheduler.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.histogram import Histogram
-from gpucommons.scheduler.overhead import MIB, next_overhead
+from gpucommons.scheduler.policy.billing import TurnClock
+from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
+from gpucommons.scheduler.policy.histogram import Histogram
+from gpucommons.scheduler.policy.overhead import MIB, next_overhead
 
 GPUS = [
     KnownGpu("GPU-gone", 3, generation=1),

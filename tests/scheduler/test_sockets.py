@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.scheduler.settings import Mode
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.settings import Mode
+from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.served import Scripted, Served, control, serving
 from scheduler.test_server import NOBODY, as_nobody
 

@@ -10,11 +10,11 @@ import pytest
 
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.model.sharing import SharingReading
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.settings import GIB, SchedulerSettings
-from gpucommons.scheduler.thread import SchedulerThread
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.quotas import Quota, QuotaRule
+from gpucommons.scheduler.policy.settings import GIB, SchedulerSettings
+from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.thread import SchedulerThread
 from scheduler.served import PATIENCE_S, Scripted
 
 

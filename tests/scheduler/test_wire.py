@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.wire import (
+from gpucommons.scheduler.protocol.wire import (
     CONTROL_ID,
     PLAIN,
     Control,

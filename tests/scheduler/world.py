@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from gpucommons.scheduler.actions import Action, Fence
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.settings import Mode, SchedulerSettings
-from gpucommons.scheduler.state import Client, Gpu, Standing
-from gpucommons.scheduler.wire import MessageType, Version
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.settings import Mode, SchedulerSettings
+from gpucommons.scheduler.policy.state import Action, Client, Fence, Gpu, Standing
+from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-test"
 FIRST_S = 1000.0

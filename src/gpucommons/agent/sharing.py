@@ -15,10 +15,10 @@ from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.scheduler.devices import Busy, GpuFacts
-from gpucommons.scheduler.quotas import Quota, QuotaRule, from_annotations, parse_core, parse_memory
-from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
-from gpucommons.scheduler.thread import SchedulerThread
+from gpucommons.scheduler.policy.devices import Busy, GpuFacts
+from gpucommons.scheduler.policy.quotas import Quota, QuotaRule, from_annotations, parse_core, parse_memory
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.service.thread import SchedulerThread
 from gpucommons.sources.source import SourceStarting
 
 log = logging.getLogger(__name__)

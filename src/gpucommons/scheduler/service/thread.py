@@ -14,11 +14,11 @@ from typing import Final
 import uvloop
 
 from gpucommons.model.sharing import SharingReading
-from gpucommons.scheduler.control_socket import ControlSocket
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.server import SchedulerServer
-from gpucommons.scheduler.settings import SchedulerSettings
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.quotas import Quota, QuotaRule
+from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.service.control_socket import ControlSocket
+from gpucommons.scheduler.service.server import SchedulerServer
 
 # How long another thread of ours may compute before the scheduler gets its turn, three times in a hand-off: Python's
 # own default is fifty times that, and every hand-off during a scrape would feel it.

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Self
 
-from gpucommons.scheduler.settings import NVSHARE_SOCKET, XPUSHARE_SOCKET
-from gpucommons.scheduler.wire import MessageType, Reply, ReplyDecoder, Version, encode
+from gpucommons.scheduler.policy.settings import NVSHARE_SOCKET, XPUSHARE_SOCKET
+from gpucommons.scheduler.protocol.wire import MessageType, Reply, ReplyDecoder, Version, encode
 
 _POLL_S = 0.25
 

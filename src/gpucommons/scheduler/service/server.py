@@ -20,17 +20,16 @@ from typing import Final
 
 from gpucommons.base.unix_listener import ClientSocket, Reserve, close_all, group_id, listen_all
 from gpucommons.model.sharing import HANDOFF_BUCKETS, ClientSharing, SharingReading
-from gpucommons.scheduler.actions import Action, Fence
-from gpucommons.scheduler.connection import Connection
-from gpucommons.scheduler.devices import Devices, GpuFacts
-from gpucommons.scheduler.histogram import Histogram
-from gpucommons.scheduler.limit_book import LimitBook, names
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.reading import NOBODY_AHEAD, Ahead, client_name, read_client, read_gpu
-from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.state import LONG_AGO, NEVER, Client
-from gpucommons.scheduler.wire import Control, MessageType, Register
+from gpucommons.scheduler.policy.devices import Devices, GpuFacts
+from gpucommons.scheduler.policy.histogram import Histogram
+from gpucommons.scheduler.policy.limit_book import LimitBook, names
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.quotas import Quota, QuotaRule
+from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.policy.state import LONG_AGO, NEVER, Action, Client, Fence
+from gpucommons.scheduler.protocol.wire import Control, MessageType, Register
+from gpucommons.scheduler.service.connection import Connection
+from gpucommons.scheduler.service.reading import NOBODY_AHEAD, Ahead, client_name, read_client, read_gpu
 
 log = logging.getLogger(__name__)
 

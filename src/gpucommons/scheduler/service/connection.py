@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gpucommons.base.unix_listener import Credentials, peer_credentials, peer_groups
-from gpucommons.scheduler.state import Client, Standing
-from gpucommons.scheduler.wire import (
+from gpucommons.scheduler.policy.state import Client, Standing
+from gpucommons.scheduler.protocol.wire import (
     LOCK_RELEASED,
     PLAIN,
     REQUEST_LOCK,
@@ -27,7 +27,7 @@ from gpucommons.scheduler.wire import (
 )
 
 if TYPE_CHECKING:
-    from gpucommons.scheduler.server import SchedulerServer
+    from gpucommons.scheduler.service.server import SchedulerServer
 
 RUNNING: Final = Standing.RUNNING
 # Plain integers: an enum member as an index costs a call.

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpucommons.scheduler.actions import Action
-from gpucommons.scheduler.gpu_names import DEFAULT_GPU, KnownGpu, resolve
-from gpucommons.scheduler.overhead import next_overhead
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.state import Gpu, Standing
+from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU, KnownGpu, resolve
+from gpucommons.scheduler.policy.overhead import next_overhead
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.state import Action, Gpu, Standing
 
 # Above this a running client counts as hot: its figures say nothing about its overhead.
 _HOT_RATIO: Final = 0.5

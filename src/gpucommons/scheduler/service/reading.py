@@ -3,10 +3,10 @@
 from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading
-from gpucommons.scheduler.policy import Block, Policy
-from gpucommons.scheduler.quotas import Limits
-from gpucommons.scheduler.settings import Mode
-from gpucommons.scheduler.state import NEVER, Client, Gpu, Standing
+from gpucommons.scheduler.policy.policy import Block, Policy
+from gpucommons.scheduler.policy.quotas import Limits
+from gpucommons.scheduler.policy.settings import Mode
+from gpucommons.scheduler.policy.state import NEVER, Client, Gpu, Standing
 
 
 class Ahead(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, WaitReading
-from gpucommons.scheduler.gpu_names import DEFAULT_GPU
+from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
 _WAYS = {
     "scheduler_off": "the scheduler is off: everybody runs",

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpucommons.scheduler import quotas
-from gpucommons.scheduler.quotas import Limits, Quota, QuotaRule
-from gpucommons.scheduler.reading import client_name
-from gpucommons.scheduler.state import Client
+from gpucommons.scheduler.policy import quotas
+from gpucommons.scheduler.policy.quotas import Limits, Quota, QuotaRule
+from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.service.reading import client_name
 
 
 def names(client: Client) -> tuple[str, str, str]:

@@ -5,9 +5,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
-from gpucommons.scheduler.billing import Bucket, TurnClock
-from gpucommons.scheduler.histogram import Histogram
-from gpucommons.scheduler.wire import MessageType, Version
+from gpucommons.scheduler.policy.billing import Bucket, TurnClock
+from gpucommons.scheduler.policy.histogram import Histogram
+from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 NEVER: Final = float("inf")
 LONG_AGO: Final = float("-inf")
@@ -289,3 +289,16 @@ class Gpu:
             self.turns_wait.observe(wait_s)
         left = [histogram.count() for histogram in (self.turns_length, self.turns_wait, self.turns_drain)]
         return bool(self.handovers) or any(left)
+
+
+__all__ = ["Action", "Fence", "Send"]
+
+
+class Fence(NamedTuple):
+    """Close this client's connection: its turn was revoked."""
+
+    client: Client
+    message: None = None
+
+
+Action = Send | Fence

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gpucommons.scheduler.state import NEVER, Client, Gpu
+from gpucommons.scheduler.policy.state import NEVER, Client, Gpu
 
 # A solo turn ends without a measurement after this long; after so many of them the demand stays unknown. It is longer
 # where measurements are far apart: one has to begin and to end within the turn.

@@ -7,7 +7,7 @@ the GPU meanwhile: TurnClock integrates that for all of them at once, so that a 
 from dataclasses import dataclass
 from typing import Final
 
-from gpucommons.scheduler.settings import SchedulerSettings
+from gpucommons.scheduler.policy.settings import SchedulerSettings
 
 # Wake-ups are floats: what is this close has been reached, or a deadline could repeat for ever.
 EPSILON_S: Final = 1e-6

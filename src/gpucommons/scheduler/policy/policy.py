@@ -46,14 +46,13 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final
 
-from gpucommons.scheduler import demand
-from gpucommons.scheduler.actions import Action, Fence, Send
-from gpucommons.scheduler.billing import EPSILON_S, TurnClock
-from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings, SwitchTime
-from gpucommons.scheduler.settings import Fence as FenceMode
-from gpucommons.scheduler.shares import Shares
-from gpucommons.scheduler.state import NEVER, Client, Drop, Gpu, Standing
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy import demand
+from gpucommons.scheduler.policy.billing import EPSILON_S, TurnClock
+from gpucommons.scheduler.policy.settings import GIB, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.settings import Fence as FenceMode
+from gpucommons.scheduler.policy.shares import Shares
+from gpucommons.scheduler.policy.state import NEVER, Action, Client, Drop, Fence, Gpu, Send, Standing
+from gpucommons.scheduler.protocol.wire import MessageType
 
 IDLE, WAITING, THROTTLED, RUNNING = Standing.IDLE, Standing.WAITING, Standing.THROTTLED, Standing.RUNNING
 LOCK_OK, DROP_LOCK = MessageType.LOCK_OK, MessageType.DROP_LOCK

@@ -5,9 +5,9 @@ Books only: what follows from a spent or refilled quota is decided by the policy
 
 from collections.abc import Iterator
 
-from gpucommons.scheduler.billing import EPSILON_S, Bucket, BucketRules
-from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.state import NEVER, Client, Gpu, Standing
+from gpucommons.scheduler.policy.billing import EPSILON_S, Bucket, BucketRules
+from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.policy.state import NEVER, Client, Gpu, Standing
 
 
 class Shares:
