@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from demo_node import DemoNode
+from gpucommons.faces.history.history import History
+from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.api.api import Api
 from gpucommons.web.app import Asked
-from gpucommons.web.history import History
-from gpucommons.web.prometheus import Prometheus
 from gpucommons.web.reply import Reply
 from peers import run
 

@@ -9,8 +9,8 @@ import pytest
 from fakes.nvml import build
 from fakes.nvml.control import FakeNvml, mig_device
 from fakes.nvml.rig import rig_in
-from gpucommons.dialects.dcgm import DCGM
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.dcgm import DCGM
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.snapshot import Readings, Snapshot
 from needs import needs_program
 from parsing import parsed

@@ -2,8 +2,8 @@
 
 from attribution.test_allocations import managed, process, readings
 from dialects.test_ds01 import value
-from gpucommons.dialects.gpucommons import GPUCOMMONS
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.accounts import AccountsReading, Amounts, LedgerState, OwnerKey, Quota
 from gpucommons.model.events import EventsReading

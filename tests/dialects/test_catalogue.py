@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.exposition.families import MetricType
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.families import MetricType
 from gpucommons.model.snapshot import Snapshot
 
 PREFIXES = {

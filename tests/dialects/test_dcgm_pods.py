@@ -6,9 +6,9 @@ from hypothesis import given as any_of
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from gpucommons.dialects.dcgm import DCGM, dcgm_dialect
-from gpucommons.dialects.dcgm.labels import DcgmOptions
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.dcgm import DCGM, dcgm_dialect
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings, MigInstance, MigMemory
 from gpucommons.model.job_mapping import JobMappingReading, MappedJob
 from gpucommons.model.ownership import Attribution, Place, PodPlace, ProcessShare, Workload

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from attribution.builders import gpu, reading
-from gpucommons.dialects.dcgm import dcgm_dialect
-from gpucommons.dialects.dcgm.labels import DcgmOptions
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.dcgm import dcgm_dialect
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import ClockSample, Gpu, XidRecord
 from gpucommons.model.snapshot import Readings, Snapshot
 from parsing import parsed

@@ -8,9 +8,9 @@ import pytest
 from attribution.builders import gpu
 from attribution.test_allocations import SPLIT, docker, managed, process, readings
 from gpucommons import __version__
-from gpucommons.dialects.dcgm import DCGM
-from gpucommons.dialects.ds01 import DS01
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.dcgm import DCGM
+from gpucommons.faces.dialects.ds01 import DS01
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.containers import Container
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading

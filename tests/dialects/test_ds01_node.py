@@ -16,8 +16,8 @@ import pytest
 from attribution.builders import gpu, mig_instance, reading
 from attribution.test_allocations import VIEW
 from gpucommons import __version__
-from gpucommons.dialects.ds01 import DS01
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.ds01 import DS01
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.holding.ds01_rules import slice_owner
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.containers import ContainerReading

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.dialects.dcgm import CATALOGUE as DCGM_CATALOGUE
-from gpucommons.dialects.dcgm import DCGM, dcgm_dialect
-from gpucommons.dialects.dcgm.labels import DcgmOptions
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.dialects.gpucommons import GPUCOMMONS
-from gpucommons.dialects.node import NODE
-from gpucommons.dialects.nvshare import NVSHARE
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.dcgm import CATALOGUE as DCGM_CATALOGUE
+from gpucommons.faces.dialects.dcgm import DCGM, dcgm_dialect
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
+from gpucommons.faces.dialects.node import NODE
+from gpucommons.faces.dialects.nvshare import NVSHARE
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import (
     ClockSample,
     GpmReading,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gpucommons.dialects.node import NODE
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.node import NODE
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from attribution.builders import GIB, gpu, gpu_process, identity, reading, table
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.workload import Surroundings
-from gpucommons.dialects.gpucommons import owners
+from gpucommons.faces.dialects.gpucommons import owners
 from gpucommons.model.gpu import AllocationRatioReading, Gpu
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView

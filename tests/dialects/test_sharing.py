@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.dialects.gpucommons import sharing as own
-from gpucommons.dialects.nvshare import NVSHARE, clients, scheduler
-from gpucommons.exposition.families import Family
-from gpucommons.exposition.text import FamilyRenderer, prometheus_head
+from gpucommons.faces.dialects.gpucommons import sharing as own
+from gpucommons.faces.dialects.nvshare import NVSHARE, clients, scheduler
+from gpucommons.faces.exposition.families import Family
+from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.scheduler.policy.devices import GpuFacts

@@ -9,8 +9,8 @@ from attribution.builders import GIB, gpu, gpu_process, identity, mig_instance, 
 from attribution.cgroup_vectors import C
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.workload import Surroundings
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.dialects.vgpu import VGPU, vgpu_dialect
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.dialects.vgpu import VGPU, vgpu_dialect
 from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios, Gpu
 from gpucommons.model.pods import DeviceId, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import ProcessIdentity

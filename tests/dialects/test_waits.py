@@ -1,7 +1,7 @@
 """Who waits for a turn: one series for each that waits, none for who runs, nothing without a scheduler."""
 
 from demo_node import DemoNode
-from gpucommons.dialects.gpucommons import waits
+from gpucommons.faces.dialects.gpucommons import waits
 from gpucommons.model.snapshot import Readings, Snapshot
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gpucommons.dialects.nvshare import NVSHARE
-from gpucommons.dialects.xpushare import XPUSHARE
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.nvshare import NVSHARE
+from gpucommons.faces.dialects.xpushare import XPUSHARE
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.scheduler.policy.settings import GIB
 from parsing import Series, parsed

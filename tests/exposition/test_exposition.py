@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.exposition.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE, Exposition
-from gpucommons.exposition.families import Family, counter, gauge
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE, Exposition
+from gpucommons.faces.exposition.families import Family, counter, gauge
 from gpucommons.model.snapshot import Snapshot
 from parsing import parsed
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
-from gpucommons.exposition.text import FamilyRenderer, escape_value, openmetrics_head, prometheus_head
+from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
+from gpucommons.faces.exposition.text import FamilyRenderer, escape_value, openmetrics_head, prometheus_head
 from parsing import parsed, same
 
 X = gauge("x_bytes", "Some bytes.", "pid", "name")

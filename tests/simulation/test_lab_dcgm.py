@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpucommons.dialects.dcgm import DCGM, dcgm_dialect
-from gpucommons.dialects.dcgm.labels import DcgmOptions
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.dcgm import DCGM, dcgm_dialect
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.exposition import Exposition
 from parsing import parsed
 from simulation.played_lab import PlayedLab
 

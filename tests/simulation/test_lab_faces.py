@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.exposition.families import MetricType
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.families import MetricType
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation.scenario import DAY_S
 from simulation.played_lab import PlayedLab

@@ -11,7 +11,7 @@ import yaml
 
 from certificates import Authority
 from gpucommons.config.stack import StackSettings
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.stack.alertmanager import Secrets, alertmanager_config
 from gpucommons.stack.check import check_directory
 from gpucommons.stack.errors import StackError

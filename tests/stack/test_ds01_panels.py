@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.simulation.scenario import DAY_S
 from needs import needs_program
 from parsing import Series, parsed

@@ -21,7 +21,7 @@ import pytest
 
 from certificates import Authority
 from dashboards.may_be_empty import MAY_BE_EMPTY
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.stack import render
 from gpucommons.stack.alertmanager import Timing, alertmanager_config
 from gpucommons.stack.health import Answer, get

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.exposition.families import MetricType
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.exposition.families import MetricType
 from needs import needs_program
 from stack.promql import RULES, Rule, metric_names, rules
 

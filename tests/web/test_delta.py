@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.api.values import Json
-from gpucommons.web.delta import apply, delta
+from gpucommons.faces.documents.delta import apply, delta
+from gpucommons.faces.documents.values import Json
 
 VALUES: st.SearchStrategy[Json] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

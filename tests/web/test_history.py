@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_node import DemoNode
+from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, MOST_GPUS, NODE, SERIES, History, folded
 from gpucommons.model.host import CpuReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.web.history import COARSE_SPAN_S, FINE_SPAN_S, MOST_GPUS, NODE, SERIES, History, folded
 from played import snapshot_of
 
 CPU = "cpu_utilization_ratio"

@@ -7,9 +7,9 @@ from typing import Any
 
 from demo_node import DemoNode
 from fakes.faces import FakeFaces
+from gpucommons.faces.documents.delta import apply
+from gpucommons.faces.documents.values import Json
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.api.values import Json
-from gpucommons.web.delta import apply
 from gpucommons.web.limits import Limits
 from gpucommons.web.server import WebServer
 from gpucommons.web.stream import Broadcaster

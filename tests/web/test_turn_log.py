@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from demo_node import DemoNode
+from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.model.snapshot import Readings
-from gpucommons.web.turn_log import TurnLog
 from played import snapshot_of
 
 NODE = DemoNode(gpus=2)

@@ -13,9 +13,11 @@ from gpucommons.agent.sharing import metrics_listeners, with_sharing
 from gpucommons.agent.simulated import scenario_parts
 from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import DcgmSettings, Settings
-from gpucommons.dialects.all import DIALECTS, dialects
-from gpucommons.dialects.dcgm.labels import DcgmOptions
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.all import DIALECTS, dialects
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.exposition.exposition import Exposition
+from gpucommons.faces.history.history import History
+from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
@@ -24,9 +26,7 @@ from gpucommons.sources.agent import AgentSource
 from gpucommons.sources.alertmanager import AlertmanagerSource
 from gpucommons.sources.source import Source
 from gpucommons.web.api.api import Api
-from gpucommons.web.history import History
 from gpucommons.web.limits import Limits
-from gpucommons.web.prometheus import Prometheus
 from gpucommons.web.server import WebServer
 from gpucommons.web.static_files import page_routes
 

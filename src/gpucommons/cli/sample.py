@@ -13,7 +13,7 @@ import typer
 from gpucommons.cli.errors import CommandError
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.faces.dialects.all import DIALECTS
 
 
 class SampleFormat(StrEnum):

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import aiohttp
 
 from gpucommons.agent.agent import Agent
+from gpucommons.faces.documents.delta import apply
 from gpucommons.rules.privacy import SEES_ALL
-from gpucommons.web.delta import apply
 
 Document = Mapping[str, Any]
 Recent = Mapping[str, Sequence[float | None]]

@@ -11,13 +11,13 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpucommons.faces.history.turn_log import Timeline, Turn
 from gpucommons.model.accounts import StatementReading
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Part, ProcessShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.turn_log import Timeline, Turn
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
 _NAMELESS_LABELS = frozenset({"alertname", "severity", "gpu", "gpu_slot", "uuid", "UUID", "instance", "job", "node"})

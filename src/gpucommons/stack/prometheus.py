@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.dialects.dialect import Dialect
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.dialect import Dialect
 
 Yaml = dict[str, Any]
 

@@ -8,9 +8,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 
+from gpucommons.faces.documents.delta import delta
+from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.rules.privacy import Viewer
-from gpucommons.web.api.values import Json, encoded
-from gpucommons.web.delta import delta
 
 BEAT_S = 15.0
 MOST_WAITING = 8

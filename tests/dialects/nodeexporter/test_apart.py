@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.dialects.nodeexporter import NODEEXPORTER
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.nodeexporter import NODEEXPORTER
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.hardware import Chip, CpuThrottles, HardwareReading, Sensor
 from gpucommons.model.host import CpuReading
 from gpucommons.model.kernel import KernelReading, ReadRun

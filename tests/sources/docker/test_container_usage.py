@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.dialects.gpucommons import containers
+from gpucommons.faces.dialects.gpucommons import containers
 from gpucommons.model.containers import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.containers.usage import ContainerUsageSource, cgroup_directories

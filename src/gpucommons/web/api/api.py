@@ -5,21 +5,21 @@ import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from gpucommons.faces.documents import history as history_resource
+from gpucommons.faces.documents.openapi import BASE, openapi
+from gpucommons.faces.documents.parameters import BadParameter, Value, read_query
+from gpucommons.faces.documents.resources import RESOURCES, Resource, snapshot
+from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.faces.documents.view import View
+from gpucommons.faces.history.history import History
+from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
+from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer, seen_by, timeline_seen_by
-from gpucommons.web.api import history as history_resource
-from gpucommons.web.api.openapi import BASE, openapi
-from gpucommons.web.api.parameters import BadParameter, Value, read_query
-from gpucommons.web.api.resources import RESOURCES, Resource, snapshot
-from gpucommons.web.api.values import Json, encoded
-from gpucommons.web.api.view import View
 from gpucommons.web.app import Asked, Route
-from gpucommons.web.history import History
 from gpucommons.web.negotiation import wants_gzip
-from gpucommons.web.prometheus import Prometheus, PrometheusError
 from gpucommons.web.reply import Reply, matches_etag, text
 from gpucommons.web.stream import Broadcaster
-from gpucommons.web.turn_log import TurnLog
 
 _JSON = "application/json; charset=utf-8"
 _WORTH_GZIP_BYTES = 1024
