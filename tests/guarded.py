@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from gpucommons.web.connections import Connections, HttpProtocol, guard_of
-from gpucommons.web.limits import Limits
-from gpucommons.web.listeners import Listener
+from gpucommons.web.http.connections import Connections, HttpProtocol, guard_of
+from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.listeners import Listener
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Wrap = Callable[[HttpProtocol, Connections], HttpProtocol]

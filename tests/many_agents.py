@@ -11,7 +11,7 @@ import uvloop
 
 from gpucommons.agent.agent import Agent
 from gpucommons.cli import logs
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.options import scenario_named
 from gpucommons.config.load import load
 
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from fakes.faces import FakeFaces
-from gpucommons.web.limits import Limits
-from gpucommons.web.server import WebServer
+from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.server import WebServer
 
 T = TypeVar("T")
 # Only a hang meets it: a test waits for events, never for this clock.

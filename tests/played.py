@@ -10,9 +10,9 @@ from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.api.api import Api
-from gpucommons.web.app import Asked
-from gpucommons.web.reply import Reply
+from gpucommons.web.routes.api import Api
+from gpucommons.web.routes.app import Asked
+from gpucommons.web.routes.response import Reply
 from peers import run
 
 

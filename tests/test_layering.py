@@ -58,7 +58,7 @@ def test_imports_point_down(path: Path) -> None:
 
 def test_the_check_sees_a_wrong_import(tmp_path: Path) -> None:
     probe = tmp_path / "probe.py"
-    probe.write_text("from gpucommons.web.server import x\nimport gpucommons.cli.main\n")
+    probe.write_text("from gpucommons.web.http.server import x\nimport gpucommons.cli.main\n")
     assert imports_of(probe) == {"web", "cli"}
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from dialects.test_ds01 import family, value
 from gpucommons.agent.accounts import with_accounts
+from gpucommons.agent.machine import scenario_parts
 from gpucommons.agent.parts import Parts
-from gpucommons.agent.simulated import scenario_parts
 from gpucommons.config.settings import LedgerSettings, QuotaSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition

@@ -6,8 +6,8 @@ import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, FakeFaces, NoSnapshotYet, snapshot_now
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.app import App, Asked
-from gpucommons.web.reply import Reply, text
+from gpucommons.web.routes.app import App, Asked
+from gpucommons.web.routes.response import Reply, text
 
 
 def app(faces: FakeFaces | None = None, dialect: str | None = None) -> App:

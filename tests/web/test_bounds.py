@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
-from gpucommons.web.connections import Phase, guard_of, overdue
-from gpucommons.web.limits import Limits
+from gpucommons.web.http.connections import Phase, guard_of, overdue
+from gpucommons.web.http.limits import Limits
 from guarded import answer_that_stays_in_our_buffer, guarded
 from peers import Peer, fetch, port_of, run, serving, until
 

@@ -9,11 +9,11 @@ import pytest
 
 from fakes.faces import FakeFaces
 from gpucommons.base.address import Address
-from gpucommons.web.connections import Connections, HttpProtocol
-from gpucommons.web.limits import Limits
-from gpucommons.web.listeners import Listener, ListenError, open_sockets
-from gpucommons.web.port_owner import port_owner
-from gpucommons.web.server import WebServer
+from gpucommons.web.http.connections import Connections, HttpProtocol
+from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.listeners import Listener, ListenError, open_sockets
+from gpucommons.web.http.port_owner import port_owner
+from gpucommons.web.http.server import WebServer
 from peers import Peer, fetch, run, serving
 
 linux_only = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")

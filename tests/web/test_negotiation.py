@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.negotiation import negotiate, wants_gzip, wants_openmetrics
+from gpucommons.web.routes.negotiation import negotiate, wants_gzip, wants_openmetrics
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fakes.faces import snapshot_now
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.web import page
-from gpucommons.web.readiness import complaints
+from gpucommons.web.routes import page
+from gpucommons.web.routes.readiness import complaints
 
 NOW_S = 1000.0
 FRESH = SourceState("memory", essential=True, up=True, last_success_monotonic_s=NOW_S - 1, stale_after_s=5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpucommons.faces.history.history import NODE, SERIES
 from gpucommons.faces.history.prometheus import Grid, Prometheus, PrometheusError, columns, grid, query
 from gpucommons.model.snapshot import Readings
-from gpucommons.web.app import Asked
+from gpucommons.web.routes.app import Asked
 from peers import run
 from played import Played, snapshot_of
 from prometheus_server import running_prometheus

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, Broken, FakeFaces, snapshot_now
-from gpucommons.web.limits import Limits
+from gpucommons.web.http.limits import Limits
 from peers import Peer, fetch, port_of, run, serving
 
 

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from fakes.faces import snapshot_now
-from gpucommons.web.app import Asked
-from gpucommons.web.static_files import BASE, page_routes, static_files
+from gpucommons.web.routes.app import Asked
+from gpucommons.web.routes.static_files import BASE, page_routes, static_files
 
 STATIC = Path(__file__).resolve().parents[2] / "src" / "gpucommons" / "web" / "static"
 BUDGET_BYTES = 60_000

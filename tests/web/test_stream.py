@@ -10,9 +10,9 @@ from fakes.faces import FakeFaces
 from gpucommons.faces.documents.delta import apply
 from gpucommons.faces.documents.values import Json
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.limits import Limits
-from gpucommons.web.server import WebServer
-from gpucommons.web.stream import Broadcaster
+from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.server import WebServer
+from gpucommons.web.routes.stream import Broadcaster
 from peers import Peer, run, until
 from played import Played, snapshot_of
 

@@ -14,8 +14,8 @@ from demo_node import DemoNode
 from fakes.faces import FakeFaces
 from gpucommons.base.address import AddressError, UnixAddress, parse_address
 from gpucommons.base.unix_socket import listen_unix
-from gpucommons.web.listeners import ListenError
-from gpucommons.web.server import WebServer
+from gpucommons.web.http.listeners import ListenError
+from gpucommons.web.http.server import WebServer
 from peers import Peer, run
 from played import Played
 from running import command

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import with_accounts
-from gpucommons.agent.machine import machine_parts
+from gpucommons.agent.machine import machine_parts, scenario_parts
+from gpucommons.agent.parts import supervised
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.sharing import metrics_listeners, with_sharing
-from gpucommons.agent.simulated import scenario_parts
-from gpucommons.agent.supervise import supervised
 from gpucommons.config.settings import DcgmSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
@@ -25,10 +24,10 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
 from gpucommons.sources.alertmanager import AlertmanagerSource
 from gpucommons.sources.source import Source
-from gpucommons.web.api.api import Api
-from gpucommons.web.limits import Limits
-from gpucommons.web.server import WebServer
-from gpucommons.web.static_files import page_routes
+from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.server import WebServer
+from gpucommons.web.routes.api import Api
+from gpucommons.web.routes.static_files import page_routes
 
 
 class Agent:

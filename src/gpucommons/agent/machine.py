@@ -10,6 +10,7 @@ from gpucommons.agent.parts import Background, Parts
 from gpucommons.config.settings import Settings
 from gpucommons.model.containers import all_containers
 from gpucommons.sampling.attributed import attributed, this_machine
+from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.allocation_ratio import AllocationRatioSource, parse_allocation_ratios
 from gpucommons.sources.containers.engine import DOCKER, PODMAN
 from gpucommons.sources.containers.source import ContainerSource
@@ -120,3 +121,10 @@ def _allocation_ratio(named: str) -> list[Source]:
 
 def _job_mapping(directory: str) -> list[Source]:
     return [JobMappingSource(Path(directory), _JOB_MAPPING_CADENCE_S)] if directory else []
+
+
+def scenario_parts(settings: Settings, scenario: Scenario) -> Parts:
+    sources = scenario.sources(settings.sampling.interval_s)
+    if scenario.world is None:
+        return Parts(sources)
+    return Parts(*attributed(sources, scenario.world, owner_rules(settings.owners)))

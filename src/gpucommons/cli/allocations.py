@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.grid import Format, Grid
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.run import CommandError
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM

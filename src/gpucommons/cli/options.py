@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
+from gpucommons.cli.run import CommandError
 from gpucommons.config.load import Flag, Loaded, load
 from gpucommons.config.option import ConfigError
+from gpucommons.simulation.scenario import Scenario
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.", show_default=False)
@@ -40,3 +41,14 @@ def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> Lo
         return load(file, os.environ, given)
     except ConfigError as error:
         raise CommandError(str(error)) from error
+
+
+def scenario_named(name: str | None) -> Scenario | None:
+    if name is None:
+        return None
+    # Not at the top: an agent that plays nothing need not know the plays.
+    from gpucommons.simulation.scenarios import SCENARIOS
+
+    if name not in SCENARIOS:
+        raise CommandError(f"no scenario '{name}'; there are: {', '.join(SCENARIOS)}")
+    return SCENARIOS[name]

@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.grid import Format, Grid
-from gpucommons.cli.options import ConfigFile, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.run import CommandError
 from gpucommons.config.state_directory import ledger_file
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.period import Period, month, parse_since

@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.run import command_group, run
+from gpucommons.cli.run import CommandError, command_group, run
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
@@ -21,7 +20,7 @@ from gpucommons.stack.health import Health, healthy
 from gpucommons.stack.layout import Layout, default_root
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.stack import Stack
-from gpucommons.web.port_owner import port_owner
+from gpucommons.web.http.port_owner import port_owner
 
 app = command_group("stack", "Prometheus, Alertmanager and Grafana beside the agent: start, watch and change them.")
 

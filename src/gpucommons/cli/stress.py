@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
+from gpucommons.cli.run import CommandError
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
 from gpucommons.stress.control import Control

@@ -7,9 +7,8 @@ import typer
 
 from gpucommons.agent.agent import Agent
 from gpucommons.base.address import Address, UnixAddress, parse_address
-from gpucommons.cli.errors import CommandError
-from gpucommons.cli.options import ConfigFile, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.run import CommandError
 from gpucommons.cli.top_feed import AgentFeed, Feed, OwnFeed
 from gpucommons.config.settings import Settings
 

@@ -12,11 +12,10 @@ from gpucommons.agent.agent import Agent
 from gpucommons.agent.pauses import look_at_all_at_times, shorten_pauses
 from gpucommons.base.unix_listener import ListenError as SchedulerListenError
 from gpucommons.cli import logs
-from gpucommons.cli.errors import CommandError
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
+from gpucommons.cli.run import CommandError
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.web_config import WebConfigError
+from gpucommons.web.access.web_config import WebConfigError
 
 log = logging.getLogger(__name__)
 

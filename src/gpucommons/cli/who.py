@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import Wanted, as_rows, explain, render
 from gpucommons.model.snapshot import Snapshot
 

@@ -16,10 +16,10 @@ from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
 from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer, seen_by, timeline_seen_by
-from gpucommons.web.app import Asked, Route
-from gpucommons.web.negotiation import wants_gzip
-from gpucommons.web.reply import Reply, matches_etag, text
-from gpucommons.web.stream import Broadcaster
+from gpucommons.web.routes.app import Asked, Route
+from gpucommons.web.routes.negotiation import wants_gzip
+from gpucommons.web.routes.response import Reply, matches_etag, text
+from gpucommons.web.routes.stream import Broadcaster
 
 _JSON = "application/json; charset=utf-8"
 _WORTH_GZIP_BYTES = 1024

@@ -17,14 +17,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gpucommons.base.address import Address, UnixAddress, parse_address
 from gpucommons.base.unix_socket import SocketFile
 from gpucommons.rules.privacy import Privacy
-from gpucommons.web.app import App, Route
-from gpucommons.web.connections import Connections
-from gpucommons.web.dispatch import Dispatcher, Door
-from gpucommons.web.faces import Faces
-from gpucommons.web.limits import Limits
-from gpucommons.web.listeners import Listener, open_sockets
-from gpucommons.web.reload import WebConfigFile
-from gpucommons.web.tls import Tls
+from gpucommons.web.access.reload import WebConfigFile
+from gpucommons.web.access.tls import Tls
+from gpucommons.web.http.connections import Connections
+from gpucommons.web.http.dispatch import Dispatcher, Door
+from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.listeners import Listener, open_sockets
+from gpucommons.web.routes.app import App, Route
+from gpucommons.web.routes.faces import Faces
 
 _LINGER_S = 2.0
 

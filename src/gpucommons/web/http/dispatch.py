@@ -12,13 +12,13 @@ from contextlib import aclosing
 from aiohttp import web
 
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
-from gpucommons.web.app import App, Asked
-from gpucommons.web.auth import Authenticator, Verdict, parse_authorization
-from gpucommons.web.connections import Connections, Guard, guard_of
-from gpucommons.web.peer import Peers
-from gpucommons.web.rate_limit import RateLimit, TokenBucket
-from gpucommons.web.reload import WebSettings
-from gpucommons.web.reply import SECURITY_HEADERS, Reply, text
+from gpucommons.web.access.auth import Authenticator, Verdict, parse_authorization
+from gpucommons.web.access.rate_limit import RateLimit, TokenBucket
+from gpucommons.web.access.reload import WebSettings
+from gpucommons.web.http.connections import Connections, Guard, guard_of
+from gpucommons.web.http.peer import Peers
+from gpucommons.web.routes.app import App, Asked
+from gpucommons.web.routes.response import SECURITY_HEADERS, Reply, text
 
 _WHOLE_BYTES = 128 * 1024
 _PIECE_BYTES = 64 * 1024

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web import page
-from gpucommons.web.faces import Faces
-from gpucommons.web.negotiation import negotiate
-from gpucommons.web.readiness import complaints
-from gpucommons.web.reply import Reply, text
+from gpucommons.web.routes import page
+from gpucommons.web.routes.faces import Faces
+from gpucommons.web.routes.negotiation import negotiate
+from gpucommons.web.routes.readiness import complaints
+from gpucommons.web.routes.response import Reply, text
 
 _NOT_LISTED = ("page", "plain", "static")
 _ALLOW = {"Allow": "GET, HEAD"}

@@ -14,9 +14,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.app import Asked, Route
-from gpucommons.web.negotiation import wants_gzip
-from gpucommons.web.reply import CLOSED_POLICY, Reply, matches_etag
+from gpucommons.web.routes.app import Asked, Route
+from gpucommons.web.routes.negotiation import wants_gzip
+from gpucommons.web.routes.response import CLOSED_POLICY, Reply, matches_etag
 
 BASE = "/static"
 _TYPES = {

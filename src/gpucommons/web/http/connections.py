@@ -11,8 +11,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, cast
 
-from gpucommons.web.limits import Limits
-from gpucommons.web.tls import Tls
+from gpucommons.web.access.tls import Tls
+from gpucommons.web.http.limits import Limits
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from html import escape
 
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.reply import CLOSED_POLICY, Reply
+from gpucommons.web.routes.response import CLOSED_POLICY, Reply
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem;

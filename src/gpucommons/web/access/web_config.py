@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from gpucommons.web.rate_limit import RateLimit
+from gpucommons.web.access.rate_limit import RateLimit
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ def read_web_config(file: Path) -> WebConfig:
 def parse_web_config(text: str, file: Path) -> WebConfig:
     """`file` names the mistakes, and relative paths are relative to it."""
     # Not at the top: most agents have no such file, and need no YAML.
-    from gpucommons.web.strict_yaml import YamlMistake, load_strictly
+    from gpucommons.web.access.strict_yaml import YamlMistake, load_strictly
 
     try:
         loaded = load_strictly(text)

@@ -14,9 +14,9 @@ from typing import cast
 from gpucommons.base.address import Address, UnixAddress
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_socket import listen_unix
-from gpucommons.web.connections import Connections, Guard, HttpProtocol
-from gpucommons.web.port_owner import port_owner
-from gpucommons.web.tls import Tls
+from gpucommons.web.access.tls import Tls
+from gpucommons.web.http.connections import Connections, Guard, HttpProtocol
+from gpucommons.web.http.port_owner import port_owner
 
 _BACKLOG = 512
 # Left to itself the kernel would buffer megabytes for each peer that does not read.
