@@ -28,9 +28,9 @@ from gpucommons.model.ownership import (
     Owner,
     OwnerKind,
     OwnerShare,
-    Part,
     Place,
     PodPlace,
+    Portion,
     ProcessShare,
     Reason,
     Unattributed,
@@ -282,9 +282,9 @@ class DemoNode:
                 Place(card.identity.uuid, index, 1 if card.mig else None),
                 self._pid(index, slot),
                 ProcessKey(self._pid(index, slot), 77),
-                Part(memory, Basis.MEASURED),
-                Part(sm, Basis.MEASURED if slot else Basis.APPORTIONED),
-                Part(power, Basis.APPORTIONED),
+                Portion(memory, Basis.MEASURED),
+                Portion(sm, Basis.MEASURED if slot else Basis.APPORTIONED),
+                Portion(power, Basis.APPORTIONED),
                 None if nobody else owner,
                 Reason.NO_OWNER if nobody else None,
                 workload,
@@ -398,10 +398,10 @@ def _owner_shares(shares: tuple[ProcessShare, ...]) -> Iterator[OwnerShare]:
         )
 
 
-def _total(parts: list[Part | None]) -> Part:
+def _total(parts: list[Portion | None]) -> Portion:
     known = [part for part in parts if part is not None]
     apportioned = any(part.basis is Basis.APPORTIONED for part in known)
-    return Part(sum(part.amount for part in known), Basis.APPORTIONED if apportioned else Basis.MEASURED)
+    return Portion(sum(part.amount for part in known), Basis.APPORTIONED if apportioned else Basis.MEASURED)
 
 
 def _account(card: Gpu) -> GpuAccount:

@@ -8,15 +8,15 @@ from gpucommons.agent.agent import Agent
 from gpucommons.agent.sharing import metrics_listeners, scheduler_settings
 from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
-from gpucommons.scheduler.policy.settings import GIB, XPUSHARE_SOCKET, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.settings import GIB, XPUSHARE_SOCKET, Mode, PolicySettings, SwitchTime
 
 
-def told(**variables: str) -> SchedulerSettings:
+def told(**variables: str) -> PolicySettings:
     return scheduler_settings(load(None, variables, {}).settings.scheduler)
 
 
 def test_the_defaults_are_the_schedulers_own() -> None:
-    assert told() == replace(SchedulerSettings(), xpushare_socket_path=XPUSHARE_SOCKET)
+    assert told() == replace(PolicySettings(), xpushare_socket_path=XPUSHARE_SOCKET)
 
 
 # Each variable without its prefix, and a value that is not the default.

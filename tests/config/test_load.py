@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.config.load import Flag, Loaded, keys, load
+from gpucommons.config.load import Flag, LoadedSettings, keys, load
 from gpucommons.config.option import ConfigError, check_address
 
 
-def loaded(tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object) -> Loaded:
+def loaded(
+    tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object
+) -> LoadedSettings:
     file = tmp_path / "gpucommons.toml"
     file.write_text(toml)
     given_flags = {path.replace("__", "."): Flag(value, f"--{path}") for path, value in flags.items()}

@@ -5,7 +5,7 @@ from dialects.test_ds01 import value
 from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.holding.stage import AllocationStage
-from gpucommons.model.accounts import AccountsReading, Amounts, LedgerState, OwnerKey, Quota
+from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, LedgerState, OwnerKey
 from gpucommons.model.events import EventsReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from parsing import Series, parsed
@@ -23,7 +23,7 @@ def series(given: Readings) -> Series:
 
 def accounts(state: LedgerState = STATE, **quotas: float) -> AccountsReading:
     totals = {OwnerKey("user", "alice", ""): AMOUNTS, OwnerKey("pod", "train-0", "research"): Amounts()}
-    return AccountsReading(state, totals, {user: Quota(limit) for user, limit in quotas.items()})
+    return AccountsReading(state, totals, {user: HoldingQuota(limit) for user, limit in quotas.items()})
 
 
 def test_counters_of_an_owner() -> None:

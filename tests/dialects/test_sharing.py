@@ -11,7 +11,7 @@ from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.quotas import Quota
+from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.policy.settings import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from parsing import Series, parsed
@@ -85,7 +85,7 @@ def test_a_client_in_all_its_families(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         client = Scripted(served.path).register("pod", "ns", core_limit_percent=50).report(4 * GIB).ask().granted()
         client.report(3 * GIB)
-        served.call(lambda: served.server.set_limit("ns/pod", Quota(memory_bytes=2 * GIB)))
+        served.call(lambda: served.server.set_limit("ns/pod", QuotaValues(memory_bytes=2 * GIB)))
         served.until(lambda reading: reading.clients[0].allocated_bytes == 3 * GIB)
         pid = served.row(client).pid
         gpu(served, process_bytes={pid: GIB})

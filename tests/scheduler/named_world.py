@@ -11,9 +11,9 @@ lost or returns is read at once; a new one takes the next number, and may stay u
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpucommons.scheduler.policy.devices import Devices, GpuFacts
+from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.policy.settings import GIB, Mode, SchedulerSettings
+from gpucommons.scheduler.policy.settings import GIB, Mode, PolicySettings
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
@@ -31,11 +31,11 @@ NAMES = (
 
 
 class NamedWorld(World):
-    def __init__(self, settings: SchedulerSettings, count: int) -> None:
+    def __init__(self, settings: PolicySettings, count: int) -> None:
         """`count`: how many of GPUS the machine has at first. None of them was read yet."""
         super().__init__(settings)
         self.policy.remove_gpu(self.gpu)
-        self.devices = Devices(self.policy, self.now)
+        self.devices = DeviceTable(self.policy, self.now)
         self.machine: list[KnownGpu] = list(GPUS[:count])
         self._lost: set[str] = set()
         self._true: dict[int, str | None] = {}

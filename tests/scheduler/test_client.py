@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.scheduler.policy.quotas import Quota
+from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.policy.settings import GIB, Mode
 from gpucommons.scheduler.protocol import client as client_module
 from gpucommons.scheduler.protocol.client import NvshareClient, SchedulerGone
@@ -97,7 +97,7 @@ def test_an_idle_client_gives_the_lock_back_by_itself(tmp_path: Path) -> None:
 
 def test_limits_memory_and_the_switch_reach_it(tmp_path: Path) -> None:
     with serving(tmp_path, mode=Mode.SERIAL) as served, NvshareClient(served.path, pod="p", namespace="n") as client:
-        served.call(lambda: served.server.set_limit("n/p", Quota(4 * GIB, 40)))
+        served.call(lambda: served.server.set_limit("n/p", QuotaValues(4 * GIB, 40)))
         client.report_memory(2 * GIB)
         served.until(lambda reading: reading.clients[0].allocated_bytes == 2 * GIB)
         until(lambda: (client.memory_limit_bytes, client.core_limit_percent) == (4 * GIB, 40), "it knows its limits")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.settings import GIB, Mode, SchedulerSettings
-from gpucommons.scheduler.policy.state import Client, Standing
+from gpucommons.scheduler.policy.settings import GIB, Mode, PolicySettings
+from gpucommons.scheduler.policy.state import Client, ClientStanding
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.named_world import GPUS, NAMES, NamedWorld
 from scheduler.world import Peer
@@ -23,7 +23,7 @@ class NamesMachine(RuleBasedStateMachine):
 
     @initialize(mode=st.sampled_from(MODES), count=st.integers(0, len(GPUS)))
     def begin(self, mode: Mode, count: int) -> None:
-        self.world = NamedWorld(SchedulerSettings(mode=mode), count)
+        self.world = NamedWorld(PolicySettings(mode=mode), count)
 
     def pick(self, who: int) -> Peer:
         return self.world.peers[who % len(self.world.peers)]
@@ -115,7 +115,7 @@ def random_step(world: NamedWorld, dice: random.Random) -> None:
 def test_many_walks(walk_steps: int) -> None:
     for seed in range(walk_steps // STEPS_PER_WALK):
         dice = random.Random(seed)
-        world = NamedWorld(SchedulerSettings(mode=dice.choice(MODES)), dice.randrange(len(GPUS) + 1))
+        world = NamedWorld(PolicySettings(mode=dice.choice(MODES)), dice.randrange(len(GPUS) + 1))
         for _ in range(STEPS_PER_WALK):
             random_step(world, dice)
             world.check()
@@ -126,7 +126,7 @@ def test_many_walks(walk_steps: int) -> None:
 
 
 def serial_world(count: int = 1) -> NamedWorld:
-    return NamedWorld(SchedulerSettings(mode=Mode.SERIAL), count)
+    return NamedWorld(PolicySettings(mode=Mode.SERIAL), count)
 
 
 def join(world: NamedWorld, name: str) -> Peer:
@@ -232,18 +232,18 @@ def test_a_mig_device_in_use_keeps_its_name_and_number_where_a_reading_misses_it
     assert join(world, "1:1").client.gpu.key == "MIG-2"
 
 
-def always_asking(read_at: int) -> tuple[list[tuple[float, int, str]], Standing]:
+def always_asking(read_at: int) -> tuple[list[tuple[float, int, str]], ClientStanding]:
     """One client with a quota of 25 percent that asks again whenever it had to stop: its messages of 40 s, and how it
     stood when its GPU became known."""
     world = serial_world()
     world.join_named("0", 2, 25)
     (peer,) = world.peers
-    stood = Standing.IDLE
+    stood = ClientStanding.IDLE
     for step in range(400):
         if step == read_at:
             stood = peer.client.standing
             world.read()
-        if peer.client.standing is Standing.IDLE:
+        if peer.client.standing is ClientStanding.IDLE:
             world.ask(peer)
         world.advance(0.1, obey=True)
     world.check()
@@ -252,12 +252,12 @@ def always_asking(read_at: int) -> tuple[list[tuple[float, int, str]], Standing]
 
 def test_a_quota_that_moves_goes_on_as_if_it_had_not() -> None:
     unmoved, _ = always_asking(0)
-    assert always_asking(201) == (unmoved, Standing.RUNNING)
-    assert always_asking(206) == (unmoved, Standing.THROTTLED)
+    assert always_asking(201) == (unmoved, ClientStanding.RUNNING)
+    assert always_asking(206) == (unmoved, ClientStanding.THROTTLED)
 
 
 def test_debts_and_revocations_move_too() -> None:
-    world = NamedWorld(SchedulerSettings(mode=Mode.SERIAL, revoke_after_s=5.0), 1)
+    world = NamedWorld(PolicySettings(mode=Mode.SERIAL, revoke_after_s=5.0), 1)
     world.join_named("0", 2, 25)
     deaf = world.peers[0]
     world.ask(deaf)
@@ -273,7 +273,7 @@ def test_debts_and_revocations_move_too() -> None:
     assert (gpu.key, gpu.held_bytes, gpu.revoked) == ("GPU-a1", 4 * GIB, {deaf.client.id: deaf.client})
     assert bucket.balance_s == balance_s
     world.ask(deaf)
-    assert deaf.client.standing is Standing.THROTTLED
+    assert deaf.client.standing is ClientStanding.THROTTLED
     world.check()
 
 

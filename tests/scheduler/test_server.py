@@ -12,7 +12,7 @@ import pytest
 
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.quotas import Quota, QuotaRule
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.settings import GIB, Fence, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, encode
 from scheduler.served import Scripted, control, serving
@@ -197,7 +197,7 @@ def test_off_lets_everybody_run_and_on_schedules_again(tmp_path: Path) -> None:
 
 
 def test_limits_reach_the_client(tmp_path: Path) -> None:
-    rules = (QuotaRule(pod="lim*", quota=Quota(8 * GIB, 25)),)
+    rules = (QuotaRule(pod="lim*", quota=QuotaValues(8 * GIB, 25)),)
     with serving(tmp_path, rules) as served:
         limited = Scripted(served.path)
         limited.send(T.REGISTER, pod="limited", namespace="ns")
@@ -206,11 +206,11 @@ def test_limits_reach_the_client(tmp_path: Path) -> None:
         limited.id = answer.data
         assert limited.expect(T.UPDATE_LIMIT).memory_limit_bytes == 8 * GIB
         assert served.row(limited).memory_quota_source == "config"
-        served.call(lambda: served.server.set_annotations({("ns", "limited"): Quota(4 * GIB, None)}))
+        served.call(lambda: served.server.set_annotations({("ns", "limited"): QuotaValues(4 * GIB, None)}))
         assert limited.expect(T.UPDATE_LIMIT).memory_limit_bytes == 4 * GIB
         row = served.row(limited)
         assert (row.memory_quota_source, row.core_quota_source, row.core_quota_percent) == ("annotation", "config", 25)
-        served.call(lambda: served.server.set_limit("ns/limited", Quota(None, 50)))
+        served.call(lambda: served.server.set_limit("ns/limited", QuotaValues(None, 50)))
         assert limited.expect(T.UPDATE_CORE_LIMIT).core_limit_percent == 50
         asking = Scripted(served.path).register("free", "ns", memory_limit_bytes=GIB, core_limit_percent=10)
         assert served.row(asking).core_quota_source == "env"

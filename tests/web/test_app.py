@@ -6,16 +6,16 @@ import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, FakeFaces, NoSnapshotYet, snapshot_now
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes.app import App, Asked
-from gpucommons.web.routes.response import Reply, text
+from gpucommons.web.routes.app import App, Request
+from gpucommons.web.routes.response import Response, text
 
 
 def app(faces: FakeFaces | None = None, dialect: str | None = None) -> App:
     return App(faces or FakeFaces(), dialect, snapshot_stale_after_s=10)
 
 
-def get(application: App, path: str, **headers: str) -> Reply:
-    return application.answer(Asked("GET", path, headers.get("accept", ""), headers.get("accept_encoding", "")))
+def get(application: App, path: str, **headers: str) -> Response:
+    return application.answer(Request("GET", path, headers.get("accept", ""), headers.get("accept_encoding", "")))
 
 
 def test_metrics_serve_all_dialects_or_one() -> None:
@@ -70,14 +70,14 @@ def test_readiness_turns_with_the_sources() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
 def test_other_methods_are_refused_with_what_is_allowed(method: str) -> None:
-    reply = app().answer(Asked(method, "/metrics"))
+    reply = app().answer(Request(method, "/metrics"))
     assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
-    assert app().answer(Asked(method, "/nothing")).status == 404
+    assert app().answer(Request(method, "/nothing")).status == 404
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/node", "/healthz", "/readyz", "/"])
 def test_head_answers_as_get_does(path: str) -> None:
-    assert app().answer(Asked("HEAD", path)).status == 200
+    assert app().answer(Request("HEAD", path)).status == 200
 
 
 def test_a_simulation_is_marked_and_its_name_cannot_break_a_header() -> None:

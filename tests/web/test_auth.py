@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.web.access import auth
-from gpucommons.web.access.auth import Authenticator, Credentials, Verdict, parse_authorization
+from gpucommons.web.access.auth import Authenticator, BasicCredentials, PasswordVerdict, parse_authorization
 from peers import run, until
 
 
@@ -28,11 +28,11 @@ def basic(text: bytes) -> str:
 @pytest.mark.parametrize(
     ("header", "credentials"),
     [
-        (basic(b"alice:wonderland"), Credentials("alice", b"wonderland")),
-        (basic(b"alice:a:b:c"), Credentials("alice", b"a:b:c")),
-        (basic(b":"), Credentials("", b"")),
-        (basic(b"alice:\xff\x00"), Credentials("alice", b"\xff\x00")),
-        (basic(b"a:b").replace("Basic", "bAsIc"), Credentials("a", b"b")),
+        (basic(b"alice:wonderland"), BasicCredentials("alice", b"wonderland")),
+        (basic(b"alice:a:b:c"), BasicCredentials("alice", b"a:b:c")),
+        (basic(b":"), BasicCredentials("", b"")),
+        (basic(b"alice:\xff\x00"), BasicCredentials("alice", b"\xff\x00")),
+        (basic(b"a:b").replace("Basic", "bAsIc"), BasicCredentials("a", b"b")),
         (basic(b"alice"), None),
         (basic(b"\xff:b"), None),
         ("Basic", None),
@@ -41,7 +41,7 @@ def basic(text: bytes) -> str:
         ("", None),
     ],
 )
-def test_what_an_authorization_header_says(header: str, credentials: Credentials | None) -> None:
+def test_what_an_authorization_header_says(header: str, credentials: BasicCredentials | None) -> None:
     assert parse_authorization(header) == credentials
 
 
@@ -53,36 +53,36 @@ def test_any_header_is_credentials_or_nothing(header: str) -> None:
 @pytest.mark.parametrize(
     ("user", "password", "verdict"),
     [
-        ("alice", b"wonderland", Verdict.ALLOWED),
-        ("bob", "pässword".encode(), Verdict.ALLOWED),
-        ("alice", b"Wonderland", Verdict.DENIED),
-        ("alice", b"", Verdict.DENIED),
-        ("alice", b"wonder\0land", Verdict.DENIED),
-        ("alice", b"x" * 10_000, Verdict.DENIED),
-        ("nobody", b"wonderland", Verdict.DENIED),
-        ("", b"", Verdict.DENIED),
+        ("alice", b"wonderland", PasswordVerdict.ALLOWED),
+        ("bob", "pässword".encode(), PasswordVerdict.ALLOWED),
+        ("alice", b"Wonderland", PasswordVerdict.DENIED),
+        ("alice", b"", PasswordVerdict.DENIED),
+        ("alice", b"wonder\0land", PasswordVerdict.DENIED),
+        ("alice", b"x" * 10_000, PasswordVerdict.DENIED),
+        ("nobody", b"wonderland", PasswordVerdict.DENIED),
+        ("", b"", PasswordVerdict.DENIED),
     ],
 )
-def test_verdicts(user: str, password: bytes, verdict: Verdict) -> None:
+def test_verdicts(user: str, password: bytes, verdict: PasswordVerdict) -> None:
     async def check() -> None:
         authenticator = Authenticator()
-        credentials = Credentials(user, password)
+        credentials = BasicCredentials(user, password)
         assert not authenticator.remembers(USERS, credentials)
         assert await authenticator.check(USERS, credentials) is verdict
-        assert authenticator.remembers(USERS, credentials) is (verdict is Verdict.ALLOWED)
+        assert authenticator.remembers(USERS, credentials) is (verdict is PasswordVerdict.ALLOWED)
 
     run(check())
 
 
 def test_long_passwords_are_cut_where_bcrypt_cuts_them() -> None:
     users = {"alice": hashed(b"x" * 72)}
-    assert run(Authenticator().check(users, Credentials("alice", b"x" * 100))) is Verdict.ALLOWED
+    assert run(Authenticator().check(users, BasicCredentials("alice", b"x" * 100))) is PasswordVerdict.ALLOWED
 
 
 def test_a_changed_password_or_a_removed_user_is_not_remembered() -> None:
     async def check() -> None:
         authenticator = Authenticator()
-        credentials = Credentials("alice", b"wonderland")
+        credentials = BasicCredentials("alice", b"wonderland")
         await authenticator.check(USERS, credentials)
         assert not authenticator.remembers({**USERS, "alice": hashed(b"other")}, credentials)
         assert not authenticator.remembers({"bob": USERS["bob"]}, credentials)
@@ -99,7 +99,7 @@ def test_an_unknown_user_costs_a_check_too(monkeypatch: pytest.MonkeyPatch) -> N
         return real(password, password_hash)
 
     monkeypatch.setattr(bcrypt, "checkpw", counting)
-    run(Authenticator().check(USERS, Credentials("nobody", b"x")))
+    run(Authenticator().check(USERS, BasicCredentials("nobody", b"x")))
     assert len(checked) == 1
     assert checked[0] in USERS.values()
 
@@ -122,15 +122,15 @@ def test_checks_run_off_the_loop_one_at_a_time_and_no_more_wait_than_may(monkeyp
     async def check() -> None:
         authenticator = Authenticator(max_pending=3)
         waiting = [
-            asyncio.create_task(authenticator.check(USERS, Credentials("alice", bytes([number]))))
+            asyncio.create_task(authenticator.check(USERS, BasicCredentials("alice", bytes([number]))))
             for number in range(3)
         ]
-        same = asyncio.create_task(authenticator.check(USERS, Credentials("alice", bytes([0]))))
+        same = asyncio.create_task(authenticator.check(USERS, BasicCredentials("alice", bytes([0]))))
         await until(lambda: bool(at_once))
         await asyncio.sleep(0.05)  # time for a second one to begin, if it may
-        assert await authenticator.check(USERS, Credentials("alice", b"one too many")) is Verdict.BUSY
+        assert await authenticator.check(USERS, BasicCredentials("alice", b"one too many")) is PasswordVerdict.BUSY
         release.set()
-        assert [await task for task in (*waiting, same)] == [Verdict.DENIED] * 4
+        assert [await task for task in (*waiting, same)] == [PasswordVerdict.DENIED] * 4
         assert most == 1
 
     run(check())
@@ -139,12 +139,12 @@ def test_checks_run_off_the_loop_one_at_a_time_and_no_more_wait_than_may(monkeyp
 def test_a_peer_that_leaves_does_not_cancel_the_check_of_another() -> None:
     async def check() -> None:
         authenticator = Authenticator()
-        credentials = Credentials("alice", b"wonderland")
+        credentials = BasicCredentials("alice", b"wonderland")
         leaving = asyncio.create_task(authenticator.check(USERS, credentials))
         staying = asyncio.create_task(authenticator.check(USERS, credentials))
         await asyncio.sleep(0)
         leaving.cancel()
-        assert await staying is Verdict.ALLOWED
+        assert await staying is PasswordVerdict.ALLOWED
 
     run(check())
 
@@ -156,7 +156,7 @@ def test_the_memory_of_successes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     async def check() -> None:
         authenticator = Authenticator()
         for name in users:
-            await authenticator.check(users, Credentials(name, b"p"))
-        assert [authenticator.remembers(users, Credentials(name, b"p")) for name in users] == [False, True, True]
+            await authenticator.check(users, BasicCredentials(name, b"p"))
+        assert [authenticator.remembers(users, BasicCredentials(name, b"p")) for name in users] == [False, True, True]
 
     run(check())

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.connections import Phase, guard_of, overdue
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.connections import ConnectionPhase, guard_of, overdue
+from gpucommons.web.http.limits import ConnectionLimits
 from guarded import answer_that_stays_in_our_buffer, guarded
 from peers import Peer, fetch, port_of, run, serving, until
 
@@ -22,16 +22,18 @@ FAR_S = 60.0
 SWEEP_S = 0.02
 
 
-def limits(connections: int = 512, header_s: float = FAR_S, request_s: float = FAR_S, idle_s: float = FAR_S) -> Limits:
-    return Limits(connections, header_s, request_s, idle_s, sweep_s=SWEEP_S)
+def limits(
+    connections: int = 512, header_s: float = FAR_S, request_s: float = FAR_S, idle_s: float = FAR_S
+) -> ConnectionLimits:
+    return ConnectionLimits(connections, header_s, request_s, idle_s, sweep_s=SWEEP_S)
 
 
-@given(st.sampled_from(Phase), st.floats(0, 1000), st.floats(0, 1000))
-def test_a_phase_once_overdue_stays_overdue(phase: Phase, waited_s: float, more_s: float) -> None:
-    if overdue(phase, waited_s, Limits()) is not None:
-        assert overdue(phase, waited_s + more_s, Limits()) is not None
-    assert overdue(phase, 0.0, Limits()) is None
-    assert overdue(phase, 301.0, Limits()) is not None
+@given(st.sampled_from(ConnectionPhase), st.floats(0, 1000), st.floats(0, 1000))
+def test_a_phase_once_overdue_stays_overdue(phase: ConnectionPhase, waited_s: float, more_s: float) -> None:
+    if overdue(phase, waited_s, ConnectionLimits()) is not None:
+        assert overdue(phase, waited_s + more_s, ConnectionLimits()) is not None
+    assert overdue(phase, 0.0, ConnectionLimits()) is None
+    assert overdue(phase, 301.0, ConnectionLimits()) is not None
 
 
 def test_a_peer_that_says_nothing_is_ended() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fakes.faces import FakeFaces
 from gpucommons.base.address import Address
 from gpucommons.web.http.connections import Connections, HttpProtocol
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, ListenError, open_sockets
 from gpucommons.web.http.port_owner import port_owner
 from gpucommons.web.http.server import WebServer
@@ -141,7 +141,7 @@ def test_out_of_descriptors_is_a_pause_not_an_end(caplog: pytest.LogCaptureFixtu
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         listening.setblocking(False)
-        connections = Connections(Limits())
+        connections = Connections(ConnectionLimits())
         listener = Listener(listening, connections, echo_once, lambda: None)
         try:
             async with await Peer.connect(listening.getsockname()[1]) as peer:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.history.history import NODE, SERIES
-from gpucommons.faces.history.prometheus import Grid, Prometheus, PrometheusError, columns, grid, query
+from gpucommons.faces.history.prometheus import Prometheus, PrometheusError, TimeGrid, columns, grid, query
 from gpucommons.model.snapshot import Readings
-from gpucommons.web.routes.app import Asked
+from gpucommons.web.routes.app import Request
 from peers import run
 from played import Played, snapshot_of
 from prometheus_server import running_prometheus
@@ -39,7 +39,7 @@ def test_the_question_names_the_gpus_and_nothing_that_was_slipped_in() -> None:
 
 def test_values_fall_where_their_time_is() -> None:
     told = {"data": {"result": [{"metric": {"UUID": "GPU-1"}, "values": [[130, "1.5"], [100, "1"], [999, "7"]]}]}}
-    found = columns(told, "gpu_power_watts", Grid(100, 15, 3))
+    found = columns(told, "gpu_power_watts", TimeGrid(100, 15, 3))
     assert found["GPU-1"][0] == 1
     assert math.isnan(found["GPU-1"][1])
     assert found["GPU-1"][2] == 1.5
@@ -59,7 +59,7 @@ def test_values_fall_where_their_time_is() -> None:
 )
 def test_what_is_no_answer_is_one_line(told: object) -> None:
     with pytest.raises(PrometheusError):
-        columns(told, "gpu_power_watts", Grid(0, 15, 3))
+        columns(told, "gpu_power_watts", TimeGrid(0, 15, 3))
 
 
 def test_two_nodes_in_one_answer_are_not_mixed() -> None:
@@ -67,7 +67,7 @@ def test_two_nodes_in_one_answer_are_not_mixed() -> None:
         "data": {"result": [{"metric": {"instance": "a"}, "values": []}, {"metric": {"instance": "b"}, "values": []}]}
     }
     with pytest.raises(PrometheusError, match="prometheus_selector"):
-        columns(told, "health_score", Grid(0, 15, 3))
+        columns(told, "health_score", TimeGrid(0, 15, 3))
 
 
 @asynccontextmanager
@@ -172,6 +172,6 @@ def test_the_api_goes_to_prometheus_only_beyond_its_memory() -> None:
 async def _later(played: Played, path: str) -> bytes:
     name, _, text = path.partition("?")
     pairs = tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split("&")))
-    reply = played.routes[f"/api/v1/{name}"].answer(Asked("GET", f"/api/v1/{name}", query=pairs))
+    reply = played.routes[f"/api/v1/{name}"].answer(Request("GET", f"/api/v1/{name}", query=pairs))
     assert reply.later is not None
     return (await reply.later()).body

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, Broken, FakeFaces, snapshot_now
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.limits import ConnectionLimits
 from peers import Peer, fetch, port_of, run, serving
 
 
@@ -228,7 +228,7 @@ def test_drop_in_listeners_stand_beside_the_main_one() -> None:
 
 def test_counts_of_connections_and_requests() -> None:
     async def check() -> None:
-        async with serving(limits=Limits()) as server, await Peer.connect(port_of(server)) as peer:
+        async with serving(limits=ConnectionLimits()) as server, await Peer.connect(port_of(server)) as peer:
             await peer.ask("/metrics")
             await peer.ask("/metrics", "POST", headers={"Content-Length": "0"})
             stats = server.stats()

@@ -13,7 +13,7 @@ import pytest
 from certificates import Authority
 from fakes.faces import FakeFaces
 from gpucommons.web.access.web_config import WebConfigError
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from peers import Peer, fetch, port_of, run, serving, until
 
@@ -89,7 +89,7 @@ def test_a_peer_that_never_shakes_hands_is_ended_and_counts_as_a_connection(
     tmp_path: Path, authority: Authority
 ) -> None:
     async def check() -> None:
-        bounds = Limits(connections=3, header_s=0.5, sweep_s=0.05)
+        bounds = ConnectionLimits(connections=3, header_s=0.5, sweep_s=0.05)
         async with serving(web_config=written(tmp_path, TLS), limits=bounds) as server:
             silent = [await Peer.connect(port_of(server)) for _ in range(3)]
             await until(lambda: server.stats().connections_open == 3)
@@ -107,7 +107,7 @@ def test_a_peer_that_never_shakes_hands_is_ended_and_counts_as_a_connection(
 
 def test_a_slow_reader_over_tls_is_ended(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
-        bounds = Limits(request_s=0.3, sweep_s=0.05)
+        bounds = ConnectionLimits(request_s=0.3, sweep_s=0.05)
         async with (
             serving(FakeFaces(padding=6_000_000), web_config=written(tmp_path, TLS), limits=bounds) as server,
             await Peer.connect(port_of(server), tls=authority.client(), receive_buffer=2048) as peer,
@@ -135,7 +135,7 @@ def test_stopping_over_tls_finishes_the_answer_and_closes_the_rest(tmp_path: Pat
     async def check() -> None:
         faces = FakeFaces(padding=4_000_000)
         server = WebServer(
-            faces, [("127.0.0.1:0", None)], web_config=written(tmp_path, TLS), limits=Limits(stop_s=10.0)
+            faces, [("127.0.0.1:0", None)], web_config=written(tmp_path, TLS), limits=ConnectionLimits(stop_s=10.0)
         )
         await server.start()
         client = authority.client()

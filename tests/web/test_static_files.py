@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from fakes.faces import snapshot_now
-from gpucommons.web.routes.app import Asked
+from gpucommons.web.routes.app import Request
 from gpucommons.web.routes.static_files import BASE, page_routes, static_files
 
 STATIC = Path(__file__).resolve().parents[2] / "src" / "gpucommons" / "web" / "static"
@@ -27,7 +27,7 @@ def test_what_is_vendored_has_its_licence_and_version() -> None:
 
 def test_every_file_that_is_named_is_served() -> None:
     routes = page_routes(lambda: None)
-    index = routes["/"].answer(Asked("GET", "/")).body.decode()
+    index = routes["/"].answer(Request("GET", "/")).body.decode()
     named = re.findall(r'(?:src|href)="(/static/[^"]+)"', index)
     assert named
     for path in named:
@@ -50,7 +50,7 @@ def _flat(parts: tuple[str, ...]) -> list[str]:
 
 
 def test_nothing_in_the_page_needs_to_be_allowed_inline() -> None:
-    reply = page_routes(lambda: None)["/"].answer(Asked("GET", "/"))
+    reply = page_routes(lambda: None)["/"].answer(Request("GET", "/"))
     policy = reply.headers["Content-Security-Policy"]
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
@@ -68,18 +68,18 @@ def test_no_file_of_ours_names_another_host() -> None:
 
 
 def test_the_page_says_at_once_where_it_is_and_that_it_is_simulated() -> None:
-    page = page_routes(lambda: snapshot_now(scenario="<lab>"))["/"].answer(Asked("GET", "/")).body.decode()
+    page = page_routes(lambda: snapshot_now(scenario="<lab>"))["/"].answer(Request("GET", "/")).body.decode()
     assert "node-1" in page
     assert "SIMULATED: scenario &lt;lab&gt;" in page
-    assert "SIMULATED" not in page_routes(lambda: snapshot_now())["/"].answer(Asked("GET", "/")).body.decode()
+    assert "SIMULATED" not in page_routes(lambda: snapshot_now())["/"].answer(Request("GET", "/")).body.decode()
 
 
 def test_a_file_that_the_browser_has_is_not_sent_again() -> None:
     route = page_routes(lambda: None)[f"{BASE}/page.js"]
-    first = route.answer(Asked("GET", "/"))
-    again = route.answer(Asked("GET", "/", if_none_match=first.headers["ETag"]))
+    first = route.answer(Request("GET", "/"))
+    again = route.answer(Request("GET", "/", if_none_match=first.headers["ETag"]))
     assert (again.status, again.body) == (304, b"")
-    compressed = route.answer(Asked("GET", "/", accept_encoding="gzip"))
+    compressed = route.answer(Request("GET", "/", accept_encoding="gzip"))
     assert gzip.decompress(compressed.body) == first.body
 
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from fakes.faces import FakeFaces
 from gpucommons.web.http.connections import Connections, HttpProtocol
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from guarded import answer_that_stays_in_our_buffer, guarded, small_answer
 from peers import Answer, Peer, port_of, run, serving, until
@@ -42,7 +42,7 @@ def test_stopping_under_load_loses_no_started_response(padding: int) -> None:
     async def check() -> None:
         faces = FakeFaces(padding=padding)
         expected = faces.metrics(None, False, False)[0]
-        server = WebServer(faces, [("127.0.0.1:0", None)], limits=Limits(stop_s=10.0))
+        server = WebServer(faces, [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=10.0))
         await server.start()
         whole: list[Answer] = []
         loads = [asyncio.create_task(hammer(port_of(server), whole)) for _ in range(20)]
@@ -59,7 +59,7 @@ def test_stopping_under_load_loses_no_started_response(padding: int) -> None:
 def test_an_answer_under_way_is_finished_and_the_last_one_says_so() -> None:
     async def check() -> None:
         faces = FakeFaces(padding=4_000_000)
-        server = WebServer(faces, [("127.0.0.1:0", None)], limits=Limits(stop_s=10.0))
+        server = WebServer(faces, [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=10.0))
         await server.start()
         async with await Peer.connect(port_of(server), receive_buffer=4096) as peer:
             peer.request("/metrics")
@@ -78,7 +78,7 @@ def test_an_answer_under_way_is_finished_and_the_last_one_says_so() -> None:
 def test_idle_and_silent_connections_are_closed_at_once() -> None:
     async def check() -> None:
         # A stop that waited for them would meet the far end of the test's patience.
-        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], limits=Limits(stop_s=1000.0))
+        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=1000.0))
         await server.start()
         async with await Peer.connect(port_of(server)) as idle, await Peer.connect(port_of(server)) as silent:
             await idle.ask("/healthz")
@@ -91,7 +91,7 @@ def test_idle_and_silent_connections_are_closed_at_once() -> None:
 
 def test_what_takes_too_long_is_cut() -> None:
     async def check() -> None:
-        server = WebServer(FakeFaces(padding=4_000_000), [("127.0.0.1:0", None)], limits=Limits(stop_s=0.1))
+        server = WebServer(FakeFaces(padding=4_000_000), [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=0.1))
         await server.start()
         async with (
             await Peer.connect(port_of(server), receive_buffer=2048) as reader,
@@ -109,7 +109,7 @@ def test_what_takes_too_long_is_cut() -> None:
 
 def test_a_request_that_arrives_with_the_stop_is_answered() -> None:
     async def check() -> None:
-        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], limits=Limits(stop_s=10.0))
+        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=10.0))
         await server.start()
         async with await Peer.connect(port_of(server)) as peer:
             peer.send(b"GET /healthz HTTP/1.1\r\nHost: t\r\n")
@@ -158,7 +158,7 @@ def test_a_request_that_was_read_but_not_begun_is_answered() -> None:
             return response
 
         async with (
-            guarded(handler, Limits(stop_s=10.0), StopsWithTheSecondRequest) as (port, _),
+            guarded(handler, ConnectionLimits(stop_s=10.0), StopsWithTheSecondRequest) as (port, _),
             await Peer.connect(port, receive_buffer=2048) as peer,
         ):
             peer.request("/")

@@ -10,7 +10,7 @@ from fakes.faces import FakeFaces
 from gpucommons.faces.documents.delta import apply
 from gpucommons.faces.documents.values import Json
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.stream import Broadcaster
 from peers import Peer, run, until
@@ -149,7 +149,7 @@ def test_names_with_line_breaks_stay_one_event() -> None:
 class Site:
     """A real server with the API of a played node on it."""
 
-    def __init__(self, played: Played, limits: Limits | None = None) -> None:
+    def __init__(self, played: Played, limits: ConnectionLimits | None = None) -> None:
         self.played = played
         self.server = WebServer(
             FakeFaces(),
@@ -192,7 +192,7 @@ def test_over_a_real_socket_and_through_a_stop() -> None:
 
 def test_who_goes_away_is_forgotten_and_who_stops_reading_is_ended() -> None:
     async def scenario() -> None:
-        limits = Limits(request_s=0.3, sweep_s=0.05)
+        limits = ConnectionLimits(request_s=0.3, sweep_s=0.05)
         async with Site(Played(DemoNode(gpus=16, processes_a_gpu=20)).play(1), limits) as site:
             async with await Peer.connect(site.port) as peer:
                 peer.request("/api/v1/stream")

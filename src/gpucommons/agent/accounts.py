@@ -17,7 +17,7 @@ from gpucommons.config.state_directory import events_position_file, ledger_file,
 from gpucommons.holding.ds01_rules import slice_owner
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.rollups import Retention
-from gpucommons.model.accounts import Quota
+from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.containers import Container, all_containers
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
@@ -64,7 +64,7 @@ class Books:
                     Retention(
                         settings.ledger.keep_minutes_d, settings.ledger.keep_hours_d, settings.ledger.keep_days_d
                     ),
-                    {user: Quota(quota.gpu_equivalents) for user, quota in settings.quotas.items()},
+                    {user: HoldingQuota(quota.gpu_equivalents) for user, quota in settings.quotas.items()},
                 )
             )
             if settings.ledger.enabled

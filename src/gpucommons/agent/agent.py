@@ -24,7 +24,7 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
 from gpucommons.sources.alertmanager import AlertmanagerSource
 from gpucommons.sources.source import Source
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.static_files import page_routes
@@ -56,7 +56,7 @@ class Agent:
             self.exposition,
             [*_main_listeners(settings), *_drop_in_listeners(settings)],
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
-            limits=Limits(connections=settings.web.max_connections),
+            limits=ConnectionLimits(connections=settings.web.max_connections),
             routes=page_routes(self.sampler.latest) | self.api.routes(),
             show_owners=settings.privacy.show_owners,
             before_drain=self.api.close,

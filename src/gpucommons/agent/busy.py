@@ -17,7 +17,7 @@ MEASURED_BY: Final = frozenset({"gpm", "utilization"})
 _LEAST_SPAN_S: Final = 1.0
 
 
-class BusyNews:
+class BusyMeter:
     def __init__(self) -> None:
         self._reading: GpuReading | None = None
         self._gpm: dict[str, GpmReading] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from gpucommons.agent.busy import BusyNews
+from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.parts import Parts
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.config.option import ConfigError
@@ -16,22 +16,22 @@ from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
-from gpucommons.scheduler.policy.quotas import Quota, QuotaRule, from_annotations, parse_core, parse_memory
-from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues, from_annotations, parse_core, parse_memory
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
 from gpucommons.scheduler.service.thread import SchedulerThread
 from gpucommons.sources.source import SourceStarting
 
 log = logging.getLogger(__name__)
 
 
-def scheduler_settings(section: Section) -> SchedulerSettings:
+def scheduler_settings(section: Section) -> PolicySettings:
     """The configuration's keys, in the units of their variables, as the scheduler's settings."""
     if section.xpushare_socket == section.socket:
         raise ConfigError(
             f"scheduler.socket and scheduler.xpushare_socket are both {section.socket}: "
             "set scheduler.xpushare_socket to another path, or to '' for one socket"
         )
-    return SchedulerSettings(
+    return PolicySettings(
         socket_path=section.socket,
         xpushare_socket_path=section.xpushare_socket,
         admin_group=section.admin_group,
@@ -75,7 +75,7 @@ def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:
         core = parse_core(str(section.core)) if section.core else None
     except ValueError as error:
         raise ConfigError(f"sharing_quotas.{name}: {error}") from error
-    return QuotaRule(section.pod, section.namespace, section.uid, Quota(memory, core))
+    return QuotaRule(section.pod, section.namespace, section.uid, QuotaValues(memory, core))
 
 
 def metrics_listeners(section: Section) -> list[tuple[str, str]]:
@@ -105,10 +105,10 @@ class Sharing:
     essential = False
     runs_on: Literal["loop"] = "loop"
 
-    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
+    def __init__(self, settings: PolicySettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
         self.cadence_s = cadence_s
         self._scheduler = SchedulerThread(settings, rules)
-        self._busy = BusyNews()
+        self._busy = BusyMeter()
         self._pods: PodReading | None = None
 
     async def start(self) -> None:
@@ -147,7 +147,7 @@ def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
     )
 
 
-def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], Quota]]:
+def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], QuotaValues]]:
     for pod in pods.by_uid.values():
         try:
             quota = from_annotations(pod.annotations)

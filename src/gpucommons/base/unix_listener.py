@@ -28,7 +28,7 @@ class ListenError(Exception):
     """The socket cannot be served: one line, and what to do about it."""
 
 
-class Credentials(NamedTuple):
+class PeerCredentials(NamedTuple):
     pid: int
     uid: int
     gid: int
@@ -161,9 +161,9 @@ def _clear(path: str, setting: str) -> None:
     raise ListenError(f"another scheduler (pid {holder.pid}) serves {path}: stop it or set {setting} to another path")
 
 
-def peer_credentials(peer: socket.socket) -> Credentials:
+def peer_credentials(peer: socket.socket) -> PeerCredentials:
     raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Credentials(*_CREDENTIALS.unpack(raw))
+    return PeerCredentials(*_CREDENTIALS.unpack(raw))
 
 
 def peer_groups(peer: socket.socket) -> frozenset[int]:

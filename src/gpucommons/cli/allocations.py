@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.cli.grid import Format, Grid
+from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.run import CommandError
@@ -61,7 +61,7 @@ def rendered(reading: AllocationReading, user: str | None, format: Format) -> st
     cells += [[_ANY, *_cells(each)[1:]] for each in anywhere.values()]
     if user is None:
         cells += [[name, _FREE, *[""] * (len(_HEADER) - 2)] for name in free]
-    grid = Grid(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)
+    grid = TextTable(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)
     if format is Format.CSV:
         return grid.as_csv()
     if format is Format.MARKDOWN:

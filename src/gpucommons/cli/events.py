@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.follow import FileFollower
-from gpucommons.cli.grid import Format, Grid
+from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import printable
@@ -63,7 +63,7 @@ def rendered(found: Iterable[Event], format: Format) -> str:
     if format is Format.TABLE:
         # Line by line, as --follow prints: a table's columns would be as wide as its widest event.
         return "".join(f"{_line(event)}\n" for event in found)
-    grid = Grid(_HEADER, [_cells(event) for event in found])
+    grid = TextTable(_HEADER, [_cells(event) for event in found])
     return grid.as_csv() if format is Format.CSV else grid.as_markdown()
 
 

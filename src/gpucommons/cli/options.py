@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.run import CommandError
-from gpucommons.config.load import Flag, Loaded, load
+from gpucommons.config.load import Flag, LoadedSettings, load
 from gpucommons.config.option import ConfigError
 from gpucommons.simulation.scenario import Scenario
 
@@ -34,7 +34,7 @@ Procfs = Annotated[
 ]
 
 
-def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> Loaded:
+def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> LoadedSettings:
     """`flags` maps a key to (flag, value); a flag that was not given has the value None."""
     given = {path: Flag(value, name) for path, (name, value) in flags.items() if value is not None}
     try:

@@ -9,7 +9,7 @@ from gpucommons.agent.agent import Agent
 from gpucommons.base.address import Address, UnixAddress, parse_address
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
-from gpucommons.cli.top_feed import AgentFeed, Feed, OwnFeed
+from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
 from gpucommons.config.settings import Settings
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
@@ -46,7 +46,7 @@ def _feed(settings: Settings, connect: str | None, simulate: str | None) -> Feed
         local = AgentFeed(local_url(settings.web.listen))
         if asyncio.run(local.answers()):
             return local
-    return OwnFeed(Agent(settings, scenario))
+    return LocalFeed(Agent(settings, scenario))
 
 
 def checked_url(url: str) -> str:

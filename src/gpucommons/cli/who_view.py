@@ -13,7 +13,7 @@ from gpucommons.model.ownership import (
     Basis,
     GpuAccount,
     Owner,
-    Part,
+    Portion,
     ProcessShare,
     Unattributed,
 )
@@ -30,7 +30,7 @@ _LEGEND = "~ is a share of what the driver measured of the GPU; without it, the 
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFilter:
     """Which rows to show. `gpu` is an index or a UUID, `user` a name, a uid or an owner's name."""
 
     user: str | None = None
@@ -46,7 +46,7 @@ class Wanted:
         return self.user is None or self.user in names
 
 
-def render(snapshot: Snapshot, wanted: Wanted) -> str:
+def render(snapshot: Snapshot, wanted: RowFilter) -> str:
     attribution, gpus = _known(snapshot)
     if attribution is None:
         return _nothing(snapshot)
@@ -66,7 +66,7 @@ def render(snapshot: Snapshot, wanted: Wanted) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def as_rows(snapshot: Snapshot, wanted: Wanted) -> dict[str, object]:
+def as_rows(snapshot: Snapshot, wanted: RowFilter) -> dict[str, object]:
     """The same as JSON values, in plain units, with nothing cut short."""
     attribution, gpus = _known(snapshot)
     if attribution is None:
@@ -223,7 +223,7 @@ def _row_value(row: ProcessShare) -> dict[str, object]:
     }
 
 
-def _part_value(part: Part | None, unit: int) -> dict[str, object] | None:
+def _part_value(part: Portion | None, unit: int) -> dict[str, object] | None:
     return None if part is None else {"value": _scaled(part.amount, unit), "basis": part.basis}
 
 
@@ -245,7 +245,7 @@ def _is_share(row: ProcessShare) -> bool:
     return any(part is not None and part.basis is Basis.APPORTIONED for part in (row.memory, row.sm, row.power))
 
 
-def _amount(part: Part | None, unit: str) -> str:
+def _amount(part: Portion | None, unit: str) -> str:
     if part is None:
         return _NONE
     text = {"B": _bytes, "%": _percent, "W": _watts}[unit](part.amount)

@@ -73,7 +73,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """`origins` is by path: `section.name`, and in a free section `section.row.name`.
 
     `warnings` are lines for the log: what is valid but perhaps not intended.
@@ -109,7 +109,7 @@ def _sections() -> Iterator[tuple[str, type]]:
             yield section, hint
 
 
-def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]) -> Loaded:
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]) -> LoadedSettings:
     by_path = {key.path: key for key in keys()}
     values = {path: key.default for path, key in by_path.items()}
     origins = dict.fromkeys(by_path, "default")
@@ -130,7 +130,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         sections[section] = rows
         for name, row in rows.items():
             origins |= {f"{section}.{name}.{item.name}": f"file {file}" for item in dataclasses.fields(row)}
-    return Loaded(Settings(**sections), origins, tuple(_alias_conflicts(environment, by_path.values())))
+    return LoadedSettings(Settings(**sections), origins, tuple(_alias_conflicts(environment, by_path.values())))
 
 
 _Layer = dict[str, tuple[Any, str]]

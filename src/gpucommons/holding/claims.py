@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from gpucommons.attribution.owner import Candidate, OwnerRules, owner_of
 from gpucommons.holding.ds01_rules import (
-    Devices,
+    RequestedDevices,
     devices_of,
     interface_of,
     is_infrastructure,
@@ -157,7 +157,7 @@ class _Fold:
         interface = self._interface(stand_in)
         if container is None:
             self.tracked.append(TrackedContainer("", entry.container, account.user, interface, running, True))
-        devices = Devices(Access.SPECIFIC, self._in.table.named(entry.gpu_id))
+        devices = RequestedDevices(Access.SPECIFIC, self._in.table.named(entry.gpu_id))
         if not devices.slots:
             devices = devices._replace(unknown=(entry.gpu_id,))
         return Claim(
@@ -267,7 +267,7 @@ def _given(inputs: ClaimInputs) -> tuple[PodDevices, ...]:
     return tuple(each for each in devices.allocated if any(device.is_known for device in each.devices))
 
 
-def _with_unknown(devices: Devices) -> tuple[tuple[SlotInfo, Fraction], ...]:
+def _with_unknown(devices: RequestedDevices) -> tuple[tuple[SlotInfo, Fraction], ...]:
     """A name that this node has no slot for is still held, by whatever name it goes."""
     unknown = (SlotInfo(Slot(name, "", name.replace(":", "."), None, 1), -1) for name in devices.unknown)
     return tuple((info, _WHOLE) for info in (*devices.slots, *unknown))

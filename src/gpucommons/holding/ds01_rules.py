@@ -84,7 +84,7 @@ def interface_of(container: Container) -> str:
     return "docker"
 
 
-class Devices(NamedTuple):
+class RequestedDevices(NamedTuple):
     """The GPUs that a container may use; `unknown` are names that this node has no slot for."""
 
     access: Access
@@ -98,7 +98,7 @@ class Devices(NamedTuple):
         return len(self.slots) + len(self.unknown) if self.asked is None else self.asked
 
 
-def devices_of(container: Container, table: SlotTable) -> Devices | None:
+def devices_of(container: Container, table: SlotTable) -> RequestedDevices | None:
     """None where it may use no GPU."""
     found = _requested(container, table) or _labelled(container, table) or _visible(container, table)
     bare = _bare(container, table)
@@ -107,7 +107,7 @@ def devices_of(container: Container, table: SlotTable) -> Devices | None:
     return found if bare is None else found._replace(bypasses=True)
 
 
-def _requested(container: Container, table: SlotTable) -> Devices | None:
+def _requested(container: Container, table: SlotTable) -> RequestedDevices | None:
     requests = [request for request in container.device_requests if _is_for_gpus(request)]
     names = [name for request in requests for name in request.device_ids]
     if names:
@@ -115,7 +115,7 @@ def _requested(container: Container, table: SlotTable) -> Devices | None:
     if any(request.count == -1 for request in requests):
         return _everything(table)
     count = sum(request.count for request in requests if request.count > 0)
-    return Devices(Access.COUNT, table.first(count), asked=count) if count else None
+    return RequestedDevices(Access.COUNT, table.first(count), asked=count) if count else None
 
 
 def _is_for_gpus(request: DeviceRequest) -> bool:
@@ -124,17 +124,17 @@ def _is_for_gpus(request: DeviceRequest) -> bool:
     return request.driver in ("", "nvidia")
 
 
-def _labelled(container: Container, table: SlotTable) -> Devices | None:
+def _labelled(container: Container, table: SlotTable) -> RequestedDevices | None:
     names = _listed(container.labels.get("ds01.gpu.uuids", ""))
     return _named(names, table) if names else None
 
 
-def _visible(container: Container, table: SlotTable) -> Devices | None:
+def _visible(container: Container, table: SlotTable) -> RequestedDevices | None:
     names = _listed(container.visible_devices or "")
     return _named(names, table) if names and names[0] not in _NOTHING else None
 
 
-def _bare(container: Container, table: SlotTable) -> Devices | None:
+def _bare(container: Container, table: SlotTable) -> RequestedDevices | None:
     """Through the device files, past every runtime that keeps count."""
     if container.privileged:
         return _everything(table)._replace(bypasses=True)
@@ -143,20 +143,20 @@ def _bare(container: Container, table: SlotTable) -> Devices | None:
     if not files:
         return None
     slots = tuple(slot for _, each in files for slot in each)
-    return Devices(Access.SPECIFIC, slots, tuple(path for path, each in files if not each), bypasses=True)
+    return RequestedDevices(Access.SPECIFIC, slots, tuple(path for path, each in files if not each), bypasses=True)
 
 
-def _named(names: list[str], table: SlotTable) -> Devices:
+def _named(names: list[str], table: SlotTable) -> RequestedDevices:
     """A CDI name is `nvidia.com/gpu=0`: what follows the sign is as elsewhere."""
     plain = [name.rpartition("=")[2] if name.startswith(_CDI) else name for name in names]
     if "all" in plain:
         return _everything(table)
     slots = dict.fromkeys(slot for name in plain for slot in table.named(name))
-    return Devices(Access.SPECIFIC, tuple(slots), tuple(name for name in plain if not table.named(name)))
+    return RequestedDevices(Access.SPECIFIC, tuple(slots), tuple(name for name in plain if not table.named(name)))
 
 
-def _everything(table: SlotTable) -> Devices:
-    return Devices(Access.ALL, table.usable, asked=table.gpu_count)
+def _everything(table: SlotTable) -> RequestedDevices:
+    return RequestedDevices(Access.ALL, table.usable, asked=table.gpu_count)
 
 
 def _listed(text: str) -> list[str]:

@@ -20,7 +20,7 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.ownership import Part, ProcessShare
+from gpucommons.model.ownership import Portion, ProcessShare
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
 
 _GRAPHICS = "graphics"
@@ -239,7 +239,7 @@ def _compute_instances(gpus: GpuReading | None) -> dict[tuple[str, int], tuple[s
     }
 
 
-def _plus(sum: int | None, part: Part | None) -> int | None:
+def _plus(sum: int | None, part: Portion | None) -> int | None:
     return None if sum is None or part is None else sum + part.amount
 
 

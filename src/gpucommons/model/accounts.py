@@ -75,7 +75,7 @@ class LedgerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class HoldingQuota:
     """The most GPU-equivalents that one user may hold at a time."""
 
     gpu_equivalents: float
@@ -87,7 +87,7 @@ class AccountsReading:
 
     ledger: LedgerState
     totals: Mapping[OwnerKey, Amounts] | None
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    quotas: Mapping[str, HoldingQuota] = field(default_factory=dict)
     event_log_writing: bool = True
 
 

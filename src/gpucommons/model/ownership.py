@@ -47,7 +47,7 @@ class Basis(StrEnum):
     APPORTIONED = "apportioned"
 
 
-class Part(NamedTuple):
+class Portion(NamedTuple):
     """Some of a GPU: bytes of memory, millionths of its SM time, or milliwatts."""
 
     amount: int
@@ -112,9 +112,9 @@ class ProcessShare(NamedTuple):
     place: Place
     pid: int
     key: ProcessKey | None
-    memory: Part | None
-    sm: Part | None
-    power: Part | None
+    memory: Portion | None
+    sm: Portion | None
+    power: Portion | None
     owner: Owner | None
     reason: Reason | None
     workload: Workload
@@ -128,9 +128,9 @@ class OwnerShare(NamedTuple):
     gpu_index: int
     owner: Owner
     processes: int
-    memory: Part | None
-    sm: Part | None
-    power: Part | None
+    memory: Portion | None
+    sm: Portion | None
+    power: Portion | None
 
 
 class Unattributed(NamedTuple):

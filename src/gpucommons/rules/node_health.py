@@ -19,7 +19,7 @@ _WEIGHTS: Mapping[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class NodeHealth:
     """`components` are 0..1, 1 being all headroom. `completeness_ratio` is the weight of what was read."""
 
     score: float
@@ -35,7 +35,9 @@ def _unpressed(pressure: Pressure | None) -> float | None:
     return None if pressure is None or pressure.some is None else 1.0 - _clamp(pressure.some.avg10 / 100.0)
 
 
-def health_of(cpu: CpuReading | None, memory: MemoryReading | None, pressure: PressureReading | None) -> Health | None:
+def health_of(
+    cpu: CpuReading | None, memory: MemoryReading | None, pressure: PressureReading | None
+) -> NodeHealth | None:
     """None when nothing at all was read: no score is better than an invented one."""
     signals: dict[str, float | None] = {
         "cpu_utilization": None
@@ -53,4 +55,4 @@ def health_of(cpu: CpuReading | None, memory: MemoryReading | None, pressure: Pr
         return None
     weight = sum(_WEIGHTS[name] for name in read)
     blend = sum(_WEIGHTS[name] * value for name, value in read.items())
-    return Health(10.0 * _clamp(blend / weight), min(weight, 1.0), read)
+    return NodeHealth(10.0 * _clamp(blend / weight), min(weight, 1.0), read)

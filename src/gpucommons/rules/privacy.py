@@ -15,7 +15,7 @@ from gpucommons.faces.history.turn_log import Timeline, Turn
 from gpucommons.model.accounts import StatementReading
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.events import JournalEntry, JournalReading
-from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Part, ProcessShare
+from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Portion, ProcessShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
@@ -129,12 +129,12 @@ def _folded(shares: Iterable[OwnerShare]) -> Iterable[OwnerShare]:
         )
 
 
-def _sum(parts: Iterable[Part | None]) -> Part | None:
+def _sum(parts: Iterable[Portion | None]) -> Portion | None:
     known = [part for part in parts if part is not None]
     if not known:
         return None
     measured = all(part.basis is Basis.MEASURED for part in known)
-    return Part(sum(part.amount for part in known), Basis.MEASURED if measured else Basis.APPORTIONED)
+    return Portion(sum(part.amount for part in known), Basis.MEASURED if measured else Basis.APPORTIONED)
 
 
 def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:

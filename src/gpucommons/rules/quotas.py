@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpucommons.model.accounts import Quota
+from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import AllocationReading
 
 # Thirds of a GPU do not add up to one in binary.
@@ -22,7 +22,7 @@ class QuotaState(NamedTuple):
         return None if self.used is None else self.used > self.limit + _SLACK
 
 
-def quota_states(quotas: Mapping[str, Quota], reading: AllocationReading | None) -> list[QuotaState]:
+def quota_states(quotas: Mapping[str, HoldingQuota], reading: AllocationReading | None) -> list[QuotaState]:
     if reading is None or not reading.complete:
         return [QuotaState(user, quota.gpu_equivalents, None) for user, quota in quotas.items()]
     used: dict[str, float | None] = dict.fromkeys(quotas, 0.0)

@@ -17,7 +17,7 @@ from gpucommons.ledger.rollups import Retention
 from gpucommons.ledger.statements import read_statements
 from gpucommons.ledger.usage import usage_of
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import AccountsReading, Quota, StatementReading
+from gpucommons.model.accounts import AccountsReading, HoldingQuota, StatementReading
 from gpucommons.model.events import JournalReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sources.source import Source
@@ -35,7 +35,7 @@ class AccountingSettings:
     interval_s: float
     flush_s: float = 10.0
     retention: Retention = field(default_factory=Retention)
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    quotas: Mapping[str, HoldingQuota] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

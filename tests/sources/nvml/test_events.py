@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
-from gpucommons.sources.nvml.events import EventBook
+from gpucommons.sources.nvml.events import EventCounts
 from gpucommons.sources.source import SourceError
 
 
@@ -122,7 +122,7 @@ def test_a_lost_gpu_keeps_its_xids(rig: Rig) -> None:
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([8, 2, 4]), st.integers(1, 4))))
 @settings(deadline=None)
 def test_the_book_never_loses_or_invents_an_event(events: list[tuple[str, int, int]]) -> None:
-    book = EventBook()
+    book = EventCounts()
     for at, (uuid, kind, data) in enumerate(events):
         before = book.record(uuid)
         book.add(uuid, kind, data, float(at))

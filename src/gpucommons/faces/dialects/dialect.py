@@ -26,7 +26,7 @@ class Dialect:
     open_prefixes: tuple[str, ...] = ()
 
 
-class Part(Protocol):
+class MetricModule(Protocol):
     """A module that names one subject's metrics and fills them."""
 
     @property
@@ -36,7 +36,7 @@ class Part(Protocol):
 
 
 def dialect_of(
-    parts: tuple[Part, ...],
+    parts: tuple[MetricModule, ...],
     *,
     name: str,
     port: int,

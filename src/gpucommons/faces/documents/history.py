@@ -64,7 +64,7 @@ SCHEMA: Schema = record(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HistoryQuery:
     series: str
     range_s: float
     points: int
@@ -72,12 +72,12 @@ class Asked:
     gpu_uuid: str | None
 
 
-def read(view: View, given: Mapping[str, Value]) -> Asked:
+def read(view: View, given: Mapping[str, Value]) -> HistoryQuery:
     series = str(given.get("series", "gpu_utilization_ratio"))
     if "gpu" in given and series in NODE_SERIES:
         raise BadParameter("gpu", f"{series} is the node's, not a GPU's")
     end = given.get("end_unix_s")
-    return Asked(
+    return HistoryQuery(
         series,
         float(given.get("range", 3600)),
         int(given.get("points", 720)),
@@ -86,7 +86,7 @@ def read(view: View, given: Mapping[str, Value]) -> Asked:
     )
 
 
-async def answer(view: View, asked: Asked, history: History, prometheus: Prometheus | None) -> bytes:
+async def answer(view: View, asked: HistoryQuery, history: History, prometheus: Prometheus | None) -> bytes:
     """Raises BadParameter where nobody keeps that long, PrometheusError where the one who does is not well."""
     end_s = view.snapshot.wall_s if asked.end_wall_s is None else asked.end_wall_s
     if history.covers(end_s - asked.range_s):

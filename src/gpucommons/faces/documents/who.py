@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, one_of, or_null, record
 from gpucommons.faces.documents.values import Json, total
-from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, Part, Place, ProcessShare, Unattributed
+from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, Place, Portion, ProcessShare, Unattributed
 from gpucommons.model.snapshot import Snapshot
 
 _BASIS = or_null(one_of(*Basis))
@@ -112,7 +112,7 @@ def _place_key(place: Place) -> str:
     return place.gpu_uuid if place.gpu_instance_id is None else f"{place.gpu_uuid}:{place.gpu_instance_id}"
 
 
-def _amounts(memory: Part | None, sm: Part | None, power: Part | None) -> Amounts:
+def _amounts(memory: Portion | None, sm: Portion | None, power: Portion | None) -> Amounts:
     return {
         "memory_bytes": None if memory is None else memory.amount,
         "memory_basis": None if memory is None else memory.basis.value,

@@ -22,7 +22,7 @@ _GZIP_LEVEL = 1
 log = logging.getLogger(__name__)
 
 
-class Vocabulary(Protocol):
+class Collector(Protocol):
     """The part of a dialect that the exposition needs."""
 
     @property
@@ -37,7 +37,7 @@ class Vocabulary(Protocol):
 class DialectRenderer:
     """One dialect's families -> lines, with the prefix caches that live as long as the agent."""
 
-    dialect: Vocabulary
+    dialect: Collector
     duplicates: int = 0
     failures: int = 0
     _renderers: dict[Metric, FamilyRenderer] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def _joined(families: list[Family]) -> list[Family]:
 class Exposition:
     """What every listener serves: `metrics()` costs a dictionary lookup once a snapshot has been rendered."""
 
-    def __init__(self, latest: Callable[[], Snapshot | None], dialects: Iterable[Vocabulary]) -> None:
+    def __init__(self, latest: Callable[[], Snapshot | None], dialects: Iterable[Collector]) -> None:
         self.latest = latest
         self._renderers = {dialect.name: DialectRenderer(dialect) for dialect in dialects}
         self._on_main = tuple(name for name, renderer in self._renderers.items() if renderer.dialect.on_main)

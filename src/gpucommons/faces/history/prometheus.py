@@ -44,17 +44,17 @@ class PrometheusError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TimeGrid:
     start_s: float
     step_s: float
     length: int
 
 
-def grid(start_s: float, end_s: float, points: int) -> Grid:
+def grid(start_s: float, end_s: float, points: int) -> TimeGrid:
     """It ends where it was asked to end: the last value is the newest there is."""
     step_s = max(_LEAST_STEP_S, math.ceil((end_s - start_s) / points))
     length = math.floor((end_s - start_s) / step_s) + 1
-    return Grid(end_s - (length - 1) * step_s, step_s, length)
+    return TimeGrid(end_s - (length - 1) * step_s, step_s, length)
 
 
 def query(series: str, uuids: Sequence[str], selector: str) -> str | None:
@@ -66,7 +66,7 @@ def query(series: str, uuids: Sequence[str], selector: str) -> str | None:
     return _NODE_QUERIES[series].replace("$", selector) if series in _NODE_QUERIES else None
 
 
-def columns(answer: object, series: str, onto: Grid) -> dict[str, list[float]]:
+def columns(answer: object, series: str, onto: TimeGrid) -> dict[str, list[float]]:
     """The values of a range answer on the grid that was asked for. Raises PrometheusError."""
     try:
         rows = answer["data"]["result"]  # type: ignore[index]

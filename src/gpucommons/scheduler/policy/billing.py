@@ -7,7 +7,7 @@ the GPU meanwhile: TurnClock integrates that for all of them at once, so that a 
 from dataclasses import dataclass
 from typing import Final
 
-from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.policy.settings import PolicySettings
 
 # Wake-ups are floats: what is this close has been reached, or a deadline could repeat for ever.
 EPSILON_S: Final = 1e-6
@@ -63,7 +63,7 @@ class BucketRules:
     tail_billing_ratio: float
 
     @classmethod
-    def of(cls, settings: SchedulerSettings) -> "BucketRules":
+    def of(cls, settings: PolicySettings) -> "BucketRules":
         return cls(
             settings.compute_window_s,
             settings.quota_sample_interval_s,

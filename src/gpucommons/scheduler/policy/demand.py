@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gpucommons.scheduler.policy.state import NEVER, Client, Gpu
+from gpucommons.scheduler.policy.state import NEVER, Client, GpuQueue
 
 # A solo turn ends without a measurement after this long; after so many of them the demand stays unknown. It is longer
 # where measurements are far apart: one has to begin and to end within the turn.
@@ -17,14 +17,14 @@ _LONGEST_SPAN_S: Final = 6.0
 _SMOOTHING: Final = 0.5
 
 
-def sampled(gpu: Gpu, window_s: float, now: float) -> None:
+def sampled(gpu: GpuQueue, window_s: float, now: float) -> None:
     """How busy the device was is known again, if it was measured over a time that is short enough."""
     if window_s <= _LONGEST_SPAN_S:
         gpu.busy_span_s = window_s
         gpu.busy_until_s = now + max(_BUSY_FRESH_S, _BUSY_FRESH_SPANS * window_s)
 
 
-def _solo_end_s(gpu: Gpu, now: float) -> float:
+def _solo_end_s(gpu: GpuQueue, now: float) -> float:
     return now + max(_SOLO_LIMIT_S, _SOLO_SPANS * gpu.busy_span_s)
 
 
@@ -37,7 +37,7 @@ def must_be_alone(client: Client) -> bool:
     return client.refresh_demand or _unmeasured(client)
 
 
-def measured_client(gpu: Gpu, window_s: float, now: float) -> Client | None:
+def measured_client(gpu: GpuQueue, window_s: float, now: float) -> Client | None:
     """Whose doing the last `window_s` of utilisation was: of the one client that ran all that time, if one did."""
     if len(gpu.running) != 1 or gpu.revoked:
         return None
@@ -45,7 +45,7 @@ def measured_client(gpu: Gpu, window_s: float, now: float) -> Client | None:
     return client if max(client.turn_s, gpu.alone_s) <= now - window_s else None
 
 
-def learn(gpu: Gpu, client: Client, busy_ratio: float, now: float) -> None:
+def learn(gpu: GpuQueue, client: Client, busy_ratio: float, now: float) -> None:
     """A running client was measured."""
     measured = busy_ratio * 1000
     known = client.demand_milli
@@ -59,7 +59,7 @@ def learn(gpu: Gpu, client: Client, busy_ratio: float, now: float) -> None:
         end_solo(gpu)
 
 
-def stalest(gpu: Gpu, refresh_s: float, now: float) -> Client | None:
+def stalest(gpu: GpuQueue, refresh_s: float, now: float) -> Client | None:
     """Who is to be measured, under contention: one that runs since before anything could be, or once per `refresh_s`
     the one that was measured longest ago."""
     if gpu.solo is not None or len(gpu.running) + len(gpu.waiting) < 2:
@@ -71,13 +71,13 @@ def stalest(gpu: Gpu, refresh_s: float, now: float) -> Client | None:
     return client if now - client.demand_s >= refresh_s else None
 
 
-def begin_solo(gpu: Gpu, client: Client, now: float) -> None:
+def begin_solo(gpu: GpuQueue, client: Client, now: float) -> None:
     """From now on nobody joins this client; its time is up some time after it is really alone."""
     gpu.solo = client
     gpu.solo_until_s = _solo_end_s(gpu, now) if len(gpu.running) <= 1 else NEVER
 
 
-def turn_ended(gpu: Gpu, client: Client, now: float) -> None:
+def turn_ended(gpu: GpuQueue, client: Client, now: float) -> None:
     """After `client` left the running ones."""
     gpu.alone_s = now
     if gpu.solo is client:
@@ -86,7 +86,7 @@ def turn_ended(gpu: Gpu, client: Client, now: float) -> None:
         gpu.solo_until_s = _solo_end_s(gpu, now)
 
 
-def end_solo(gpu: Gpu) -> None:
+def end_solo(gpu: GpuQueue) -> None:
     solo = gpu.solo
     if solo is None:
         return

@@ -12,7 +12,7 @@ from typing import Final
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU, KnownGpu, resolve
 from gpucommons.scheduler.policy.overhead import next_overhead
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Action, Gpu, Standing
+from gpucommons.scheduler.policy.state import Action, ClientStanding, GpuQueue
 
 # Above this a running client counts as hot: its figures say nothing about its overhead.
 _HOT_RATIO: Final = 0.5
@@ -40,7 +40,7 @@ class GpuFacts:
     mig: tuple[str, ...] = ()
 
 
-class Devices:
+class DeviceTable:
     def __init__(self, policy: Policy, now: float) -> None:
         self._policy = policy
         self._known: dict[str, KnownGpu] = {}
@@ -74,11 +74,11 @@ class Devices:
             self.forget_unused(gpu)
         return actions
 
-    def called(self, name: str, now: float) -> Gpu:
+    def called(self, name: str, now: float) -> GpuQueue:
         """The queue for a client that names its GPU so."""
         return self._queue(self._resolve(name) or DEFAULT_GPU, now)
 
-    def forget_unused(self, gpu: Gpu) -> None:
+    def forget_unused(self, gpu: GpuQueue) -> None:
         """The queue of a GPU that is not there goes with its last client; `default` stays while no GPU is known."""
         alone = gpu.key == DEFAULT_GPU and not self._known
         if not gpu.clients and not alone and gpu.key not in self.present:
@@ -91,7 +91,7 @@ class Devices:
             self._resolved[name] = resolve(name, self._known.values())
         return self._resolved[name]
 
-    def _queue(self, key: str, now: float) -> Gpu:
+    def _queue(self, key: str, now: float) -> GpuQueue:
         gpu = self._policy.gpus.get(key)
         if gpu is None:
             known = self._known.get(key)
@@ -130,11 +130,11 @@ class Devices:
         meant = [(client, self._resolve(client.gpu_name)) for client in unresolved.clients.values()]
         return self._policy.move([(client, self._queue(key, now)) for client, key in meant if key is not None], now)
 
-    def _learn_memory(self, gpu: Gpu, fact: GpuFacts, now: float) -> list[Action]:
+    def _learn_memory(self, gpu: GpuQueue, fact: GpuFacts, now: float) -> list[Action]:
         actions: list[Action] = []
         for client in gpu.clients.values():
             client.nvml_bytes = fact.process_bytes.get(client.pid)
-            running = client.standing is Standing.RUNNING
+            running = client.standing is ClientStanding.RUNNING
             hot = running and (fact.busy is None or fact.busy.ratio > _HOT_RATIO)
             overhead = next_overhead(client.overhead_bytes, client.used_bytes, client.nvml_bytes, hot)
             if overhead is not None and overhead != client.overhead_bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpucommons.scheduler.policy import quotas
-from gpucommons.scheduler.policy.quotas import Limits, Quota, QuotaRule
+from gpucommons.scheduler.policy.quotas import ClientLimits, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.service.reading import client_name
 
@@ -13,15 +13,15 @@ def names(client: Client) -> tuple[str, str, str]:
     return client_name(client.id), f"{client.namespace}/{client.pod}", client.pod
 
 
-class LimitBook:
+class LimitTable:
     def __init__(self, rules: Sequence[QuotaRule] = ()) -> None:
         self.rules = tuple(rules)
-        self.annotations: Mapping[tuple[str, str], Quota] = {}
-        self._set: dict[str, Quota] = {}
-        self._asked: dict[int, Quota] = {}
-        self._limits: dict[int, Limits] = {}
+        self.annotations: Mapping[tuple[str, str], QuotaValues] = {}
+        self._set: dict[str, QuotaValues] = {}
+        self._asked: dict[int, QuotaValues] = {}
+        self._limits: dict[int, ClientLimits] = {}
 
-    def enter(self, client: Client, memory_limit_bytes: int, core_limit_percent: int) -> Limits:
+    def enter(self, client: Client, memory_limit_bytes: int, core_limit_percent: int) -> ClientLimits:
         """A new client, and what it asked for itself."""
         if memory_limit_bytes or core_limit_percent:
             self._asked[client.id] = quotas.from_client(memory_limit_bytes, core_limit_percent)
@@ -32,23 +32,23 @@ class LimitBook:
         self._asked.pop(client.id, None)
         self._set.pop(client_name(client.id), None)
 
-    def set_limit(self, target: str, quota: Quota) -> None:
+    def set_limit(self, target: str, quota: QuotaValues) -> None:
         """`target` is a client id, `namespace/pod` or a pod. What the quota does not name stays as it was set."""
-        old = self._set.get(target, Quota())
-        self._set[target] = Quota(
+        old = self._set.get(target, QuotaValues())
+        self._set[target] = QuotaValues(
             old.memory_bytes if quota.memory_bytes is None else quota.memory_bytes,
             old.core_percent if quota.core_percent is None else quota.core_percent,
         )
 
-    def of(self, client: Client) -> Limits:
+    def of(self, client: Client) -> ClientLimits:
         return self._limits.get(client.id, quotas.NO_LIMITS)
 
-    def decide(self, client: Client) -> Limits:
+    def decide(self, client: Client) -> ClientLimits:
         """What holds for this client now."""
         limits = self._limits[client.id] = self._look_up(client)
         return limits
 
-    def _look_up(self, client: Client) -> Limits:
+    def _look_up(self, client: Client) -> ClientLimits:
         asked = self._asked.get(client.id)
         if not (self._set or self.annotations or self.rules or asked):
             return quotas.NO_LIMITS
@@ -59,8 +59,8 @@ class LimitBook:
             env=asked,
         )
 
-    def _set_for(self, client: Client) -> Quota:
+    def _set_for(self, client: Client) -> QuotaValues:
         found = [self._set[name] for name in names(client) if name in self._set]
         memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
         core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
-        return Quota(memory, core)
+        return QuotaValues(memory, core)

@@ -48,13 +48,27 @@ from typing import Final
 
 from gpucommons.scheduler.policy import demand
 from gpucommons.scheduler.policy.billing import EPSILON_S, TurnClock
-from gpucommons.scheduler.policy.settings import GIB, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.settings import GIB, Mode, PolicySettings, SwitchTime
 from gpucommons.scheduler.policy.settings import Fence as FenceMode
 from gpucommons.scheduler.policy.shares import Shares
-from gpucommons.scheduler.policy.state import NEVER, Action, Client, Drop, Fence, Gpu, Send, Standing
+from gpucommons.scheduler.policy.state import (
+    NEVER,
+    Action,
+    Client,
+    ClientStanding,
+    Disconnect,
+    DropReason,
+    GpuQueue,
+    Send,
+)
 from gpucommons.scheduler.protocol.wire import MessageType
 
-IDLE, WAITING, THROTTLED, RUNNING = Standing.IDLE, Standing.WAITING, Standing.THROTTLED, Standing.RUNNING
+IDLE, WAITING, THROTTLED, RUNNING = (
+    ClientStanding.IDLE,
+    ClientStanding.WAITING,
+    ClientStanding.THROTTLED,
+    ClientStanding.RUNNING,
+)
 LOCK_OK, DROP_LOCK = MessageType.LOCK_OK, MessageType.DROP_LOCK
 SERIAL, CONCURRENT, AUTO = Mode.SERIAL, Mode.CONCURRENT, Mode.AUTO
 
@@ -77,13 +91,13 @@ class Block(StrEnum):
 class Policy:
     """The state of all GPUs and clients, and the events that move it."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: PolicySettings) -> None:
         self.settings = settings
         self.mode = settings.mode
         self._serial = settings.mode is SERIAL
         self.on = True
         self.operator_quantum_s: float | None = None
-        self.gpus: dict[str, Gpu] = {}
+        self.gpus: dict[str, GpuQueue] = {}
         self.clients: dict[int, Client] = {}
         self.refusals: Counter[str] = Counter()
         self._shares = Shares(settings)
@@ -96,23 +110,23 @@ class Policy:
 
     # Events: devices
 
-    def add_gpu(self, key: str, index: int | None, now: float) -> Gpu:
-        gpu = Gpu(key, index, now, self.settings.compute_window_s)
+    def add_gpu(self, key: str, index: int | None, now: float) -> GpuQueue:
+        gpu = GpuQueue(key, index, now, self.settings.compute_window_s)
         self.gpus[key] = gpu
         self._set_total(gpu, self.settings.default_gpu_memory_bytes, known=False)
         return gpu
 
-    def remove_gpu(self, gpu: Gpu) -> None:
+    def remove_gpu(self, gpu: GpuQueue) -> None:
         """Only one without clients can go."""
         if not gpu.clients:
             del self.gpus[gpu.key]
 
-    def resize(self, gpu: Gpu, total_bytes: int, now: float) -> list[Action]:
+    def resize(self, gpu: GpuQueue, total_bytes: int, now: float) -> list[Action]:
         """NVML told how much memory the device has."""
         self._set_total(gpu, total_bytes, known=True)
         return self._after(gpu, now)
 
-    def sample_busy(self, gpu: Gpu, busy_ratio: float, window_s: float, now: float) -> list[Action]:
+    def sample_busy(self, gpu: GpuQueue, busy_ratio: float, window_s: float, now: float) -> list[Action]:
         """The device was busy for this share of the last `window_s`."""
         actions: list[Action] = []
         demand.sampled(gpu, window_s, now)
@@ -162,7 +176,7 @@ class Policy:
                 self._tell_to_wait(gpu, client, now, actions)
         return actions
 
-    def _first_in_line(self, gpu: Gpu, client: Client, now: float) -> bool:
+    def _first_in_line(self, gpu: GpuQueue, client: Client, now: float) -> bool:
         """The first to wait for an exclusive turn: notes when that may have to end. False if it may already."""
         due = next(iter(gpu.running.values())).turn_s + self._shortest_quantum_s
         if due <= now:
@@ -232,7 +246,7 @@ class Policy:
         del gpu.clients[client.id]
         return self._after(gpu, now)
 
-    def move(self, moves: Sequence[tuple[Client, Gpu]], now: float) -> list[Action]:
+    def move(self, moves: Sequence[tuple[Client, GpuQueue]], now: float) -> list[Action]:
         """The GPUs of these clients are known now: each goes on there, as it stands."""
         sources = {client.gpu.key: client.gpu for client, _ in moves}
         targets = {gpu.key: gpu for _, gpu in moves}
@@ -249,7 +263,7 @@ class Policy:
             gpu.waiting = dict(sorted(gpu.waiting.items(), key=lambda item: item[1].eligible_s))
             gpu.running = dict(sorted(gpu.running.items(), key=lambda item: item[1].turn_s))
             if key in met:
-                self._keep_oldest(gpu, Drop.QUANTUM, now, actions)
+                self._keep_oldest(gpu, DropReason.QUANTUM, now, actions)
         for gpu in touched:
             self._evaluate(gpu, now, actions)
         return actions
@@ -315,7 +329,7 @@ class Policy:
             gpu.clock.advance(now)
             demand.end_solo(gpu)
             if mode is SERIAL:
-                self._keep_oldest(gpu, Drop.QUANTUM, now, actions)
+                self._keep_oldest(gpu, DropReason.QUANTUM, now, actions)
             self._evaluate(gpu, now, actions)
         return actions
 
@@ -364,13 +378,13 @@ class Policy:
         wanted = settings.switch_time_s_per_gib * moved_gib
         return min(max(wanted, settings.switch_time_min_s), settings.switch_time_max_s)
 
-    def knows_demand(self, gpu: Gpu, now: float) -> bool:
+    def knows_demand(self, gpu: GpuQueue, now: float) -> bool:
         """Whether `auto` has something to decide by."""
         return self.mode is AUTO and now < gpu.busy_until_s
 
     # Evaluation
 
-    def _after(self, gpu: Gpu, now: float) -> list[Action]:
+    def _after(self, gpu: GpuQueue, now: float) -> list[Action]:
         actions: list[Action] = []
         gpu.clock.advance(now)
         self._evaluate(gpu, now, actions)
@@ -383,7 +397,7 @@ class Policy:
             self._evaluate(gpu, now, actions)
         return actions
 
-    def _evaluate(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+    def _evaluate(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         """Applies every rule to one GPU. The turn clock must stand at `now`."""
         if gpu.draining:
             self._press(gpu, now, actions)
@@ -412,7 +426,7 @@ class Policy:
         )
         gpu.heir = self._find_heir(gpu)
 
-    def _serve(self, gpu: Gpu, now: float, actions: list[Action]) -> float:
+    def _serve(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Admits all that may run; then makes room for the first that may not. Returns when to look again."""
         waiting = gpu.waiting
         gpu.biggest_waiter = None
@@ -435,7 +449,7 @@ class Policy:
                 return NEVER
         return NEVER
 
-    def _look_down_the_queue(self, gpu: Gpu, now: float) -> tuple[Client | None, Block, Client | None]:
+    def _look_down_the_queue(self, gpu: GpuQueue, now: float) -> tuple[Client | None, Block, Client | None]:
         """The first that what runs holds up, why it does, and the first that may run in passing it."""
         front: Client | None = None
         why = Block.TURN
@@ -449,7 +463,7 @@ class Policy:
                     break
         return front, why, None
 
-    def _find_biggest_waiter(self, gpu: Gpu) -> Client | None:
+    def _find_biggest_waiter(self, gpu: GpuQueue) -> Client | None:
         """None where all that run and wait fit into memory at once: their turns move nothing."""
         waiting = list(islice(gpu.waiting.values(), _BYPASS_WINDOW))
         needed = gpu.running_bytes + gpu.held_bytes + sum(client.need_bytes for client in waiting)
@@ -457,7 +471,7 @@ class Policy:
             return None
         return max(waiting, key=attrgetter("used_bytes"))
 
-    def _find_heir(self, gpu: Gpu) -> Client | None:
+    def _find_heir(self, gpu: GpuQueue) -> Client | None:
         """Who runs next if the one that runs lets go, where that is plain to see: turns are exclusive, and
         neither quota, drain nor measurement has a say."""
         if not gpu.plain or len(gpu.running) != 1:
@@ -467,7 +481,7 @@ class Policy:
             return first if exclusive and not first.told_to_wait else None
         return None
 
-    def _blocked(self, gpu: Gpu, client: Client, now: float) -> Block | None:
+    def _blocked(self, gpu: GpuQueue, client: Client, now: float) -> Block | None:
         """Why this client may not run now, quota aside; None: it may."""
         if not gpu.running:
             return Block.MEMORY if self._held_up_by_revoked(gpu, client) else None
@@ -485,20 +499,20 @@ class Policy:
                 return Block.DEMAND
         return None
 
-    def _nothing_fits(self, gpu: Gpu) -> bool:
+    def _nothing_fits(self, gpu: GpuQueue) -> bool:
         """Whether what runs excludes everybody else, whoever asks."""
         if self._serial:
             return bool(gpu.running)
         return gpu.running_v1 > 0 and self.mode is not CONCURRENT
 
-    def _held_up_by_revoked(self, gpu: Gpu, client: Client) -> bool:
+    def _held_up_by_revoked(self, gpu: GpuQueue, client: Client) -> bool:
         """Whether it could not even run alone, for what revoked clients still hold."""
         return gpu.held_bytes > 0 and gpu.held_bytes + client.need_bytes > gpu.safe_limit_bytes
 
-    def _room_for(self, gpu: Gpu, client: Client) -> float:
+    def _room_for(self, gpu: GpuQueue, client: Client) -> float:
         return gpu.safe_limit_bytes * _REFIT_RATIO if client.must_refit else gpu.safe_limit_bytes
 
-    def _room_is_kept(self, gpu: Gpu, front: Client, why: Block, now: float) -> bool:
+    def _room_is_kept(self, gpu: GpuQueue, front: Client, why: Block, now: float) -> bool:
         """Whether the first waiter has been passed for long enough, or room is being made: not for who just gave it."""
         patience_s = self.settings.drop_resend_s
         if any(client.drop_s is not None and now - client.drop_s < patience_s for client in gpu.draining.values()):
@@ -509,7 +523,7 @@ class Policy:
             limit = 2 * self.quantum_s(holder, front, why)
         return now - front.eligible_s >= limit
 
-    def _make_room(self, gpu: Gpu, front: Client, why: Block, now: float, actions: list[Action]) -> float:
+    def _make_room(self, gpu: GpuQueue, front: Client, why: Block, now: float, actions: list[Action]) -> float:
         """Drops what must go for `front` once all of it has had its quantum. Returns when to look again."""
         again = gpu.busy_until_s if why is Block.DEMAND or why is Block.SOLO else NEVER
         if gpu.solo is not None and why is Block.SOLO:
@@ -521,10 +535,10 @@ class Policy:
         if due > now + EPSILON_S:
             return min(due, again)
         for victim in victims:
-            self._drop(gpu, victim, Drop.QUANTUM, now, actions)
+            self._drop(gpu, victim, DropReason.QUANTUM, now, actions)
         return again
 
-    def _in_the_way(self, gpu: Gpu, front: Client, why: Block) -> list[Client]:
+    def _in_the_way(self, gpu: GpuQueue, front: Client, why: Block) -> list[Client]:
         """The oldest turns that must end before `front` fits; those already told to end are not named."""
         staying = [client for client in gpu.running.values() if client.drop_s is None]
         if why is Block.TURN or why is Block.SOLO:
@@ -542,7 +556,7 @@ class Policy:
 
     # Turns
 
-    def _grant(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
+    def _grant(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
         del gpu.waiting[client.id]
         if not gpu.running and self.knows_demand(gpu, now) and demand.must_be_alone(client):
             demand.begin_solo(gpu, client, now)
@@ -565,7 +579,7 @@ class Policy:
         client.window_end_s = clock.window_end_s
         client.window_base_s = client.billed_s + max(0.0, clock.window_billed_s - client.turn_mark_s)
 
-    def _end_turn(self, gpu: Gpu, client: Client, now: float) -> None:
+    def _end_turn(self, gpu: GpuQueue, client: Client, now: float) -> None:
         """The turn ends in the accounts. The turn clock must stand at `now`."""
         clock = gpu.clock
         if client.window_end_s != clock.window_end_s:
@@ -581,14 +595,14 @@ class Policy:
         gpu.turns_length.observe(now - client.turn_s)
         client.standing = IDLE
 
-    def _end_drain(self, gpu: Gpu, client: Client, now: float) -> None:
+    def _end_drain(self, gpu: GpuQueue, client: Client, now: float) -> None:
         assert client.drop_s is not None
         tail = now - client.drop_s
         gpu.turns_drain.observe(tail)
         client.drop_s = None
         del gpu.draining[client.id]
 
-    def _drop(self, gpu: Gpu, client: Client, why: Drop, now: float, actions: list[Action]) -> None:
+    def _drop(self, gpu: GpuQueue, client: Client, why: DropReason, now: float, actions: list[Action]) -> None:
         if client.bucket is not None:
             self._shares.settle(client, now)
         client.drop_s = now
@@ -598,7 +612,7 @@ class Policy:
         gpu.drops[why] += 1
         actions.append(Send(client, DROP_LOCK))
 
-    def _press(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+    def _press(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         for client in list(gpu.draining.values()):
             assert client.drop_s is not None
             if now >= client.drop_s + self.settings.revoke_after_s - EPSILON_S:
@@ -608,7 +622,7 @@ class Policy:
                 gpu.drops[client.drop_reason] += 1
                 actions.append(Send(client, DROP_LOCK))
 
-    def _pressing_due(self, gpu: Gpu) -> float:
+    def _pressing_due(self, gpu: GpuQueue) -> float:
         revoke_after_s = self.settings.revoke_after_s
         return min(
             min(client.drop_again_s, client.drop_s + revoke_after_s)
@@ -616,18 +630,18 @@ class Policy:
             if client.drop_s is not None
         )
 
-    def _revoke(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
+    def _revoke(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
         self._end_turn(gpu, client, now)
         client.revoked = True
         client.asked_again = False
         gpu.revoked[client.id] = client
         gpu.held_bytes += client.need_bytes
-        gpu.drops[Drop.REVOKED] += 1
+        gpu.drops[DropReason.REVOKED] += 1
         actions.append(Send(client, DROP_LOCK))
         if self.settings.fence is FenceMode.DISCONNECT:
-            actions.append(Fence(client))
+            actions.append(Disconnect(client))
 
-    def _forget_revocation(self, gpu: Gpu, client: Client) -> None:
+    def _forget_revocation(self, gpu: GpuQueue, client: Client) -> None:
         if client.revoked:
             client.revoked = False
             gpu.held_bytes -= client.need_bytes
@@ -635,7 +649,7 @@ class Policy:
 
     # Moving
 
-    def _move(self, client: Client, target: Gpu, now: float) -> None:
+    def _move(self, client: Client, target: GpuQueue, now: float) -> None:
         """Takes everything that a client's GPU remembers of it to another GPU, and serves neither."""
         source, id = client.gpu, client.id
         del source.clients[id]
@@ -662,7 +676,7 @@ class Policy:
             if client.drop_s is not None:
                 target.draining[id] = source.draining.pop(id)
 
-    def _occupy(self, gpu: Gpu, client: Client) -> None:
+    def _occupy(self, gpu: GpuQueue, client: Client) -> None:
         """The client is one of those that run."""
         gpu.running[client.id] = client
         gpu.clock.running += 1
@@ -674,7 +688,7 @@ class Policy:
         if client.demand_milli is not None:
             gpu.demand_milli += client.demand_milli
 
-    def _vacate(self, gpu: Gpu, client: Client) -> None:
+    def _vacate(self, gpu: GpuQueue, client: Client) -> None:
         """It no longer is."""
         del gpu.running[client.id]
         gpu.clock.running -= 1
@@ -686,7 +700,7 @@ class Policy:
 
     # Wanting
 
-    def _want(self, gpu: Gpu, client: Client, now: float) -> None:
+    def _want(self, gpu: GpuQueue, client: Client, now: float) -> None:
         """The client queues. A revoked one that asks has stopped by itself: it blocks nobody any more."""
         if client.revoked:
             self._forget_revocation(gpu, client)
@@ -700,7 +714,7 @@ class Policy:
         else:
             gpu.waiting[client.id] = client
 
-    def _stop_wanting(self, gpu: Gpu, client: Client, now: float) -> None:
+    def _stop_wanting(self, gpu: GpuQueue, client: Client, now: float) -> None:
         if client.standing is WAITING:
             del gpu.waiting[client.id]
         elif client.standing is THROTTLED:
@@ -719,7 +733,7 @@ class Policy:
             else:
                 client.asked_again = True
 
-    def _tell_to_wait(self, gpu: Gpu, client: Client, now: float, actions: list[Action]) -> None:
+    def _tell_to_wait(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
         if self._blocked(gpu, client, now) is Block.MEMORY:
             client.told_to_wait = True
             gpu.wait_for_mem += 1
@@ -727,7 +741,7 @@ class Policy:
 
     # Memory
 
-    def _set_total(self, gpu: Gpu, total_bytes: int, *, known: bool) -> None:
+    def _set_total(self, gpu: GpuQueue, total_bytes: int, *, known: bool) -> None:
         gpu.total_bytes = total_bytes
         gpu.total_known = known
         gpu.safe_limit_bytes = int(total_bytes * (1 - self.settings.memory_reserve_percent / 100))
@@ -745,15 +759,15 @@ class Policy:
             gpu.held_bytes += grown
         return self._after(gpu, now)
 
-    def _check_overload(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+    def _check_overload(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         if len(gpu.running) <= 1 or gpu.running_bytes <= gpu.safe_limit_bytes * _REFIT_RATIO:
             gpu.overloaded = False
         elif gpu.running_bytes > gpu.safe_limit_bytes:
             gpu.overloaded = True
-            for client in self._keep_oldest(gpu, Drop.MEMORY, now, actions):
+            for client in self._keep_oldest(gpu, DropReason.MEMORY, now, actions):
                 client.must_refit = True
 
-    def _keep_oldest(self, gpu: Gpu, why: Drop, now: float, actions: list[Action]) -> Iterable[Client]:
+    def _keep_oldest(self, gpu: GpuQueue, why: DropReason, now: float, actions: list[Action]) -> Iterable[Client]:
         """Back to one at a time: drops all turns but the oldest that was not dropped yet."""
         leaving = [client for client in gpu.running.values() if client.drop_s is None][1:]
         for client in leaving:
@@ -762,20 +776,20 @@ class Policy:
 
     # Core quota
 
-    def _check_quotas(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+    def _check_quotas(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         lend = self.settings.work_conserving and gpu.clock.running == 1 and not gpu.waiting
         for client, bucket in self._shares.spent(gpu, lend, now):
             bucket.borrowing = lend
             if not lend:
                 bucket.throttled = True
-                self._drop(gpu, client, Drop.QUOTA, now, actions)
+                self._drop(gpu, client, DropReason.QUOTA, now, actions)
 
-    def _refill(self, gpu: Gpu, now: float) -> None:
+    def _refill(self, gpu: GpuQueue, now: float) -> None:
         for client in self._shares.refilled(gpu, now):
             self._requeue(gpu, client, now)
         self._shares.find_refill(gpu)
 
-    def _requeue(self, gpu: Gpu, client: Client, now: float) -> None:
+    def _requeue(self, gpu: GpuQueue, client: Client, now: float) -> None:
         """A throttled client may run again: it is last in the queue, and its wait for others begins now."""
         del gpu.throttled[client.id]
         gpu.waiting[client.id] = client
@@ -784,7 +798,7 @@ class Policy:
         if client.bucket is not None:
             client.bucket.throttled = False
 
-    def _lend(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+    def _lend(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         """Nobody else wants the GPU: the throttled client that is nearest to its refill may have it."""
         nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
         if self._blocked(gpu, nearest, now) is None:
@@ -795,7 +809,7 @@ class Policy:
 
     # Demand
 
-    def _refresh_demand(self, gpu: Gpu, now: float, actions: list[Action]) -> None:
+    def _refresh_demand(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         """The client measured longest ago gets a solo turn: now if it runs, else when it is next. Where memory will be
         moved it is when it is next: who stepped aside now would begin a new quantum, and who waits wait that longer."""
         client = demand.stalest(gpu, self.settings.solo_refresh_s, now)
@@ -807,4 +821,4 @@ class Policy:
             demand.begin_solo(gpu, client, now)
             for other in gpu.running.values():
                 if other is not client and other.drop_s is None:
-                    self._drop(gpu, other, Drop.QUANTUM, now, actions)
+                    self._drop(gpu, other, DropReason.QUANTUM, now, actions)

@@ -34,7 +34,7 @@ _LARGEST_BYTES: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class QuotaValues:
     """What one source says; None where it says nothing."""
 
     memory_bytes: int | None = None
@@ -48,14 +48,14 @@ class QuotaRule:
     pod: str = "*"
     namespace: str = "*"
     uid: str = "*"
-    quota: Quota = Quota()
+    quota: QuotaValues = QuotaValues()
 
     def matches(self, pod: str, namespace: str, uid: int) -> bool:
         return fnmatchcase(pod, self.pod) and fnmatchcase(namespace, self.namespace) and fnmatchcase(str(uid), self.uid)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What holds for a client, and where each half comes from."""
 
     memory_bytes: int = NO_MEMORY_LIMIT
@@ -64,7 +64,7 @@ class Limits:
     core_source: str = "none"
 
 
-NO_LIMITS: Final = Limits()
+NO_LIMITS: Final = ClientLimits()
 
 
 def parse_memory(text: str) -> int:
@@ -86,9 +86,9 @@ def parse_core(text: str) -> int:
     return percent
 
 
-def from_annotations(annotations: Mapping[str, str]) -> Quota:
+def from_annotations(annotations: Mapping[str, str]) -> QuotaValues:
     """The limits in a pod's annotations; raises ValueError, naming the annotation, if one in force is malformed."""
-    return Quota(
+    return QuotaValues(
         _annotated(annotations, MEMORY_LIMIT_ANNOTATIONS, parse_memory),
         _annotated(annotations, CORE_LIMIT_ANNOTATIONS, parse_core),
     )
@@ -105,31 +105,31 @@ def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Call
         raise ValueError(f"{name}: {error}") from None
 
 
-def from_client(memory_limit_bytes: int, core_limit_percent: int) -> Quota:
+def from_client(memory_limit_bytes: int, core_limit_percent: int) -> QuotaValues:
     """What a client asked for in its REGISTER frame; nonsense counts as nothing."""
-    return Quota(
+    return QuotaValues(
         memory_limit_bytes if 0 < memory_limit_bytes <= _LARGEST_BYTES else None,
         core_limit_percent if 0 < core_limit_percent < NO_CORE_LIMIT else None,
     )
 
 
-def from_rules(rules: Iterable[QuotaRule], pod: str, namespace: str, uid: int) -> Quota:
+def from_rules(rules: Iterable[QuotaRule], pod: str, namespace: str, uid: int) -> QuotaValues:
     memory: int | None = None
     core: int | None = None
     for rule in rules:
         if rule.matches(pod, namespace, uid):
             memory = rule.quota.memory_bytes if memory is None else memory
             core = rule.quota.core_percent if core is None else core
-    return Quota(memory, core)
+    return QuotaValues(memory, core)
 
 
 def decide(
     *,
-    set_limit: Quota | None = None,
-    annotation: Quota | None = None,
-    config: Quota | None = None,
-    env: Quota | None = None,
-) -> Limits:
+    set_limit: QuotaValues | None = None,
+    annotation: QuotaValues | None = None,
+    config: QuotaValues | None = None,
+    env: QuotaValues | None = None,
+) -> ClientLimits:
     sources = (("set-limit", set_limit), ("annotation", annotation), ("config", config), ("env", env))
     memory = next(
         ((name, quota.memory_bytes) for name, quota in sources if quota and quota.memory_bytes is not None),
@@ -139,4 +139,4 @@ def decide(
         ((name, quota.core_percent) for name, quota in sources if quota and quota.core_percent is not None),
         ("none", NO_CORE_LIMIT),
     )
-    return Limits(memory[1], memory[0], core[1], core[0])
+    return ClientLimits(memory[1], memory[0], core[1], core[0])

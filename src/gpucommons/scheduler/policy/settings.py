@@ -32,7 +32,7 @@ class Fence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerSettings:
+class PolicySettings:
     """Times in seconds, memory in bytes. `max_bypass_s` None means two quanta.
 
     Clients on `xpushare_socket_path` are in the same queues as those on `socket_path`. Empty: not served.

@@ -6,12 +6,12 @@ Books only: what follows from a spent or refilled quota is decided by the policy
 from collections.abc import Iterator
 
 from gpucommons.scheduler.policy.billing import EPSILON_S, Bucket, BucketRules
-from gpucommons.scheduler.policy.settings import SchedulerSettings
-from gpucommons.scheduler.policy.state import NEVER, Client, Gpu, Standing
+from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue
 
 
 class Shares:
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: PolicySettings) -> None:
         self._rules = BucketRules.of(settings)
 
     def limit(self, client: Client, percent: int, now: float) -> None:
@@ -26,14 +26,14 @@ class Shares:
             client.bucket = Bucket(percent, self._rules, now)
         else:
             client.bucket.rate = percent / 100
-        if client.standing is not Standing.IDLE:
+        if client.standing is not ClientStanding.IDLE:
             self._join(client, now)
-        if client.standing is Standing.RUNNING and client.bucket is not None:
+        if client.standing is ClientStanding.RUNNING and client.bucket is not None:
             gpu.limited_running[client.id] = client
             client.settled_mark_s = gpu.clock.billed_s
         self.find_refill(gpu)
 
-    def move(self, client: Client, target: Gpu, now: float) -> None:
+    def move(self, client: Client, target: GpuQueue, now: float) -> None:
         """Makes `target` the client's GPU. Its balance goes along. The turn clocks of both must stand at `now`."""
         self.leave(client, now)
         running = client.gpu.limited_running.pop(client.id, None)
@@ -41,7 +41,7 @@ class Shares:
         client.settled_mark_s = target.clock.billed_s
         if running is not None:
             target.limited_running[client.id] = client
-        if client.standing is not Standing.IDLE:
+        if client.standing is not ClientStanding.IDLE:
             self._join(client, now)
 
     def want(self, client: Client, now: float) -> bool:
@@ -90,7 +90,7 @@ class Shares:
         bucket.settle_running(now, spent)
         client.settled_mark_s = billed
 
-    def spent(self, gpu: Gpu, lend: bool, now: float) -> Iterator[tuple[Client, Bucket]]:
+    def spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[tuple[Client, Bucket]]:
         """The running clients whose quota is spent, and that were not told to stop yet. What was lent ends unless
         `lend` still holds."""
         for client in gpu.limited_running.values():
@@ -103,19 +103,19 @@ class Shares:
                 if left is not None and left <= EPSILON_S:
                     yield client, bucket
 
-    def refilled(self, gpu: Gpu, now: float) -> list[Client]:
+    def refilled(self, gpu: GpuQueue, now: float) -> list[Client]:
         """The throttled clients whose share is back, in the order in which it came back."""
         back = [(client.bucket.refilled_s(), client) for client in gpu.throttled.values() if client.bucket is not None]
         back.sort(key=lambda pair: pair[0])
         return [client for due, client in back if due <= now + EPSILON_S]
 
-    def find_refill(self, gpu: Gpu) -> None:
+    def find_refill(self, gpu: GpuQueue) -> None:
         """Notes when the next throttled client has its share again."""
         gpu.refill_s = min(
             (client.bucket.refilled_s() for client in gpu.throttled.values() if client.bucket), default=NEVER
         )
 
-    def due(self, gpu: Gpu, now: float) -> float:
+    def due(self, gpu: GpuQueue, now: float) -> float:
         """When the next quota is spent or refilled. The buckets of running clients must be settled at `now`."""
         due = gpu.refill_s if gpu.throttled else NEVER
         for client in gpu.limited_running.values():
@@ -133,7 +133,7 @@ class Shares:
             client.bucket.rate = client.core_limit_percent / 100 * gpu.limited_scale
             self._rescale(gpu, now)
 
-    def _rescale(self, gpu: Gpu, now: float) -> None:
+    def _rescale(self, gpu: GpuQueue, now: float) -> None:
         """Limits above 100 in sum are scaled in proportion among those that want to run."""
         scale = 1.0 if gpu.limited_percent <= 100 else 100 / gpu.limited_percent
         if scale == gpu.limited_scale:
@@ -146,7 +146,7 @@ class Shares:
         self.find_refill(gpu)
 
     def _settle_standing(self, client: Client, now: float) -> None:
-        if client.standing is Standing.RUNNING:
+        if client.standing is ClientStanding.RUNNING:
             self.settle(client, now)
         elif client.bucket is not None:
             client.bucket.settle_wanting(now, 0.0)

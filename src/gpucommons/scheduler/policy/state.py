@@ -1,4 +1,4 @@
-"""What the policy remembers: one Client per connection, one Gpu per device. It alone changes them."""
+"""What the policy remembers: one Client per connection, one GpuQueue per device. It alone changes them."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -14,7 +14,7 @@ LONG_AGO: Final = float("-inf")
 _HANDOVERS_PER_STEP: Final = 512
 
 
-class Standing(StrEnum):
+class ClientStanding(StrEnum):
     """idle: asked for nothing. throttled: asked, but its quota is spent. waiting: asked, and may run."""
 
     IDLE = "idle"
@@ -23,7 +23,7 @@ class Standing(StrEnum):
     RUNNING = "running"
 
 
-class Drop(StrEnum):
+class DropReason(StrEnum):
     """Why a client was told DROP_LOCK: the values of the metric's label."""
 
     QUANTUM = "quantum"
@@ -104,7 +104,7 @@ class Client:
     def __init__(
         self,
         id: int,
-        gpu: "Gpu",
+        gpu: "GpuQueue",
         *,
         version: Version = 2,
         pod: str = "none",
@@ -132,7 +132,7 @@ class Client:
         # The one answer of the hot path, made once.
         self.lock_ok = Send(self, MessageType.LOCK_OK)
 
-        self.standing = Standing.IDLE
+        self.standing = ClientStanding.IDLE
         self.revoked = False
         self.asked_again = False
 
@@ -158,7 +158,7 @@ class Client:
         self.turns = 0
         self.drop_s: float | None = None
         self.drop_again_s = 0.0
-        self.drop_reason = Drop.QUANTUM
+        self.drop_reason = DropReason.QUANTUM
 
         # Accounts and quota. No bucket: no core limit.
         self.billed_s = 0.0
@@ -175,7 +175,7 @@ class Client:
         self.refresh_demand = False
 
 
-class Gpu:
+class GpuQueue:
     """One device and its queues. `waiting` is in order of arrival, `running` in order of turn start."""
 
     __slots__ = (
@@ -269,7 +269,7 @@ class Gpu:
         # Of those that wait, at the last evaluation; None where nobody's memory has to be moved.
         self.biggest_waiter: Client | None = None
 
-        self.drops = dict.fromkeys(Drop, 0)
+        self.drops = dict.fromkeys(DropReason, 0)
         self.wait_for_mem = 0
         self.mem_available = 0
         self.turns_wait = Histogram(TURN_BUCKETS)
@@ -291,14 +291,14 @@ class Gpu:
         return bool(self.handovers) or any(left)
 
 
-__all__ = ["Action", "Fence", "Send"]
+__all__ = ["Action", "Disconnect", "Send"]
 
 
-class Fence(NamedTuple):
+class Disconnect(NamedTuple):
     """Close this client's connection: its turn was revoked."""
 
     client: Client
     message: None = None
 
 
-Action = Send | Fence
+Action = Send | Disconnect

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Self
 
 from gpucommons.scheduler.policy.settings import NVSHARE_SOCKET, XPUSHARE_SOCKET
-from gpucommons.scheduler.protocol.wire import MessageType, Reply, ReplyDecoder, Version, encode
+from gpucommons.scheduler.protocol.wire import MessageType, ReplyDecoder, SchedulerReply, Version, encode
 
 _POLL_S = 0.25
 
@@ -173,7 +173,7 @@ class NvshareClient:
                 with suppress(OSError):
                     self._release()
 
-    def _obey(self, reply: Reply) -> None:
+    def _obey(self, reply: SchedulerReply) -> None:
         kind = reply.type
         if kind in (MessageType.SCHED_ON, MessageType.SCHED_OFF):
             self._switched(kind == MessageType.SCHED_ON, reply)
@@ -194,7 +194,7 @@ class NvshareClient:
             self.core_limit_percent = reply.core_limit_percent
         self._changed.notify_all()
 
-    def _switched(self, on: bool, reply: Reply) -> None:
+    def _switched(self, on: bool, reply: SchedulerReply) -> None:
         if not self.client_id:
             self.client_id = reply.data
             self.core_limit_percent = reply.core_limit_percent or 100

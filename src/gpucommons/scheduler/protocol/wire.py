@@ -78,7 +78,7 @@ class MemoryUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlRequest:
     """What nvsharectl asks: on, off, or a quantum (only then `quantum_s` is set)."""
 
     type: MessageType
@@ -92,7 +92,7 @@ class ProtocolError:
     reason: str
 
 
-Message = Register | RequestLock | LockReleased | MemoryUpdate | Control
+Message = Register | RequestLock | LockReleased | MemoryUpdate | ControlRequest
 Received = Message | ProtocolError
 
 REQUEST_LOCK: Final = RequestLock()
@@ -206,12 +206,12 @@ class Decoder:
     def _decode_control(self, data: bytes, at: int) -> Received:
         kind = MessageType(data[at])
         if kind is not MessageType.SET_TQ:
-            return Control(kind)
+            return ControlRequest(kind)
         offset = at + (517 if self.version == 1 else 615)
         seconds = parse_decimal(_text(data[offset : offset + 20]))
         if seconds is None or not 1 <= seconds <= _LONGEST_QUANTUM_S:
             return self._fail("bad_quantum")
-        return Control(kind, seconds)
+        return ControlRequest(kind, seconds)
 
     def _settle(self, version: Version) -> None:
         self.version = version
@@ -290,7 +290,7 @@ PLAIN: Final[dict[Version, tuple[bytes, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SchedulerReply:
     """A frame as a client sees it, from the scheduler."""
 
     type: int
@@ -309,15 +309,15 @@ class ReplyDecoder:
         self._frame_bytes = _FRAME_BYTES[version]
         self._pending = b""
 
-    def feed(self, data: bytes) -> list[Reply]:
+    def feed(self, data: bytes) -> list[SchedulerReply]:
         data = self._pending + data
         whole = len(data) - len(data) % self._frame_bytes
         self._pending = data[whole:]
         return [self._decode(data, at) for at in range(0, whole, self._frame_bytes)]
 
-    def _decode(self, data: bytes, at: int) -> Reply:
+    def _decode(self, data: bytes, at: int) -> SchedulerReply:
         if self._version == 1:
             kind, _, _, _, text = _V1.unpack_from(data, at)
-            return Reply(kind, _text(text))
+            return SchedulerReply(kind, _text(text))
         kind, _, _, _, _, _, text, _, memory_limit, core_limit, _ = _V2.unpack_from(data, at)
-        return Reply(kind, _text(text), memory_limit, core_limit)
+        return SchedulerReply(kind, _text(text), memory_limit, core_limit)

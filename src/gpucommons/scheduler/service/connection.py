@@ -8,13 +8,13 @@ import socket
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gpucommons.base.unix_listener import Credentials, peer_credentials, peer_groups
-from gpucommons.scheduler.policy.state import Client, Standing
+from gpucommons.base.unix_listener import PeerCredentials, peer_credentials, peer_groups
+from gpucommons.scheduler.policy.state import Client, ClientStanding
 from gpucommons.scheduler.protocol.wire import (
     LOCK_RELEASED,
     PLAIN,
     REQUEST_LOCK,
-    Control,
+    ControlRequest,
     Decoder,
     MemoryUpdate,
     MessageType,
@@ -29,7 +29,7 @@ from gpucommons.scheduler.protocol.wire import (
 if TYPE_CHECKING:
     from gpucommons.scheduler.service.server import SchedulerServer
 
-RUNNING: Final = Standing.RUNNING
+RUNNING: Final = ClientStanding.RUNNING
 # Plain integers: an enum member as an index costs a call.
 _REQ_LOCK: Final = int(MessageType.REQ_LOCK)
 _LOCK_RELEASED: Final = int(MessageType.LOCK_RELEASED)
@@ -53,7 +53,7 @@ class Connection:
     def __init__(self, server: "SchedulerServer", peer: socket.socket) -> None:
         self.socket = peer
         self.client: Client | None = None
-        self.credentials: Credentials = peer_credentials(peer)
+        self.credentials: PeerCredentials = peer_credentials(peer)
         # Why this connection ended; empty while it lives.
         self.closing = ""
         self._server = server
@@ -163,7 +163,7 @@ class Connection:
             self._server.messages[MessageType.REGISTER] += 1
             self._speak(message.version)
             self.client = self._server.register(self, message, now)
-        elif isinstance(message, Control):
+        elif isinstance(message, ControlRequest):
             self._server.messages[message.type] += 1
             self._server.control_frame(self, message, now)
         elif isinstance(message, ProtocolError):

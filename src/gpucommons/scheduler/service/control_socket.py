@@ -15,7 +15,7 @@ from typing import Final
 
 from gpucommons.base.unix_listener import group_id, listen, peer_credentials, peer_groups, remove
 from gpucommons.model.sharing import SharingReading
-from gpucommons.scheduler.policy.quotas import Quota, parse_core, parse_memory
+from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
 from gpucommons.scheduler.service.explain import describe, explain_client
 from gpucommons.scheduler.service.reading import client_name
 from gpucommons.scheduler.service.server import SchedulerServer
@@ -52,7 +52,9 @@ class SchedulerControl:
         if not clients and _is_client_id(target):
             raise ControlError(f"no client {target}: see 'gpucommons scheduler status'")
         try:
-            quota = Quota(None if memory is None else parse_memory(memory), None if core is None else parse_core(core))
+            quota = QuotaValues(
+                None if memory is None else parse_memory(memory), None if core is None else parse_core(core)
+            )
         except ValueError as error:
             raise ControlError(str(error)) from None
         self._server.set_limit(target, quota)

@@ -4,9 +4,9 @@ from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading
 from gpucommons.scheduler.policy.policy import Block, Policy
-from gpucommons.scheduler.policy.quotas import Limits
+from gpucommons.scheduler.policy.quotas import ClientLimits
 from gpucommons.scheduler.policy.settings import Mode
-from gpucommons.scheduler.policy.state import NEVER, Client, Gpu, Standing
+from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue
 
 
 class Ahead(NamedTuple):
@@ -24,11 +24,11 @@ def client_name(client_id: int) -> str:
     return f"{client_id:016x}"
 
 
-def read_client(policy: Policy, client: Client, limits: Limits, ahead: Ahead, now: float) -> ClientSharing:
+def read_client(policy: Policy, client: Client, limits: ClientLimits, ahead: Ahead, now: float) -> ClientSharing:
     """One row."""
     gpu = client.gpu
     bucket = client.bucket
-    running = client.standing is Standing.RUNNING
+    running = client.standing is ClientStanding.RUNNING
     effective = 1.0 if bucket is None else bucket.rate
     return ClientSharing(
         client_id=client_name(client.id),
@@ -73,7 +73,7 @@ def _window_usage_s(client: Client, running: bool) -> float:
 
 
 def _read_wait(policy: Policy, client: Client, ahead: Ahead, now: float) -> WaitReading | None:
-    if client.standing is not Standing.WAITING and client.standing is not Standing.THROTTLED:
+    if client.standing is not ClientStanding.WAITING and client.standing is not ClientStanding.THROTTLED:
         return None
     gpu = client.gpu
     why = policy.why_waiting(client, now)
@@ -89,7 +89,7 @@ def _read_wait(policy: Policy, client: Client, ahead: Ahead, now: float) -> Wait
 def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: Ahead, now: float) -> float | None:
     """An estimate: the turn in the way of the first ends with its quantum, and so does that of each one ahead."""
     gpu = client.gpu
-    if client.standing is Standing.THROTTLED:
+    if client.standing is ClientStanding.THROTTLED:
         return None if client.bucket is None else max(0.0, client.bucket.refilled_s() - now)
     if why is None:
         return 0.0
@@ -100,7 +100,7 @@ def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: A
     return None if holder is None else max(0.0, holder.turn_s + policy.quantum_s(holder, client, why) - now)
 
 
-def read_gpu(policy: Policy, gpu: Gpu, present: bool, now: float) -> GpuSharing:
+def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
     while gpu.count_some():
         pass
     queued = [*gpu.waiting.values(), *gpu.throttled.values()]
@@ -131,7 +131,7 @@ def read_gpu(policy: Policy, gpu: Gpu, present: bool, now: float) -> GpuSharing:
     )
 
 
-def _way(policy: Policy, gpu: Gpu, now: float) -> tuple[str, str]:
+def _way(policy: Policy, gpu: GpuQueue, now: float) -> tuple[str, str]:
     """How the clients share this GPU now, and why: two short constants."""
     if not policy.on:
         return "free", "scheduler_off"
@@ -154,7 +154,7 @@ def _way(policy: Policy, gpu: Gpu, now: float) -> tuple[str, str]:
     return "together", "demand_fits" if policy.knows_demand(gpu, now) else "demand_unknown"
 
 
-def _quantum_left_s(policy: Policy, gpu: Gpu, now: float) -> float | None:
+def _quantum_left_s(policy: Policy, gpu: GpuQueue, now: float) -> float | None:
     """Until the oldest turn may be ended; None while nobody waits for its room."""
     front = next(iter(gpu.waiting.values()), None)
     holder = next(iter(gpu.running.values()), None)

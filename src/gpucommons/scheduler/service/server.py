@@ -20,14 +20,14 @@ from typing import Final
 
 from gpucommons.base.unix_listener import ClientSocket, Reserve, close_all, group_id, listen_all
 from gpucommons.model.sharing import HANDOFF_BUCKETS, ClientSharing, SharingReading
-from gpucommons.scheduler.policy.devices import Devices, GpuFacts
+from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.histogram import Histogram
-from gpucommons.scheduler.policy.limit_book import LimitBook, names
+from gpucommons.scheduler.policy.limit_book import LimitTable, names
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.quotas import Quota, QuotaRule
-from gpucommons.scheduler.policy.settings import SchedulerSettings
-from gpucommons.scheduler.policy.state import LONG_AGO, NEVER, Action, Client, Fence
-from gpucommons.scheduler.protocol.wire import Control, MessageType, Register
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.scheduler.policy.state import LONG_AGO, NEVER, Action, Client, Disconnect
+from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.reading import NOBODY_AHEAD, Ahead, client_name, read_client, read_gpu
 
@@ -52,7 +52,7 @@ _TIMER_SLACK_S: Final = 0.0005
 
 
 class SchedulerServer:
-    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule] = ()) -> None:
+    def __init__(self, settings: PolicySettings, rules: Sequence[QuotaRule] = ()) -> None:
         self.settings = settings
         self.policy = Policy(settings)
         self.messages = [0] * (len(MessageType) + 1)
@@ -63,8 +63,8 @@ class SchedulerServer:
         # What every connection reads into: one at a time does, and no bytes are kept in it.
         self.buffer = bytearray(_READ_BYTES)
         self.view = memoryview(self.buffer)
-        self._devices = Devices(self.policy, monotonic())
-        self._limits = LimitBook(rules)
+        self._devices = DeviceTable(self.policy, monotonic())
+        self._limits = LimitTable(rules)
         self._connections: dict[int, Connection] = {}
         self._strangers: dict[Connection, None] = {}
         self._empty = asyncio.Event()
@@ -132,7 +132,7 @@ class SchedulerServer:
             peer = action.client.peer
             if peer is None or peer.closing:
                 continue
-            if isinstance(action, Fence):
+            if isinstance(action, Disconnect):
                 peer.close("fenced")
             else:
                 self.messages[action.message] += 1
@@ -271,7 +271,7 @@ class SchedulerServer:
         self.perform(self.policy.register(client, now, limits.core_percent, limits.memory_bytes))
         return client
 
-    def control_frame(self, connection: Connection, message: Control, now: float) -> None:
+    def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """nvsharectl's frames: obeyed only from root, our own uid, or a member of the admin group."""
         if not self._is_admin(connection):
             self.policy.refusals["control_not_admin"] += 1
@@ -307,12 +307,12 @@ class SchedulerServer:
         now = monotonic()
         self.apply(self.policy.set_quantum(seconds, now), now)
 
-    def set_limit(self, target: str, quota: Quota) -> None:
+    def set_limit(self, target: str, quota: QuotaValues) -> None:
         """`target` is a client id, `namespace/pod` or a pod. Later clients of that pod get it too."""
         self._limits.set_limit(target, quota)
         self._limits_changed()
 
-    def set_annotations(self, annotations: Mapping[tuple[str, str], Quota]) -> None:
+    def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         """What the annotations of pods say now, by (namespace, pod)."""
         if annotations != self._limits.annotations:
             self._limits.annotations = dict(annotations)
@@ -421,7 +421,7 @@ class SchedulerServer:
         )
 
 
-def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
+def _client_sockets(settings: PolicySettings) -> Iterator[ClientSocket]:
     yield ClientSocket(settings.socket_path, "scheduler.socket")
     if settings.xpushare_socket_path:
         yield ClientSocket(settings.xpushare_socket_path, "scheduler.xpushare_socket", required=False)

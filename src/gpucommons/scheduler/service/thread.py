@@ -15,8 +15,8 @@ import uvloop
 
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.quotas import Quota, QuotaRule
-from gpucommons.scheduler.policy.settings import SchedulerSettings
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.policy.settings import PolicySettings
 from gpucommons.scheduler.service.control_socket import ControlSocket
 from gpucommons.scheduler.service.server import SchedulerServer
 
@@ -28,7 +28,7 @@ _SWITCH_INTERVAL_S: Final = 0.0001
 class SchedulerThread:
     """Start and stop it from the agent's loop; tell it things from any thread."""
 
-    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule] = ()) -> None:
+    def __init__(self, settings: PolicySettings, rules: Sequence[QuotaRule] = ()) -> None:
         self._settings = settings
         self._rules = tuple(rules)
         self._server: SchedulerServer | None = None
@@ -62,7 +62,7 @@ class SchedulerThread:
     def update_gpus(self, facts: Sequence[GpuFacts]) -> None:
         self._to_server(lambda server: server.update_gpus(facts))
 
-    def set_annotations(self, annotations: Mapping[tuple[str, str], Quota]) -> None:
+    def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))
 
     def set_rules(self, rules: Sequence[QuotaRule]) -> None:

@@ -1,4 +1,4 @@
-"""The few calls of the Docker Engine API that are needed, on a Unix socket. Reads only.
+"""The few calls of the Docker ContainerEngine API that are needed, on a Unix socket. Reads only.
 
 Every answer is bounded in size and, but for the event stream, in time.
 """
@@ -43,7 +43,7 @@ _ACTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """A program that speaks the Engine API, and how its admin starts it and lets the agent in."""
+    """A program that speaks the ContainerEngine API, and how its admin starts it and lets the agent in."""
 
     name: str
     title: str
@@ -68,12 +68,12 @@ PODMAN = EngineKind(
 )
 
 
-class Event(NamedTuple):
+class EngineEvent(NamedTuple):
     container_id: str
     is_gone: bool
 
 
-class Engine:
+class ContainerEngine:
     """One daemon's API, for as long as it is entered. `connect` first."""
 
     def __init__(self, kind: EngineKind, socket: str, timeout_s: float) -> None:
@@ -132,7 +132,7 @@ class Engine:
             raise SourceError("garbage", f"{self._whose} told of another container than it was asked about")
         return container
 
-    async def events(self, since_s: float) -> AsyncIterator[Event]:
+    async def events(self, since_s: float) -> AsyncIterator[EngineEvent]:
         """What happens to containers from `since_s` on, also while the list is asked for. Ends never well.
 
         Docker promises an answer before it listens, and Podman answers nothing before the first event:
@@ -195,7 +195,7 @@ def _version(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def event_of(document: object) -> Event | None:
+def event_of(document: object) -> EngineEvent | None:
     """What a line of the event stream says of which container; None for what is not about one."""
     fields = mapping(document)
     if text(fields.get("Type")) != "container":
@@ -203,4 +203,4 @@ def event_of(document: object) -> Event | None:
     id = text(mapping(fields.get("Actor")).get("ID")) or text(fields.get("id"))
     if not is_full_id(id):
         return None
-    return Event(id, text(fields.get("Action")) in _ACTIONS_GONE)
+    return EngineEvent(id, text(fields.get("Action")) in _ACTIONS_GONE)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
-from gpucommons.sources.containers.engine import DOCKER, Engine, EngineKind
+from gpucommons.sources.containers.engine import DOCKER, ContainerEngine, EngineKind
 from gpucommons.sources.containers.mirror import Mirror
 from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceError
@@ -65,7 +65,7 @@ class ContainerSource:
 
     async def _follow(self) -> None:
         """One daemon, from connecting until it is lost: always ends in an exception."""
-        async with Engine(self._kind, self._socket, self._timeout_s) as engine:
+        async with ContainerEngine(self._kind, self._socket, self._timeout_s) as engine:
             await engine.connect()
             session = _Session(engine, self._wall() - _OVERLAP_S)
             async with asyncio.TaskGroup() as tasks:
@@ -82,7 +82,7 @@ class ContainerSource:
 class _Session:
     """What goes on side by side while one daemon is followed."""
 
-    def __init__(self, engine: Engine, since_s: float) -> None:
+    def __init__(self, engine: ContainerEngine, since_s: float) -> None:
         self.mirror = Mirror(_MOST_CONTAINERS)
         self.complete = asyncio.Event()
         self._engine = engine

@@ -24,7 +24,7 @@ from gpucommons.sources.nvml.processes import (
     ProcessUsage,
     merge,
 )
-from gpucommons.sources.nvml.samples import UsageSample
+from gpucommons.sources.nvml.samples import ProcessSample
 from gpucommons.sources.nvml.table import ROWS
 
 MIG_EVERY_S = 5.0
@@ -39,7 +39,7 @@ def _nothing() -> str | None:
     return None
 
 
-class Device:
+class NvmlDevice:
     """`read` raises GpuLost when this GPU is gone and SessionLost when the driver is."""
 
     def __init__(self, handle: Handle, identity: GpuIdentity, since_wall_s: float, notes: Notes) -> None:
@@ -197,7 +197,7 @@ class Device:
             self._notes.clocks.see(self.identity.uuid, now_s, self._notes.wall(), self._slots[_THROTTLE_MASK]),
         )
 
-    def _current_usage(self) -> dict[int, UsageSample]:
+    def _current_usage(self) -> dict[int, ProcessSample]:
         return {} if self._usage is None else self._usage.window.current(round(self._notes.wall() * 1e6))
 
     def _dropped(self, reason: str) -> None:

@@ -41,7 +41,7 @@ class _Counts:
     recent: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-class EventBook:
+class EventCounts:
     """What was counted, by GPU. Pure; a record is made anew only when it changed."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class EventBook:
 class EventSet:
     """One session's event set."""
 
-    def __init__(self, book: EventBook) -> None:
+    def __init__(self, book: EventCounts) -> None:
         self._book = book
         self._uuids: dict[int, str] = {}
         self._set = pynvml.c_nvmlEventSet_t()

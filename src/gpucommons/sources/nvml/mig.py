@@ -14,7 +14,7 @@ from gpucommons.model.gpu import GpmReading, MigInstance, MigMemory
 from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.call import Handle
 from gpucommons.sources.nvml.gpm import GpmSampler
-from gpucommons.sources.nvml.identity import Static
+from gpucommons.sources.nvml.identity import StaticFacts
 from gpucommons.sources.nvml.processes import Instance
 from gpucommons.sources.nvml.structs import MemoryV2
 
@@ -38,7 +38,7 @@ class MigMode(NamedTuple):
 
 def read_mode(handle: Handle) -> MigMode | None:
     """None where the GPU knows no MIG."""
-    found = Static(handle).numbers("nvmlDeviceGetMigMode", count=2)
+    found = StaticFacts(handle).numbers("nvmlDeviceGetMigMode", count=2)
     return None if found is None else MigMode(found[0] == 1, found[1] == 1)
 
 
@@ -65,7 +65,7 @@ def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
 
 def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -> MigInstance | None:
     """A MIG device of this moment; None when the driver does not identify it, as when it has just gone away."""
-    static = Static(mig)
+    static = StaticFacts(mig)
     uuid, name = static.text("nvmlDeviceGetUUID"), static.text("nvmlDeviceGetName")
     gpu_instance = static.number("nvmlDeviceGetGpuInstanceId")
     compute_instance = static.number("nvmlDeviceGetComputeInstanceId")
@@ -93,7 +93,7 @@ def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -
 
 def read_slices(device: Handle) -> int | None:
     """How many compute slices the GPU has, which is how many of the smallest instances fit."""
-    return Static(device).number("nvmlDeviceGetMaxMigDeviceCount") or None
+    return StaticFacts(device).number("nvmlDeviceGetMaxMigDeviceCount") or None
 
 
 def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> MigLayout:

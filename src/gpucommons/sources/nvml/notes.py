@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from gpucommons.model.gpu import LaneMove
 from gpucommons.sources.nvml.clock_history import ClockHistory
-from gpucommons.sources.nvml.events import EventBook
-from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, Lane, LaneBook
+from gpucommons.sources.nvml.events import EventCounts
+from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, Lane, LaneTable
 from gpucommons.sources.nvml.roster import Roster
 from gpucommons.sources.nvml.start_times import StartTimes
 
@@ -51,8 +51,8 @@ class Notes:
     fast_budget_s: float = FAST_BUDGET_S
     keep_fast: frozenset[str] = frozenset()
     capabilities: Capabilities = field(default_factory=Capabilities)
-    lanes: LaneBook = field(default_factory=LaneBook)
-    events: EventBook = field(default_factory=EventBook)
+    lanes: LaneTable = field(default_factory=LaneTable)
+    events: EventCounts = field(default_factory=EventCounts)
     clocks: ClockHistory = field(default_factory=ClockHistory)
     roster: Roster = field(default_factory=Roster)
     _dropped: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ _RECOVERY_ACTION = 230
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReadingRow:
     name: str
     lane: Lane
     getters: tuple[tuple[str, Maker], ...]
@@ -30,20 +30,20 @@ class Row:
     unless_gpm: bool = False
 
 
-def _fast(name: str, *getters: tuple[str, Maker], unless_gpm: bool = False) -> Row:
-    return Row(name, Lane.FAST, getters, unless_gpm)
+def _fast(name: str, *getters: tuple[str, Maker], unless_gpm: bool = False) -> ReadingRow:
+    return ReadingRow(name, Lane.FAST, getters, unless_gpm)
 
 
-def _slow(name: str, *getters: tuple[str, Maker]) -> Row:
-    return Row(name, Lane.SLOW, getters)
+def _slow(name: str, *getters: tuple[str, Maker]) -> ReadingRow:
+    return ReadingRow(name, Lane.SLOW, getters)
 
 
-def _clock(name: str, kind: int) -> Row:
+def _clock(name: str, kind: int) -> ReadingRow:
     reading = kinds.number(f"{name}_mhz", kind, at_most=_MOST_MHZ)
     return _fast(name, ("nvmlDeviceGetClockInfo", reading))
 
 
-def _ecc(name: str, error: int, counter: int) -> Row:
+def _ecc(name: str, error: int, counter: int) -> ReadingRow:
     reading = kinds.number(name, error, counter, ctype=c_ulonglong)
     return _slow(name, ("nvmlDeviceGetTotalEccErrors", reading))
 
@@ -54,7 +54,7 @@ def _field(name: str, field_id: int) -> tuple[str, Maker]:
 
 _THROTTLE = kinds.number("throttle_mask", ctype=c_ulonglong)
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ReadingRow, ...] = (
     _fast("utilization", ("nvmlDeviceGetUtilizationRates", kinds.utilization)),
     _fast(
         "memory",

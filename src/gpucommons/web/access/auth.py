@@ -21,18 +21,18 @@ _REMEMBERED = 256
 _BCRYPT_BYTES = 72
 
 
-class Verdict(Enum):
+class PasswordVerdict(Enum):
     ALLOWED = "allowed"
     DENIED = "denied"
     BUSY = "busy"
 
 
-class Credentials(NamedTuple):
+class BasicCredentials(NamedTuple):
     user: str
     password: bytes
 
 
-def parse_authorization(header: str) -> Credentials | None:
+def parse_authorization(header: str) -> BasicCredentials | None:
     """The credentials of an Authorization header; None for anything that is not well-formed Basic."""
     scheme, _, encoded = header.strip().partition(" ")
     if scheme.lower() != "basic":
@@ -40,7 +40,7 @@ def parse_authorization(header: str) -> Credentials | None:
     try:
         decoded = base64.b64decode(encoded.strip().encode("ascii"), validate=True)
         user, colon, password = decoded.partition(b":")
-        return Credentials(user.decode(), password) if colon else None
+        return BasicCredentials(user.decode(), password) if colon else None
     except (UnicodeError, binascii.Error):
         return None
 
@@ -56,7 +56,7 @@ class Authenticator:
         # One at a time: a burst of wrong passwords costs one core, not all of them.
         self._worker = asyncio.Lock()
 
-    def remembers(self, users: Mapping[str, bytes], credentials: Credentials) -> bool:
+    def remembers(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bool:
         """Whether exactly these have been checked before, against the same hash. Costs microseconds."""
         mark = self._mark(users, credentials)
         if mark not in self._allowed:
@@ -64,24 +64,24 @@ class Authenticator:
         self._allowed.move_to_end(mark)
         return True
 
-    async def check(self, users: Mapping[str, bytes], credentials: Credentials) -> Verdict:
+    async def check(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> PasswordVerdict:
         mark = self._mark(users, credentials)
         checking = self._pending.get(mark)
         if checking is None:
             if len(self._pending) >= self._max_pending:
-                return Verdict.BUSY
+                return PasswordVerdict.BUSY
             checking = asyncio.create_task(self._matches(users, credentials))
             self._pending[mark] = checking
             checking.add_done_callback(lambda _: self._pending.pop(mark, None))
         # Shielded: others may wait for the same check when this peer goes away.
         if not await asyncio.shield(checking):
-            return Verdict.DENIED
+            return PasswordVerdict.DENIED
         self._allowed[mark] = None
         while len(self._allowed) > _REMEMBERED:
             self._allowed.popitem(last=False)
-        return Verdict.ALLOWED
+        return PasswordVerdict.ALLOWED
 
-    async def _matches(self, users: Mapping[str, bytes], credentials: Credentials) -> bool:
+    async def _matches(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bool:
         known = users.get(credentials.user)
         # An unknown name costs what a known one costs, so that the time does not tell which names exist.
         password_hash = known if known is not None else max(users.values(), key=_cost)
@@ -89,7 +89,7 @@ class Authenticator:
             matches = await in_daemon_thread(lambda: _bcrypt_matches(credentials.password, password_hash))
         return matches and known is not None
 
-    def _mark(self, users: Mapping[str, bytes], credentials: Credentials) -> bytes:
+    def _mark(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bytes:
         """Bound to the hash, so that a changed password forgets the old one by itself."""
         known = users.get(credentials.user, b"")
         message = b"\0".join((known, credentials.user.encode(), credentials.password))

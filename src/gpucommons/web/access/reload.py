@@ -22,7 +22,7 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WebSettings:
+class WebConfigSettings:
     tls: Tls | None = None
     users: Mapping[str, bytes] = field(default_factory=dict)
     rate_limit: RateLimit | None = None
@@ -35,7 +35,7 @@ class _Loaded:
 
     files: tuple[Path, ...]
     fingerprint: Fingerprint
-    settings: WebSettings | None
+    settings: WebConfigSettings | None
     error: str = ""
 
 
@@ -46,7 +46,7 @@ class WebConfigFile:
         self._path = path
         self._poll_s = poll_s
         self._last: _Loaded | None = None
-        self.settings = WebSettings()
+        self.settings = WebConfigSettings()
         self.ok: bool | None = None
 
     async def load(self) -> None:
@@ -100,7 +100,7 @@ def _load(path: Path, previous_files: tuple[Path, ...]) -> _Loaded:
             tls = build_tls(config.tls, path)
     except WebConfigError as error:
         return _Loaded(files, fingerprint, None, str(error))
-    return _Loaded(files, fingerprint, WebSettings(tls, config.users, config.rate_limit, config.headers))
+    return _Loaded(files, fingerprint, WebConfigSettings(tls, config.users, config.rate_limit, config.headers))
 
 
 def _fingerprint(files: tuple[Path, ...]) -> Fingerprint:

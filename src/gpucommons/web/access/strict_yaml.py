@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import yaml
 
 
-class YamlMistake(ValueError):
+class YamlError(ValueError):
     """One line, with its number where it is known."""
 
 
@@ -26,9 +26,9 @@ def load_strictly(text: str) -> object:
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
-        raise YamlMistake(_line(error)) from error
+        raise YamlError(_line(error)) from error
     except (ValueError, RecursionError) as error:
-        raise YamlMistake("is not usable YAML") from error
+        raise YamlError("is not usable YAML") from error
 
 
 def _line(error: yaml.YAMLError) -> str:

@@ -84,11 +84,11 @@ def read_web_config(file: Path) -> WebConfig:
 def parse_web_config(text: str, file: Path) -> WebConfig:
     """`file` names the mistakes, and relative paths are relative to it."""
     # Not at the top: most agents have no such file, and need no YAML.
-    from gpucommons.web.access.strict_yaml import YamlMistake, load_strictly
+    from gpucommons.web.access.strict_yaml import YamlError, load_strictly
 
     try:
         loaded = load_strictly(text)
-    except YamlMistake as mistake:
+    except YamlError as mistake:
         raise WebConfigError(f"{file}: {mistake}") from mistake
     root = _Section(file, "", loaded)
     tls = root.section("tls_server_config")

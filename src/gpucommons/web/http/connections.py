@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol, cast
 
 from gpucommons.web.access.tls import Tls
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.limits import ConnectionLimits
 
 log = logging.getLogger(__name__)
 
@@ -34,27 +34,27 @@ class HttpProtocol(Protocol):
         ...
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     SILENT = "silent"
     HEADER = "header"
     ANSWERING = "answering"
     IDLE = "idle"
 
 
-def overdue(phase: Phase, waited_s: float, limits: Limits) -> str | None:
+def overdue(phase: ConnectionPhase, waited_s: float, limits: ConnectionLimits) -> str | None:
     """Why a connection has outstayed its phase, as a label value; None while it may stay."""
-    if phase is Phase.SILENT and waited_s > limits.header_s:
+    if phase is ConnectionPhase.SILENT and waited_s > limits.header_s:
         return "silent"
-    if phase is Phase.HEADER and waited_s > limits.header_s:
+    if phase is ConnectionPhase.HEADER and waited_s > limits.header_s:
         return "slow_request"
-    if phase is Phase.ANSWERING and waited_s > limits.request_s:
+    if phase is ConnectionPhase.ANSWERING and waited_s > limits.request_s:
         return "slow_reader"
-    if phase is Phase.IDLE and waited_s > limits.idle_s:
+    if phase is ConnectionPhase.IDLE and waited_s > limits.idle_s:
         return "idle"
     return None
 
 
-class Guard(asyncio.Protocol):
+class ConnectionGuard(asyncio.Protocol):
     """One connection, from the moment it was accepted, with the TLS settings of that moment."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Guard(asyncio.Protocol):
         self._stalled_since_s: float | None = None
         self.tls = tls
         self.claimed = False
-        self.phase = Phase.SILENT
+        self.phase = ConnectionPhase.SILENT
         self.since_s = self._loop.time()
 
     # What the transport tells.
@@ -114,10 +114,10 @@ class Guard(asyncio.Protocol):
         now_s = self._loop.time()
         if self.answered:
             self._settle(now_s)
-        if self.phase is Phase.SILENT:
-            self.phase = Phase.HEADER
-        elif self.phase is Phase.IDLE:
-            self.phase, self.since_s = Phase.HEADER, now_s
+        if self.phase is ConnectionPhase.SILENT:
+            self.phase = ConnectionPhase.HEADER
+        elif self.phase is ConnectionPhase.IDLE:
+            self.phase, self.since_s = ConnectionPhase.HEADER, now_s
         if self._http is not None:
             self._http.data_received(data)
 
@@ -127,7 +127,7 @@ class Guard(asyncio.Protocol):
         if self._http is None:
             return False
         self._http.eof_received()
-        waits = self.phase is Phase.HEADER or (self.phase is Phase.ANSWERING and not self.answered)
+        waits = self.phase is ConnectionPhase.HEADER or (self.phase is ConnectionPhase.ANSWERING and not self.answered)
         half_open = self.tls is None and waits
         if half_open:
             self._http.close()
@@ -145,7 +145,7 @@ class Guard(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         # Closed from our side before a request was understood: the parser answered 400 and gave up.
-        if self.phase is Phase.HEADER and exc is None and self._peer_ended_s is None and not self._ended_here:
+        if self.phase is ConnectionPhase.HEADER and exc is None and self._peer_ended_s is None and not self._ended_here:
             self._connections.refused["malformed"] += 1
         if self._http is not None:
             self._http.connection_lost(exc)
@@ -154,7 +154,7 @@ class Guard(asyncio.Protocol):
     # What the dispatcher tells.
 
     def request_began(self) -> None:
-        self.phase, self.since_s, self.answered = Phase.ANSWERING, self._loop.time(), False
+        self.phase, self.since_s, self.answered = ConnectionPhase.ANSWERING, self._loop.time(), False
 
     def request_ended(self) -> None:
         self.answered, self._exempt = True, False
@@ -172,7 +172,7 @@ class Guard(asyncio.Protocol):
     def connected(self) -> bool:
         return self._transport is not None
 
-    def claim(self) -> "Guard":
+    def claim(self) -> "ConnectionGuard":
         """A protocol factory: from this call on the socket belongs to a transport."""
         self.claimed = True
         return self
@@ -185,7 +185,11 @@ class Guard(asyncio.Protocol):
         """End the connection if it has outstayed its phase."""
         if self.answered:
             self._settle(now_s)
-        if self.phase is Phase.HEADER and self._peer_ended_s is not None and now_s - self._peer_ended_s > _HALF_ASKED_S:
+        if (
+            self.phase is ConnectionPhase.HEADER
+            and self._peer_ended_s is not None
+            and now_s - self._peer_ended_s > _HALF_ASKED_S
+        ):
             self.cut()
             return
         since_s = self.since_s
@@ -207,10 +211,10 @@ class Guard(asyncio.Protocol):
         """The agent stops: end now if nothing is under way, else after the answer."""
         if self._transport is None:
             self.cut()
-        elif self.phase in (Phase.SILENT, Phase.IDLE) or self.answered:
+        elif self.phase in (ConnectionPhase.SILENT, ConnectionPhase.IDLE) or self.answered:
             self._end_after_answer()
             self._transport.close()
-        elif self.phase is Phase.ANSWERING:
+        elif self.phase is ConnectionPhase.ANSWERING:
             self._end_after_answer()
 
     def cut(self) -> None:
@@ -230,18 +234,18 @@ class Guard(asyncio.Protocol):
         """The answer is out once the peer has taken all of it; until then the request's clock runs on."""
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0:
-            self.phase, self.since_s, self.answered = Phase.IDLE, now_s, False
+            self.phase, self.since_s, self.answered = ConnectionPhase.IDLE, now_s, False
 
 
 class Connections:
     """Every guard of the process: the cap, the sweeper, the counts."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.refused: Counter[str] = Counter()
         self.stopping = False
         # A dict, not a set: the order is that of arrival.
-        self._guards: dict[Guard, None] = {}
+        self._guards: dict[ConnectionGuard, None] = {}
         self._empty: asyncio.Future[None] | None = None
 
     @property
@@ -249,16 +253,16 @@ class Connections:
         return len(self._guards)
 
     @property
-    def guards(self) -> tuple[Guard, ...]:
+    def guards(self) -> tuple[ConnectionGuard, ...]:
         return tuple(self._guards)
 
-    def admit(self, guard: Guard) -> bool:
+    def admit(self, guard: ConnectionGuard) -> bool:
         """Take the guard in if there is room. When full, the longest silent one makes room, but nobody who
         has ever asked for something: so those who say nothing cannot keep out those who do."""
         if self.stopping:
             return False
         if len(self._guards) >= self.limits.connections:
-            silent = next((known for known in self._guards if known.phase is Phase.SILENT), None)
+            silent = next((known for known in self._guards if known.phase is ConnectionPhase.SILENT), None)
             if silent is None:
                 self.refused["connection_limit"] += 1
                 return False
@@ -267,7 +271,7 @@ class Connections:
         self._guards[guard] = None
         return True
 
-    def discard(self, guard: Guard) -> None:
+    def discard(self, guard: ConnectionGuard) -> None:
         self._guards.pop(guard, None)
         if not self._guards and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
@@ -302,7 +306,7 @@ class Connections:
             await asyncio.wait([self._empty], timeout=timeout_s)
 
 
-def guard_of(transport: asyncio.BaseTransport | None) -> Guard | None:
+def guard_of(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
     """The guard of a request's connection; None once the connection is gone."""
     protocol = transport.get_protocol() if transport is not None else None
-    return protocol if isinstance(protocol, Guard) else None
+    return protocol if isinstance(protocol, ConnectionGuard) else None

@@ -12,13 +12,13 @@ from contextlib import aclosing
 from aiohttp import web
 
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
-from gpucommons.web.access.auth import Authenticator, Verdict, parse_authorization
+from gpucommons.web.access.auth import Authenticator, PasswordVerdict, parse_authorization
 from gpucommons.web.access.rate_limit import RateLimit, TokenBucket
-from gpucommons.web.access.reload import WebSettings
-from gpucommons.web.http.connections import Connections, Guard, guard_of
+from gpucommons.web.access.reload import WebConfigSettings
+from gpucommons.web.http.connections import ConnectionGuard, Connections, guard_of
 from gpucommons.web.http.peer import Peers
-from gpucommons.web.routes.app import App, Asked
-from gpucommons.web.routes.response import SECURITY_HEADERS, Reply, text
+from gpucommons.web.routes.app import App, Request
+from gpucommons.web.routes.response import SECURITY_HEADERS, Response, text
 
 _WHOLE_BYTES = 128 * 1024
 _PIECE_BYTES = 64 * 1024
@@ -32,17 +32,17 @@ _BROKEN = text("internal error; the agent's log says more\n", 500)
 log = logging.getLogger(__name__)
 
 
-class Door:
+class AccessControl:
     """What stands before every route of every listener: the rate limit, then the password."""
 
-    def __init__(self, settings: Callable[[], WebSettings], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Callable[[], WebConfigSettings], clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         self._authenticator = Authenticator()
         self._limit: RateLimit | None = None
         self._bucket: TokenBucket | None = None
 
-    async def refusal(self, authorization: str, peer_is_known: bool = False) -> Reply | None:
+    async def refusal(self, authorization: str, peer_is_known: bool = False) -> Response | None:
         """`peer_is_known`: the kernel vouches for who it is, so that no password is wanted."""
         settings = self._settings()
         if not self._in_rate(settings.rate_limit):
@@ -55,7 +55,9 @@ class Door:
         if self._authenticator.remembers(settings.users, credentials):
             return None
         verdict = await self._authenticator.check(settings.users, credentials)
-        return {Verdict.ALLOWED: None, Verdict.DENIED: _WHO_ARE_YOU, Verdict.BUSY: _BUSY}[verdict]
+        return {PasswordVerdict.ALLOWED: None, PasswordVerdict.DENIED: _WHO_ARE_YOU, PasswordVerdict.BUSY: _BUSY}[
+            verdict
+        ]
 
     def _in_rate(self, limit: RateLimit | None) -> bool:
         if limit is None:
@@ -71,9 +73,9 @@ class Dispatcher:
     def __init__(
         self,
         app: App,
-        door: Door,
+        door: AccessControl,
         connections: Connections,
-        settings: Callable[[], WebSettings],
+        settings: Callable[[], WebConfigSettings],
         requests: Counter[tuple[str, int]],
         privacy: Privacy,
     ) -> None:
@@ -117,14 +119,14 @@ class Dispatcher:
         uid, user = await self._peers.of(request.transport)
         return self._privacy.viewer(uid, user, authenticated=bool(self._settings().users) and not self._privacy.unix)
 
-    async def _answer(self, request: web.BaseRequest) -> Reply:
+    async def _answer(self, request: web.BaseRequest) -> Response:
         headers = request.headers
         try:
             refusal = await self._door.refusal(headers.get("Authorization", ""), self._privacy.unix)
             if refusal is not None:
                 return refusal
             reply = self._app.answer(
-                Asked(
+                Request(
                     request.method,
                     request.path,
                     ",".join(headers.getall("Accept", ())),
@@ -144,7 +146,7 @@ async def _send_live(
     request: web.BaseRequest,
     status: int,
     headers: dict[str, str],
-    guard: Guard,
+    guard: ConnectionGuard,
     live: Callable[[], AsyncGenerator[bytes, None]],
 ) -> web.StreamResponse:
     response = web.StreamResponse(status=status, headers=headers)
@@ -161,7 +163,7 @@ async def _send_live(
     return response
 
 
-async def _send(request: web.BaseRequest, reply: Reply, headers: dict[str, str], last: bool) -> web.StreamResponse:
+async def _send(request: web.BaseRequest, reply: Response, headers: dict[str, str], last: bool) -> web.StreamResponse:
     response: web.StreamResponse
     whole = len(reply.body) <= _WHOLE_BYTES or request.method == "HEAD"
     if whole:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """`header_s` runs from the connection's first moment (TLS handshake included), later from a request's
     first byte. `request_s` includes the time that the peer takes to read the answer."""
 

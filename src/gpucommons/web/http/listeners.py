@@ -15,7 +15,7 @@ from gpucommons.base.address import Address, UnixAddress
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_socket import listen_unix
 from gpucommons.web.access.tls import Tls
-from gpucommons.web.http.connections import Connections, Guard, HttpProtocol
+from gpucommons.web.http.connections import ConnectionGuard, Connections, HttpProtocol
 from gpucommons.web.http.port_owner import port_owner
 
 _BACKLOG = 512
@@ -190,7 +190,7 @@ class Listener:
 
     def _open(self, accepted: socket.socket) -> None:
         tls = self._current_tls()
-        guard = Guard(self._connections, self._http_factory, tls)
+        guard = ConnectionGuard(self._connections, self._http_factory, tls)
         accepted.setblocking(False)
         if not self._connections.admit(guard):
             if tls is None:
@@ -203,7 +203,7 @@ class Listener:
         self._opening.add(opening)
         opening.add_done_callback(partial(self._opened, accepted, guard))
 
-    async def _complete(self, accepted: socket.socket, guard: Guard, tls: Tls | None) -> None:
+    async def _complete(self, accepted: socket.socket, guard: ConnectionGuard, tls: Tls | None) -> None:
         """The transport, and with TLS the handshake. Who fails here never reaches the HTTP protocol.
 
         A handshake that takes too long is ended by the sweeper, as any other silence.
@@ -218,7 +218,7 @@ class Listener:
         except OSError:
             self._connections.refused["tls_handshake"] += 1
 
-    def _opened(self, accepted: socket.socket, guard: Guard, opening: asyncio.Task[None]) -> None:
+    def _opened(self, accepted: socket.socket, guard: ConnectionGuard, opening: asyncio.Task[None]) -> None:
         self._opening.discard(opening)
         if not guard.connected:
             self._connections.discard(guard)

@@ -20,11 +20,11 @@ from gpucommons.rules.privacy import Privacy
 from gpucommons.web.access.reload import WebConfigFile
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import Connections
-from gpucommons.web.http.dispatch import Dispatcher, Door
-from gpucommons.web.http.limits import Limits
+from gpucommons.web.http.dispatch import AccessControl, Dispatcher
+from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, open_sockets
 from gpucommons.web.routes.app import App, Route
-from gpucommons.web.routes.faces import Faces
+from gpucommons.web.routes.faces import MetricsProvider
 
 _LINGER_S = 2.0
 
@@ -38,7 +38,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundAddress:
     """A listener that stands: where, and for which dialect (None: all). A Unix socket has the port 0."""
 
     url: str
@@ -55,11 +55,11 @@ class WebServer:
 
     def __init__(
         self,
-        faces: Faces,
+        faces: MetricsProvider,
         listeners: Iterable[tuple[str, str | None]],
         *,
         web_config: Path | None = None,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         routes: Mapping[str, Route] | None = None,
         show_owners: str = "auto",
         before_drain: Callable[[], None] = lambda: None,
@@ -68,7 +68,7 @@ class WebServer:
     ) -> None:
         self._faces = faces
         self._wanted = [(parse_address(address), dialect) for address, dialect in listeners]
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self._routes = dict(routes or {})
         self._show_owners = show_owners
         self._before_drain = before_drain
@@ -76,12 +76,12 @@ class WebServer:
         self._stale_after_s = snapshot_stale_after_s
         self._config = WebConfigFile(web_config, poll_s)
         self._connections = Connections(self._limits)
-        self._door = Door(lambda: self._config.settings)
+        self._door = AccessControl(lambda: self._config.settings)
         self._requests: Counter[tuple[str, int]] = Counter()
         self._listeners: list[Listener] = []
         self._http: list[web.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self.addresses: list[Bound] = []
+        self.addresses: list[BoundAddress] = []
 
     async def start(self) -> None:
         await self._config.load()
@@ -151,13 +151,13 @@ class WebServer:
             self._listeners.append(Listener(listening, self._connections, http, tls))
         self.addresses.append(self._bound(address, sockets[0], dialect))
 
-    def _bound(self, address: Address | UnixAddress, listening: socket.socket, dialect: str | None) -> Bound:
+    def _bound(self, address: Address | UnixAddress, listening: socket.socket, dialect: str | None) -> BoundAddress:
         if isinstance(address, UnixAddress):
             self._socket_files.append(SocketFile.of(address.path))
-            return Bound(str(address), 0, dialect)
+            return BoundAddress(str(address), 0, dialect)
         port = listening.getsockname()[1]
         scheme = "http" if self._current_tls() is None else "https"
-        return Bound(f"{scheme}://{Address(address.host or socket.gethostname(), port)}", port, dialect)
+        return BoundAddress(f"{scheme}://{Address(address.host or socket.gethostname(), port)}", port, dialect)
 
     def _current_tls(self) -> Tls | None:
         return self._config.settings.tls

@@ -16,9 +16,9 @@ from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
 from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer, seen_by, timeline_seen_by
-from gpucommons.web.routes.app import Asked, Route
+from gpucommons.web.routes.app import Request, Route
 from gpucommons.web.routes.negotiation import wants_gzip
-from gpucommons.web.routes.response import Reply, matches_etag, text
+from gpucommons.web.routes.response import Response, matches_etag, text
 from gpucommons.web.routes.stream import Broadcaster
 
 _JSON = "application/json; charset=utf-8"
@@ -95,7 +95,7 @@ class Api:
         routes[f"{BASE}/openapi.json"] = Route("api/openapi", "how to talk to this API", self._answer_openapi)
         return routes
 
-    def _answer(self, resource: Resource, asked: Asked) -> Reply:
+    def _answer(self, resource: Resource, asked: Request) -> Response:
         view = self.view(asked.viewer)
         if view is None:
             return _NOT_SAMPLED_YET
@@ -118,14 +118,14 @@ class Api:
             return encoded(self.document(viewer))
         return encoded(resource.make(view, values))
 
-    def _reply(self, asked: Asked, what: tuple[object, ...], etag: str, make: Callable[[], bytes]) -> Reply:
+    def _reply(self, asked: Request, what: tuple[object, ...], etag: str, make: Callable[[], bytes]) -> Response:
         body = self._remembered((*what, asked.viewer), make)
         headers = {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if len(body) >= _WORTH_GZIP_BYTES and wants_gzip(asked.accept_encoding):
             plain = body
             body = self._remembered((*what, asked.viewer, "gzip"), lambda: _compressed(plain))
             headers["Content-Encoding"] = "gzip"
-        return Reply(body, _JSON, headers=headers)
+        return Response(body, _JSON, headers=headers)
 
     def _remembered(self, key: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
         body = self._bodies.get(key)
@@ -139,7 +139,7 @@ class Api:
         scope = "all" if viewer.sees_all else f"{viewer.uid}"
         return f'"{self._life}-{self._sequence}-{scope}"'
 
-    def _answer_history(self, asked: Asked) -> Reply:
+    def _answer_history(self, asked: Request) -> Response:
         view = self.view(asked.viewer)
         if view is None:
             return _NOT_SAMPLED_YET
@@ -150,39 +150,41 @@ class Api:
         etag = self._etag(asked.viewer)
         if matches_etag(asked.if_none_match, etag):
             return _not_modified(etag)
-        return Reply(b"", later=lambda: self._history_reply(asked, view, wanted, etag))
+        return Response(b"", later=lambda: self._history_reply(asked, view, wanted, etag))
 
-    async def _history_reply(self, asked: Asked, view: View, wanted: history_resource.Asked, etag: str) -> Reply:
+    async def _history_reply(
+        self, asked: Request, view: View, wanted: history_resource.HistoryQuery, etag: str
+    ) -> Response:
         try:
             body = await history_resource.answer(view, wanted, self._history, self._prometheus)
         except BadParameter as wrong:
             return _bad_parameter(wrong)
         except PrometheusError as error:
-            return Reply(encoded({"error": str(error), "parameter": ""}), _JSON, 502)
+            return Response(encoded({"error": str(error), "parameter": ""}), _JSON, 502)
         headers = {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if len(body) >= _WORTH_GZIP_BYTES and wants_gzip(asked.accept_encoding):
             body, headers["Content-Encoding"] = _compressed(body), "gzip"
-        return Reply(body, _JSON, headers=headers)
+        return Response(body, _JSON, headers=headers)
 
-    def _answer_stream(self, asked: Asked) -> Reply:
+    def _answer_stream(self, asked: Request) -> Response:
         try:
             read_query(asked.query, ())
         except BadParameter as wrong:
             return _bad_parameter(wrong)
-        return Reply(b"", "text/event-stream; charset=utf-8", live=lambda: self.stream.events(asked.viewer))
+        return Response(b"", "text/event-stream; charset=utf-8", live=lambda: self.stream.events(asked.viewer))
 
-    def _answer_openapi(self, asked: Asked) -> Reply:
-        return Reply(self._openapi, _JSON)
+    def _answer_openapi(self, asked: Request) -> Response:
+        return Response(self._openapi, _JSON)
 
 
 def _compressed(body: bytes) -> bytes:
     return gzip.compress(body, compresslevel=_GZIP_LEVEL, mtime=0)
 
 
-def _not_modified(etag: str) -> Reply:
-    return Reply(b"", _JSON, 304, {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"})
+def _not_modified(etag: str) -> Response:
+    return Response(b"", _JSON, 304, {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"})
 
 
-def _bad_parameter(wrong: BadParameter) -> Reply:
+def _bad_parameter(wrong: BadParameter) -> Response:
     line = f"parameter {wrong.parameter[:64]!r}: {wrong}"
-    return Reply(encoded({"error": line, "parameter": wrong.parameter[:64]}), _JSON, 400)
+    return Response(encoded({"error": line, "parameter": wrong.parameter[:64]}), _JSON, 400)

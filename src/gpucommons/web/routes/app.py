@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.routes import page
-from gpucommons.web.routes.faces import Faces
+from gpucommons.web.routes.faces import MetricsProvider
 from gpucommons.web.routes.negotiation import negotiate
 from gpucommons.web.routes.readiness import complaints
-from gpucommons.web.routes.response import Reply, text
+from gpucommons.web.routes.response import Response, text
 
 _NOT_LISTED = ("page", "plain", "static")
 _ALLOW = {"Allow": "GET, HEAD"}
@@ -25,7 +25,7 @@ _NOT_SAMPLED_YET = text("no sample yet, come back in a moment\n", 503, {"Retry-A
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """The part of a request that a route looks at."""
 
     method: str
@@ -43,7 +43,7 @@ class Route:
 
     handler: str
     summary: str
-    answer: Callable[[Asked], Reply]
+    answer: Callable[[Request], Response]
 
 
 class App:
@@ -54,7 +54,7 @@ class App:
 
     def __init__(
         self,
-        faces: Faces,
+        faces: MetricsProvider,
         dialect: str | None = None,
         *,
         snapshot_stale_after_s: float,
@@ -73,7 +73,7 @@ class App:
         route = self._routes.get(path)
         return "unknown" if route is None else route.handler
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: Request) -> Response:
         route = self._routes.get(asked.path)
         if route is None:
             return text("not found; what there is: /\n", 404)
@@ -108,7 +108,7 @@ class App:
         }
 
     def _metrics_route(self, handler: str, dialect: str | None, summary: str) -> Route:
-        def answer(asked: Asked) -> Reply:
+        def answer(asked: Request) -> Response:
             if not asked.viewer.sees_metrics:
                 return _METRICS_CLOSED
             if self._faces.latest() is None:
@@ -118,15 +118,15 @@ class App:
             headers = {"Vary": _METRICS_VARY}
             if choice.gzip:
                 headers["Content-Encoding"] = "gzip"
-            return Reply(body, content_type, headers=headers)
+            return Response(body, content_type, headers=headers)
 
         return Route(handler, summary, answer)
 
-    def _ready(self) -> Reply:
+    def _ready(self) -> Response:
         found = complaints(self._faces.latest(), self._clock(), self._stale_after_s)
         return text("".join(f"{line}\n" for line in found), 503) if found else text("OK")
 
-    def _page(self) -> Reply:
+    def _page(self) -> Response:
         now_s, snapshot = self._clock(), self._faces.latest()
         links = [(path, route.summary) for path, route in self._routes.items() if route.handler not in _NOT_LISTED]
         return page.render(snapshot, links, complaints(snapshot, now_s, self._stale_after_s), now_s)

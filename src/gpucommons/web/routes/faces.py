@@ -5,7 +5,7 @@ from typing import Protocol
 from gpucommons.model.snapshot import Snapshot
 
 
-class Faces(Protocol):
+class MetricsProvider(Protocol):
     """Every method returns at once: no I/O and no lock that a source could hold."""
 
     @property

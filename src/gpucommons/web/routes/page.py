@@ -10,7 +10,7 @@ from html import escape
 
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes.response import CLOSED_POLICY, Reply
+from gpucommons.web.routes.response import CLOSED_POLICY, Response
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem;
@@ -35,7 +35,7 @@ def render(
     links: Sequence[tuple[str, str]],
     complaints: Sequence[str],
     now_monotonic_s: float,
-) -> Reply:
+) -> Response:
     """`links` are (path, what is there)."""
     parts = [
         "<!doctype html>",
@@ -50,7 +50,7 @@ def render(
         *_sources(snapshot, now_monotonic_s),
         "</body></html>",
     ]
-    return Reply("\n".join(parts).encode(errors="replace"), "text/html; charset=utf-8", headers=_HEADERS)
+    return Response("\n".join(parts).encode(errors="replace"), "text/html; charset=utf-8", headers=_HEADERS)
 
 
 def _headline(snapshot: Snapshot | None, complaints: Sequence[str]) -> Iterator[str]:

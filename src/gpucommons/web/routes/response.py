@@ -17,7 +17,7 @@ _PLAIN_TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Response:
     """`later` makes the answer, where that takes a while; `live` makes one that goes on: what it yields is sent
     as it comes."""
 
@@ -25,13 +25,13 @@ class Reply:
     content_type: str = _PLAIN_TEXT
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    later: "Callable[[], Awaitable[Reply]] | None" = None
+    later: "Callable[[], Awaitable[Response]] | None" = None
     live: Callable[[], AsyncGenerator[bytes, None]] | None = None
 
 
-def text(line: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+def text(line: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A short answer for people."""
-    return Reply(line.encode(), status=status, headers=headers or {})
+    return Response(line.encode(), status=status, headers=headers or {})
 
 
 def matches_etag(if_none_match: str, etag: str) -> bool:

@@ -14,9 +14,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.app import Asked, Route
+from gpucommons.web.routes.app import Request, Route
 from gpucommons.web.routes.negotiation import wants_gzip
-from gpucommons.web.routes.response import CLOSED_POLICY, Reply, matches_etag
+from gpucommons.web.routes.response import CLOSED_POLICY, Response, matches_etag
 
 BASE = "/static"
 _TYPES = {
@@ -52,13 +52,13 @@ class StaticFile:
         digest = hashlib.sha256(plain).hexdigest()[:20]
         return cls(content_type, plain, gzip.compress(plain, 9, mtime=0), f'"{digest}"')
 
-    def reply(self, asked: Asked) -> Reply:
+    def reply(self, asked: Request) -> Response:
         headers = {"ETag": self.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if matches_etag(asked.if_none_match, self.etag):
-            return Reply(b"", self.content_type, 304, headers)
+            return Response(b"", self.content_type, 304, headers)
         if wants_gzip(asked.accept_encoding):
-            return Reply(self.compressed, self.content_type, headers={**headers, "Content-Encoding": "gzip"})
-        return Reply(self.plain, self.content_type, headers=headers)
+            return Response(self.compressed, self.content_type, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(self.plain, self.content_type, headers=headers)
 
 
 def static_files() -> dict[str, StaticFile]:
@@ -84,7 +84,7 @@ def page_routes(latest: Callable[[], Snapshot | None]) -> dict[str, Route]:
     return routes
 
 
-def _index(index: bytes, latest: Callable[[], Snapshot | None], asked: Asked) -> Reply:
+def _index(index: bytes, latest: Callable[[], Snapshot | None], asked: Request) -> Response:
     """The one place where the page's text is made here: so that it is true before a script has run."""
     snapshot = latest()
     hostname = "" if snapshot is None else escape(snapshot.hostname)
@@ -96,4 +96,4 @@ def _index(index: bytes, latest: Callable[[], Snapshot | None], asked: Asked) ->
     headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
     if wants_gzip(asked.accept_encoding):
         body, headers["Content-Encoding"] = gzip.compress(body, 6, mtime=0), "gzip"
-    return Reply(body, _TYPES[".html"], headers=headers)
+    return Response(body, _TYPES[".html"], headers=headers)

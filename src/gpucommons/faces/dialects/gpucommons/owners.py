@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
-from gpucommons.model.ownership import Attribution, OwnerShare, Part, Unattributed
+from gpucommons.model.ownership import Attribution, OwnerShare, Portion, Unattributed
 from gpucommons.model.process_identity import PidScope
 from gpucommons.model.snapshot import Snapshot
 
@@ -129,7 +129,7 @@ def _rest(attribution: Attribution) -> Iterator[Family]:
     yield _reasons(REST_POWER, rows, lambda row: row.power_milliwatts, _THOUSAND)
 
 
-def _parts(metric: Metric, rows: Iterable[tuple[OwnerShare, Part | None]], unit: int) -> Family:
+def _parts(metric: Metric, rows: Iterable[tuple[OwnerShare, Portion | None]], unit: int) -> Family:
     known = ((row, part) for row, part in rows if part is not None)
     sums = _summed(((*_labels(row), part.basis), part.amount) for row, part in known)
     return metric.of((labels, amount / unit) for labels, amount in sums)
