@@ -11,12 +11,11 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.faces.history.turn_log import Timeline, Turn
 from gpucommons.model.accounts import StatementReading
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Portion, ProcessShare
-from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
+from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.snapshot import Snapshot
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")

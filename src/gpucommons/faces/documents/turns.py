@@ -2,8 +2,7 @@
 
 from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, listed, or_null, record
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.faces.history.turn_log import Timeline
-from gpucommons.model.sharing import ClientSharing, GpuSharing
+from gpucommons.model.sharing import ClientSharing, GpuSharing, Timeline
 from gpucommons.model.snapshot import Snapshot
 
 _NUMBER, _INTEGER = or_null(NUMBER), or_null(INTEGER)

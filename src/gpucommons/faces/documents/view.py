@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from gpucommons.faces.documents.parameters import BadParameter
 from gpucommons.faces.documents.schema import NUMBER, TEXT, Schema, described, or_null
 from gpucommons.faces.documents.values import Json
-from gpucommons.faces.history.turn_log import Timeline
+from gpucommons.model.sharing import Timeline
 from gpucommons.model.snapshot import Snapshot
 
 ENVELOPE: dict[str, Schema] = {

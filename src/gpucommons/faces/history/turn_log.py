@@ -4,29 +4,11 @@ A turn's beginning is exact, for the scheduler tells how long a turn has lasted;
 snapshot. A turn that began and ended between two snapshots is not seen.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from gpucommons.model.sharing import ClientSharing
+from gpucommons.model.sharing import ClientSharing, Timeline, Turn
 from gpucommons.model.snapshot import Snapshot
 
 KEPT_S = 600.0
 MOST_TURNS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """`end_wall_s` is None while it runs. `uid` is whose client it was."""
-
-    id: str
-    client_id: str
-    label: str
-    uid: int
-    start_wall_s: float
-    end_wall_s: float | None = None
-
-
-Timeline = Mapping[str, tuple[Turn, ...]]
 
 
 class TurnLog:
