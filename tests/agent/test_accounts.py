@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dialects.test_ds01 import family, value
+from faces.dialects.test_ds01 import family, value
 from gpucommons.agent.accounts import with_accounts
 from gpucommons.agent.machine import scenario_parts
 from gpucommons.agent.parts import Parts

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from attribution.builders import gpu
-from attribution.test_allocations import SPLIT, docker, folded, managed, process
 from gpucommons.cli.allocations import rendered as rendered_allocations
 from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.main import main
@@ -22,6 +21,7 @@ from gpucommons.ledger.batch import Batch, Gap
 from gpucommons.ledger.store import Store
 from gpucommons.model.events import Event, format_line
 from gpucommons.model.usage import Account
+from holding.test_allocations import SPLIT, docker, folded, managed, process
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 
 HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group="lab")

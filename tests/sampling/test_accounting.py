@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from attribution.builders import gpu
-from attribution.test_allocations import managed, process, readings
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.own_events import read_events
 from gpucommons.ledger.query import read_period
@@ -14,6 +13,7 @@ from gpucommons.model.events import JournalReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
 from gpucommons.sources.source import Source
+from holding.test_allocations import managed, process, readings
 from ledger.builders import WALL_S
 from waiting import until
 

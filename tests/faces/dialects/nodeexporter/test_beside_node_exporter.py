@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dialects.nodeexporter import inside
-from dialects.nodeexporter.beside import views
-from dialects.nodeexporter.comparison import Comparison, of_the_machine
+from faces.dialects.nodeexporter import inside
+from faces.dialects.nodeexporter.beside import views
+from faces.dialects.nodeexporter.comparison import Comparison, of_the_machine
 from needs import needs_device, needs_program, needs_root
 from parsing import parsed
 from testbeds import fuse

@@ -1,13 +1,13 @@
 """The owners' counters, quotas and the ledger's own state, in the gpucommons dialect."""
 
-from attribution.test_allocations import managed, process, readings
-from dialects.test_ds01 import value
+from faces.dialects.test_ds01 import value
 from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, LedgerState, OwnerKey
 from gpucommons.model.events import EventsReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from holding.test_allocations import managed, process, readings
 from parsing import Series, parsed
 
 AMOUNTS = Amounts(10**10, 6 * 10**9, 4 * 10**9, 5 * 10**9, 2 * 10**9, 3 << 20, 7 * 10**6)

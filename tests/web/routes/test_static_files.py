@@ -8,7 +8,7 @@ from fakes.faces import snapshot_now
 from gpucommons.web.routes.app import Request
 from gpucommons.web.routes.static_files import BASE, page_routes, static_files
 
-STATIC = Path(__file__).resolve().parents[2] / "src" / "gpucommons" / "web" / "static"
+STATIC = Path(__file__).resolve().parents[3] / "src" / "gpucommons" / "web" / "static"
 BUDGET_BYTES = 60_000
 
 

@@ -19,14 +19,14 @@ import pytest
 from testbeds.hosts import Host, ask, host, join
 from waiting import until
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "web.md"
+DOC = Path(__file__).resolve().parents[3] / "docs" / "web.md"
 HEADER = "| listener | `show_owners` | password |"
 LISTENERS, SETTINGS, PASSWORDS = ("loopback", "off loopback", "Unix socket"), ("auto", "all", "own"), ("no", "yes")
 # A user of the scenario, and one who has nothing there.
 ALICE, STRANGER, ROOT = 1001, 4711, 0
 CREDENTIALS = ("prometheus", "correct horse")
 AGENT = "10.77.0.1"
-MANY_AGENTS = Path(__file__).resolve().parents[1] / "many_agents.py"
+MANY_AGENTS = Path(__file__).resolve().parents[2] / "many_agents.py"
 Get = Callable[[str], tuple[int, str]]
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from attribution.builders import gpu, mig_instance, reading
-from attribution.test_allocations import VIEW
 from gpucommons import __version__
 from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
@@ -27,8 +26,9 @@ from gpucommons.sources.containers.inspect import container_of
 from gpucommons.sources.ds01.events import EventsSource
 from gpucommons.sources.ds01.state import Ds01Source
 from gpucommons.sources.people.users import UsersSource
+from holding.test_allocations import VIEW
 from parsing import parsed
-from sources.test_utmp import record
+from sources.people.test_utmp import record
 
 NOW_S = 1_795_000_000.0
 DAY_S = 86_400

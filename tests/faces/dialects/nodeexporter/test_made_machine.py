@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dialects.nodeexporter.comparison import differences, of_the_machine
-from dialects.nodeexporter.made_machine import MadeMachine, made_machine
+from faces.dialects.nodeexporter.comparison import differences, of_the_machine
+from faces.dialects.nodeexporter.made_machine import MadeMachine, made_machine
 from gpucommons.config.settings import NodeExporterSettings
 from parsing import parsed, types_of
 from promtool import judged

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from attribution.builders import gpu
-from attribution.test_allocations import SPLIT, docker, managed, process, readings
 from gpucommons import __version__
 from gpucommons.faces.dialects.dcgm import DCGM
 from gpucommons.faces.dialects.ds01 import DS01
@@ -19,6 +18,7 @@ from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.users import UserSlice, UsersReading
+from holding.test_allocations import SPLIT, docker, managed, process, readings
 from parsing import Series, parsed, types_of
 
 HOSTILE = 'evil"name\n\\\u202e'

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from base.test_follow import Log
 from gpucommons.model.events import Event, format_line
 from gpucommons.sources.ds01.events import EventsSource
 from gpucommons.sources.ds01.window import WINDOW_S
 from gpucommons.sources.source import SourceAbsent, SourceError
-from sources.test_follow import Log
 
 START = 1_800_000_000.0
 TYPES = ["gpu.allocate", "gpu.released", "container.start", "maintenance.idle_kill"]

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from dialects.nodeexporter.beside import INTERVAL_S, OFTEN, served, views
+from faces.dialects.nodeexporter.beside import INTERVAL_S, OFTEN, served, views
 from running import command, running_agent
 from testbeds.fuse import HungFilesystem
 from waiting import until

@@ -13,7 +13,7 @@ from gpucommons.sources.people.groups import membership
 from gpucommons.sources.people.user_slices import CpuTotals, SliceUse
 from gpucommons.sources.people.users import UsersSource
 from gpucommons.sources.source import SourceAbsent
-from sources.test_utmp import record
+from sources.people.test_utmp import record
 
 PASSWD = """root:x:0:0:root:/root:/bin/bash
 www-data:x:33:33::/var/www:/usr/sbin/nologin
