@@ -4,8 +4,9 @@ what it has read.
 A client's true device is what its name means on the machine when it starts. The scheduler never sees it: the world
 uses it to check that no device has two exclusive holders.
 
-One thing is assumed: a number that a client uses is not given to another GPU before a reading had it. So a GPU that is
-lost or returns is read at once; a new one takes the next number, and may stay unread as long as the driver is silent.
+One thing is assumed: a name that is in use does not change its meaning before a reading had it. So a GPU that is lost
+or returns is read at once; a new one takes the next number, and may stay unread as long as the driver is silent, unless
+it makes a UUID's beginning ambiguous that a client uses.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ class NamedWorld(World):
         self.policy.remove_gpu(self.gpu)
         self.devices = DeviceTable(self.policy, self.now)
         self.machine: list[KnownGpu] = list(GPUS[:count])
-        self._lost: set[str] = set()
+        self._ever_read: set[str] = set()
         self._true: dict[int, str | None] = {}
 
     # Steps
@@ -61,12 +62,14 @@ class NamedWorld(World):
         self.devices.forget_unused(peer.client.gpu)
 
     def read(self, *, mig: bool = True, missed: int = 0, total_bytes: int = 16 * GIB) -> None:
-        """The driver answers; `mig`: with its MIG devices; `missed`: which GPU but the first it leaves out."""
-        facts = [
-            GpuFacts(gpu.uuid, gpu.index, total_bytes, mig=gpu.mig if mig else ())
+        """The driver answers, with MIG devices or without. `missed` is left out, if it was read before."""
+        read = [
+            gpu
             for number, gpu in enumerate(self.machine)
-            if number != missed or not missed
+            if not missed or number != missed or gpu.uuid not in self._ever_read
         ]
+        self._ever_read |= {gpu.uuid for gpu in read}
+        facts = [GpuFacts(gpu.uuid, gpu.index, total_bytes, mig=gpu.mig if mig else ()) for gpu in read]
         self._perform(self.devices.update(facts, self.now))
 
     def read_nothing(self) -> None:
@@ -79,15 +82,19 @@ class NamedWorld(World):
         absent = [gpu for gpu in GPUS if gpu.uuid not in there]
         if absent:
             index = 1 + max((gpu.index for gpu in self.machine), default=-1)
-            self.machine.append(replace(absent[0], index=index))
-            if absent[0].uuid in self._lost:
+            machine = [*self.machine, replace(absent[0], index=index)]
+            names = {peer.client.gpu_name for peer in self.peers}
+            if any(resolve(name, self.machine) not in (None, resolve(name, machine)) for name in names):
+                self.read()
+            self.machine = machine
+            if absent[0].uuid in self._ever_read:
                 self.read()
 
     def lose(self, which: int, renumber: bool) -> None:
         """The driver reports that a GPU is lost. It may number the others again."""
         if len(self.machine) > 1:
             self.read()
-            self._lost.add(self.machine.pop(which % len(self.machine)).uuid)
+            del self.machine[which % len(self.machine)]
             if renumber:
                 self.machine = [replace(gpu, index=index) for index, gpu in enumerate(self.machine)]
             self.read()

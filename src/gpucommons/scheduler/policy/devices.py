@@ -116,11 +116,9 @@ class DeviceTable:
 
     def _mig_with(self, before: tuple[str, ...], read: tuple[str, ...]) -> tuple[str, ...]:
         """A MIG device in use cannot be destroyed: one that has clients stays known where a reading misses it."""
-        kept = {uuid for uuid in before if uuid in self._policy.gpus}
-        if kept <= set(read):
-            return read
-        old = tuple(uuid for uuid in before if uuid in kept or uuid in read)
-        return (*old, *(uuid for uuid in read if uuid not in old))
+        missed = tuple(uuid for uuid in before if uuid not in read and uuid in self._policy.gpus)
+        # A reading without any has missed them all: then their numbers stay, too.
+        return (*read, *missed) if read or not missed else before
 
     def _move_resolved(self, now: float) -> list[Action]:
         """Takes the clients of `default` whose GPU is known now to its queue."""
