@@ -40,4 +40,4 @@ def test_no_other_code_guesses_what_is_a_number() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in LOOKS_LIKE_A_NUMBER
     }
-    assert found == {"model/decimal_text.py"}
+    assert found == {"base/decimal_text.py"}

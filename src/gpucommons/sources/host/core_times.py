@@ -5,9 +5,11 @@ a Prometheus counter may not. Each counter keeps its highest value, until the CP
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from gpucommons.model.host import CoreTimes, SystemActivity
 
+_DIGITS: Final = tuple(b"%d" % digit for digit in range(10))
 # /proc always counts in USER_HZ, whatever the kernel's own tick is.
 _TICKS_PER_S = 100
 # Idle time that goes back by this much is a CPU that has been offline, not a rounding of the kernel.
@@ -19,7 +21,7 @@ def parse_core_times(lines: Iterable[bytes]) -> dict[str, CoreTimes]:
     """By the number of the core. A field that an older kernel lacks is 0: such a kernel spends no time in it."""
     found: dict[str, CoreTimes] = {}
     for line in lines:
-        if line.startswith(b"cpu") and line[3:4].isdigit():
+        if line.startswith(b"cpu") and line[3:4] in _DIGITS:
             name, *ticks = line.split()
             padded = (*ticks, *_NO_TIME)[: len(_NO_TIME)]
             found[name[3:].decode("ascii")] = CoreTimes(*[int(tick) / _TICKS_PER_S for tick in padded])
