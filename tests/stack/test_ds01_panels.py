@@ -18,8 +18,9 @@ from stack.promql import RULES
 NOON_S, NIGHT_S = 0.25 * DAY_S, 0.75 * DAY_S
 WHOLE_GPUS, SPLIT_GPUS, MIG_DEVICES = 6, 2, 11
 SLICES = 7
-# Held whole GPUs, then the slices of the held MIG devices: 3g, 2g and four of 1g.
-HELD_EQUIVALENTS = 6 + (3 + 2 + 4 * 1) / SLICES
+# Held whole GPUs, then the slices of the held MIG devices: 3g, 2g and six of 1g.
+HELD_MIG_DEVICES = 8
+HELD_EQUIVALENTS = 6 + (3 + 2 + 6 * 1) / SLICES
 
 # DS01 joins its slots with DCGM's series by these labels.
 MIG_UTILIZATION = (
@@ -88,13 +89,13 @@ def test_the_lab_in_ds01s_panels(tmp_path: Path, elapsed_s: float, kills: int) -
             'sum(ds01_containers_total{status="running"})': 6,
             "min(ds01_mig_mapping_status)": 1,
             'count(ds01_mig_mapping_status{mapped="11",unmapped="0"})': 1,
-            'count(ds01_gpu_allocated{profile="full"})': allocations - 6,
+            'count(ds01_gpu_allocated{profile="full"})': allocations - HELD_MIG_DEVICES,
             f"count({ALLOCATED_UTILIZATION})": allocations,
-            "count(ds01_gpu_allocated * on (user) group_left (group) ds01_user_group_info)": allocations - 3,
+            "count(ds01_gpu_allocated * on (user) group_left (group) ds01_user_group_info)": allocations - 4,
             # ours
             "ds01:slots:total": WHOLE_GPUS + MIG_DEVICES,
-            "ds01:slots:allocated": 6 + 6,
-            "ds01:slots:free": 5,
+            "ds01:slots:allocated": WHOLE_GPUS + HELD_MIG_DEVICES,
+            "ds01:slots:free": MIG_DEVICES - HELD_MIG_DEVICES,
             "ds01:equivalents:total": WHOLE_GPUS + SPLIT_GPUS,
             "round(ds01:equivalents:allocated, 0.000001)": round(HELD_EQUIVALENTS, 6),
             "round(ds01:equivalents:free, 0.000001)": round(WHOLE_GPUS + SPLIT_GPUS - HELD_EQUIVALENTS, 6),
