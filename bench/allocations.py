@@ -16,15 +16,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from attribution.builders import gpu, reading  # noqa: E402
-from attribution.test_allocations import USERS, VIEW, process  # noqa: E402
 from bench.containers import per_fact  # noqa: E402
 from bench.table import show  # noqa: E402
-from gpucommons.attribution.allocation_stage import AllocationStage  # noqa: E402
+from gpucommons.holding.stage import AllocationStage  # noqa: E402
 from gpucommons.ledger.usage import usage_of  # noqa: E402
 from gpucommons.model.containers import ContainerReading  # noqa: E402
 from gpucommons.model.ownership import Attribution  # noqa: E402
 from gpucommons.model.snapshot import Readings, Snapshot  # noqa: E402
-from gpucommons.sources.docker.source import ContainerSource  # noqa: E402
+from gpucommons.sources.containers.source import ContainerSource  # noqa: E402
+from holding.test_allocations import USERS, VIEW, process  # noqa: E402
 from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
 
 CONTAINERS, GPUS = 40, 8

@@ -22,14 +22,13 @@ from gpucommons.attribution.owner import OwnerRules
 from gpucommons.attribution.stage import AttributionStage, ProcessWorld
 from gpucommons.model.containers import Container, ContainerReading, ContainerState
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings
-from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.sampling.attributed import attributed
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import ProcessDetailsReader
+from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source
-from gpucommons.sources.user_names import host_user_names
 
 PROC = Path("/proc")
 GPUS, STEADY, BURST, HOST_PROCESSES, CONTAINERS = 8, 64, 200, 500, 40

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from bench.table import show  # noqa: E402
-from gpucommons.sources.docker.source import ContainerSource  # noqa: E402
+from gpucommons.sources.containers.source import ContainerSource  # noqa: E402
 from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
 
 COUNTS = (20, 40)

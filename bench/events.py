@@ -41,7 +41,7 @@ print(json.dumps([first, later, counted, peak_kb]))
 
 
 def follow_ours(path: Path) -> tuple[float, float, int]:
-    from gpucommons.sources.events import EventsSource
+    from gpucommons.sources.ds01.events import EventsSource
 
     source = EventsSource(path, path.with_name("position"), 1.0)
 

@@ -11,9 +11,9 @@ from prometheus_client.metrics_core import Metric as ClientMetric
 from prometheus_client.registry import Collector
 
 from bench.table import show
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.exposition.exposition import Exposition
-from gpucommons.exposition.families import Family, Point, gauge
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.exposition import Exposition
+from gpucommons.faces.exposition.families import Family, Point, gauge
 from gpucommons.model.snapshot import Snapshot
 
 SIZES = (2_000, 20_000, 200_000)

@@ -8,12 +8,12 @@ import sys
 
 import uvloop
 
-from gpucommons.scheduler.server import SchedulerServer
-from gpucommons.scheduler.settings import Mode, SchedulerSettings
+from gpucommons.scheduler.policy.settings import Mode, PolicySettings
+from gpucommons.scheduler.service.server import SchedulerServer
 
 
 async def serve(path: str, mode: Mode) -> None:
-    server = SchedulerServer(SchedulerSettings(socket_path=path, mode=mode))
+    server = SchedulerServer(PolicySettings(socket_path=path, mode=mode))
     await server.start()
     await asyncio.Event().wait()
 

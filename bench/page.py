@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from bench.table import show  # noqa: E402
 from browser import chromium, demo_agent  # noqa: E402
-from gpucommons.web.static_files import static_files  # noqa: E402
+from gpucommons.web.routes.static_files import static_files  # noqa: E402
 
 SECONDS = 15
 PAINTS = 5

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 
 from bench.table import show
-from gpucommons.sources.cpu import CpuSource
-from gpucommons.sources.memory import MemorySource
-from gpucommons.sources.processes import ProcessSource
+from gpucommons.sources.host.cpu import CpuSource
+from gpucommons.sources.host.memory import MemorySource
+from gpucommons.sources.host.processes import ProcessSource
 from gpucommons.sources.source import Source
 
 PROCESSES = 500

@@ -25,7 +25,7 @@ from typing import Any
 from bench.idle import cpu_seconds, free_port, rss_mb
 from bench.table import show
 from gpucommons.config.stack import StackSettings
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import read_pid_file

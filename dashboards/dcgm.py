@@ -1,7 +1,7 @@
 """NVIDIA DCGM GPU Metrics: the hardware in detail, in the names that dashboards made for dcgm-exporter use."""
 
 from dashboards.board import Board, Section, Variable
-from dashboards.panels import FULL, HALF, QUARTER, THIRD, Query, Steps, lines, number, rows
+from dashboards.panels import HALF, QUARTER, THIRD, Query, Steps, lines, number, rows
 
 NODE = '{node=~"$node",gpu=~"$gpu"}'
 LIMIT = '{node=~"$node",gpu=~"$gpu",limit="enforced"}'
@@ -9,10 +9,18 @@ BUSY = '{node=~"$node",gpu=~"$gpu",reason!="gpu_idle"}'
 GPU = "{{node}} GPU {{gpu}}"
 INSTANCE = "{{node}} GPU {{gpu}} MIG {{GPU_I_ID}} ({{GPU_I_PROFILE}})"
 BY_GPU = "by (node, gpu, modelName)"
+VIOLATIONS = (
+    ("POWER", "power"),
+    ("THERMAL", "heat"),
+    ("BOARD_LIMIT", "board limit"),
+    ("RELIABILITY", "reliability"),
+    ("SYNC_BOOST", "sync boost"),
+)
+LINK_ERRORS = (("REPLAY", "retries"), ("RECOVERY", "recoveries"), ("CRC_FLIT", "flit CRC"), ("CRC_DATA", "data CRC"))
 
 
 def once(metric: str) -> str:
-    """One series per GPU, whichever pods are named beside it."""
+    """One series per GPU, whichever pods and jobs it is served for."""
     return f"max by (node, gpu) ({metric}{NODE})"
 
 
@@ -105,7 +113,7 @@ BOARD = Board(
                 ),
                 number(
                     "Energy in view",
-                    f"sum(increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{NODE}[$__range])) / 3.6e9",
+                    f"sum(max by (node, gpu) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{NODE}[$__range]))) / 3.6e9",
                     "kwatth",
                     "In the time range that is shown.",
                     decimals=3,
@@ -136,7 +144,18 @@ BOARD = Board(
                     "short",
                     "Why clocks are lower than they could be.",
                     bars=True,
-                    width=FULL,
+                ),
+                lines(
+                    "Share of time held back",
+                    tuple(
+                        Query(
+                            f"max by (node, gpu) (rate(DCGM_FI_DEV_{cause}_VIOLATION{NODE}[5m])) / 1e9", f"{GPU} {why}"
+                        )
+                        for cause, why in VIOLATIONS
+                    ),
+                    "percentunit",
+                    "Clocks that were held down, over the last five minutes, by cause.",
+                    most=1,
                 ),
             ),
         ),
@@ -162,8 +181,28 @@ BOARD = Board(
                         Query(once("DCGM_FI_PROF_NVLINK_RX_BYTES"), f"{GPU} received"),
                     ),
                     "Bps",
-                    "All links of a GPU.",
-                    width=FULL,
+                    "All links of a GPU, as GPM measures it: Hopper and newer.",
+                    width=THIRD,
+                ),
+                lines(
+                    "NVLink throughput",
+                    (Query(f"{once('DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL')} * 1024000", GPU),),
+                    "Bps",
+                    "All links of a GPU, sent and received, from the links' counters.",
+                    width=THIRD,
+                ),
+                lines(
+                    "NVLink errors",
+                    tuple(
+                        Query(
+                            f"max by (node, gpu) (increase(DCGM_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL{NODE}[5m]))",
+                            f"{GPU} {what}",
+                        )
+                        for kind, what in LINK_ERRORS
+                    ),
+                    "short",
+                    "In the last five minutes, on all links of a GPU. Retries slow a link; a recovery interrupts it.",
+                    width=THIRD,
                 ),
             ),
         ),
@@ -199,6 +238,18 @@ BOARD = Board(
                     width=THIRD,
                 ),
                 lines(
+                    "XIDs of the last minutes",
+                    (
+                        Query(
+                            f"max by (node, gpu, xid, window_size_in_ms) (DCGM_EXP_XID_ERRORS_COUNT{NODE})",
+                            f"{GPU} XID {{{{xid}}}}",
+                        ),
+                    ),
+                    "short",
+                    "In the window that the agent counts in, five minutes unless it is set otherwise.",
+                    width=THIRD,
+                ),
+                lines(
                     "Remapped rows",
                     (
                         Query(once("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS"), f"{GPU} correctable"),
@@ -206,12 +257,14 @@ BOARD = Board(
                     ),
                     "short",
                     "Rows of memory that were replaced.",
+                    width=THIRD,
                 ),
                 lines(
                     "PCIe replays",
                     (Query(once("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"), GPU),),
                     "short",
                     "Retries on the bus.",
+                    width=THIRD,
                 ),
             ),
         ),

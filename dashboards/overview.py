@@ -1,7 +1,7 @@
 """DS01 Overview: health and allocation of the nodes at a glance."""
 
 from dashboards.board import Board, Section
-from dashboards.panels import FULL, HALF, THIRD, Query, Steps, lines, number, pie, rows
+from dashboards.panels import FULL, HALF, QUARTER, THIRD, Query, Steps, lines, number, pie, rows
 
 NODE = '{node=~"$node"}'
 
@@ -153,6 +153,48 @@ BOARD = Board(
             ),
         ),
         Section(
+            "Rules",
+            (
+                number(
+                    "Unmanaged containers",
+                    f"sum(ds01_unmanaged_gpu_running{NODE})",
+                    "short",
+                    "Running containers that may use GPUs which were not allocated to them.",
+                    steps=Steps(1, 3),
+                    width=QUARTER,
+                ),
+                number(
+                    "With all GPUs",
+                    f"sum(ds01_unmanaged_gpu_all_access{NODE})",
+                    "short",
+                    "Containers that may use every GPU without an allocation, running or not.",
+                    steps=Steps(1, 3),
+                    width=QUARTER,
+                ),
+                number(
+                    "Enforcement events",
+                    f"sum(ds01_lifecycle_events_total{NODE})",
+                    "short",
+                    "Kills and warnings of the last 24 hours.",
+                    width=QUARTER,
+                ),
+                number(
+                    "Kills",
+                    'sum(ds01_lifecycle_events_total{node=~"$node",action=~".+_kill"})',
+                    "short",
+                    "Containers that were ended in the last 24 hours: idle, over time or out of memory.",
+                    width=QUARTER,
+                ),
+                lines(
+                    "Enforcement events by action",
+                    (Query(f"sum by (action) (ds01_lifecycle_events_total{NODE})", "{{action}}"),),
+                    "short",
+                    "Each point is the sum of the 24 hours before it.",
+                    width=FULL,
+                ),
+            ),
+        ),
+        Section(
             "Health",
             (
                 lines(
@@ -176,6 +218,7 @@ BOARD = Board(
                         "node": "Node",
                         "container": "Container",
                         "user": "User",
+                        "gpu_count": "GPUs",
                         "access_type": "Access",
                         "running": "Runs",
                     },

@@ -6,7 +6,9 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpucommons.model.accounts import Statement, StatementReading, StatementRow
 from gpucommons.model.alerts import Alert, AlertsReading
+from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.gpu import (
     GpmReading,
     Gpu,
@@ -19,7 +21,6 @@ from gpucommons.model.gpu import (
     XidRecord,
 )
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
-from gpucommons.model.journal import JournalEntry, JournalReading
 from gpucommons.model.ownership import (
     Attribution,
     Basis,
@@ -27,19 +28,17 @@ from gpucommons.model.ownership import (
     Owner,
     OwnerKind,
     OwnerShare,
-    Part,
     Place,
     PodPlace,
+    Portion,
     ProcessShare,
+    Reason,
     Unattributed,
     Workload,
 )
-from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import ClientSharing, GpuSharing, HistogramReading, SharingReading, WaitReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.statement import Statement, StatementReading, StatementRow
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, SimulatedSource, wobble
 from gpucommons.sources.source import Source
@@ -283,9 +282,9 @@ class DemoNode:
                 Place(card.identity.uuid, index, 1 if card.mig else None),
                 self._pid(index, slot),
                 ProcessKey(self._pid(index, slot), 77),
-                Part(memory, Basis.MEASURED),
-                Part(sm, Basis.MEASURED if slot else Basis.APPORTIONED),
-                Part(power, Basis.APPORTIONED),
+                Portion(memory, Basis.MEASURED),
+                Portion(sm, Basis.MEASURED if slot else Basis.APPORTIONED),
+                Portion(power, Basis.APPORTIONED),
                 None if nobody else owner,
                 Reason.NO_OWNER if nobody else None,
                 workload,
@@ -399,10 +398,10 @@ def _owner_shares(shares: tuple[ProcessShare, ...]) -> Iterator[OwnerShare]:
         )
 
 
-def _total(parts: list[Part | None]) -> Part:
+def _total(parts: list[Portion | None]) -> Portion:
     known = [part for part in parts if part is not None]
     apportioned = any(part.basis is Basis.APPORTIONED for part in known)
-    return Part(sum(part.amount for part in known), Basis.APPORTIONED if apportioned else Basis.MEASURED)
+    return Portion(sum(part.amount for part in known), Basis.APPORTIONED if apportioned else Basis.MEASURED)
 
 
 def _account(card: Gpu) -> GpuAccount:

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from gpucommons.web.connections import Connections, HttpProtocol, guard_of
-from gpucommons.web.limits import Limits
-from gpucommons.web.listeners import Listener
+from gpucommons.web.http.connections import Connections, HttpProtocol, guard_of
+from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.listeners import Listener
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Wrap = Callable[[HttpProtocol, Connections], HttpProtocol]
@@ -17,7 +17,7 @@ Wrap = Callable[[HttpProtocol, Connections], HttpProtocol]
 
 @asynccontextmanager
 async def guarded(
-    handler: Handler, limits: Limits, wrap: Wrap = lambda http, _: http
+    handler: Handler, limits: ConnectionLimits, wrap: Wrap = lambda http, _: http
 ) -> AsyncIterator[tuple[int, Connections]]:
     """The port and the connections. `wrap` may stand between a guard and its HTTP protocol."""
     connections = Connections(limits)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from fakes.faces import FakeFaces
-from gpucommons.web.limits import Limits
-from gpucommons.web.server import WebServer
+from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.server import WebServer
 
 T = TypeVar("T")
 # Only a hang meets it: a test waits for events, never for this clock.
@@ -36,7 +36,7 @@ async def serving(
     faces: FakeFaces | None = None,
     listeners: Iterable[tuple[str, str | None]] = (("127.0.0.1:0", None),),
     *,
-    limits: Limits | None = None,
+    limits: ConnectionLimits | None = None,
     web_config: Path | None = None,
     poll_s: float = 0.05,
     snapshot_stale_after_s: float = 10.0,

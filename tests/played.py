@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from demo_node import DemoNode
+from gpucommons.faces.history.history import History
+from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.api.api import Api
-from gpucommons.web.app import Asked
-from gpucommons.web.history import History
-from gpucommons.web.privacy import SEES_ALL, Viewer
-from gpucommons.web.prometheus import Prometheus
-from gpucommons.web.reply import Reply
+from gpucommons.rules.privacy import SEES_ALL, Viewer
+from gpucommons.web.routes.api import Api
+from gpucommons.web.routes.app import Request
+from gpucommons.web.routes.response import Response
 from peers import run
 
 
@@ -49,11 +49,11 @@ class Played:
             self.show(snapshot_of(self.node.readings(float(elapsed_s)), elapsed_s))
         return self
 
-    def reply(self, path: str, viewer: Viewer = SEES_ALL, headers: Mapping[str, str] | None = None) -> Reply:
+    def reply(self, path: str, viewer: Viewer = SEES_ALL, headers: Mapping[str, str] | None = None) -> Response:
         name, _, text = path.partition("?")
         query = tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split("&") if pair))
         given = headers or {}
-        asked = Asked(
+        asked = Request(
             "GET",
             f"/api/v1/{name}",
             accept_encoding=given.get("Accept-Encoding", ""),
@@ -70,6 +70,6 @@ class Played:
         return json.loads(reply.body)
 
 
-async def _awaited(reply: Reply) -> Reply:
+async def _awaited(reply: Response) -> Response:
     assert reply.later is not None
     return await reply.later()

@@ -73,8 +73,12 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "s
 
 
 def _environment(directory: str, given: Mapping[str, str] | None) -> dict[str, str]:
-    """Ours, with the sources in reach and what the agent keeps in a place that goes with the test."""
-    ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "STATE_DIRECTORY": directory}
+    """Ours, with the sources on the path; what the agent keeps, and its second socket, are removed with the test."""
+    ours = {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "STATE_DIRECTORY": directory,
+        "GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": f"{directory}/xpushare.sock",
+    }
     return {**os.environ, **ours, **(given or {})}
 
 

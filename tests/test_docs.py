@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from gpucommons.config.reference import configuration_page
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.dialects.reference import metrics_page
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.reference import metrics_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -8,20 +8,24 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "src" / "gpucommons"
 
 BELOW: dict[str, set[str]] = {
-    "model": set(),
-    "config": {"model"},
-    "exposition": {"model"},
-    "sources": {"model"},
-    "attribution": {"model"},
-    "scheduler": {"model"},
-    "ledger": {"model"},
-    "pauser": {"model"},
-    "simulation": {"model", "sources", "attribution"},
-    "sampling": {"model", "sources", "attribution", "scheduler", "ledger"},
-    "dialects": {"model", "exposition"},
-    "web": {"model", "config", "exposition", "dialects", "sampling"},
-    "stack": {"model", "config", "exposition", "dialects"},
-    "stress": set(),
+    "base": set(),
+    "model": {"base"},
+    "rules": {"base", "model"},
+    "config": {"base", "model"},
+    "exposition": {"base", "model"},
+    "sources": {"base", "model", "rules"},
+    "attribution": {"base", "model", "rules"},
+    "holding": {"base", "model", "rules", "attribution"},
+    "scheduler": {"base", "model", "rules"},
+    "ledger": {"base", "model", "rules"},
+    "simulation": {"base", "model", "rules", "sources", "attribution", "holding"},
+    "sampling": {"base", "model", "rules", "sources", "attribution", "holding", "scheduler", "ledger"},
+    "dialects": {"base", "model", "rules", "exposition"},
+    "faces": {"base", "model", "rules"},
+    "web": {"base", "model", "rules", "config", "exposition", "dialects", "faces", "sampling"},
+    "stack": {"base", "model", "config", "exposition", "dialects", "faces"},
+    "stress": {"base"},
+    "pauser": {"base", "model"},
 }
 TOP = {"cli", "agent", "__main__", "__init__"}
 
@@ -55,7 +59,7 @@ def test_imports_point_down(path: Path) -> None:
 
 def test_the_check_sees_a_wrong_import(tmp_path: Path) -> None:
     probe = tmp_path / "probe.py"
-    probe.write_text("from gpucommons.web.server import x\nimport gpucommons.cli.main\n")
+    probe.write_text("from gpucommons.web.http.server import x\nimport gpucommons.cli.main\n")
     assert imports_of(probe) == {"web", "cli"}
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dialects.test_ds01 import family, value
+from faces.dialects.test_ds01 import family, value
 from gpucommons.agent.accounts import with_accounts
+from gpucommons.agent.machine import scenario_parts
 from gpucommons.agent.parts import Parts
-from gpucommons.agent.simulated import scenario_parts
 from gpucommons.config.settings import LedgerSettings, QuotaSettings, Settings
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.ledger.own_events import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.model.snapshot import Snapshot

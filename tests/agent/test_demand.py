@@ -8,7 +8,7 @@ import pytest
 
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
-from gpucommons.scheduler.client import NvshareClient
+from gpucommons.scheduler.protocol.client import NvshareClient
 from needs import needs_program
 from parsing import parsed
 from running import running_agent

@@ -1,37 +1,85 @@
-"""Every NVSHARE_* variable keeps its meaning: through the configuration, into the scheduler's settings."""
+"""Every NVSHARE_* and XPUSHARE_* variable keeps its meaning, through the configuration into the scheduler."""
+
+from dataclasses import replace
 
 import pytest
 
-from gpucommons.agent.sharing import nvshare_listener, scheduler_settings
-from gpucommons.config.load import load
+from gpucommons.agent.agent import Agent
+from gpucommons.agent.sharing import metrics_listeners, scheduler_settings
+from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
-from gpucommons.scheduler.settings import GIB, Mode, SchedulerSettings, SwitchTime
+from gpucommons.scheduler.policy.settings import GIB, XPUSHARE_SOCKET, Mode, PolicySettings, SwitchTime
 
 
-def told(**variables: str) -> SchedulerSettings:
+def told(**variables: str) -> PolicySettings:
     return scheduler_settings(load(None, variables, {}).settings.scheduler)
 
 
 def test_the_defaults_are_the_schedulers_own() -> None:
-    assert told() == SchedulerSettings()
+    assert told() == replace(PolicySettings(), xpushare_socket_path=XPUSHARE_SOCKET)
+
+
+# Each variable without its prefix, and a value that is not the default.
+VARIABLES = {
+    "DEBUG": "1",
+    "SCHEDULING_MODE": "serial",
+    "SWITCH_TIME_MODE": "fixed",
+    "SWITCH_TIME_FIXED": "30",
+    "SWITCH_TIME_MULTIPLIER": "2",
+    "MEMORY_RESERVE_PERCENT": "20",
+    "DEFAULT_GPU_MEMORY_GB": "80",
+    "QUOTA_SAMPLE_INTERVAL_MS": "100",
+    "COMPUTE_WINDOW_MS": "4000",
+    "QUOTA_CARRYOVER_PERCENT": "50",
+    "DROP_TAIL_BILLING_PERCENT": "70",
+    "METRICS_NVML_INTERVAL_MS": "500",
+    "METRICS_DEBUG_LABELS": "0",
+    "METRICS_STALE_TTL_SEC": "300",
+}
+# These open one program's listener, so they have a key for each program.
+LISTENER_VARIABLES = {"METRICS_ENABLE", "METRICS_ADDR"}
+
+
+def test_the_tables_name_every_variable_there_is() -> None:
+    aliases = {alias for key in keys() for alias in key.guards["aliases"]}
+    for prefix in ("NVSHARE_", "XPUSHARE_"):
+        found = {alias.removeprefix(prefix) for alias in aliases if alias.startswith(prefix)}
+        assert found == VARIABLES.keys() | LISTENER_VARIABLES, prefix
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_of_xpushare_means_what_its_nvshare_twin_means(name: str) -> None:
+    def with_only(prefix: str, value: str) -> object:
+        return load(None, {f"{prefix}_{name}": value}, {}).settings
+
+    assert (
+        with_only("XPUSHARE", VARIABLES[name]) == with_only("NVSHARE", VARIABLES[name]) != load(None, {}, {}).settings
+    )
+    both = load(None, {f"NVSHARE_{name}": VARIABLES[name], f"XPUSHARE_{name}": VARIABLES[name]}, {})
+    assert both.warnings == (), "the same value twice is no conflict"
+
+
+def test_xpushares_variable_wins_and_the_conflict_is_one_warning() -> None:
+    environment = {"XPUSHARE_SWITCH_TIME_FIXED": "20", "NVSHARE_SWITCH_TIME_FIXED": "30"}
+    for given in (environment, dict(reversed(environment.items()))):
+        loaded = load(None, given, {})
+        assert loaded.settings.scheduler.switch_time_fixed_s == 20
+        assert loaded.origins["scheduler.switch_time_fixed_s"] == "environment XPUSHARE_SWITCH_TIME_FIXED"
+        (warning,) = loaded.warnings
+        assert "NVSHARE_SWITCH_TIME_FIXED=30 and XPUSHARE_SWITCH_TIME_FIXED=20" in warning
+        assert "XPUSHARE_SWITCH_TIME_FIXED is in force" in warning
+    own = load(None, {**environment, "GPUCOMMONS_SCHEDULER_SWITCH_TIME_FIXED_S": "10"}, {})
+    assert own.settings.scheduler.switch_time_fixed_s == 10
+    assert "GPUCOMMONS_SCHEDULER_SWITCH_TIME_FIXED_S is in force" in own.warnings[0]
+
+
+def test_one_path_for_both_sockets_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"scheduler\.xpushare_socket are both /run/s"):
+        told(GPUCOMMONS_SCHEDULER_SOCKET="/run/s", GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET="/run/s")
 
 
 def test_every_variable() -> None:
-    settings = told(
-        NVSHARE_DEBUG="1",
-        NVSHARE_SCHEDULING_MODE="serial",
-        NVSHARE_SWITCH_TIME_MODE="fixed",
-        NVSHARE_SWITCH_TIME_FIXED="30",
-        NVSHARE_SWITCH_TIME_MULTIPLIER="2",
-        NVSHARE_MEMORY_RESERVE_PERCENT="20",
-        NVSHARE_DEFAULT_GPU_MEMORY_GB="80",
-        NVSHARE_QUOTA_SAMPLE_INTERVAL_MS="100",
-        NVSHARE_COMPUTE_WINDOW_MS="4000",
-        NVSHARE_QUOTA_CARRYOVER_PERCENT="50",
-        NVSHARE_DROP_TAIL_BILLING_PERCENT="70",
-        NVSHARE_METRICS_DEBUG_LABELS="0",
-        NVSHARE_METRICS_STALE_TTL_SEC="300",
-    )
+    settings = told(**{f"NVSHARE_{name}": value for name, value in VARIABLES.items()})
     assert settings.debug is True
     assert settings.mode is Mode.SERIAL
     assert settings.switch_time_mode is SwitchTime.FIXED
@@ -55,7 +103,7 @@ def test_a_bad_variable_is_named() -> None:
 
 
 def listener(**variables: str) -> list[tuple[str, str]]:
-    return nvshare_listener(load(None, variables, {}).settings.scheduler)
+    return metrics_listeners(load(None, variables, {}).settings.scheduler)
 
 
 def test_the_listener_opens_where_its_users_expect_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -64,3 +112,35 @@ def test_the_listener_opens_where_its_users_expect_it(caplog: pytest.LogCaptureF
     assert "open to the network" in caplog.text
     assert listener(NVSHARE_METRICS_ENABLE="true", NVSHARE_METRICS_ADDR="9500") == [("0.0.0.0:9500", "nvshare")]
     assert listener(NVSHARE_METRICS_ENABLE="1", NVSHARE_METRICS_ADDR="127.0.0.1:1") == [("127.0.0.1:1", "nvshare")]
+
+
+def test_each_program_has_its_listener(caplog: pytest.LogCaptureFixture) -> None:
+    assert listener(XPUSHARE_METRICS_ENABLE="1") == [("0.0.0.0:9402", "xpushare")]
+    assert "xpushare metrics on 0.0.0.0:9402 are open to the network (XPUSHARE_METRICS_ADDR)" in caplog.text
+    both = listener(NVSHARE_METRICS_ENABLE="1", XPUSHARE_METRICS_ENABLE="1", XPUSHARE_METRICS_ADDR="9403")
+    assert both == [("0.0.0.0:9402", "nvshare"), ("0.0.0.0:9403", "xpushare")]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"NVSHARE_METRICS_ENABLE": "1", "XPUSHARE_METRICS_ENABLE": "1"},
+        {"NVSHARE_METRICS_ENABLE": "1", "XPUSHARE_METRICS_ENABLE": "1", "XPUSHARE_METRICS_ADDR": "127.0.0.1:9402"},
+        {"NVSHARE_METRICS_ENABLE": "1", "GPUCOMMONS_LISTENERS_XPUSHARE": ":9402"},
+        {"GPUCOMMONS_LISTENERS_NVSHARE": "127.0.0.1:9402", "GPUCOMMONS_LISTENERS_XPUSHARE": "127.0.0.1:9402"},
+    ],
+)
+def test_two_listeners_on_one_port_are_refused_before_any_is_open(variables: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Agent(load(None, variables, {}).settings)
+    message = str(refused.value)
+    assert "9402" in message
+    assert "the same port" in message
+    assert "listeners.xpushare or XPUSHARE_METRICS_ADDR" in message
+    assert "\n" not in message
+
+
+def test_two_listeners_on_two_addresses_or_free_ports_are_fine() -> None:
+    for nvshare, xpushare in (("127.0.0.1:9402", "127.0.0.2:9402"), ("127.0.0.1:0", "127.0.0.1:0")):
+        variables = {"GPUCOMMONS_LISTENERS_NVSHARE": nvshare, "GPUCOMMONS_LISTENERS_XPUSHARE": xpushare}
+        Agent(load(None, variables, {}).settings)

@@ -14,10 +14,9 @@ from gpucommons.model.gpu import (
     GpuReadings,
     MigInstance,
 )
+from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import Pod
-from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity, ProcessKey
 
 HOST = PidView(PidScope.HOST, "every process of the host")
 GIB = 1 << 30

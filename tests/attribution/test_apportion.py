@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.attribution.apportion import WHOLE_SM, Apportionment, Device, Division, Resident, apportion
-from gpucommons.model.ownership import Basis, Part
-from gpucommons.model.reasons import Reason
+from gpucommons.attribution.apportion import WHOLE_SM, Apportionment, DeviceTotals, Division, Resident, apportion
+from gpucommons.model.ownership import Basis, Portion, Reason
 
 MEASURED, APPORTIONED = Basis.MEASURED, Basis.APPORTIONED
 GIB = 1 << 30
@@ -28,71 +27,71 @@ def total_of(division: Division) -> int:
 
 class TestMemory:
     def test_each_has_what_the_driver_says_and_the_driver_keeps_the_rest(self) -> None:
-        device = Device(memory_used_bytes=1422721024, memory_total_bytes=150754820096)
+        device = DeviceTotals(memory_used_bytes=1422721024, memory_total_bytes=150754820096)
         memory = apportion(device, [Resident(1413480448, None)]).memory
-        assert memory.parts == [Part(1413480448, MEASURED)]
+        assert memory.parts == [Portion(1413480448, MEASURED)]
         assert memory.rest == {Reason.DRIVER_RESERVED: 1422721024 - 1413480448}
 
     def test_who_has_no_reading_leaves_the_rest_unknown(self) -> None:
-        memory = apportion(Device(memory_used_bytes=10), [Resident(4, None), Resident(None, None)]).memory
-        assert memory.parts == [Part(4, MEASURED), None]
+        memory = apportion(DeviceTotals(memory_used_bytes=10), [Resident(4, None), Resident(None, None)]).memory
+        assert memory.parts == [Portion(4, MEASURED), None]
         assert memory.rest == {Reason.NO_MEMORY_READING: 6}
 
     def test_more_than_is_used_is_scaled_down_and_said_so(self) -> None:
-        memory = apportion(Device(memory_used_bytes=10), [Resident(10, None), Resident(20, None)]).memory
-        assert memory.parts == [Part(3, APPORTIONED), Part(6, APPORTIONED)]
+        memory = apportion(DeviceTotals(memory_used_bytes=10), [Resident(10, None), Resident(20, None)]).memory
+        assert memory.parts == [Portion(3, APPORTIONED), Portion(6, APPORTIONED)]
         assert memory.rest == {Reason.ROUNDING: 1}
 
     def test_more_than_the_gpu_has_is_no_reading(self) -> None:
-        device = Device(memory_used_bytes=10, memory_total_bytes=100)
+        device = DeviceTotals(memory_used_bytes=10, memory_total_bytes=100)
         memory = apportion(device, [Resident(2**64 - 1, None), Resident(7, None), Resident(-1, None)]).memory
-        assert memory.parts == [None, Part(7, MEASURED), None]
+        assert memory.parts == [None, Portion(7, MEASURED), None]
         assert memory.rest == {Reason.NO_MEMORY_READING: 3}
 
     def test_no_process_in_sight(self) -> None:
-        assert apportion(Device(memory_used_bytes=5), []).memory.rest == {Reason.DRIVER_RESERVED: 5}
-        hidden = Device(memory_used_bytes=5, unlisted=Reason.NOT_VISIBLE)
+        assert apportion(DeviceTotals(memory_used_bytes=5), []).memory.rest == {Reason.DRIVER_RESERVED: 5}
+        hidden = DeviceTotals(memory_used_bytes=5, unlisted=Reason.NOT_VISIBLE)
         assert apportion(hidden, []).memory.rest == {Reason.NOT_VISIBLE: 5}
 
     def test_without_a_total_there_is_no_rest(self) -> None:
-        memory = apportion(Device(), [Resident(4, None)]).memory
-        assert (memory.total, memory.parts, memory.rest) == (None, [Part(4, MEASURED)], {})
+        memory = apportion(DeviceTotals(), [Resident(4, None)]).memory
+        assert (memory.total, memory.parts, memory.rest) == (None, [Portion(4, MEASURED)], {})
 
 
 class TestSmTime:
     def test_as_sampled(self) -> None:
-        sm = apportion(Device(sm_millionths=900_000), [Resident(1, 500_000), Resident(1, 300_000)]).sm
-        assert sm.parts == [Part(500_000, MEASURED), Part(300_000, MEASURED)]
+        sm = apportion(DeviceTotals(sm_millionths=900_000), [Resident(1, 500_000), Resident(1, 300_000)]).sm
+        assert sm.parts == [Portion(500_000, MEASURED), Portion(300_000, MEASURED)]
         assert sm.rest == {Reason.NO_UTILIZATION_SAMPLE: 100_000}
 
     def test_samples_above_the_gpus_own_are_scaled_down(self) -> None:
-        sm = apportion(Device(sm_millionths=600_000), [Resident(1, 900_000), Resident(1, 300_000)]).sm
-        assert sm.parts == [Part(450_000, APPORTIONED), Part(150_000, APPORTIONED)]
+        sm = apportion(DeviceTotals(sm_millionths=600_000), [Resident(1, 900_000), Resident(1, 300_000)]).sm
+        assert sm.parts == [Portion(450_000, APPORTIONED), Portion(150_000, APPORTIONED)]
 
     def test_who_was_not_sampled_is_missing_while_another_was(self) -> None:
-        sm = apportion(Device(sm_millionths=600_000), [Resident(1, 600_000), Resident(1, None)]).sm
-        assert sm.parts == [Part(600_000, MEASURED), None]
+        sm = apportion(DeviceTotals(sm_millionths=600_000), [Resident(1, 600_000), Resident(1, None)]).sm
+        assert sm.parts == [Portion(600_000, MEASURED), None]
 
     def test_without_samples_by_memory(self) -> None:
-        sm = apportion(Device(sm_millionths=900_000), [Resident(2 * GIB, None), Resident(GIB, None)]).sm
-        assert sm.parts == [Part(600_000, APPORTIONED), Part(300_000, APPORTIONED)]
+        sm = apportion(DeviceTotals(sm_millionths=900_000), [Resident(2 * GIB, None), Resident(GIB, None)]).sm
+        assert sm.parts == [Portion(600_000, APPORTIONED), Portion(300_000, APPORTIONED)]
 
     @pytest.mark.parametrize("memory", [(None, GIB), (0, 0), (None, None), (-5, GIB)])
     def test_without_samples_or_memory_evenly(self, memory: tuple[int | None, int | None]) -> None:
-        sm = apportion(Device(sm_millionths=900_001), [Resident(m, None) for m in memory]).sm
-        assert sm.parts == [Part(450_000, APPORTIONED), Part(450_000, APPORTIONED)]
+        sm = apportion(DeviceTotals(sm_millionths=900_001), [Resident(m, None) for m in memory]).sm
+        assert sm.parts == [Portion(450_000, APPORTIONED), Portion(450_000, APPORTIONED)]
         assert sm.rest == {Reason.ROUNDING: 1}
 
     def test_a_sample_above_the_whole_is_no_sample(self) -> None:
-        sm = apportion(Device(sm_millionths=500_000), [Resident(1, WHOLE_SM + 1)]).sm
-        assert sm.parts == [Part(500_000, APPORTIONED)]
+        sm = apportion(DeviceTotals(sm_millionths=500_000), [Resident(1, WHOLE_SM + 1)]).sm
+        assert sm.parts == [Portion(500_000, APPORTIONED)]
 
     def test_busy_with_nobody_on_it(self) -> None:
-        assert apportion(Device(sm_millionths=5), []).sm.rest == {Reason.NO_PROCESS: 5}
-        assert apportion(Device(sm_millionths=0), []).sm.rest == {}
+        assert apportion(DeviceTotals(sm_millionths=5), []).sm.rest == {Reason.NO_PROCESS: 5}
+        assert apportion(DeviceTotals(sm_millionths=0), []).sm.rest == {}
 
     def test_under_mig_each_instance_is_its_residents(self) -> None:
-        device = Device(instances={1: 300_000, 2: 100_000, 5: 7})
+        device = DeviceTotals(instances={1: 300_000, 2: 100_000, 5: 7})
         residents = [Resident(GIB, None, 1), Resident(GIB, None, 2), Resident(2 * GIB, None, 1)]
         sm = apportion(device, residents).sm
         assert amounts(sm) == [100_000, 100_000, 200_000]
@@ -101,42 +100,44 @@ class TestSmTime:
         assert sm.rest == {Reason.NO_PROCESS: 7}
 
     def test_under_mig_who_is_in_an_instance_without_a_reading_is_missing(self) -> None:
-        sm = apportion(Device(instances={1: 5}), [Resident(1, None, 1), Resident(1, None, 2)]).sm
+        sm = apportion(DeviceTotals(instances={1: 5}), [Resident(1, None, 1), Resident(1, None, 2)]).sm
         assert amounts(sm) == [5, None]
 
 
 class TestPower:
     def test_idle_draw_is_shared_and_the_rest_goes_by_sm_time(self) -> None:
-        device = Device(sm_millionths=800_000, power_milliwatts=500_000)
+        device = DeviceTotals(sm_millionths=800_000, power_milliwatts=500_000)
         power = apportion(device, [Resident(1, 600_000), Resident(9, 200_000)], 100_000).power
         assert amounts(power) == [50_000 + 300_000, 50_000 + 100_000]
         assert bases(power) == {APPORTIONED}
         assert power.rest == {}
 
     def test_what_nobody_was_seen_using_is_nobodys_draw(self) -> None:
-        device = Device(sm_millionths=800_000, power_milliwatts=500_000)
+        device = DeviceTotals(sm_millionths=800_000, power_milliwatts=500_000)
         power = apportion(device, [Resident(1, 600_000)], 100_000).power
         assert amounts(power) == [100_000 + 300_000]
         assert power.rest == {Reason.NO_UTILIZATION_SAMPLE: 100_000}
 
     def test_an_idle_gpu_is_paid_for_by_its_residents_alike(self) -> None:
-        power = apportion(Device(sm_millionths=0, power_milliwatts=70_001), [Resident(1, 0), Resident(9, 0)]).power
+        power = apportion(
+            DeviceTotals(sm_millionths=0, power_milliwatts=70_001), [Resident(1, 0), Resident(9, 0)]
+        ).power
         assert amounts(power) == [35_000, 35_000]
         assert power.rest == {Reason.ROUNDING: 1}
 
     def test_an_empty_gpu_is_paid_for_by_nobody(self) -> None:
-        assert apportion(Device(power_milliwatts=70_000), []).power.rest == {Reason.NO_PROCESS: 70_000}
+        assert apportion(DeviceTotals(power_milliwatts=70_000), []).power.rest == {Reason.NO_PROCESS: 70_000}
 
     def test_without_any_activity_by_memory(self) -> None:
-        power = apportion(Device(power_milliwatts=90), [Resident(2, None), Resident(1, None)]).power
+        power = apportion(DeviceTotals(power_milliwatts=90), [Resident(2, None), Resident(1, None)]).power
         assert amounts(power) == [60, 30]
 
     def test_an_idle_draw_above_the_draw_is_the_draw(self) -> None:
-        device = Device(sm_millionths=10, power_milliwatts=50)
+        device = DeviceTotals(sm_millionths=10, power_milliwatts=50)
         assert amounts(apportion(device, [Resident(1, 10), Resident(1, 0)], 100).power) == [25, 25]
 
     def test_no_power_reading(self) -> None:
-        assert apportion(Device(), [Resident(1, 1)]).power == Division(None, [None])
+        assert apportion(DeviceTotals(), [Resident(1, 1)]).power == Division(None, [None])
 
 
 def maybe(most: int) -> st.SearchStrategy[int | None]:
@@ -147,7 +148,7 @@ def maybe(most: int) -> st.SearchStrategy[int | None]:
 RESIDENTS = st.lists(st.builds(Resident, maybe(80 * GIB), maybe(WHOLE_SM), st.none() | st.integers(0, 3)), max_size=12)
 IDLE = st.none() | st.integers(0, 1_000_000)
 DEVICES = st.builds(
-    Device,
+    DeviceTotals,
     memory_used_bytes=st.none() | st.integers(0, 80 * GIB),
     memory_total_bytes=st.none() | st.integers(0, 80 * GIB),
     sm_millionths=st.none() | st.integers(0, WHOLE_SM),
@@ -162,7 +163,7 @@ def divisions(result: Apportionment) -> Iterable[Division]:
 
 
 @given(DEVICES, RESIDENTS, IDLE)
-def test_nothing_is_lost_or_made(device: Device, residents: list[Resident], idle: int | None) -> None:
+def test_nothing_is_lost_or_made(device: DeviceTotals, residents: list[Resident], idle: int | None) -> None:
     result = apportion(device, residents, idle)
     for division in divisions(result):
         assert len(division.parts) == len(residents)
@@ -179,7 +180,7 @@ def test_nothing_is_lost_or_made(device: Device, residents: list[Resident], idle
 
 
 @given(DEVICES, RESIDENTS, IDLE)
-def test_rounding_is_only_rounding(device: Device, residents: list[Resident], idle: int | None) -> None:
+def test_rounding_is_only_rounding(device: DeviceTotals, residents: list[Resident], idle: int | None) -> None:
     pools = 1 + len(device.instances or ())
     for division in divisions(apportion(device, residents, idle)):
         assert division.rest.get(Reason.ROUNDING, 0) <= pools + 2 * (len(residents) + len(Reason))
@@ -187,7 +188,7 @@ def test_rounding_is_only_rounding(device: Device, residents: list[Resident], id
 
 @given(DEVICES, RESIDENTS, IDLE)
 def test_what_is_called_measured_is_what_the_driver_told(
-    device: Device, residents: list[Resident], idle: int | None
+    device: DeviceTotals, residents: list[Resident], idle: int | None
 ) -> None:
     result = apportion(device, residents, idle)
     for resident, memory, sm in zip(residents, result.memory.parts, result.sm.parts, strict=True):
@@ -199,7 +200,7 @@ def test_what_is_called_measured_is_what_the_driver_told(
 
 @given(DEVICES, RESIDENTS, IDLE, st.data())
 def test_the_order_does_not_matter(
-    device: Device, residents: list[Resident], idle: int | None, data: st.DataObject
+    device: DeviceTotals, residents: list[Resident], idle: int | None, data: st.DataObject
 ) -> None:
     shuffled = data.draw(st.permutations(range(len(residents))))
     first = apportion(device, residents, idle)

@@ -20,16 +20,15 @@ from attribution.builders import (
     table,
 )
 from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
-from gpucommons.attribution.apportion import Apportionment, Device, Resident, apportion
+from gpucommons.attribution.apportion import Apportionment, DeviceTotals, Resident, apportion
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.owner import OwnerRules
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, Part
+from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, OwnerKind, Portion, Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
-from gpucommons.model.reasons import SENTENCES, Reason
 
 MEASURED, APPORTIONED = Basis.MEASURED, Basis.APPORTIONED
 ALONE = Surroundings(user_names={1000: "alice", 1001: "bob"})
@@ -60,13 +59,13 @@ def test_two_users_of_one_gpu() -> None:
     )
     alice, bob = found.owners
     assert (alice.owner, alice.processes) == (user(1000, "alice"), 2)
-    assert alice.memory == Part(GIB + GIB // 2, MEASURED)
-    assert alice.sm == Part(350_000, MEASURED)
-    assert alice.power == Part(70_000, APPORTIONED)
+    assert alice.memory == Portion(GIB + GIB // 2, MEASURED)
+    assert alice.sm == Portion(350_000, MEASURED)
+    assert alice.power == Portion(70_000, APPORTIONED)
     assert (bob.owner, bob.memory, bob.sm) == (
         user(1001, "bob"),
-        Part(2 * GIB, MEASURED),
-        Part(100_000, MEASURED),
+        Portion(2 * GIB, MEASURED),
+        Portion(100_000, MEASURED),
     )
     assert unattributed(found) == {
         ("GPU-0", Reason.DRIVER_RESERVED): (GIB // 2, None, None),
@@ -128,7 +127,7 @@ def test_under_mig_each_instance_is_its_own() -> None:
     split = (mig_instance(1, 3, 1.0), mig_instance(2, 4, 0.5))
     processes = [gpu_process(7, GIB, instance=1), gpu_process(8, GIB, instance=2)]
     found = attribute(reading(gpu(0, processes, percent=None, mig=split)), table(identity(7), identity(8, uid=1001)))
-    assert [row.sm for row in found.processes] == [Part(428_571, APPORTIONED), Part(285_714, APPORTIONED)]
+    assert [row.sm for row in found.processes] == [Portion(428_571, APPORTIONED), Portion(285_714, APPORTIONED)]
     assert [row.place.gpu_instance_id for row in found.processes] == [1, 2]
     assert found.accounts[0].sm_millionths == 428_571 + 285_714
 
@@ -201,7 +200,7 @@ class TestOverTime:
         second = reading(gpu(0, [gpu_process(7, GIB, 40, start_ticks=200)], used=GIB, percent=40))
         found = attributor.attribute(second, table(departed, newcomer), ALONE)
         assert [row.owner.name for row in found.owners] == ["bob"]
-        assert found.owners[0].memory == Part(GIB, MEASURED)
+        assert found.owners[0].memory == Portion(GIB, MEASURED)
 
     def test_nor_is_the_newcomer_billed_for_the_sample_of_the_departed(self) -> None:
         attributor = Attributor()
@@ -214,7 +213,7 @@ class TestOverTime:
         assert found.owners[0].sm is None
         assert unattributed(found)["GPU-0", Reason.PROCESS_GONE] == (None, 400_000, 100_000)
         settled = attributor.attribute(gpus, table(newcomer), ALONE)
-        assert settled.owners[0].sm == Part(400_000, MEASURED)
+        assert settled.owners[0].sm == Portion(400_000, MEASURED)
 
     def test_a_key_that_was_corrected_counts_as_a_newcomer(self) -> None:
         attributor = Attributor()
@@ -231,8 +230,8 @@ class TestOverTime:
         busy = [gpu_process(7, GIB, 50), gpu_process(8, GIB, 0)]
         found = attributor.attribute(reading(gpu(0, busy, percent=50, watts=400.0)), identities, ALONE)
         assert [row.power for row in found.processes] == [
-            Part(350_000, APPORTIONED),
-            Part(50_000, APPORTIONED),
+            Portion(350_000, APPORTIONED),
+            Portion(50_000, APPORTIONED),
         ]
 
 
@@ -299,7 +298,7 @@ def test_every_part_has_an_owner_or_a_reason(
 def test_the_self_check_sees_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that cannot fail proves nothing: lose one part, and it must say by how much."""
 
-    def losing(device: Device, residents: Sequence[Resident], idle_milliwatts: int | None) -> Apportionment:
+    def losing(device: DeviceTotals, residents: Sequence[Resident], idle_milliwatts: int | None) -> Apportionment:
         split = apportion(device, residents, idle_milliwatts)
         return split._replace(memory=replace(split.memory, total=(split.memory.total or 0) + 5))
 

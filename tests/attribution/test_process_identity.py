@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from attribution.cgroup_vectors import C
 from attribution.procfs_tree import add_process, status_text
 from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, SeenProcess
-from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
+from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 HOST = PidView(PidScope.HOST, "")
 CONFINED = PidView(PidScope.NAMESPACE, "")

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from attribution.builders import GIB, gpu, gpu_process, reading
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.ownership import OwnerKind, ProcessShare
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import OwnerKind, ProcessShare, Reason
 from gpucommons.model.snapshot import Readings
 from gpucommons.sampling.attributed import attributed, this_machine
 from gpucommons.simulation.scenario import SimulatedSource
-from gpucommons.sources.backoff import Backoff
-from gpucommons.sources.docker.engine import DOCKER, PODMAN
-from gpucommons.sources.docker.source import ContainerSource
+from gpucommons.sources.containers.engine import DOCKER, PODMAN
+from gpucommons.sources.containers.source import ContainerSource
 from gpucommons.sources.source import Source
 from testbeds.dockerd import Dockerd, running_dockerd
 from testbeds.following import eventually, following

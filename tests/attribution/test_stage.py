@@ -23,7 +23,7 @@ from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.sampler import Sampler
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 
 @dataclass

@@ -6,8 +6,8 @@ from attribution.builders import container, identity, pod
 from attribution.cgroup_vectors import DASHED, STATIC, UNDERSCORED, C, K
 from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.ownership import Place, PodPlace, Workload
-from gpucommons.model.pod_placement import PodLabels
 from gpucommons.model.pods import PodReading
+from gpucommons.rules.pod_placement import PodLabels
 
 HERE = Place("GPU-0", 0)
 IN_POD = f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{C}.scope"

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from attribution.builders import gpu
-from attribution.test_allocations import SPLIT, docker, folded, managed, process
 from gpucommons.cli.allocations import rendered as rendered_allocations
-from gpucommons.cli.grid import Format, Grid
+from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.main import main
 from gpucommons.ledger.batch import Batch, Gap
 from gpucommons.ledger.store import Store
 from gpucommons.model.events import Event, format_line
 from gpucommons.model.usage import Account
+from holding.test_allocations import SPLIT, docker, folded, managed, process
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 
 HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group="lab")
@@ -220,7 +220,7 @@ def test_events_are_followed(log: Path) -> None:
 
 
 def test_a_grid_of_whatever_names() -> None:
-    grid = Grid(("name", "n"), [("a|b\\", "1"), ("=1+1", "20")], ("total", "21"), frozenset({1}))
+    grid = TextTable(("name", "n"), [("a|b\\", "1"), ("=1+1", "20")], ("total", "21"), frozenset({1}))
     assert grid.as_table() == "NAME    N\na|b\\    1\n=1+1   20\n-----  --\ntotal  21\n"
     assert grid.as_markdown().splitlines()[2] == "| a\\|b\\\\ | 1 |"
     assert grid.as_csv().splitlines() == ["name,n", "a|b\\,1", "=1+1,20", "total,21"]

@@ -16,10 +16,10 @@ from textual.widgets import DataTable, Input, Static
 from browser import demo_agent
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
-from gpucommons.cli.errors import CommandError
+from gpucommons.cli.run import CommandError
 from gpucommons.cli.top import checked_url, local_url
 from gpucommons.cli.top_app import Top
-from gpucommons.cli.top_feed import AgentFeed, OwnFeed, Told
+from gpucommons.cli.top_feed import AgentFeed, FeedUpdate, LocalFeed
 from gpucommons.cli.top_rows import (
     GPU_COLUMNS,
     OWNER_COLUMNS,
@@ -55,12 +55,12 @@ class HandedFeed:
     where = "the test"
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Told] = asyncio.Queue()
+        self._queue: asyncio.Queue[FeedUpdate] = asyncio.Queue()
 
-    def hand(self, told: Told) -> None:
+    def hand(self, told: FeedUpdate) -> None:
         self._queue.put_nowait(told)
 
-    async def told(self) -> AsyncGenerator[Told, None]:
+    async def told(self) -> AsyncGenerator[FeedUpdate, None]:
         while True:
             yield await self._queue.get()
 
@@ -178,7 +178,7 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
         feed = HandedFeed()
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(Told(document_of(), {}))
+            feed.hand(FeedUpdate(document_of(), {}))
             await shown(pilot)
             assert [row[0] for row in cells(app, "gpus")] == [str(index) for index in range(8)]
             assert cells(app)[0][0] == "farah"
@@ -209,14 +209,14 @@ def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
         feed, played = HandedFeed(), Played(NODE).play(1)
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(Told(played.get("snapshot"), {}))
+            feed.hand(FeedUpdate(played.get("snapshot"), {}))
             await shown(pilot)
             table = app.query_one("#rows", DataTable)
             chosen = cells(app)[2][0]
             table.move_cursor(row=2)
             for second in range(1, 30):
                 document = played.play(1, start_s=second).get("snapshot")
-                feed.hand(Told(document))
+                feed.hand(FeedUpdate(document))
             wanted = [list(row.cells) for row in arranged(owner_rows(document), "", 1, True)]
             while cells(app) != wanted:
                 await pilot.pause()
@@ -231,12 +231,12 @@ def test_a_lost_agent_is_said_and_what_was_shown_stays() -> None:
         feed = HandedFeed()
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(Told(None, lost="connection refused"))
+            feed.hand(FeedUpdate(None, lost="connection refused"))
             while "no agent answers" not in text_of(app, "head"):
                 await pilot.pause()
-            feed.hand(Told(document_of(), {}))
+            feed.hand(FeedUpdate(document_of(), {}))
             await shown(pilot)
-            feed.hand(Told(None, lost="gone"))
+            feed.hand(FeedUpdate(None, lost="gone"))
             while not text_of(app, "head").startswith("LOST"):
                 await pilot.pause()
             assert len(cells(app)) > 5
@@ -251,7 +251,7 @@ def test_what_is_not_there_is_said() -> None:
         feed = HandedFeed()
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(Told(played.get("snapshot"), {}))
+            feed.hand(FeedUpdate(played.get("snapshot"), {}))
             while "nothing is known" not in text_of(app, "note"):
                 await pilot.pause()
             await pilot.press("t")
@@ -265,7 +265,7 @@ def test_a_wide_terminal_is_used() -> None:
         feed = HandedFeed()
         app = Top(feed)
         async with app.run_test(size=(160, 40)) as pilot:
-            feed.hand(Told(document_of(DemoNode(hostile=True)), {}))
+            feed.hand(FeedUpdate(document_of(DemoNode(hostile=True)), {}))
             await shown(pilot)
             assert app.query_one("#rows", DataTable).columns["Owner"].width == 24 + 80  # type: ignore[index]
             await pilot.resize_terminal(80, 24)
@@ -279,7 +279,7 @@ def test_a_wide_terminal_is_used() -> None:
 
 
 def test_an_agents_stream_is_followed_and_found_again(tmp_path: Path) -> None:
-    async def first_two(feed: AgentFeed) -> list[Told]:
+    async def first_two(feed: AgentFeed) -> list[FeedUpdate]:
         found = []
         async for told in feed.told():
             found.append(told)
@@ -320,7 +320,7 @@ def test_the_command_refuses_it_in_one_line() -> None:
 
 def test_without_an_agent_it_samples_by_itself() -> None:
     async def scenario() -> None:
-        app = Top(OwnFeed(Agent(Settings(), SCENARIOS["lab"])))
+        app = Top(LocalFeed(Agent(Settings(), SCENARIOS["lab"])))
         async with app.run_test(size=(80, 24)) as pilot:
             await shown(pilot, "gpus")
             while not cells(app, "gpus")[0][6].strip():

@@ -10,10 +10,10 @@ from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
-from gpucommons.cli.who_view import Wanted, as_rows, explain, printable, render
+from gpucommons.cli.who_view import RowFilter, as_rows, explain, printable, render
+from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.reasons import Reason
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 
@@ -63,26 +63,26 @@ GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
 
 
 def test_the_whole_picture() -> None:
-    assert render(taken(), Wanted()) == SHOWN
+    assert render(taken(), RowFilter()) == SHOWN
 
 
 def test_one_user() -> None:
-    text = render(taken(), Wanted(user="alice"))
+    text = render(taken(), RowFilter(user="alice"))
     assert "notebook" in text
     assert "4242" in text
     assert "train-0" not in text
     assert "unattributed" not in text
-    assert render(taken(), Wanted(user="1000")) == text
-    assert "notebook" in render(taken(), Wanted(user="carol"))
+    assert render(taken(), RowFilter(user="1000")) == text
+    assert "notebook" in render(taken(), RowFilter(user="carol"))
 
 
 def test_one_gpu() -> None:
-    assert "GPU 1" not in render(taken(), Wanted(gpu="0"))
-    assert "GPU 0" not in render(taken(), Wanted(gpu="GPU-1"))
+    assert "GPU 1" not in render(taken(), RowFilter(gpu="0"))
+    assert "GPU 0" not in render(taken(), RowFilter(gpu="GPU-1"))
 
 
 def test_json_says_the_same_in_plain_units() -> None:
-    value = as_rows(taken(), Wanted())
+    value = as_rows(taken(), RowFilter())
     first, second = json.loads(json.dumps(value))["gpus"]
     row = first["processes"][0]
     assert (row["pid"], row["user"], row["uid"]) == (7, None, 0)
@@ -97,7 +97,7 @@ def test_json_says_the_same_in_plain_units() -> None:
 
 
 def test_json_for_one_user_and_gpu() -> None:
-    value = json.loads(json.dumps(as_rows(taken(), Wanted(user="alice", gpu="1"))))
+    value = json.loads(json.dumps(as_rows(taken(), RowFilter(user="alice", gpu="1"))))
     (only,) = value["gpus"]
     assert [row["pid"] for row in only["processes"]] == [9]
     assert only["unattributed"] == []
@@ -130,24 +130,24 @@ def test_a_process_on_no_gpu() -> None:
 
 def test_what_hides_processes_is_said() -> None:
     view = PidView(PidScope.NAMESPACE, "run with hostPID: true")
-    text = render(taken(table(view=view)), Wanted())
+    text = render(taken(table(view=view)), RowFilter())
     assert text.endswith("run with hostPID: true\n")
-    assert as_rows(taken(table(view=view)), Wanted())["note"] == "run with hostPID: true"
+    assert as_rows(taken(table(view=view)), RowFilter())["note"] == "run with hostPID: true"
 
 
 def test_without_gpus_it_is_said_why() -> None:
     state = SourceState("nvml", absent=True, detail="no NVIDIA driver", remedy="install it")
     snapshot = Snapshot(0, 0.0, 0.0, "host", sources={"nvml": state})
-    assert render(snapshot, Wanted()) == "no GPU readings: no NVIDIA driver; install it\n"
-    assert as_rows(snapshot, Wanted()) == {"gpus": [], "note": "no GPU readings: no NVIDIA driver; install it"}
-    assert "not read" in render(Snapshot(0, 0.0, 0.0, "host"), Wanted())
+    assert render(snapshot, RowFilter()) == "no GPU readings: no NVIDIA driver; install it\n"
+    assert as_rows(snapshot, RowFilter()) == {"gpus": [], "note": "no GPU readings: no NVIDIA driver; install it"}
+    assert "not read" in render(Snapshot(0, 0.0, 0.0, "host"), RowFilter())
 
 
 def test_a_gpu_without_processes() -> None:
     gpus = reading(gpu(0, used=None, percent=None, watts=None, total=None))
     attribution = Attributor().attribute(gpus, table(), Surroundings())
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(gpus=gpus, attribution=attribution))
-    assert render(snapshot, Wanted()) == "GPU 0  NVIDIA H200\n  no process\n"
+    assert render(snapshot, RowFilter()) == "GPU 0  NVIDIA H200\n  no process\n"
 
 
 @given(st.text(), st.text(min_size=1), st.text())
@@ -157,9 +157,9 @@ def test_no_name_reaches_the_terminal_raw(process: str, label: str, name: str) -
     identities = table(identity(7, f"0::/docker-{C}.scope", name=process))
     attribution = Attributor().attribute(gpus, identities, around)
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(gpus=gpus, attribution=attribution))
-    for text in (render(snapshot, Wanted()), explain(snapshot, 7) or ""):
+    for text in (render(snapshot, RowFilter()), explain(snapshot, 7) or ""):
         assert all(character.isprintable() or character == "\n" for character in text)
-    assert render(snapshot, Wanted()).count("\n") == 7
+    assert render(snapshot, RowFilter()).count("\n") == 7
 
 
 def test_printable() -> None:

@@ -7,6 +7,7 @@ import pytest
 from config.test_load import loaded, refused
 from gpucommons.cli.main import main
 from gpucommons.config.load import load
+from gpucommons.config.option import ConfigError
 from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import QuotaSettings, Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log, state_directory
@@ -55,6 +56,50 @@ def test_ds01s_bind_address_opens_its_listener(text: str, address: str) -> None:
     assert load(None, {"DS01_EXPORTER_BIND": text}, {}).settings.listeners.ds01 == address
     named = {"DS01_EXPORTER_BIND": text, "GPUCOMMONS_LISTENERS_DS01": "127.0.0.1:1"}
     assert load(None, named, {}).settings.listeners.ds01 == "127.0.0.1:1", "our own variable counts for more"
+
+
+@pytest.mark.parametrize(
+    ("bind", "port", "address"),
+    [
+        (None, "9201", "127.0.0.1:9201"),
+        ("0.0.0.0", "9201", "0.0.0.0:9201"),
+        ("", "9201", ":9201"),
+        ("::", "9201", "[::]:9201"),
+        ("127.0.0.1:9201", "9201", "127.0.0.1:9201"),
+    ],
+)
+def test_ds01s_port_and_bind_address_are_one_address(bind: str | None, port: str, address: str) -> None:
+    given = {"DS01_EXPORTER_PORT": port} | ({} if bind is None else {"DS01_EXPORTER_BIND": bind})
+    loaded = load(None, given, {})
+    assert loaded.settings.listeners.ds01 == address
+    names = "DS01_EXPORTER_PORT" if bind is None else "DS01_EXPORTER_BIND and DS01_EXPORTER_PORT"
+    assert loaded.origins["listeners.ds01"] == f"environment {names}"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"DS01_EXPORTER_PORT": "http"}, "DS01_EXPORTER_PORT: expected a port from 0 to 65535, not 'http'"),
+        ({"DS01_EXPORTER_PORT": ""}, "DS01_EXPORTER_PORT: expected a port from 0 to 65535, not ''"),
+        ({"DS01_EXPORTER_PORT": "65536"}, "DS01_EXPORTER_PORT: expected a port from 0 to 65535, not '65536'"),
+        (
+            {"DS01_EXPORTER_BIND": "0.0.0.0:http"},
+            "DS01_EXPORTER_BIND: expected a host or HOST:PORT, such as 0.0.0.0, not '0.0.0.0:http'",
+        ),
+        (
+            {"DS01_EXPORTER_BIND": "two words", "DS01_EXPORTER_PORT": "9201"},
+            "DS01_EXPORTER_BIND: expected a host or HOST:PORT, such as 0.0.0.0, not 'two words'",
+        ),
+        (
+            {"DS01_EXPORTER_BIND": "0.0.0.0:9101", "DS01_EXPORTER_PORT": "9201"},
+            "DS01_EXPORTER_PORT: 9201 contradicts DS01_EXPORTER_BIND=0.0.0.0:9101; unset one of the two",
+        ),
+    ],
+)
+def test_a_bad_variable_of_ds01_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, given, {})
+    assert str(caught.value) == message
 
 
 def test_where_the_state_lies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.config.load import Flag, Loaded, keys, load
+from gpucommons.config.load import Flag, LoadedSettings, keys, load
 from gpucommons.config.option import ConfigError, check_address
 
 
-def loaded(tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object) -> Loaded:
+def loaded(
+    tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, **flags: object
+) -> LoadedSettings:
     file = tmp_path / "gpucommons.toml"
     file.write_text(toml)
     given_flags = {path.replace("__", "."): Flag(value, f"--{path}") for path, value in flags.items()}
@@ -119,3 +121,27 @@ def test_bad_addresses(bad: str) -> None:
 def test_every_key_is_explained() -> None:
     for key in keys():
         assert key.guards["help"], key.path
+
+
+def test_a_key_that_was_replaced_says_by_which(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[dcgm]\nolder_hostname = true\n")
+    with pytest.raises(ConfigError, match=r"'dcgm.older_hostname' was replaced by 'dcgm.hostname_label'; .*'both'"):
+        load(file, {}, {})
+    with pytest.raises(ConfigError, match="GPUCOMMONS_DCGM_OLDER_HOSTNAME was replaced by GPUCOMMONS_DCGM_HOSTNAME_"):
+        load(None, {"GPUCOMMONS_DCGM_OLDER_HOSTNAME": "1"}, {})
+
+
+def test_dcgm_exporters_variables_keep_their_meaning() -> None:
+    environment = {
+        "KUBERNETES_VIRTUAL_GPUS": "true",
+        "DCGM_HPC_JOB_MAPPING_DIR": "/run/jobs",
+        "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE": "60000",
+        "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE": "90000",
+    }
+    found = load(None, environment, {}).settings.dcgm
+    assert (found.shared, found.hpc_job_mapping_dir) == ("per_pod", "/run/jobs")
+    assert (found.xid_count_window_ms, found.clock_events_count_window_ms) == (60_000, 90_000)
+    assert load(None, {"KUBERNETES_VIRTUAL_GPUS": "false"}, {}).settings.dcgm.shared == "once"
+    with pytest.raises(ConfigError, match="KUBERNETES_VIRTUAL_GPUS: wants one of once, per_pod, not 'maybe'"):
+        load(None, {"KUBERNETES_VIRTUAL_GPUS": "maybe"}, {})

@@ -58,6 +58,17 @@ def test_the_pod_monitor_selects_the_agents_by_a_port_that_they_have() -> None:
         assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 
 
+def test_the_directories_of_both_client_sockets_are_the_hosts() -> None:
+    spec = named("DaemonSet", "gpucommons-gpu")["spec"]["template"]["spec"]
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    scheduler = load(None, {}, {}).settings.scheduler
+    for socket in (scheduler.socket, scheduler.xpushare_socket):
+        directory = str(Path(socket).parent)
+        assert host[mounts[directory]["name"]] == directory
+        assert not mounts[directory].get("readOnly")
+
+
 @pytest.mark.parametrize("name", ["gpucommons-gpu", "gpucommons-cpu"])
 def test_an_agent_sees_the_host_and_may_do_nothing_to_it(name: str) -> None:
     pod = named("DaemonSet", name)["spec"]["template"]["spec"]
@@ -126,7 +137,10 @@ def test_the_pauser_is_root_and_shares_the_directory_of_its_socket_with_the_agen
     (container,) = pod["containers"]
     assert pod["hostPID"] is True
     assert container["securityContext"]["runAsUser"] == 0
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE", "KILL"]}
+    assert container["securityContext"]["capabilities"] == {
+        "drop": ["ALL"],
+        "add": ["SYS_PTRACE", "DAC_OVERRIDE", "KILL"],
+    }
     assert container["args"] == ["--listen", str(SERVICE_SOCKET), "--record", str(SERVICE_RECORD)]
     (volume,) = pod["volumes"]
     (mount,) = container["volumeMounts"]

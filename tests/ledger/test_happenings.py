@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from attribution.builders import gpu, reading
 from demo_node import DemoNode
-from gpucommons.ledger.happenings import Standing, happened, matching, standing_after
-from gpucommons.model.accounts import Quota
+from gpucommons.ledger.happenings import DetectorState, happened, matching, standing_after
+from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event, format_line, parse_line
 from gpucommons.model.gpu import Gpu, XidRecord
@@ -16,14 +16,14 @@ from gpucommons.model.usage import WHOLE_SHARE, Slot
 from ledger.builders import ALICE, BOB, GPU
 from ledger.test_usage import allocation
 
-QUOTAS = {"alice": Quota(1.0)}
+QUOTAS = {"alice": HoldingQuota(1.0)}
 
 
 class Story:
     """Snapshots one after another, and the log that comes of them."""
 
     def __init__(self) -> None:
-        self.standing = Standing()
+        self.standing = DetectorState()
         self.log: list[Event] = []
         self.now_s = 1000.0
 
@@ -33,7 +33,7 @@ class Story:
         gpus: tuple[Gpu, ...] | None = (gpu(0),),
         complete: bool = True,
         sharing: SharingReading | None = None,
-        quotas: Mapping[str, Quota] = QUOTAS,
+        quotas: Mapping[str, HoldingQuota] = QUOTAS,
     ) -> list[str]:
         self.now_s += 1
         readings = Readings(

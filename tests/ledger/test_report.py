@@ -16,7 +16,7 @@ from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.period import Period, month, parse_since
 from gpucommons.ledger.query import PeriodUsage, read_period
-from gpucommons.ledger.report import NONE, By, Row, report
+from gpucommons.ledger.report import NONE, By, ReportRow, report
 from gpucommons.ledger.rollups import DAY_S, Retention
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts, SlotTime
@@ -44,7 +44,7 @@ periods = st.builds(
     st.dictionaries(st.tuples(slots, accounts), amounts(), max_size=12),
     st.dictionaries(slots, st.builds(SlotTime, *[st.integers(0, 10**15)] * 3)),
 )
-NUMBERS = [item.name for item in fields(Row) if item.name != "name"]
+NUMBERS = [item.name for item in fields(ReportRow) if item.name != "name"]
 
 
 @unhurried(50)

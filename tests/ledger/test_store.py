@@ -62,11 +62,13 @@ def test_the_time_between_two_runs_is_a_gap_by_the_steady_clock(tmp_path: Path) 
     assert second.gap_ns() == {RESTART: 60 * NS}
 
 
-def test_the_time_between_two_boots_is_a_gap_by_the_wall_clock(tmp_path: Path) -> None:
-    first = opened(tmp_path / "ledger.sqlite", "one", "boot one")
+@pytest.mark.parametrize("boot", ["another boot", "boot"])
+def test_the_time_between_two_boots_is_a_gap_by_the_wall_clock(tmp_path: Path, boot: str) -> None:
+    """In a time namespace the steady clock may begin again within one boot."""
+    first = opened(tmp_path / "ledger.sqlite", "one", "boot")
     first.begin(moment(0))
     first.close()
-    second = opened(tmp_path / "ledger.sqlite", "two", "boot two")
+    second = opened(tmp_path / "ledger.sqlite", "two", boot)
     second.begin(moment(-990, wall_s=WALL_S + 300))
     assert second.gap_ns() == {RESTART: 300 * NS}
 

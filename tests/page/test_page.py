@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser import chromium, demo_agent, opened
 from demo_node import HOSTILE
-from gpucommons.web.delta import delta
+from gpucommons.faces.documents.delta import delta
 from prometheus_server import free_port, running_prometheus
 from running import running_agent
 from waiting import until

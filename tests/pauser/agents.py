@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.identity import key_of
 

@@ -11,7 +11,7 @@ import uvloop
 
 from fakes.cuda.build import build_driver
 from fakes.cuda.control import FakeCuda
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, Paused, Reply

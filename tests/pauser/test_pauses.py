@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser import pauses as module
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.identity import key_of

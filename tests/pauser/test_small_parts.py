@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State, failure
 from gpucommons.pauser.counters import CALL_BUCKETS, Durations
 from gpucommons.pauser.places import default_record, known_records

@@ -4,24 +4,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from attribution.builders import gpu
-from attribution.test_allocations import managed, process, readings
-from gpucommons.attribution.allocation_stage import AllocationStage
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.own_events import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.ledger.report import By, report
-from gpucommons.model.accounts import AccountsReading, OwnerKey, Quota
-from gpucommons.model.journal import JournalReading
+from gpucommons.model.accounts import AccountsReading, HoldingQuota, OwnerKey, StatementReading
+from gpucommons.model.events import JournalReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.statement import StatementReading
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
 from gpucommons.sources.source import Source
+from holding.test_allocations import managed, process, readings
 from ledger.builders import WALL_S
 from waiting import until
 
 
 def accounting(tmp_path: Path, now_s: float = WALL_S + 30) -> Accounting:
     settings = AccountingSettings(
-        tmp_path / "ledger.sqlite", tmp_path / "events.jsonl", 1.0, quotas={"alice": Quota(0.5)}
+        tmp_path / "ledger.sqlite", tmp_path / "events.jsonl", 1.0, quotas={"alice": HoldingQuota(0.5)}
     )
     return Accounting(settings, wall=lambda: now_s)
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from gpucommons.scheduler.client import NvshareClient
+from gpucommons.scheduler.protocol.client import NvshareClient
 
 # What a turn submits before it looks whether it must end: a few milliseconds of work.
 _PRODUCTS = {512: 200, 4096: 20}

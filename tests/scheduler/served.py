@@ -11,10 +11,10 @@ from typing import Self, TypeVar
 import uvloop
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
-from gpucommons.scheduler.quotas import QuotaRule
-from gpucommons.scheduler.server import SchedulerServer
-from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.wire import CONTROL_ID, MessageType, Reply, ReplyDecoder, Version, encode
+from gpucommons.scheduler.policy.quotas import QuotaRule
+from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, ReplyDecoder, SchedulerReply, Version, encode
+from gpucommons.scheduler.service.server import SchedulerServer
 from waiting import until
 
 PATIENCE_S = 10.0
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Served:
     """`call` runs on the scheduler's own thread, as everything in the agent does."""
 
-    def __init__(self, settings: SchedulerSettings, rules: tuple[QuotaRule, ...] = ()) -> None:
+    def __init__(self, settings: PolicySettings, rules: tuple[QuotaRule, ...] = ()) -> None:
         self.path = settings.socket_path
         self._settings = settings
         self._rules = rules
@@ -83,7 +83,7 @@ class Scripted:
         self.socket.connect(path)
         self.id = ""
         self._decoder = ReplyDecoder(version)
-        self._replies: list[Reply] = []
+        self._replies: list[SchedulerReply] = []
 
     def send(self, type: MessageType, **fields: object) -> None:
         self.socket.sendall(encode(self.version, type, **fields))  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ class Scripted:
         self.send(MessageType.MEM_UPDATE, memory_usage_bytes=used_bytes)
         return self
 
-    def receive(self) -> Reply | None:
+    def receive(self) -> SchedulerReply | None:
         """The next frame; None when the scheduler closed the connection."""
         while not self._replies:
             try:
@@ -117,7 +117,7 @@ class Scripted:
             self._replies += self._decoder.feed(data)
         return self._replies.pop(0)
 
-    def expect(self, *types: MessageType) -> Reply:
+    def expect(self, *types: MessageType) -> SchedulerReply:
         """The next frame, which must be one of these."""
         reply = self.receive()
         assert reply is not None, f"closed instead of {types}"
@@ -160,6 +160,6 @@ def control(path: str, type: MessageType, data: bytes = b"", version: Version = 
 
 @contextmanager
 def serving(tmp_path: Path, rules: tuple[QuotaRule, ...] = (), **settings: object) -> Iterator[Served]:
-    chosen = SchedulerSettings(socket_path=str(tmp_path / "nvshare" / "s.sock"), **settings)  # type: ignore[arg-type]
+    chosen = PolicySettings(socket_path=str(tmp_path / "nvshare" / "s.sock"), **settings)  # type: ignore[arg-type]
     with Served(chosen, rules) as served:
         yield served

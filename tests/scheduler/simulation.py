@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from gpucommons.scheduler.actions import Action, Fence, Send
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.settings import SchedulerSettings
-from gpucommons.scheduler.state import Client, Gpu
-from gpucommons.scheduler.wire import MessageType, Version
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.scheduler.policy.state import Action, Client, Disconnect, GpuQueue, Send
+from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
 
@@ -26,10 +25,10 @@ class Script:
 
 
 class Simulation:
-    def __init__(self, settings: SchedulerSettings | None = None, start_s: float = 1000.0) -> None:
+    def __init__(self, settings: PolicySettings | None = None, start_s: float = 1000.0) -> None:
         self.now = start_s
-        self.policy = Policy(settings or SchedulerSettings())
-        self.gpu: Gpu = self.policy.add_gpu(GPU, 0, self.now)
+        self.policy = Policy(settings or PolicySettings())
+        self.gpu: GpuQueue = self.policy.add_gpu(GPU, 0, self.now)
         self.scripts: dict[int, Script] = {}
         self._ids = count(1)
         self._order = count()
@@ -61,7 +60,7 @@ class Simulation:
     def perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             script = self.scripts[action.client.id]
-            if isinstance(action, Fence):
+            if isinstance(action, Disconnect):
                 self.at(self.now, lambda c=action.client: self._gone(c))  # type: ignore[misc]
             else:
                 self._deliver(script, action)

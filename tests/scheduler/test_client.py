@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.scheduler.client import NvshareClient, SchedulerGone
-from gpucommons.scheduler.quotas import Quota
-from gpucommons.scheduler.settings import GIB, Mode
+from gpucommons.scheduler.policy.quotas import QuotaValues
+from gpucommons.scheduler.policy.settings import GIB, Mode
+from gpucommons.scheduler.protocol import client as client_module
+from gpucommons.scheduler.protocol.client import NvshareClient, SchedulerGone
 from scheduler.served import Scripted, serving
 from waiting import until
 
@@ -31,6 +32,17 @@ def test_a_turn_is_held_until_somebody_else_wants_it(tmp_path: Path) -> None:
         other.release()
         with client.turn():
             assert client.holds
+
+
+def test_without_a_path_it_takes_the_socket_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    second = tmp_path / "xpushare" / "s.sock"
+    with serving(tmp_path, xpushare_socket_path=str(second)) as served:
+        monkeypatch.setattr(client_module, "NVSHARE_SOCKET", str(tmp_path / "none.sock"))
+        monkeypatch.setattr(client_module, "XPUSHARE_SOCKET", str(second))
+        with NvshareClient(pod="one") as client:
+            assert [row.client_id for row in served.reading().clients] == [client.client_id]
+        monkeypatch.setattr(client_module, "NVSHARE_SOCKET", served.path)
+        assert client_module.default_socket() == served.path, "nvshare's, where both are there"
 
 
 def test_a_turn_that_is_under_way_is_finished_first(tmp_path: Path) -> None:
@@ -85,7 +97,7 @@ def test_an_idle_client_gives_the_lock_back_by_itself(tmp_path: Path) -> None:
 
 def test_limits_memory_and_the_switch_reach_it(tmp_path: Path) -> None:
     with serving(tmp_path, mode=Mode.SERIAL) as served, NvshareClient(served.path, pod="p", namespace="n") as client:
-        served.call(lambda: served.server.set_limit("n/p", Quota(4 * GIB, 40)))
+        served.call(lambda: served.server.set_limit("n/p", QuotaValues(4 * GIB, 40)))
         client.report_memory(2 * GIB)
         served.until(lambda reading: reading.clients[0].allocated_bytes == 2 * GIB)
         until(lambda: (client.memory_limit_bytes, client.core_limit_percent) == (4 * GIB, 40), "it knows its limits")

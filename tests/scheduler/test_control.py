@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.scheduler.control import ControlError, SchedulerControl
-from gpucommons.scheduler.explain import describe
-from gpucommons.scheduler.settings import GIB, Mode
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.settings import GIB, Mode
+from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.control_socket import ControlError, SchedulerControl
+from gpucommons.scheduler.service.explain import describe
 from scheduler.served import Scripted, Served, serving
 
 T = MessageType

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.scheduler.control_socket import ControlSocket, control_path
-from gpucommons.scheduler.server import SchedulerServer
-from gpucommons.scheduler.settings import SchedulerSettings
+from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
+from gpucommons.scheduler.service.server import SchedulerServer
 from needs import needs_root
 
 Ask = Callable[[object], Awaitable[dict[str, object]]]
@@ -21,7 +21,7 @@ Ask = Callable[[object], Awaitable[dict[str, object]]]
 
 def with_socket(directory: Path, scenario: Callable[[SchedulerServer, Ask], Awaitable[None]]) -> None:
     async def run() -> None:
-        server = SchedulerServer(SchedulerSettings(socket_path=str(directory / "scheduler.sock")))
+        server = SchedulerServer(PolicySettings(socket_path=str(directory / "scheduler.sock")))
         control = ControlSocket(server)
         await server.start()
         await control.start()

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
+import pytest
 
-from gpucommons.scheduler.settings import Mode
-from gpucommons.scheduler.wire import MessageType, encode
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.settings import Mode
+from gpucommons.scheduler.protocol.wire import MessageType, encode
 from scheduler.served import Scripted, serving
 
 T = MessageType
@@ -98,6 +101,48 @@ def test_names_are_kept_whole_and_harmless(tmp_path: Path) -> None:
         assert [rows[client.id].namespace for client in clients] == list(HOSTILE_NAMES)
         for client in clients:
             client.ask().granted()
+
+
+@pytest.mark.parametrize("name", ["²", "1²", "١", "9" * 90, "0:²", "GPU-²"])
+def test_a_name_that_looks_like_a_number_is_a_name(tmp_path: Path, name: str) -> None:
+    with serving(tmp_path) as served:
+        for facts in ([], [GpuFacts("GPU-aaaa", 0)]):
+            served.call(lambda facts=facts: served.server.update_gpus(facts))  # type: ignore[misc]
+            Scripted(served.path).register(gpu=name).ask().granted().close()
+        served.until(lambda reading: reading.connections == 0)
+
+
+def test_an_unexpected_error_closes_that_connection_and_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*arguments: object) -> NoReturn:
+        raise RuntimeError("a bug")
+
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        good = Scripted(served.path).register("good").ask().granted()
+        server = served.server
+        # A bug is put in where a client registers, asks, lets go and leaves, one after the other.
+        for place, name in ((server._devices, "called"), (server.policy, "request"), (server.policy, "release")):
+            victims = [Scripted(served.path) for _ in range(3)]
+            if name != "called":
+                victims = [victim.register() for victim in victims]
+            working = getattr(place, name)
+            served.call(lambda at=place, name=name: setattr(at, name, broken))  # type: ignore[misc]
+            for victim in victims:
+                victim.send({"called": T.REGISTER, "request": T.REQ_LOCK, "release": T.LOCK_RELEASED}[name])
+                assert victim.closed()
+            served.call(lambda at=place, name=name, back=working: setattr(at, name, back))  # type: ignore[misc]
+        reading = served.until(lambda reading: reading.connections == 1)
+        assert reading.disconnects == {"internal_error": 9}
+        leaving = Scripted(served.path).register("leaving")
+        working = server.policy.disconnect
+        served.call(lambda: setattr(server.policy, "disconnect", broken))
+        leaving.close()
+        served.until(lambda reading: reading.disconnects.get("closed") == 1)
+        served.call(lambda: setattr(server.policy, "disconnect", working))
+        good.release().ask().granted()
+    logged = [record for record in caplog.records if record.exc_info]
+    assert len(logged) == 1, "one place in the code raised it: it is logged once"
 
 
 def test_fuzzed_connections_harm_nobody(tmp_path: Path) -> None:

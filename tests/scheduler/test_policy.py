@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
-from gpucommons.scheduler.state import Standing
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
+from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.simulation import Script, Simulation
 
 T = MessageType
@@ -14,7 +14,7 @@ T = MessageType
 
 def simulation(**changes: object) -> Simulation:
     """A GPU of 10 GiB, 9 of them safe."""
-    return Simulation(SchedulerSettings(default_gpu_memory_bytes=10 * GIB, **changes))  # type: ignore[arg-type]
+    return Simulation(PolicySettings(default_gpu_memory_bytes=10 * GIB, **changes))  # type: ignore[arg-type]
 
 
 def running(sim: Simulation) -> set[int]:
@@ -22,7 +22,7 @@ def running(sim: Simulation) -> set[int]:
 
 
 def runs(script: Script) -> bool:
-    return script.client.standing is Standing.RUNNING
+    return script.client.standing is ClientStanding.RUNNING
 
 
 def release(sim: Simulation, script: Script) -> None:
@@ -195,7 +195,7 @@ def test_a_small_client_may_pass_a_big_waiter_for_a_while_only() -> None:
     sim.add(memory=5 * GIB)
     big = sim.add(memory=8 * GIB)
     assert runs(sim.add(memory=1 * GIB))
-    sim.policy.settings = SchedulerSettings(default_gpu_memory_bytes=10 * GIB, max_bypass_s=0.0)
+    sim.policy.settings = PolicySettings(default_gpu_memory_bytes=10 * GIB, max_bypass_s=0.0)
     assert not runs(sim.add(memory=1 * GIB))
     assert not runs(big)
 
@@ -294,7 +294,7 @@ def test_a_revoked_client_that_asks_again_is_one_like_all() -> None:
     assert deaf.client.revoked
     sim.perform(sim.policy.request(deaf.client, sim.now))
     assert not deaf.client.revoked
-    assert deaf.client.standing is Standing.WAITING
+    assert deaf.client.standing is ClientStanding.WAITING
     release(sim, other)
     assert runs(deaf)
 
@@ -310,7 +310,7 @@ def test_a_fence_cuts_the_revoked_off() -> None:
 def test_what_is_lent_ends_when_somebody_else_wants_it_and_nothing_is_looked_at_until_then() -> None:
     sim = simulation(work_conserving=True, mode=Mode.SERIAL)
     limited, other = sim.add(core=25), sim.add()
-    while limited.client.standing is not Standing.THROTTLED:
+    while limited.client.standing is not ClientStanding.THROTTLED:
         sim.run(0.02)
     sim.run(0.1)
     release(sim, other)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
-from gpucommons.scheduler.state import Standing
-from gpucommons.scheduler.wire import Version
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
+from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 
 MEMORY = st.integers(0, 20).map(lambda quarters: quarters * GIB)
@@ -18,7 +18,7 @@ MANY = 8
 WHO = st.integers(0, MANY - 1)
 
 SETTINGS = st.builds(
-    SchedulerSettings,
+    PolicySettings,
     mode=st.sampled_from(Mode),
     switch_time_mode=st.sampled_from(SwitchTime),
     work_conserving=st.booleans(),
@@ -35,7 +35,7 @@ class PolicyMachine(RuleBasedStateMachine):
     world: World
 
     @initialize(settings=SETTINGS)
-    def begin(self, settings: SchedulerSettings) -> None:
+    def begin(self, settings: PolicySettings) -> None:
         self.world = World(settings)
 
     def pick(self, who: int) -> Peer:
@@ -143,8 +143,8 @@ def random_step(world: World, dice: random.Random) -> None:
     dice.choices([step for _, step in steps], weights)[0]()
 
 
-def random_settings(dice: random.Random) -> SchedulerSettings:
-    return SchedulerSettings(
+def random_settings(dice: random.Random) -> PolicySettings:
+    return PolicySettings(
         mode=dice.choice(tuple(Mode)),
         work_conserving=dice.random() < 0.3,
         fence=dice.choice(tuple(Fence)),
@@ -168,7 +168,7 @@ def test_many_walks(walk_steps: int) -> None:
 
 def contended_step(world: World, dice: random.Random) -> None:
     """Mostly what contention is made of: everybody asks, and the one that runs lets go."""
-    holders = [peer for peer in world.peers if peer.client.standing is Standing.RUNNING]
+    holders = [peer for peer in world.peers if peer.client.standing is ClientStanding.RUNNING]
     lot = dice.random()
     if lot < 0.45 and world.peers:
         world.ask(dice.choice(world.peers))

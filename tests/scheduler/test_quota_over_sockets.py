@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.served import Scripted, Served, serving
 
 T = MessageType
@@ -70,9 +71,10 @@ def play(clients: list[Busy], seconds: float) -> None:
 
 
 def busy_clients(served: Served) -> list[Busy]:
+    served.call(lambda: served.server.update_gpus([GpuFacts(f"GPU-{index}", index) for index in range(len(CASES))]))
     return [
-        Busy(case, limit, tail_s / FASTER, Scripted(served.path).register(gpu=case, core_limit_percent=limit))
-        for case, parts in CASES.items()
+        Busy(case, limit, tail_s / FASTER, Scripted(served.path).register(gpu=str(index), core_limit_percent=limit))
+        for index, (case, parts) in enumerate(CASES.items())
         for limit, tail_s in parts
     ]
 

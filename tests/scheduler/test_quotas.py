@@ -2,14 +2,12 @@
 
 import pytest
 
-from gpucommons.scheduler.limit_book import LimitBook
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.quotas import (
-    CORE_ANNOTATION,
-    MEMORY_ANNOTATION,
-    Limits,
-    Quota,
+from gpucommons.scheduler.policy.limit_book import LimitTable
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.quotas import (
+    ClientLimits,
     QuotaRule,
+    QuotaValues,
     decide,
     from_annotations,
     from_client,
@@ -17,8 +15,8 @@ from gpucommons.scheduler.quotas import (
     parse_core,
     parse_memory,
 )
-from gpucommons.scheduler.settings import GIB, SchedulerSettings
-from gpucommons.scheduler.state import Client
+from gpucommons.scheduler.policy.settings import GIB, PolicySettings
+from gpucommons.scheduler.policy.state import Client
 
 
 @pytest.mark.parametrize(
@@ -53,34 +51,44 @@ def test_shares() -> None:
 
 
 def test_annotations() -> None:
-    assert from_annotations({}) == Quota()
-    assert from_annotations({MEMORY_ANNOTATION: "4Gi", CORE_ANNOTATION: "30", "other": "x"}) == Quota(4 * GIB, 30)
-    with pytest.raises(ValueError, match=CORE_ANNOTATION):
-        from_annotations({CORE_ANNOTATION: "lots"})
+    assert from_annotations({}) == QuotaValues()
+    for domain in ("nvshare.com", "xpushare.com"):
+        memory, core = f"{domain}/gpu-memory-limit", f"{domain}/gpu-core-limit"
+        assert from_annotations({memory: "4Gi", core: "30", "other": "x"}) == QuotaValues(4 * GIB, 30)
+        with pytest.raises(ValueError, match=core):
+            from_annotations({core: "lots"})
+
+
+def test_xpushares_annotation_wins_over_nvshares_of_the_same_limit() -> None:
+    both = {"nvshare.com/gpu-memory-limit": "4Gi", "xpushare.com/gpu-memory-limit": "2Gi"}
+    for annotations in (both, dict(reversed(both.items()))):
+        assert from_annotations({**annotations, "nvshare.com/gpu-core-limit": "30"}) == QuotaValues(2 * GIB, 30)
+    with pytest.raises(ValueError, match=r"xpushare.com/gpu-memory-limit: 'much'"):
+        from_annotations({**both, "xpushare.com/gpu-memory-limit": "much"})
 
 
 def test_what_a_client_asks_for_itself() -> None:
-    assert from_client(GIB, 30) == Quota(GIB, 30)
-    assert from_client(0, 0) == from_client(0, 100) == from_client(1 << 63, -7) == Quota()
+    assert from_client(GIB, 30) == QuotaValues(GIB, 30)
+    assert from_client(0, 0) == from_client(0, 100) == from_client(1 << 63, -7) == QuotaValues()
 
 
 def test_rules_match_by_pattern_and_the_first_that_says_something_wins() -> None:
     rules = (
-        QuotaRule(pod="train-*", quota=Quota(core_percent=50)),
-        QuotaRule(namespace="students", quota=Quota(8 * GIB, 25)),
-        QuotaRule(uid="100?", quota=Quota(GIB, 10)),
+        QuotaRule(pod="train-*", quota=QuotaValues(core_percent=50)),
+        QuotaRule(namespace="students", quota=QuotaValues(8 * GIB, 25)),
+        QuotaRule(uid="100?", quota=QuotaValues(GIB, 10)),
     )
-    assert from_rules(rules, "train-1", "students", 5) == Quota(8 * GIB, 50)
-    assert from_rules(rules, "x", "y", 1003) == Quota(GIB, 10)
-    assert from_rules(rules, "x", "y", 5) == Quota()
+    assert from_rules(rules, "train-1", "students", 5) == QuotaValues(8 * GIB, 50)
+    assert from_rules(rules, "x", "y", 1003) == QuotaValues(GIB, 10)
+    assert from_rules(rules, "x", "y", 5) == QuotaValues()
 
 
 def test_the_order_of_the_sources() -> None:
     sources = {
-        "set_limit": Quota(1, 11),
-        "annotation": Quota(2, 12),
-        "config": Quota(3, 13),
-        "env": Quota(4, 14),
+        "set_limit": QuotaValues(1, 11),
+        "annotation": QuotaValues(2, 12),
+        "config": QuotaValues(3, 13),
+        "env": QuotaValues(4, 14),
     }
     shown = {"set_limit": "set-limit"}
     while sources:
@@ -89,21 +97,21 @@ def test_the_order_of_the_sources() -> None:
         assert (limits.memory_bytes, limits.core_percent) == (quota.memory_bytes, quota.core_percent)
         assert limits.memory_source == limits.core_source == shown.get(name, name)
         del sources[name]
-    assert decide() == Limits(0, "none", 100, "none")
-    mixed = decide(annotation=Quota(core_percent=20), config=Quota(5, 60))
-    assert mixed == Limits(5, "config", 20, "annotation")
+    assert decide() == ClientLimits(0, "none", 100, "none")
+    mixed = decide(annotation=QuotaValues(core_percent=20), config=QuotaValues(5, 60))
+    assert mixed == ClientLimits(5, "config", 20, "annotation")
 
 
 def test_a_limit_set_for_a_pod_holds_for_its_later_clients_and_one_for_a_client_goes_with_it() -> None:
-    policy = Policy(SchedulerSettings())
+    policy = Policy(PolicySettings())
     gpu = policy.add_gpu("g", 0, 0.0)
     first, second = (Client(id, gpu, pod="pod", namespace="ns") for id in (1, 2))
-    book = LimitBook()
+    book = LimitTable()
     book.enter(first, 0, 0)
-    book.set_limit("ns/pod", Quota(core_percent=40))
-    book.set_limit("0000000000000001", Quota(memory_bytes=7))
-    book.set_limit("0000000000000001", Quota(core_percent=20))
-    assert book.decide(first) == Limits(7, "set-limit", 20, "set-limit")
-    assert book.enter(second, 0, 0) == Limits(0, "none", 40, "set-limit")
+    book.set_limit("ns/pod", QuotaValues(core_percent=40))
+    book.set_limit("0000000000000001", QuotaValues(memory_bytes=7))
+    book.set_limit("0000000000000001", QuotaValues(core_percent=20))
+    assert book.decide(first) == ClientLimits(7, "set-limit", 20, "set-limit")
+    assert book.enter(second, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
     book.leave(first)
-    assert book.enter(first, 0, 0) == Limits(0, "none", 40, "set-limit")
+    assert book.enter(first, 0, 0) == ClientLimits(0, "none", 40, "set-limit")

@@ -5,12 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.sharing import TURN_BUCKETS
-from gpucommons.scheduler.billing import TurnClock
-from gpucommons.scheduler.gpu_names import DEFAULT_GPU, KnownGpu, resolve
-from gpucommons.scheduler.histogram import Histogram
-from gpucommons.scheduler.overhead import MIB, next_overhead
+from gpucommons.scheduler.policy.billing import TurnClock
+from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
+from gpucommons.scheduler.policy.histogram import Histogram
+from gpucommons.scheduler.policy.overhead import MIB, next_overhead
 
-GPUS = [KnownGpu("GPU-bb22", 1), KnownGpu("GPU-aa11", 0), KnownGpu("GPU-bb33", 2)]
+GPUS = [
+    KnownGpu("GPU-gone", 3, generation=1),
+    KnownGpu("GPU-lost", 0, generation=2),
+    KnownGpu("GPU-lore", 3, generation=2),
+    KnownGpu("GPU-bb22", 1, generation=3),
+    KnownGpu("GPU-aa11", 0, generation=3),
+    KnownGpu("GPU-bb33", 2, mig=("MIG-17", "MIG-18"), generation=3),
+]
 
 
 @pytest.mark.parametrize(
@@ -23,23 +30,36 @@ GPUS = [KnownGpu("GPU-bb22", 1), KnownGpu("GPU-aa11", 0), KnownGpu("GPU-bb33", 2
         ("void", "GPU-aa11"),
         ("2", "GPU-bb33"),
         (" 1 ", "GPU-bb22"),
-        ("7", "7"),
+        ("3", "GPU-lore"),
+        ("GPU-gone", "GPU-gone"),
+        ("GPU-lo", None),
+        ("7", None),
+        ("²", None),
+        ("١", None),
+        ("1_0", None),
         ("GPU-bb22", "GPU-bb22"),
         ("gpu-BB22", "GPU-bb22"),
         ("GPU-aa", "GPU-aa11"),
-        ("GPU-bb", "GPU-bb"),
+        ("GPU-bb", None),
+        ("GPU-lost", "GPU-lost"),
         ("1,0", "GPU-bb22"),
         ("GPU-bb33,GPU-aa11", "GPU-bb33"),
         ("MIG-17", "MIG-17"),
-        ("9" * 96, "9" * 96),
+        ("MIG-1", None),
+        ("MIG-9", None),
+        ("2:1", "MIG-18"),
+        ("2:2", None),
+        ("2:²", None),
+        ("7:0", None),
+        ("9" * 96, None),
     ],
 )
-def test_names_where_gpus_are_known(name: str, meant: str) -> None:
+def test_names_where_gpus_are_known(name: str, meant: str | None) -> None:
     assert resolve(name, GPUS) == meant
 
 
 def test_names_where_no_gpu_is_known() -> None:
-    assert [resolve(name, []) for name in ("", "all", "0", "GPU-x,GPU-y")] == [DEFAULT_GPU, DEFAULT_GPU, "0", "GPU-x"]
+    assert {resolve(name, []) for name in ("", "all", "0", "GPU-x,GPU-y")} == {None}
 
 
 def test_the_overhead_is_only_taken_where_it_shows() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.base.unix_listener import ListenError
 from gpucommons.model.sharing import SharingReading
-from gpucommons.scheduler.devices import GpuFacts
-from gpucommons.scheduler.listener import ListenError
-from gpucommons.scheduler.quotas import Quota, QuotaRule
-from gpucommons.scheduler.settings import GIB, SchedulerSettings
-from gpucommons.scheduler.thread import SchedulerThread
-from gpucommons.scheduler.wire import MessageType
+from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.policy.settings import GIB, PolicySettings
+from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.thread import SchedulerThread
 from scheduler.served import PATIENCE_S, Scripted
 
 
@@ -28,7 +28,7 @@ async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading]
 
 
 async def play(path: str) -> None:
-    scheduler = SchedulerThread(SchedulerSettings(socket_path=path))
+    scheduler = SchedulerThread(PolicySettings(socket_path=path))
     assert scheduler.reading is None
     scheduler.update_gpus([])
     await scheduler.start()
@@ -36,12 +36,12 @@ async def play(path: str) -> None:
     await until(scheduler, lambda reading: [row.client_id for row in reading.clients] == [client.id])
     scheduler.update_gpus([GpuFacts("GPU-7", 0, 80 * GIB)])
     await until(scheduler, lambda reading: reading.gpus[0].total_memory_bytes == 80 * GIB)
-    scheduler.set_annotations({("ns", "pod"): Quota(core_percent=50)})
+    scheduler.set_annotations({("ns", "pod"): QuotaValues(core_percent=50)})
     await asyncio.to_thread(client.expect, MessageType.UPDATE_CORE_LIMIT)
-    scheduler.set_rules([QuotaRule(quota=Quota(memory_bytes=GIB))])
+    scheduler.set_rules([QuotaRule(quota=QuotaValues(memory_bytes=GIB))])
     await asyncio.to_thread(client.expect, MessageType.UPDATE_LIMIT)
     with pytest.raises(ListenError, match="another scheduler"):
-        await SchedulerThread(SchedulerSettings(socket_path=path)).start()
+        await SchedulerThread(PolicySettings(socket_path=path)).start()
     await scheduler.stop()
     assert await asyncio.to_thread(client.closed)
     scheduler.update_gpus([])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.wire import (
+from gpucommons.scheduler.protocol.wire import (
     CONTROL_ID,
     PLAIN,
-    Control,
+    ControlRequest,
     Decoder,
     LockReleased,
     MemoryUpdate,
@@ -87,9 +87,9 @@ def test_what_a_client_says(version: Version) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_nvsharectl_says(version: Version) -> None:
     for type, data, control in (
-        (T.SCHED_ON, b"", Control(T.SCHED_ON)),
-        (T.SCHED_OFF, b"", Control(T.SCHED_OFF)),
-        (T.SET_TQ, b"45", Control(T.SET_TQ, 45)),
+        (T.SCHED_ON, b"", ControlRequest(T.SCHED_ON)),
+        (T.SCHED_OFF, b"", ControlRequest(T.SCHED_OFF)),
+        (T.SET_TQ, b"45", ControlRequest(T.SET_TQ, 45)),
     ):
         frame = encode(version, type, id=CONTROL_ID, data=data)
         assert decode(frame) == [control]

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from gpucommons.scheduler.actions import Action, Fence
-from gpucommons.scheduler.policy import Policy
-from gpucommons.scheduler.settings import Mode, SchedulerSettings
-from gpucommons.scheduler.state import Client, Standing
-from gpucommons.scheduler.wire import MessageType, Version
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.settings import Mode, PolicySettings
+from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, Disconnect, GpuQueue
+from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-test"
 FIRST_S = 1000.0
@@ -33,7 +32,7 @@ class Peer:
 
 
 class World:
-    def __init__(self, settings: SchedulerSettings, *, hand_over: bool = True) -> None:
+    def __init__(self, settings: PolicySettings, *, hand_over: bool = True) -> None:
         """`hand_over`: releases take the short way where there is one, as the server does it."""
         self._hand_over = hand_over
         self.now = FIRST_S
@@ -46,6 +45,8 @@ class World:
         self.handed_over = 0
         self.log: list[tuple[float, int, str]] = []
         self._ids = count(1)
+        # Every queue that there ever was: what one counted does not go with it.
+        self._queues: dict[int, GpuQueue] = {}
 
     # Steps
 
@@ -68,7 +69,7 @@ class World:
 
     def release(self, peer: Peer) -> None:
         peer.holds = peer.told_to_drop = False
-        heir = self.gpu.heir if self._hand_over and peer.client.standing is Standing.RUNNING else None
+        heir = peer.client.gpu.heir if self._hand_over and peer.client.standing is ClientStanding.RUNNING else None
         if heir is None:
             self._perform(self.policy.release(peer.client, self.now))
         else:
@@ -114,8 +115,8 @@ class World:
         self._pass_until(end)
 
     def _pass_until(self, when_s: float) -> None:
-        if self.gpu.running:
-            self.busy_s += when_s - self.now
+        self._queues |= {id(gpu): gpu for gpu in self.policy.gpus.values()}
+        self.busy_s += (when_s - self.now) * sum(bool(gpu.running) for gpu in self.policy.gpus.values())
         self.now = when_s
 
     def _obey(self) -> None:
@@ -125,7 +126,7 @@ class World:
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            if isinstance(action, Fence):
+            if isinstance(action, Disconnect):
                 self.log.append((self.now, action.client.id, "fence"))
                 continue
             self.log.append((self.now, action.client.id, action.message.name))
@@ -149,15 +150,23 @@ class World:
     # What must hold
 
     def check(self) -> None:
-        self._check_memory()
-        self._check_queues()
-        self._check_sums()
+        queues = list(self.policy.gpus.values())
+        self._queues |= {id(gpu): gpu for gpu in queues}
+        on_queues = {id: gpu for gpu in queues for id in gpu.clients}
+        assert on_queues == {id: client.gpu for id, client in self.policy.clients.items()}
+        assert set(self.policy.clients) == {peer.client.id for peer in self.peers}
+        for gpu in queues:
+            self._check_memory(gpu)
+            self._check_queues(gpu)
+            self._check_sums(gpu)
+            self._check_nobody_is_forgotten(gpu)
         self._check_accounts()
         self._check_counters()
-        self._check_nobody_is_forgotten()
 
-    def _check_memory(self) -> None:
-        gpu = self.gpu
+    def _peers_of(self, gpu: GpuQueue) -> list[Peer]:
+        return [peer for peer in self.peers if peer.client.gpu is gpu]
+
+    def _check_memory(self, gpu: GpuQueue) -> None:
         needs = sum(client.need_bytes for client in (*gpu.running.values(), *gpu.revoked.values()))
         if len(gpu.running) > 1:
             running = sum(client.need_bytes for client in gpu.running.values())
@@ -169,23 +178,21 @@ class World:
         if self.policy.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
             assert len(staying) <= 1
 
-    def _check_queues(self) -> None:
-        gpu = self.gpu
+    def _check_queues(self, gpu: GpuQueue) -> None:
         places = {
-            Standing.WAITING: gpu.waiting,
-            Standing.THROTTLED: gpu.throttled,
-            Standing.RUNNING: gpu.running,
+            ClientStanding.WAITING: gpu.waiting,
+            ClientStanding.THROTTLED: gpu.throttled,
+            ClientStanding.RUNNING: gpu.running,
         }
-        assert set(self.policy.clients) == {peer.client.id for peer in self.peers} == set(gpu.clients)
-        for peer in self.peers:
+        for peer in self._peers_of(gpu):
             client = peer.client
             for standing, place in places.items():
                 assert (client.id in place) == (client.standing is standing)
             assert (client.id in gpu.draining) == (client.drop_s is not None)
             assert (client.id in gpu.revoked) == client.revoked
-            assert not (client.revoked and client.standing is not Standing.IDLE)
-            assert client.told_to_wait <= (client.standing in (Standing.WAITING, Standing.THROTTLED))
-            if client.standing is Standing.RUNNING:
+            assert not (client.revoked and client.standing is not ClientStanding.IDLE)
+            assert client.told_to_wait <= (client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED))
+            if client.standing is ClientStanding.RUNNING:
                 assert peer.holds, "the accounts say it runs, its messages do not"
         if gpu.heir is not None:
             assert gpu.heir is next(iter(gpu.waiting.values()))
@@ -194,15 +201,14 @@ class World:
         starts = [client.turn_s for client in gpu.running.values()]
         assert starts == sorted(starts)
 
-    def _check_sums(self) -> None:
-        gpu = self.gpu
+    def _check_sums(self, gpu: GpuQueue) -> None:
         running = list(gpu.running.values())
         assert gpu.clock.running == len(running)
         assert gpu.running_bytes == sum(client.need_bytes for client in running)
         assert gpu.demand_milli == sum(client.demand_milli or 0 for client in running)
         assert gpu.running_v1 == sum(client.version == 1 for client in running)
         assert gpu.held_bytes == sum(client.need_bytes for client in gpu.revoked.values())
-        wanting = [p.client for p in self.peers if p.client.standing is not Standing.IDLE]
+        wanting = [p.client for p in self._peers_of(gpu) if p.client.standing is not ClientStanding.IDLE]
         limited = {client.id for client in wanting if client.bucket is not None}
         assert set(gpu.limited) == limited
         assert set(gpu.limited_running) == limited & set(gpu.running)
@@ -211,23 +217,23 @@ class World:
         assert rates <= 1.0 + 1e-9
 
     def _check_accounts(self) -> None:
-        """Bills sum to the wall time in which somebody ran."""
-        clock = self.gpu.clock
-        clock.advance(self.now)
-        open_turns = sum(clock.billed_s - client.turn_mark_s for client in self.gpu.running.values())
+        """Bills sum to the wall time in which clients ran, over all queues that there ever were."""
+        open_turns = 0.0
+        for gpu in self.policy.gpus.values():
+            gpu.clock.advance(self.now)
+            open_turns += sum(gpu.clock.billed_s - client.turn_mark_s for client in gpu.running.values())
         closed = sum(peer.client.billed_s for peer in self.peers) + self.departed_billed_s
         assert abs(closed + open_turns - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
-        assert abs(clock.busy_s - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
+        assert abs(sum(gpu.clock.busy_s for gpu in self._queues.values()) - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
 
     def _check_counters(self) -> None:
-        gpu = self.gpu
-        assert sum(gpu.drops.values()) == self.sent[MessageType.DROP_LOCK]
-        assert gpu.wait_for_mem == self.sent[MessageType.WAIT_FOR_MEM]
-        assert gpu.mem_available == self.sent[MessageType.MEM_AVAILABLE]
+        queues = list(self._queues.values())
+        assert sum(sum(gpu.drops.values()) for gpu in queues) == self.sent[MessageType.DROP_LOCK]
+        assert sum(gpu.wait_for_mem for gpu in queues) == self.sent[MessageType.WAIT_FOR_MEM]
+        assert sum(gpu.mem_available for gpu in queues) == self.sent[MessageType.MEM_AVAILABLE]
 
-    def _check_nobody_is_forgotten(self) -> None:
+    def _check_nobody_is_forgotten(self, gpu: GpuQueue) -> None:
         """Whoever waits is held up by something, and that something has a deadline or is another client."""
-        gpu = self.gpu
         for client in gpu.waiting.values():
             blocked = self.policy.why_waiting(client, self.now)
             front = next(iter(gpu.waiting.values()))
@@ -248,7 +254,7 @@ class World:
             self.release(peer)
         for _ in range(2):
             self._obey()
-        waiting = [p for p in self.peers if p.client.standing in (Standing.WAITING, Standing.THROTTLED)]
+        waiting = [p for p in self.peers if p.client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED)]
         grants = {id(peer): peer.grants for peer in waiting}
         self.advance(PATIENCE_S, obey=True)
         for peer in waiting:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpucommons.attribution.allocation_stage import AllocationStage
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.attributed import attributed
 from gpucommons.simulation.scenario import SimulatedSource
@@ -30,4 +30,7 @@ class PlayedLab:
         return self._allocate(self._attribute(Readings(**fields)))  # type: ignore[arg-type]
 
     def snapshot(self, elapsed_s: float) -> Snapshot:
-        return Snapshot(1, elapsed_s, 1.7e9 + elapsed_s, "lab", "lab", self.at(elapsed_s))
+        readings = self.at(elapsed_s)
+        assert readings.gpus is not None
+        started_wall_s = readings.gpus.gpus[0].since_wall_s
+        return Snapshot(1, elapsed_s, started_wall_s + elapsed_s, "lab", "lab", readings)

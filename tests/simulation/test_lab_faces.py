@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.dialects.dialect import Dialect
-from gpucommons.exposition.families import MetricType
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.families import MetricType
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation.scenario import DAY_S
 from simulation.played_lab import PlayedLab
@@ -30,11 +30,25 @@ EMPTY = {
     "gpucommons_gpu_last_xid": "likewise",
     "gpucommons_gpu_critical_events_total": "likewise",
     "gpucommons_gpu_fan_ratio": "an H200 of this kind has no fans",
-    "gpucommons_gpu_nvlink": "its links are not played",
-    "DCGM_FI_DEV_NVLINK": "likewise",
-    "DCGM_FI_PROF_NVLINK": "likewise",
+    "DCGM_FI_DEV_RETIRED_": "an H200 remaps rows instead of retiring pages",
     "gpucommons_nvml_": "there is no library to call",
     "gpucommons_gpu_unattributed_sm_ratio": "everybody is known",
+    "node_exporter_build_info": "the agent names its own version once it runs",
+    "node_cpu_isolated": "the lab isolates no CPU",
+    "node_disk_filesystem_info": "udev of the lab knows no file system on a whole disk",
+    "node_disk_device_mapper_info": "the lab has no device mapper",
+    "node_disk_ata": "its disks are NVMe",
+    "node_memory_Cma": "a field that other kernels have",
+    "node_memory_Unaccepted": "likewise",
+    "node_memory_Balloon": "likewise",
+    "node_memory_Zswap": "likewise",
+    "node_hwmon_beep_enabled": "a kind of sensor that its boards lack",
+    "node_hwmon_voltage_regulator_version": "likewise",
+    "node_hwmon_update_interval_seconds": "likewise",
+    "node_hwmon_curr_amps": "likewise",
+    "node_hwmon_energy_joule_total": "likewise",
+    "node_hwmon_humidity": "likewise",
+    "node_hwmon_power": "its power meter gives an average only",
     "gpucommons_vgpu_allocation_ratio_ok": "the device plugin says into how many shares, not a file",
 }
 # These are of an owner too, but of time: the ledger has them.
@@ -94,6 +108,7 @@ def values(readings: Readings) -> list[object]:
         "container_usage",
         "pods",
         "pod_devices",
+        "job_mapping",
         "users",
         "ds01",
         "events",

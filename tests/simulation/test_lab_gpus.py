@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.model.gpu_health import Health, health_of
+from gpucommons.rules.gpu_health import HealthLevel, health_of
 from gpucommons.simulation.faults import HOT_GPU, LOST_FROM_S, LOST_GPU, LOST_UNTIL_S, XID_BURST, XID_GPU, FaultyGpus
 from gpucommons.simulation.lab_gpus import GPUS, LabGpus
 from gpucommons.simulation.lab_host import LabProcesses
@@ -129,7 +129,7 @@ def test_faults_burst_with_xids_each_day() -> None:
 def test_faults_run_one_hot_and_health_tells_each() -> None:
     gpus = by_index(FaultyGpus(LabGpus(START)).at(30.0))
     levels = {index: health_of(gpu, START + 30).level for index, gpu in gpus.items()}
-    assert levels[HOT_GPU] is Health.WARNING
-    assert levels[LOST_GPU] is Health.LOST
-    assert levels[XID_GPU] is Health.WARNING
-    assert {levels[index] for index in (0, 2, 4, 6, 7)} == {Health.OK}
+    assert levels[HOT_GPU] is HealthLevel.WARNING
+    assert levels[LOST_GPU] is HealthLevel.LOST
+    assert levels[XID_GPU] is HealthLevel.WARNING
+    assert {levels[index] for index in (0, 2, 4, 6, 7)} == {HealthLevel.OK}

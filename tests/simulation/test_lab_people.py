@@ -56,7 +56,7 @@ def test_every_job_has_an_owner_and_every_kind_of_owner_but_the_sites_is_there()
 
 def test_every_way_to_get_a_gpu_is_there() -> None:
     reading = allocations_of(LAB.at(AFTERNOON_S))
-    assert {each.interface for each in reading.containers} == {"orchestration", "atomic", "api", "other", "docker"}
+    assert {each.interface for each in reading.containers} == {"orchestration", "atomic", "api", "other"}
     held = {each.interface for each in reading.allocations if each.share}
     assert held == {"orchestration", "atomic", "api", "other", "docker", "kubernetes", "slurm", "process"}
     assert {each.account.user for each in reading.allocations if each.share} >= set(GROUP_OF)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.attribution.allocation_ratio import parse_allocation_ratios
-from gpucommons.sources.allocation_ratio import AllocationRatioSource
+from gpucommons.sources.allocation_ratio import AllocationRatioSource, parse_allocation_ratios
 
 
 @pytest.fixture

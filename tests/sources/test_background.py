@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
-from gpucommons.sources.latest import Latest
+from gpucommons.base.backoff import Backoff
+from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.stack import Stack
-from gpucommons.web.port_owner import port_owner
+from gpucommons.web.http.port_owner import port_owner
 from prometheus_server import free_port
 
 

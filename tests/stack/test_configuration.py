@@ -11,12 +11,12 @@ import yaml
 
 from certificates import Authority
 from gpucommons.config.stack import StackSettings
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.stack.alertmanager import Secrets, alertmanager_config
 from gpucommons.stack.check import check_directory
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.layout import Layout
-from gpucommons.stack.prometheus import cluster_config, duration, retention_flags
+from gpucommons.stack.prometheus import cluster_config, duration, retention_flags, scraped_dialects
 from gpucommons.stack.render import to_yaml, write
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
@@ -64,8 +64,12 @@ def test_the_tools_find_nothing_wrong(tmp_path: Path, with_grafana: bool, full: 
 def test_each_dialect_is_scraped_at_the_interval_its_users_expect(tmp_path: Path) -> None:
     prometheus = loaded(stack_in(tmp_path).files(with_grafana=True), "prometheus/prometheus.yml")
     jobs = {job["job_name"]: job for job in prometheus["scrape_configs"]}
-    assert set(jobs) == {dialect.name for dialect in DIALECTS} | {"prometheus", "alertmanager", "grafana"}
-    for dialect in DIALECTS:
+    scraped = scraped_dialects(StackSettings())
+    assert set(jobs) == {dialect.name for dialect in scraped} | {"prometheus", "alertmanager", "grafana"}
+    assert {dialect.name for dialect in DIALECTS} - set(jobs) == {"nodeexporter", "xpushare"}, "off the main page"
+    asked_for = {dialect.name for dialect in scraped_dialects(StackSettings(nodeexporter=True))}
+    assert asked_for == {dialect.name for dialect in DIALECTS} - {"xpushare"}
+    for dialect in scraped:
         assert jobs[dialect.name]["metrics_path"] == f"/metrics/{dialect.name}"
         assert jobs[dialect.name]["scrape_interval"] == ("30s" if dialect.name == "ds01" else "15s")
 

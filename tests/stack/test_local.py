@@ -19,14 +19,14 @@ from gpucommons.config.stack import StackSettings
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.health import Answer, get, healthy
 from gpucommons.stack.local import LocalEngine
-from gpucommons.stack.process import ProcessIdentity, read_pid_file, wait_gone
+from gpucommons.stack.process import StartedProcess, read_pid_file, wait_gone
 from needs import needs_program
 from running import running_agent
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.test_check import BROKEN, GOOD
 
 
-def processes(root: Path) -> dict[str, ProcessIdentity]:
+def processes(root: Path) -> dict[str, StartedProcess]:
     found = {file.stem: read_pid_file(file) for file in (root / "run").glob("*.pid")}
     return {name: identity for name, identity in found.items() if identity is not None}
 

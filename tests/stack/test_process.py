@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucommons.stack.process import (
-    ProcessIdentity,
+    StartedProcess,
     identity_of,
     is_alive,
     read_pid_file,
@@ -36,7 +36,7 @@ def test_a_process_is_known_until_it_ends(tmp_path: Path, sleeper: "subprocess.P
 
 
 def test_another_process_under_the_same_pid_is_not_ours(tmp_path: Path, sleeper: "subprocess.Popen[bytes]") -> None:
-    old = ProcessIdentity(sleeper.pid, "1")
+    old = StartedProcess(sleeper.pid, "1")
     write_pid_file(tmp_path / "a.pid", old)
     assert read_pid_file(tmp_path / "a.pid") is None
     send(old, signal.SIGKILL)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpucommons.dialects.all import DIALECTS
-from gpucommons.exposition.families import MetricType
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.exposition.families import MetricType
 from needs import needs_program
 from stack.promql import RULES, Rule, metric_names, rules
 
@@ -41,6 +41,7 @@ FIELD = {
     "DS01LowGPUCapacity",
     "DS01CriticalGPUCapacity",
     "DS01ContainerHighCPU",
+    "DS01MIGMappingMismatch",
 }
 # What Prometheus makes itself, of its targets and of itself; and what the rendered settings say.
 NOT_OF_A_DIALECT = {

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.stack.process import ProcessIdentity, read_pid_file, wait_gone
+from gpucommons.stack.process import StartedProcess, read_pid_file, wait_gone
 from gpucommons.stack.supervisor import (
-    Service,
+    SupervisedProgram,
     deaths_file,
     failures_after,
     only_one,
@@ -38,7 +38,7 @@ def test_a_minute_of_running_is_forgiveness() -> None:
 @contextmanager
 def supervised(run: Path, *programs: str) -> Iterator["subprocess.Popen[bytes]"]:
     services = [
-        Service(f"s{number}", ["sh", "-c", program], str(run / "log" / f"s{number}.log"))
+        SupervisedProgram(f"s{number}", ["sh", "-c", program], str(run / "log" / f"s{number}.log"))
         for number, program in enumerate(programs)
     ]
     write_plan(run, services)
@@ -54,8 +54,8 @@ def supervised(run: Path, *programs: str) -> Iterator["subprocess.Popen[bytes]"]
         process.wait()
 
 
-def child(run: Path, name: str = "s0", other_than: ProcessIdentity | None = None) -> ProcessIdentity:
-    def ask() -> ProcessIdentity | None:
+def child(run: Path, name: str = "s0", other_than: StartedProcess | None = None) -> StartedProcess:
+    def ask() -> StartedProcess | None:
         found = read_pid_file(run / f"{name}.pid")
         return None if found == other_than else found
 
@@ -82,7 +82,10 @@ def test_a_program_that_ignores_the_request_to_end_is_killed(tmp_path: Path, mon
         "import sys, gpucommons.stack.supervisor as s; from pathlib import Path;"
         "s._STOP_S = 0.2; sys.exit(s.run_supervisor(Path(sys.argv[1])))"
     )
-    write_plan(tmp_path, [Service("s0", ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"], str(tmp_path / "l"))])
+    write_plan(
+        tmp_path,
+        [SupervisedProgram("s0", ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"], str(tmp_path / "l"))],
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     supervisor = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=environment)
     stubborn = child(tmp_path)

@@ -17,7 +17,7 @@ from fakes.nvml.control import FakeNvml
 from gpucommons.cli.main import main
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing, _Worker
-from gpucommons.stress.control import SLICE_S, Control, begin, slice_of, step
+from gpucommons.stress.control import SLICE_S, UtilizationController, begin, slice_of, step
 from gpucommons.stress.loop import stress
 from needs import needs_program
 from running import command
@@ -27,7 +27,7 @@ ratios = st.floats(0, 1)
 
 @given(ratios, ratios, st.none() | ratios)
 def test_the_duty_is_always_a_share(target: float, duty: float, measured: float | None) -> None:
-    after = step(Control(target, duty), measured)
+    after = step(UtilizationController(target, duty), measured)
     assert 0 <= after.duty <= 1
     work_s, rest_s = slice_of(after)
     assert work_s >= 0
@@ -37,7 +37,7 @@ def test_the_duty_is_always_a_share(target: float, duty: float, measured: float 
 
 @given(ratios, ratios)
 def test_a_reading_that_failed_changes_nothing(target: float, duty: float) -> None:
-    assert step(Control(target, duty), None).duty == duty
+    assert step(UtilizationController(target, duty), None).duty == duty
 
 
 @dataclass
@@ -73,7 +73,7 @@ class SimulatedGpu:
 @given(st.floats(0.1, 1.0), st.floats(0.5, 1.5), st.floats(0.0, 0.5), st.integers(0, 2))
 def test_the_target_is_held_wherever_it_can_be(target: float, gain: float, others: float, lag: int) -> None:
     gpu = SimulatedGpu(gain, others, lag)
-    seen: list[Control] = []
+    seen: list[UtilizationController] = []
     summary = stress(target, 120.0, gpu, gpu.measure, gpu, lambda elapsed_s, control: seen.append(control))
     reachable = min(max(target, others), min(gain + others, 1.0))
     assert summary.mean == pytest.approx(reachable, abs=0.03)

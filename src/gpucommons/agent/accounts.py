@@ -12,19 +12,19 @@ from pathlib import Path
 
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Parts
-from gpucommons.attribution.allocation_stage import AllocationStage
-from gpucommons.attribution.ds01_rules import slice_owner
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file, ledger_file, own_event_log
+from gpucommons.holding.ds01_rules import slice_owner
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.rollups import Retention
-from gpucommons.model.accounts import Quota
+from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.containers import Container, all_containers
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
-from gpucommons.sources.ds01 import Ds01Source
-from gpucommons.sources.events import EventsSource
+from gpucommons.sources.ds01.events import EventsSource
+from gpucommons.sources.ds01.state import Ds01Source
+from gpucommons.sources.people.users import UsersSource, host_root
 from gpucommons.sources.source import Source
-from gpucommons.sources.users import UsersSource, host_root
 
 _PEOPLE_CADENCE_S = 10.0
 _STATE_CADENCE_S = 5.0
@@ -64,7 +64,7 @@ class Books:
                     Retention(
                         settings.ledger.keep_minutes_d, settings.ledger.keep_hours_d, settings.ledger.keep_days_d
                     ),
-                    {user: Quota(quota.gpu_equivalents) for user, quota in settings.quotas.items()},
+                    {user: HoldingQuota(quota.gpu_equivalents) for user, quota in settings.quotas.items()},
                 )
             )
             if settings.ledger.enabled
@@ -95,7 +95,13 @@ class Books:
         procfs = Path(path.procfs)
         return [
             UsersSource(
-                host_root(procfs), procfs, Path(path.cgroupfs), _PEOPLE_CADENCE_S, slice_owner, lambda: self._containers
+                host_root(procfs),
+                procfs,
+                Path(path.cgroupfs),
+                _PEOPLE_CADENCE_S,
+                slice_owner,
+                Path(self._settings.ds01.groups_directory),
+                lambda: self._containers,
             ),
             Ds01Source(Path(self._settings.ds01.state_file), _STATE_CADENCE_S),
             EventsSource(Path(self._settings.events.file), events_position_file(), self._settings.sampling.interval_s),

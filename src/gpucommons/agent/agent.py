@@ -7,13 +7,16 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import with_accounts
-from gpucommons.agent.machine import machine_parts
-from gpucommons.agent.sharing import nvshare_listener, with_sharing
-from gpucommons.agent.simulated import scenario_parts
-from gpucommons.agent.supervise import supervised
-from gpucommons.config.settings import Settings
-from gpucommons.dialects.all import DIALECTS, dialects
-from gpucommons.exposition.exposition import Exposition
+from gpucommons.agent.machine import machine_parts, scenario_parts
+from gpucommons.agent.parts import supervised
+from gpucommons.agent.ports import check_ports
+from gpucommons.agent.sharing import metrics_listeners, with_sharing
+from gpucommons.config.settings import DcgmSettings, Settings
+from gpucommons.faces.dialects.all import DIALECTS, dialects
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.exposition.exposition import Exposition
+from gpucommons.faces.history.history import History
+from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
@@ -21,12 +24,10 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentSource
 from gpucommons.sources.alertmanager import AlertmanagerSource
 from gpucommons.sources.source import Source
-from gpucommons.web.api.api import Api
-from gpucommons.web.history import History
-from gpucommons.web.limits import Limits
-from gpucommons.web.prometheus import Prometheus
-from gpucommons.web.server import WebServer
-from gpucommons.web.static_files import page_routes
+from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.server import WebServer
+from gpucommons.web.routes.api import Api
+from gpucommons.web.routes.static_files import page_routes
 
 
 class Agent:
@@ -47,7 +48,7 @@ class Agent:
             scenario=self.scenario,
             derive=parts.derive,
         )
-        spoken = dialects(older_hostname=settings.dcgm.older_hostname, pod_namespace=settings.vgpu.namespace_label)
+        spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings))
         self.sampler.subscribe(self.api.observe)
@@ -55,7 +56,7 @@ class Agent:
             self.exposition,
             [*_main_listeners(settings), *_drop_in_listeners(settings)],
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
-            limits=Limits(connections=settings.web.max_connections),
+            limits=ConnectionLimits(connections=settings.web.max_connections),
             routes=page_routes(self.sampler.latest) | self.api.routes(),
             show_owners=settings.privacy.show_owners,
             before_drain=self.api.close,
@@ -109,6 +110,12 @@ def _main_listeners(settings: Settings) -> list[tuple[str, None]]:
     return [(address, None) for address in (settings.web.listen, settings.web.socket) if address]
 
 
+def _dcgm_options(settings: DcgmSettings) -> DcgmOptions:
+    return DcgmOptions(
+        settings.hostname_label, settings.shared, settings.xid_count_window_ms, settings.clock_events_count_window_ms
+    )
+
+
 def _prometheus(settings: Settings) -> Prometheus | None:
     url = settings.history.prometheus_url
     return Prometheus(url, settings.history.prometheus_selector) if url else None
@@ -122,4 +129,6 @@ def _alerts(settings: Settings) -> list[Source]:
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:
     addresses = ((dialect.name, getattr(settings.listeners, dialect.name)) for dialect in DIALECTS)
     found = [(address, name) for name, address in addresses if address]
-    return [*found, *nvshare_listener(settings.scheduler)]
+    found += metrics_listeners(settings.scheduler)
+    check_ports(found)
+    return found

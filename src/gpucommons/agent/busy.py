@@ -9,7 +9,7 @@ from typing import Final
 
 from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.scheduler.devices import Busy
+from gpucommons.scheduler.policy.devices import Busy
 
 # The driver calls that tell it, to be made each second whatever they cost: GPM takes 1 to 4 ms on an H200.
 MEASURED_BY: Final = frozenset({"gpm", "utilization"})
@@ -17,7 +17,7 @@ MEASURED_BY: Final = frozenset({"gpm", "utilization"})
 _LEAST_SPAN_S: Final = 1.0
 
 
-class BusyNews:
+class BusyMeter:
     def __init__(self) -> None:
         self._reading: GpuReading | None = None
         self._gpm: dict[str, GpmReading] = {}

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from gpucommons.agent.busy import BusyNews
+from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.parts import Parts
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings as Section
 from gpucommons.config.settings import Settings, SharingQuotaSettings
@@ -14,19 +15,25 @@ from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.scheduler.devices import Busy, GpuFacts
-from gpucommons.scheduler.quotas import Quota, QuotaRule, from_annotations, parse_core, parse_memory
-from gpucommons.scheduler.settings import GIB, Fence, Mode, SchedulerSettings, SwitchTime
-from gpucommons.scheduler.thread import SchedulerThread
+from gpucommons.scheduler.policy.devices import Busy, GpuFacts
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues, from_annotations, parse_core, parse_memory
+from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
+from gpucommons.scheduler.service.thread import SchedulerThread
 from gpucommons.sources.source import SourceStarting
 
 log = logging.getLogger(__name__)
 
 
-def scheduler_settings(section: Section) -> SchedulerSettings:
-    """The configuration's keys, in the units of their variables, as the scheduler wants them."""
-    return SchedulerSettings(
+def scheduler_settings(section: Section) -> PolicySettings:
+    """The configuration's keys, in the units of their variables, as the scheduler's settings."""
+    if section.xpushare_socket == section.socket:
+        raise ConfigError(
+            f"scheduler.socket and scheduler.xpushare_socket are both {section.socket}: "
+            "set scheduler.xpushare_socket to another path, or to '' for one socket"
+        )
+    return PolicySettings(
         socket_path=section.socket,
+        xpushare_socket_path=section.xpushare_socket,
         admin_group=section.admin_group,
         debug=section.debug,
         mode=Mode(section.mode),
@@ -68,19 +75,24 @@ def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:
         core = parse_core(str(section.core)) if section.core else None
     except ValueError as error:
         raise ConfigError(f"sharing_quotas.{name}: {error}") from error
-    return QuotaRule(section.pod, section.namespace, section.uid, Quota(memory, core))
+    return QuotaRule(section.pod, section.namespace, section.uid, QuotaValues(memory, core))
 
 
-def nvshare_listener(section: Section) -> list[tuple[str, str]]:
-    """The drop-in listener that NVSHARE_METRICS_ENABLE opens, where its users expect it."""
-    if not section.metrics_enable:
-        return []
-    address = section.metrics_addr
-    if address.isdigit():
-        address = f"0.0.0.0:{address}"
-    if not address.startswith(("127.", "localhost:", "[::1]:")):
-        log.warning("nvshare's metrics on %s are open to the network (NVSHARE_METRICS_ADDR)", address)
-    return [(address, "nvshare")]
+def metrics_listeners(section: Section) -> list[tuple[str, str]]:
+    """The drop-in listeners that NVSHARE_METRICS_ENABLE and XPUSHARE_METRICS_ENABLE open: address and dialect."""
+    wanted = (
+        (section.metrics_enable, section.metrics_addr, "nvshare"),
+        (section.xpushare_metrics_enable, section.xpushare_metrics_addr, "xpushare"),
+    )
+    found = []
+    for enabled, text, dialect in wanted:
+        if not enabled:
+            continue
+        address = f"0.0.0.0:{text}" if parse_decimal(text) is not None else text
+        if not address.startswith(("127.", "localhost:", "[::1]:")):
+            log.warning("%s metrics on %s are open to the network (%s_METRICS_ADDR)", dialect, address, dialect.upper())
+        found.append((address, dialect))
+    return found
 
 
 class Sharing:
@@ -93,10 +105,10 @@ class Sharing:
     essential = False
     runs_on: Literal["loop"] = "loop"
 
-    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
+    def __init__(self, settings: PolicySettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
         self.cadence_s = cadence_s
         self._scheduler = SchedulerThread(settings, rules)
-        self._busy = BusyNews()
+        self._busy = BusyMeter()
         self._pods: PodReading | None = None
 
     async def start(self) -> None:
@@ -114,9 +126,10 @@ class Sharing:
 
     def observe(self, snapshot: Snapshot) -> None:
         gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
-        busy = self._busy.of(snapshot)
-        present = () if gpus is None else gpus.present_gpus()
-        self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in present])
+        # While the driver does not answer the last known GPUs hold: a silence is not a reading without GPUs.
+        if gpus is not None:
+            busy = self._busy.of(snapshot)
+            self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
         # While the pods cannot be read the last known annotations hold.
         if pods is not None and pods is not self._pods:
             self._pods = pods
@@ -130,10 +143,11 @@ def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
         gpu.readings.memory_total_bytes,
         busy,
         process_bytes={p.pid: p.used_memory_bytes for p in gpu.processes or () if p.used_memory_bytes is not None},
+        mig=tuple(instance.uuid for instance in gpu.mig),
     )
 
 
-def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], Quota]]:
+def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], QuotaValues]]:
     for pod in pods.by_uid.values():
         try:
             quota = from_annotations(pod.annotations)

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpucommons.model.ownership import Basis, Part
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Basis, Portion, Reason
 
 WHOLE_SM = 1_000_000
 
@@ -22,7 +21,7 @@ class Resident(NamedTuple):
     gpu_instance_id: int | None = None
 
 
-class Device(NamedTuple):
+class DeviceTotals(NamedTuple):
     """One GPU, as the driver tells of it.
 
     `instances` holds, under MIG, the SM time of each GPU instance whose activity is known, in millionths
@@ -57,7 +56,7 @@ class Division:
     """One quantity, divided: a part for each resident (None where unknown), and the rest by reason."""
 
     total: int | None
-    parts: list[Part | None]
+    parts: list[Portion | None]
     rest: Rest = field(default_factory=dict)
 
 
@@ -67,7 +66,7 @@ class Apportionment(NamedTuple):
     power: Division
 
 
-def apportion(device: Device, residents: Sequence[Resident], idle_milliwatts: int | None = None) -> Apportionment:
+def apportion(device: DeviceTotals, residents: Sequence[Resident], idle_milliwatts: int | None = None) -> Apportionment:
     """Divide all there is. `idle_milliwatts` is what the GPU draws doing nothing, where that is known."""
     # A binding that does not fit the driver gives wild numbers: one beyond the device is no reading.
     memory = _believed([resident[0] for resident in residents], device.memory_total_bytes)
@@ -87,7 +86,7 @@ def _believed(told: Told, most: int | None) -> Told:
     return [None if t is None or not 0 <= t <= most else t for t in told]
 
 
-def _divide_sm(device: Device, residents: Sequence[Resident], memory: Told, sampled: Told) -> Division:
+def _divide_sm(device: DeviceTotals, residents: Sequence[Resident], memory: Told, sampled: Told) -> Division:
     """Under MIG each instance's time is its residents'; otherwise the GPU's is everybody's."""
     if device.instances is None:
         return _divide_sm_pool(device.sm_millionths, memory, sampled, device.nobody)
@@ -109,7 +108,7 @@ def _divide_sm_pool(total: int | None, memory: Told, sampled: Told, nobody: Reas
     return _shared(total, _by_memory_or_evenly(memory), nobody)
 
 
-def _divide_power(device: Device, memory: Told, sm: Division, idle_milliwatts: int) -> Division:
+def _divide_power(device: DeviceTotals, memory: Told, sm: Division, idle_milliwatts: int) -> Division:
     """What the GPU draws beyond its idle draw goes by SM time; the idle draw is shared by all residents."""
     draw = device.power_milliwatts
     if draw is None:
@@ -126,25 +125,25 @@ def _divide_power(device: Device, memory: Told, sm: Division, idle_milliwatts: i
     resting, left_over = divmod(idle, len(memory)) if memory else (0, 0)
     busy, rest = _weighed(draw - idle, weights, nobodys)
     _leave(rest, Reason.ROUNDING if memory else device.nobody, left_over if memory else idle)
-    return Division(draw, [Part(amount + resting, Basis.APPORTIONED) for amount in busy], rest)
+    return Division(draw, [Portion(amount + resting, Basis.APPORTIONED) for amount in busy], rest)
 
 
 def _as_told(total: int | None, told: Told, silent: Reason) -> Division:
     """To each what was told of it, scaled down where that exceeds the total; what nobody has is the rest."""
     together = sum(filter(None, told))
     if total is None or together <= total:
-        parts = [None if t is None else Part(t, Basis.MEASURED) for t in told]
+        parts = [None if t is None else Portion(t, Basis.MEASURED) for t in told]
         return Division(total, parts, {} if total is None else _rest(silent, total - together))
     amounts, rest = _weighed(total, [t or 0 for t in told], {})
     scaled = zip(told, amounts, strict=True)
-    return Division(total, [None if t is None else Part(a, Basis.APPORTIONED) for t, a in scaled], rest)
+    return Division(total, [None if t is None else Portion(a, Basis.APPORTIONED) for t, a in scaled], rest)
 
 
 def _shared(total: int, weights: Sequence[int], nobody: Reason) -> Division:
     if not weights:
         return Division(total, [], _rest(nobody, total))
     amounts, rest = _weighed(total, weights, {})
-    return Division(total, [Part(amount, Basis.APPORTIONED) for amount in amounts], rest)
+    return Division(total, [Portion(amount, Basis.APPORTIONED) for amount in amounts], rest)
 
 
 def _weighed(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[list[int], Rest]:

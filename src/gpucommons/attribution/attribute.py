@@ -6,15 +6,27 @@ and who had which pid, so that nobody is billed for what the pid's last holder d
 
 from gpucommons.attribution.apportion import Apportionment, apportion
 from gpucommons.attribution.device import device_of, residents_of
-from gpucommons.attribution.fold import Entry, Finding, fold
-from gpucommons.attribution.idle_draw import IdleDraw
+from gpucommons.attribution.fold import Finding, ProcessEntry, fold
 from gpucommons.attribution.owner import OwnerRules, owner_of
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
-from gpucommons.model.ownership import Attribution, Place, Workload
+from gpucommons.model.ownership import SENTENCES, Attribution, Place, Reason, Workload
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
-from gpucommons.model.reasons import SENTENCES, Reason
+
+
+class IdleDraw:
+    """The least that a GPU was seen to draw while no time of it was used; None until that was seen."""
+
+    def __init__(self) -> None:
+        self._least_milliwatts: dict[str, int] = {}
+
+    def see(self, gpu_uuid: str, sm_millionths: int | None, power_milliwatts: int | None) -> int | None:
+        if sm_millionths == 0 and power_milliwatts is not None:
+            least = self._least_milliwatts.get(gpu_uuid, power_milliwatts)
+            self._least_milliwatts[gpu_uuid] = min(least, power_milliwatts)
+        return self._least_milliwatts.get(gpu_uuid)
+
 
 _UNKNOWN = Workload()
 
@@ -46,7 +58,7 @@ class Attributor:
             view=identities.view,
         )
 
-    def _entries(self, gpu: Gpu, identities: IdentityTable, before: _Findings, stand: bool) -> list[Entry]:
+    def _entries(self, gpu: Gpu, identities: IdentityTable, before: _Findings, stand: bool) -> list[ProcessEntry]:
         """What is found of each process. `stand`: what was found before is true still, for the same process."""
         now = self._findings[gpu.identity.uuid] = {}
         entries = []
@@ -63,7 +75,7 @@ class Attributor:
             now[holder] = finding
             # Another process had this pid in the last reading: the driver's samples may still be of it.
             newcomer = last is not None and last.key != finding.key and None not in (last.key, finding.key)
-            entries.append(Entry(process, finding, newcomer))
+            entries.append(ProcessEntry(process, finding, newcomer))
         return entries
 
     def _split(self, gpu: Gpu, view: PidView) -> Apportionment:

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
-from gpucommons.attribution.apportion import WHOLE_SM, Device, Resident
+from gpucommons.attribution.apportion import WHOLE_SM, DeviceTotals, Resident
 from gpucommons.model.gpu import Gpu, GpuProcess
+from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView
-from gpucommons.model.reasons import Reason
 
 _PERCENT = WHOLE_SM // 100
 
 
-def device_of(gpu: Gpu, view: PidView) -> Device:
+def device_of(gpu: Gpu, view: PidView) -> DeviceTotals:
     readings = gpu.readings
     watts = readings.power_watts
-    return Device(
+    return DeviceTotals(
         memory_used_bytes=readings.memory_used_bytes,
         memory_total_bytes=readings.memory_total_bytes,
         sm_millionths=_busy(gpu),

@@ -11,14 +11,14 @@ from gpucommons.model.ownership import (
     GpuAccount,
     Owner,
     OwnerShare,
-    Part,
     Place,
+    Portion,
     ProcessShare,
+    Reason,
     Unattributed,
     Workload,
 )
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.process_identity import ProcessKey
 
 
 class Finding(NamedTuple):
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
     steps: tuple[str, ...]
 
 
-class Entry(NamedTuple):
+class ProcessEntry(NamedTuple):
     """One process of the GPU. `departed_sample`: its utilisation may be of who had its pid before."""
 
     process: GpuProcess
@@ -51,7 +51,7 @@ class GpuFold(NamedTuple):
     account: GpuAccount
 
 
-def fold(gpu: Gpu, entries: Sequence[Entry], split: Apportionment) -> GpuFold:
+def fold(gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment) -> GpuFold:
     uuid, index = gpu.identity.uuid, gpu.identity.index
     rest = _Rests(dict(split.memory.rest), dict(split.sm.rest), dict(split.power.rest))
     processes: list[ProcessShare] = []
@@ -87,7 +87,7 @@ def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> Owner
     )
 
 
-def _sum(parts: Sequence[Part | None]) -> Part | None:
+def _sum(parts: Sequence[Portion | None]) -> Portion | None:
     """What is known, together; measured only if all of it is."""
     total, basis = None, Basis.MEASURED
     for part in parts:
@@ -95,7 +95,7 @@ def _sum(parts: Sequence[Part | None]) -> Part | None:
             total = part.amount if total is None else total + part.amount
             if part.basis is not Basis.MEASURED:
                 basis = Basis.APPORTIONED
-    return None if total is None else Part(total, basis)
+    return None if total is None else Portion(total, basis)
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class _Rests:
     sm: Rest
     power: Rest
 
-    def leave(self, reason: Reason, memory: Part | None, sm: Part | None, power: Part | None) -> None:
+    def leave(self, reason: Reason, memory: Portion | None, sm: Portion | None, power: Portion | None) -> None:
         for rest, part in ((self.memory, memory), (self.sm, sm), (self.power, power)):
             if part is not None:
                 rest[reason] = rest.get(reason, 0) + part.amount

@@ -29,7 +29,7 @@ class Candidate:
     delegated: bool = False
 
 
-class Verdict(NamedTuple):
+class OwnerVerdict(NamedTuple):
     owner: Owner | None
     steps: tuple[str, ...]
 
@@ -39,7 +39,7 @@ class _Answer(NamedTuple):
     why: str
 
 
-def owner_of(candidate: Candidate, rules: OwnerRules) -> Verdict:
+def owner_of(candidate: Candidate, rules: OwnerRules) -> OwnerVerdict:
     steps: list[str] = []
     for kind in rules.order:
         if candidate.delegated and kind is not OwnerKind.USER:
@@ -49,9 +49,9 @@ def owner_of(candidate: Candidate, rules: OwnerRules) -> Verdict:
         owner, why = _RULES[kind](candidate, rules)
         steps.append(f"rule {kind}: {why}")
         if owner is not None:
-            return Verdict(owner, tuple(steps))
+            return OwnerVerdict(owner, tuple(steps))
     steps.append("no rule names an owner")
-    return Verdict(None, tuple(steps))
+    return OwnerVerdict(None, tuple(steps))
 
 
 def parse_order(text: str) -> tuple[OwnerKind, ...]:

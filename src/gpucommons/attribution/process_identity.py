@@ -10,9 +10,8 @@ from typing import NamedTuple, Protocol
 
 from gpucommons.attribution.cgroup import identify
 from gpucommons.attribution.process_status import parse_status
-from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
 
 NOT_LOOKED_YET = PidView(PidScope.NONE, "no process was looked at yet")
 

@@ -20,9 +20,9 @@ from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.pod_placement import pods_by_place
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings
+from gpucommons.rules.pod_placement import pods_by_place
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from gpucommons.attribution.owner import Candidate
 from gpucommons.model.containers import Container
 from gpucommons.model.ownership import Place, PodPlace, Workload
-from gpucommons.model.pod_placement import PodLabels
 from gpucommons.model.pods import Pod, PodReading
 from gpucommons.model.process_identity import CgroupIdentity, ProcessIdentity
+from gpucommons.rules.pod_placement import PodLabels
 
 _SHORT_ID = 12
 # Docker behind a kubelet labels each container with the pod that it is in.

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
-from gpucommons.cli.grid import Format, Grid
+from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.run import CommandError
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM
@@ -60,7 +61,7 @@ def rendered(reading: AllocationReading, user: str | None, format: Format) -> st
     cells += [[_ANY, *_cells(each)[1:]] for each in anywhere.values()]
     if user is None:
         cells += [[name, _FREE, *[""] * (len(_HEADER) - 2)] for name in free]
-    grid = Grid(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)
+    grid = TextTable(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)
     if format is Format.CSV:
         return grid.as_csv()
     if format is Format.MARKDOWN:
@@ -80,7 +81,8 @@ def _reading(snapshot: Snapshot) -> AllocationReading:
 
 def _order(cells: Sequence[str]) -> tuple[list[int], Sequence[str]]:
     """By slot as a number: 2 before 10, 1.0 before 1.1."""
-    return [int(part) if part.isdecimal() else 1 << 20 for part in cells[0].split(".")], cells
+    numbers = map(parse_decimal, cells[0].split("."))
+    return [1 << 20 if number is None else number for number in numbers], cells
 
 
 def _cells(each: Allocation) -> list[str]:

@@ -24,5 +24,7 @@ def check_config(
                 rows.append((key.path, repr(getattr(row, key.name)), loaded.origins[key.path]))
     path_width = max(len(path) for path, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows)
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     for path, value, origin in rows:
         typer.echo(f"{path:<{path_width}}  {value:<{value_width}}  {origin}")

@@ -9,17 +9,16 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
-from gpucommons.cli.grid import Format, Grid
-from gpucommons.cli.options import ConfigFile, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.base.follow import FileFollower
+from gpucommons.cli.grid import Format, TextTable
+from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import printable
 from gpucommons.config.state_directory import own_event_log
 from gpucommons.ledger.happenings import TYPES, matching
 from gpucommons.ledger.own_events import older, read_events
 from gpucommons.ledger.period import parse_since
 from gpucommons.model.events import Event, format_line, parse_line
-from gpucommons.sources.follow import FileFollower
 
 _LOOK_EVERY_S = 0.5
 _HEADER = ("time", "type", "user", "details")
@@ -64,7 +63,7 @@ def rendered(found: Iterable[Event], format: Format) -> str:
     if format is Format.TABLE:
         # Line by line, as --follow prints: a table's columns would be as wide as its widest event.
         return "".join(f"{_line(event)}\n" for event in found)
-    grid = Grid(_HEADER, [_cells(event) for event in found])
+    grid = TextTable(_HEADER, [_cells(event) for event in found])
     return grid.as_csv() if format is Format.CSV else grid.as_markdown()
 
 

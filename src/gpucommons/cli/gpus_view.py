@@ -5,8 +5,8 @@ from typing import TextIO
 
 from gpucommons.cli.who_view import printable
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading, MigInstance
-from gpucommons.model.gpu_health import GpuHealth, Health, health_of
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.gpu_health import GpuHealth, HealthLevel, health_of
 
 _UNKNOWN = "-"
 _GIB = 2**30
@@ -14,7 +14,12 @@ _GIB = 2**30
 _PIPE_WIDTH = 250
 _NARROW = 140
 _SHORT_UUID = 12
-_STYLES = {Health.OK: "green", Health.WARNING: "yellow", Health.CRITICAL: "red", Health.LOST: "bold red"}
+_STYLES = {
+    HealthLevel.OK: "green",
+    HealthLevel.WARNING: "yellow",
+    HealthLevel.CRITICAL: "red",
+    HealthLevel.LOST: "bold red",
+}
 _COLUMNS = ("GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "PROCESSES", "HEALTH")
 
 

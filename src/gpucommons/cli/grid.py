@@ -22,7 +22,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TextTable:
     """`numbers` are the columns that stand at the right edge; `total` is a last row, set apart where that can be."""
 
     header: Sequence[str]

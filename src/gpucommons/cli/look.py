@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucommons.agent.agent import Agent
-from gpucommons.cli.options import load_settings
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.options import load_settings, scenario_named
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.model.snapshot import Snapshot
 

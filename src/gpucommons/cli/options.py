@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
-from gpucommons.config.load import Flag, Loaded, load
+from gpucommons.cli.run import CommandError
+from gpucommons.config.load import Flag, LoadedSettings, load
 from gpucommons.config.option import ConfigError
+from gpucommons.simulation.scenario import Scenario
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.", show_default=False)
@@ -33,10 +34,21 @@ Procfs = Annotated[
 ]
 
 
-def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> Loaded:
+def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> LoadedSettings:
     """`flags` maps a key to (flag, value); a flag that was not given has the value None."""
     given = {path: Flag(value, name) for path, (name, value) in flags.items() if value is not None}
     try:
         return load(file, os.environ, given)
     except ConfigError as error:
         raise CommandError(str(error)) from error
+
+
+def scenario_named(name: str | None) -> Scenario | None:
+    if name is None:
+        return None
+    # Not at the top: an agent that plays nothing need not know the plays.
+    from gpucommons.simulation.scenarios import SCENARIOS
+
+    if name not in SCENARIOS:
+        raise CommandError(f"no scenario '{name}'; there are: {', '.join(SCENARIOS)}")
+    return SCENARIOS[name]

@@ -10,15 +10,14 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
-from gpucommons.cli.grid import Format, Grid
-from gpucommons.cli.options import ConfigFile, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.grid import Format, TextTable
+from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.run import CommandError
 from gpucommons.config.state_directory import ledger_file
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.period import Period, month, parse_since
 from gpucommons.ledger.query import read_period
-from gpucommons.ledger.report import By, Report, Row
+from gpucommons.ledger.report import By, Report, ReportRow
 from gpucommons.ledger.report import report as make_report
 
 _DEFAULT_SINCE = "30d"
@@ -90,14 +89,14 @@ def _period(since: str | None, of_month: str | None, now_s: float) -> Period:
 
 
 def _names(made: Report) -> list[str]:
-    shown = [item.name for item in fields(Row) if item.name in _COLUMNS]
+    shown = [item.name for item in fields(ReportRow) if item.name in _COLUMNS]
     return [name for name in shown if name not in _OF_GPUS or made.by is By.GPU]
 
 
-def _grid(made: Report) -> Grid:
+def _grid(made: Report) -> TextTable:
     names = _names(made)
     header = [made.by.value, *(_COLUMNS[name] for name in names), _EFFICIENCY]
-    return Grid(
+    return TextTable(
         header,
         [_cells(row, names) for row in made.rows],
         _cells(made.total, names),
@@ -105,7 +104,7 @@ def _grid(made: Report) -> Grid:
     )
 
 
-def _cells(row: Row, names: list[str]) -> list[str]:
+def _cells(row: ReportRow, names: list[str]) -> list[str]:
     return [row.name, *(_cell(getattr(row, name)) for name in names), _cell(row.efficiency)]
 
 
@@ -124,7 +123,7 @@ def _as_json(made: Report) -> dict[str, object]:
     }
 
 
-def _numbers(row: Row, names: list[str]) -> dict[str, float | None]:
+def _numbers(row: ReportRow, names: list[str]) -> dict[str, float | None]:
     values = {_COLUMNS[name]: getattr(row, name) for name in names} | {_EFFICIENCY: row.efficiency}
     return {name: None if value is None else float(value) for name, value in values.items()}
 

@@ -6,8 +6,11 @@ from typing import NoReturn
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.config.option import ConfigError
+
+
+class CommandError(Exception):
+    """The one line that the user reads."""
 
 
 def command_group(name: str, help: str) -> typer.Typer:

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.cli.run import CommandError
+from gpucommons.faces.dialects.all import DIALECTS
 
 
 class SampleFormat(StrEnum):
@@ -27,7 +27,7 @@ def sample(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"One vocabulary: {', '.join(d.name for d in DIALECTS)}. Default: all.",
+            help=f"One vocabulary: {', '.join(d.name for d in DIALECTS)}. Default: those of the main /metrics.",
             show_default=False,
         ),
     ] = None,

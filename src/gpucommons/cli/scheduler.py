@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.scheduler.control_socket import control_path
+from gpucommons.cli.run import CommandError
+from gpucommons.scheduler.service.control_socket import control_path
 
 app = typer.Typer(help="Turns on shared GPUs: who runs, who waits and why; switch it, limit clients.")
 

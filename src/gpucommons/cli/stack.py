@@ -10,18 +10,17 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.run import command_group, run
+from gpucommons.cli.run import CommandError, command_group, run
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Health, healthy
+from gpucommons.stack.health import ServiceHealth, healthy
 from gpucommons.stack.layout import Layout, default_root
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.stack import Stack
-from gpucommons.web.port_owner import port_owner
+from gpucommons.web.http.port_owner import port_owner
 
 app = command_group("stack", "Prometheus, Alertmanager and Grafana beside the agent: start, watch and change them.")
 
@@ -171,7 +170,7 @@ def _refuse_if_broken(engine: LocalEngine | ComposeEngine) -> None:
         raise StackError("\n".join(str(problem) for problem in problems))
 
 
-def _show(healths: Sequence[Health]) -> None:
+def _show(healths: Sequence[ServiceHealth]) -> None:
     width = max(len(health.service) for health in healths)
     for health in healths:
         typer.echo(f"{health.service:<{width}}  {'UP' if health.ok else 'DOWN':<4}  {health.detail}")

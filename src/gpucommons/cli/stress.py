@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
+from gpucommons.cli.run import CommandError
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
-from gpucommons.stress.control import Control
+from gpucommons.stress.control import UtilizationController
 from gpucommons.stress.loop import Summary, Worker
 from gpucommons.stress.loop import stress as run_stress
 from gpucommons.stress.meter import Meter, NoGpu, open_meter
@@ -75,7 +75,7 @@ def _with_bar(target: float, duration_s: float, worker: Worker, meter: Meter) ->
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("", total=duration_s, target=f"{target:4.0%}", measured="   ?", duty="   ?")
 
-        def show(elapsed_s: float, control: Control) -> None:
+        def show(elapsed_s: float, control: UtilizationController) -> None:
             measured = "   ?" if control.measured is None else f"{control.measured:4.0%}"
             progress.update(bar, completed=elapsed_s, measured=measured, duty=f"{control.duty:4.0%}")
 

@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 
 from gpucommons.agent.agent import Agent
-from gpucommons.cli.errors import CommandError
-from gpucommons.cli.options import ConfigFile, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
-from gpucommons.cli.top_feed import AgentFeed, Feed, OwnFeed
+from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.run import CommandError
+from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
 from gpucommons.config.settings import Settings
-from gpucommons.web.address import Address, UnixAddress, parse_address
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -47,7 +46,7 @@ def _feed(settings: Settings, connect: str | None, simulate: str | None) -> Feed
         local = AgentFeed(local_url(settings.web.listen))
         if asyncio.run(local.answers()):
             return local
-    return OwnFeed(Agent(settings, scenario))
+    return LocalFeed(Agent(settings, scenario))
 
 
 def checked_url(url: str) -> str:

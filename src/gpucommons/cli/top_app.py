@@ -13,7 +13,7 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
-from gpucommons.cli.top_feed import RECENT_S, Feed, Told
+from gpucommons.cli.top_feed import RECENT_S, Feed, FeedUpdate
 from gpucommons.cli.top_rows import (
     GPU_COLUMNS,
     OWNER_COLUMNS,
@@ -21,7 +21,7 @@ from gpucommons.cli.top_rows import (
     SPARK_WIDTH,
     TURN_COLUMNS,
     Column,
-    Row,
+    TopRow,
     arranged,
     gpu_rows,
     head_line,
@@ -39,17 +39,17 @@ _NOT_HERE = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TopTab:
     title: str
     columns: tuple[Column, ...]
-    rows: Callable[[Mapping[str, Any]], list[Row]]
+    rows: Callable[[Mapping[str, Any]], list[TopRow]]
     sort: int | None
 
 
-VIEWS: Mapping[str, View] = {
-    "owners": View("Owners", OWNER_COLUMNS, owner_rows, 1),
-    "processes": View("Processes", PROCESS_COLUMNS, process_rows, 2),
-    "turns": View("Turns", TURN_COLUMNS, turn_rows, None),
+VIEWS: Mapping[str, TopTab] = {
+    "owners": TopTab("Owners", OWNER_COLUMNS, owner_rows, 1),
+    "processes": TopTab("Processes", PROCESS_COLUMNS, process_rows, 2),
+    "turns": TopTab("Turns", TURN_COLUMNS, turn_rows, None),
 }
 
 
@@ -112,7 +112,7 @@ class Top(App[None]):
             self._take(told)
             self._draw()
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: FeedUpdate) -> None:
         self._lost = told.lost
         if told.document is None:
             return
@@ -216,7 +216,7 @@ class Top(App[None]):
         self.query_one("#note", Static).update(note)
 
 
-def _fill(table: "DataTable[Text]", rows: list[Row], columns: tuple[Column, ...]) -> None:
+def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: tuple[Column, ...]) -> None:
     """The same rows in the same order are changed where they stand; else the table is made anew, the cursor kept."""
     known = [key.value for key in table.rows]
     if known == [row.key for row in rows]:
@@ -235,7 +235,7 @@ def _fill(table: "DataTable[Text]", rows: list[Row], columns: tuple[Column, ...]
         table.move_cursor(row=keys.index(at), animate=False)
 
 
-def _cells(row: Row, columns: tuple[Column, ...]) -> list[Text]:
+def _cells(row: TopRow, columns: tuple[Column, ...]) -> list[Text]:
     style = "bold red" if row.grave else ""
     return [
         Text(cell, style, justify="right" if column.number else "left", no_wrap=True, overflow="ellipsis")

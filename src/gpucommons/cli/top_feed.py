@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import aiohttp
 
 from gpucommons.agent.agent import Agent
-from gpucommons.web.delta import apply
-from gpucommons.web.privacy import SEES_ALL
+from gpucommons.faces.documents.delta import apply
+from gpucommons.rules.privacy import SEES_ALL
 
 Document = Mapping[str, Any]
 Recent = Mapping[str, Sequence[float | None]]
@@ -29,7 +29,7 @@ _LONGEST_LINE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FeedUpdate:
     """A new document, or why there is none now. `recent` comes with the first one after a loss."""
 
     document: Document | None
@@ -40,7 +40,7 @@ class Told:
 class Feed(Protocol):
     @property
     def where(self) -> str: ...
-    def told(self) -> AsyncGenerator[Told, None]: ...
+    def told(self) -> AsyncGenerator[FeedUpdate, None]: ...
 
 
 class AgentFeed:
@@ -51,7 +51,7 @@ class AgentFeed:
         self._socket = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://agent" if self._socket else url.rstrip("/")
 
-    async def told(self) -> AsyncGenerator[Told, None]:
+    async def told(self) -> AsyncGenerator[FeedUpdate, None]:
         failures = 0
         while True:
             try:
@@ -62,7 +62,7 @@ class AgentFeed:
                 reason = "the agent ended the stream"
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 reason = str(error) or type(error).__name__
-            yield Told(None, lost=" ".join(reason.split()))
+            yield FeedUpdate(None, lost=" ".join(reason.split()))
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
 
@@ -78,7 +78,7 @@ class AgentFeed:
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=_LONGEST_LINE_BYTES)
 
-    async def _from(self, session: aiohttp.ClientSession) -> AsyncGenerator[Told, None]:
+    async def _from(self, session: aiohttp.ClientSession) -> AsyncGenerator[FeedUpdate, None]:
         document: Document = {}
         async with session.get(f"{self._base}/api/v1/stream") as answer:
             answer.raise_for_status()
@@ -89,10 +89,10 @@ class AgentFeed:
                     event = value
                 elif name == "data" and event == "snapshot":
                     document = json.loads(value)
-                    yield Told(document, await self._recent(session))
+                    yield FeedUpdate(document, await self._recent(session))
                 elif name == "data" and event == "delta":
                     document = apply(document, json.loads(value))
-                    yield Told(document)
+                    yield FeedUpdate(document)
 
     async def _recent(self, session: aiohttp.ClientSession) -> Recent:
         asked = {"series": SERIES, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
@@ -102,14 +102,14 @@ class AgentFeed:
             return found
 
 
-class OwnFeed:
+class LocalFeed:
     """Samples by itself, where no agent runs: it listens nowhere and keeps no accounts."""
 
     def __init__(self, agent: Agent) -> None:
         self.where = "this machine, without an agent"
         self._agent = agent
 
-    async def told(self) -> AsyncGenerator[Told, None]:
+    async def told(self) -> AsyncGenerator[FeedUpdate, None]:
         agent, new = self._agent, asyncio.Event()
         agent.sampler.subscribe(lambda _: new.set())
         tasks = [*agent.start_background(), asyncio.create_task(agent.sampler.run())]
@@ -117,7 +117,7 @@ class OwnFeed:
             while True:
                 await new.wait()
                 new.clear()
-                yield Told(agent.api.document(SEES_ALL))
+                yield FeedUpdate(agent.api.document(SEES_ALL))
         finally:
             for task in tasks:
                 task.cancel()

@@ -36,7 +36,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopRow:
     """`sort` has a value for each cell to sort by; `grave` rows stand out."""
 
     key: str
@@ -101,7 +101,7 @@ def head_line(document: Document, lost: str) -> str:
 
 def gpu_rows(
     document: Document, recent: Mapping[str, Iterable[float | None]], spark_width: int = SPARK_WIDTH
-) -> list[Row]:
+) -> list[TopRow]:
     gpus = document["gpus"]
     if gpus is None:
         return []
@@ -109,12 +109,12 @@ def gpu_rows(
     return [_gpu_row(uuid, gpu, spark(recent.get(uuid, ()), spark_width)) for uuid, gpu in found]
 
 
-def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> Row:
+def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
     index = gpu["index"]
     if not gpu["up"]:
         reason = gpu["down_reason"].replace("_", " ")
         cells = (str(index), "LOST", printable(reason)[:17], "", "", "", lately)
-        return Row(uuid, cells, (index, None, None, None, None, None, None), grave=True)
+        return TopRow(uuid, cells, (index, None, None, None, None, None, None), grave=True)
     limit = gpu["temperature_slowdown_celsius"]
     hot = limit is not None and (gpu["temperature_celsius"] or 0) >= limit - 5
     slowed = any(reason not in _HARMLESS for reason in gpu["throttle_reasons"] or ())
@@ -136,10 +136,10 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> Row:
         gpu["processes"],
         None,
     )
-    return Row(uuid, cells, sort, grave=hot)
+    return TopRow(uuid, cells, sort, grave=hot)
 
 
-def owner_rows(document: Document) -> list[Row]:
+def owner_rows(document: Document) -> list[TopRow]:
     who = document["who"]
     if who is None:
         return []
@@ -158,7 +158,7 @@ def _is_worth_a_row(part: Mapping[str, Any]) -> bool:
     return bool(memory >= 2**19 or sm >= 0.0005 or power >= 0.5)
 
 
-def _owner_row(key: str, owner: Mapping[str, Any]) -> Row:
+def _owner_row(key: str, owner: Mapping[str, Any]) -> TopRow:
     name = owner["name"] or owner["id"]
     label = printable(f"{owner['namespace']}/{name}" if owner["namespace"] else name)
     gpus = sorted(share["gpu_index"] for share in owner["by_gpu"].values())
@@ -172,16 +172,16 @@ def _owner_row(key: str, owner: Mapping[str, Any]) -> Row:
         " ".join(map(str, gpus)),
     )
     sort = (label, owner["memory_bytes"], owner["sm_ratio"], owner["power_watts"], hours, gpus[0] if gpus else None)
-    return Row(key, cells, sort, search=f"{label} {owner['kind']}")
+    return TopRow(key, cells, sort, search=f"{label} {owner['kind']}")
 
 
-def _rest_row(reason: str, parts: Iterable[Mapping[str, Any]]) -> Row:
+def _rest_row(reason: str, parts: Iterable[Mapping[str, Any]]) -> TopRow:
     parts = list(parts)
     label = f"unattributed: {reason.replace('_', ' ')}"
     memory, sm, power = (_sum(part[name] for part in parts) for name in ("memory_bytes", "sm_ratio", "power_watts"))
     gpus = sorted(part["gpu_index"] for part in parts)
     cells = (label, size(memory), percent(sm), watts(power), MISSING, " ".join(map(str, gpus)))
-    return Row(f"rest/{reason}", cells, (label, memory, sm, power, None, gpus[0]), search=label)
+    return TopRow(f"rest/{reason}", cells, (label, memory, sm, power, None, gpus[0]), search=label)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -189,12 +189,12 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def process_rows(document: Document) -> list[Row]:
+def process_rows(document: Document) -> list[TopRow]:
     who = document["who"]
     return [] if who is None else [_process_row(key, row, who["owners"]) for key, row in who["processes"].items()]
 
 
-def _process_row(key: str, row: Mapping[str, Any], owners: Mapping[str, Any]) -> Row:
+def _process_row(key: str, row: Mapping[str, Any], owners: Mapping[str, Any]) -> TopRow:
     name = printable(row["name"] or "unknown")
     owner = owners.get(row["owner"] or "")
     whose = printable((owner["name"] or owner["id"]) if owner else (row["reason"] or "").replace("_", " "))
@@ -208,10 +208,10 @@ def _process_row(key: str, row: Mapping[str, Any], owners: Mapping[str, Any]) ->
     )
     sort = (name, row["pid"], row["memory_bytes"], row["sm_ratio"], row["gpu_index"], whose)
     more = printable(" ".join(str(row[field] or "") for field in ("user", "container", "pod", "job")))
-    return Row(key, cells, sort, search=f"{name} {row['pid']} {whose} {more}")
+    return TopRow(key, cells, sort, search=f"{name} {row['pid']} {whose} {more}")
 
 
-def turn_rows(document: Document) -> list[Row]:
+def turn_rows(document: Document) -> list[TopRow]:
     turns = document["turns"]
     if turns is None:
         return []
@@ -224,7 +224,7 @@ def turn_rows(document: Document) -> list[Row]:
     return [_turn_row(id, turns["clients"][id]) for id in ids]
 
 
-def _turn_row(id: str, client: Mapping[str, Any]) -> Row:
+def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
     name = printable(client["pod"] or id)
     wait = client["wait"]
     expected = None if wait is None else wait["expected_s"]
@@ -243,10 +243,10 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> Row:
         str(client["turns_total"]),
     )
     sort = (name, client["gpu_index"], now, expected, client["core_quota_percent"], client["turns_total"])
-    return Row(id, cells, sort, grave=client["revoked"], search=f"{name} {printable(client['namespace'])} {now}")
+    return TopRow(id, cells, sort, grave=client["revoked"], search=f"{name} {printable(client['namespace'])} {now}")
 
 
-def arranged(rows: Iterable[Row], text: str, column: int | None, down: bool) -> list[Row]:
+def arranged(rows: Iterable[TopRow], text: str, column: int | None, down: bool) -> list[TopRow]:
     """Those that match, in order. What has no reading comes last, whichever way it is sorted."""
     wanted = text.strip().lower()
     found = [row for row in rows if wanted in (row.search or " ".join(row.cells)).lower()]
@@ -258,8 +258,8 @@ def arranged(rows: Iterable[Row], text: str, column: int | None, down: bool) -> 
     return sorted(known, key=_by(column), reverse=down) + unknown
 
 
-def _by(column: int) -> Callable[[Row], Any]:
-    def key(row: Row) -> Any:
+def _by(column: int) -> Callable[[TopRow], Any]:
+    def key(row: TopRow) -> Any:
         value = row.sort[column]
         return value.lower() if isinstance(value, str) else value
 

@@ -10,13 +10,12 @@ import uvloop
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.pauses import look_at_all_at_times, shorten_pauses
+from gpucommons.base.unix_listener import ListenError as SchedulerListenError
 from gpucommons.cli import logs
-from gpucommons.cli.errors import CommandError
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
-from gpucommons.cli.scenarios import scenario_named
+from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
+from gpucommons.cli.run import CommandError
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.scheduler.listener import ListenError as SchedulerListenError
-from gpucommons.web.web_config import WebConfigError
+from gpucommons.web.access.web_config import WebConfigError
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ def up(
         typer.Option(metavar="SECONDS", help="Time between two snapshots. Default: 1.", show_default=False),
     ] = None,
     scheduler: Annotated[
-        bool, typer.Option("--scheduler", help="Serve nvshare's clients: fair turns on shared GPUs.")
+        bool, typer.Option("--scheduler", help="Serve clients of nvshare and XPUShare: fair turns on shared GPUs.")
     ] = False,
     procfs: Procfs = None,
     log_format: Annotated[
@@ -64,6 +63,8 @@ def up(
     settings = loaded.settings
     scenario = scenario_named(simulate)
     logs.configure(settings.log.format, settings.log.level)
+    for warning in loaded.warnings:
+        log.warning("configuration: %s", warning)
     uvloop.run(_run(Agent(settings, scenario)))
 
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.errors import CommandError
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
-from gpucommons.cli.who_view import Wanted, as_rows, explain, render
+from gpucommons.cli.run import CommandError
+from gpucommons.cli.who_view import RowFilter, as_rows, explain, render
 from gpucommons.model.snapshot import Snapshot
 
 
@@ -33,7 +33,7 @@ def who(
     if pid is not None:
         sys.stdout.write(_explained(snapshot, pid))
         return
-    wanted = Wanted(user, gpu)
+    wanted = RowFilter(user, gpu)
     _check_gpu(snapshot, wanted)
     if as_json:
         text = json.dumps(as_rows(snapshot, wanted), indent=2, ensure_ascii=False) + "\n"
@@ -49,7 +49,7 @@ def _explained(snapshot: Snapshot, pid: int) -> str:
     return text
 
 
-def _check_gpu(snapshot: Snapshot, wanted: Wanted) -> None:
+def _check_gpu(snapshot: Snapshot, wanted: RowFilter) -> None:
     attribution = snapshot.readings.attribution
     accounts = attribution.accounts if attribution else ()
     if wanted.gpu is not None and accounts and not any(wanted.has_gpu(a.gpu_uuid, a.gpu_index) for a in accounts):

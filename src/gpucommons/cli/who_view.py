@@ -7,9 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpucommons.model.gpu import Gpu
-from gpucommons.model.ownership import Attribution, Basis, GpuAccount, Owner, Part, ProcessShare, Unattributed
+from gpucommons.model.ownership import (
+    SENTENCES,
+    Attribution,
+    Basis,
+    GpuAccount,
+    Owner,
+    Portion,
+    ProcessShare,
+    Unattributed,
+)
 from gpucommons.model.process_identity import PidScope
-from gpucommons.model.reasons import SENTENCES
 from gpucommons.model.snapshot import Snapshot
 
 _NONE = "-"
@@ -22,7 +30,7 @@ _LEGEND = "~ is a share of what the driver measured of the GPU; without it, the 
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFilter:
     """Which rows to show. `gpu` is an index or a UUID, `user` a name, a uid or an owner's name."""
 
     user: str | None = None
@@ -38,7 +46,7 @@ class Wanted:
         return self.user is None or self.user in names
 
 
-def render(snapshot: Snapshot, wanted: Wanted) -> str:
+def render(snapshot: Snapshot, wanted: RowFilter) -> str:
     attribution, gpus = _known(snapshot)
     if attribution is None:
         return _nothing(snapshot)
@@ -58,7 +66,7 @@ def render(snapshot: Snapshot, wanted: Wanted) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def as_rows(snapshot: Snapshot, wanted: Wanted) -> dict[str, object]:
+def as_rows(snapshot: Snapshot, wanted: RowFilter) -> dict[str, object]:
     """The same as JSON values, in plain units, with nothing cut short."""
     attribution, gpus = _known(snapshot)
     if attribution is None:
@@ -215,7 +223,7 @@ def _row_value(row: ProcessShare) -> dict[str, object]:
     }
 
 
-def _part_value(part: Part | None, unit: int) -> dict[str, object] | None:
+def _part_value(part: Portion | None, unit: int) -> dict[str, object] | None:
     return None if part is None else {"value": _scaled(part.amount, unit), "basis": part.basis}
 
 
@@ -237,7 +245,7 @@ def _is_share(row: ProcessShare) -> bool:
     return any(part is not None and part.basis is Basis.APPORTIONED for part in (row.memory, row.sm, row.power))
 
 
-def _amount(part: Part | None, unit: str) -> str:
+def _amount(part: Portion | None, unit: str) -> str:
     if part is None:
         return _NONE
     text = {"B": _bytes, "%": _percent, "W": _watts}[unit](part.amount)

@@ -10,7 +10,7 @@ import math
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,18 @@ _TRUTHS = {
     "no": False,
     "off": False,
 }
+# Keys that were replaced: by which, and what to set there.
+_REPLACED = {
+    "dcgm.older_hostname": (
+        "dcgm.hostname_label",
+        "Hostname alone is the default, 'both' sets Hostname and hostname, 'hostname' the latter alone",
+    ),
+}
 _TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _variable(path: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{path.replace('.', '_')}".upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Key:
 
     @property
     def variable(self) -> str:
-        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
+        return _variable(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +73,15 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """`origins` is by path: `section.name`, and in a free section `section.row.name`."""
+class LoadedSettings:
+    """`origins` is by path: `section.name`, and in a free section `section.row.name`.
+
+    `warnings` are lines for the log: what is valid but perhaps not intended.
+    """
 
     settings: Settings
     origins: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def keys() -> Iterator[Key]:
@@ -94,7 +109,7 @@ def _sections() -> Iterator[tuple[str, type]]:
             yield section, hint
 
 
-def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]) -> Loaded:
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]) -> LoadedSettings:
     by_path = {key.path: key for key in keys()}
     values = {path: key.default for path, key in by_path.items()}
     origins = dict.fromkeys(by_path, "default")
@@ -115,7 +130,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         sections[section] = rows
         for name, row in rows.items():
             origins |= {f"{section}.{name}.{item.name}": f"file {file}" for item in dataclasses.fields(row)}
-    return Loaded(Settings(**sections), origins)
+    return LoadedSettings(Settings(**sections), origins, tuple(_alias_conflicts(environment, by_path.values())))
 
 
 _Layer = dict[str, tuple[Any, str]]
@@ -131,6 +146,8 @@ def _from_file(file: Path | None, document: Mapping[str, Any], by_path: Mapping[
             continue
         for name, value in table.items():
             key = by_path.get(f"{section}.{name}")
+            if key is None and (replaced := _REPLACED.get(f"{section}.{name}")):
+                raise ConfigError(f"{file}: '{section}.{name}' was replaced by '{replaced[0]}'; {replaced[1]}")
             if key is None:
                 raise ConfigError(f"{file}: unknown key '{section}.{name}'{_suggestion(section, name, by_path)}")
             found[key.path] = (_checked(key, value, f"{file}: '{key.path}'"), f"file {file}")
@@ -169,21 +186,44 @@ def _parse(file: Path) -> dict[str, Any]:
 def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]) -> _Layer:
     found: _Layer = {}
     by_variable = {key.variable: key for key in by_path.values()}
+    replaced_variables = {_variable(old): (_variable(new), hint) for old, (new, hint) in _REPLACED.items()}
     for key in by_path.values():
-        for alias in key.guards["aliases"]:
-            if alias in environment:
-                text = key.guards["from_alias"](environment[alias])
-                found[key.path] = (_from_text(key, text, alias), f"environment {alias}")
+        given = {alias: environment[alias] for alias in key.guards["aliases"] if alias in environment}
+        if given:
+            name, text = _from_aliases(key, given)
+            found[key.path] = (_from_text(key, text, name), f"environment {name}")
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or _KUBERNETES_LINK.fullmatch(variable):
             continue
         known = by_variable.get(variable)
+        if known is None and (replaced := replaced_variables.get(variable)):
+            raise ConfigError(f"environment: {variable} was replaced by {replaced[0]}; {replaced[1]}")
         if known is None:
             near = difflib.get_close_matches(variable, by_variable, 1)
             hint = f"; did you mean {near[0]}?" if near else "; unset it"
             raise ConfigError(f"environment: unknown variable {variable}{hint}")
         found[known.path] = (_from_text(known, text, variable), f"environment {variable}")
     return found
+
+
+def _alias_conflicts(environment: Mapping[str, str], all_keys: Iterable[Key]) -> Iterator[str]:
+    """One line for each key that two aliases set to different values."""
+    for key in all_keys:
+        if key.guards["join_aliases"] is not None:
+            continue
+        given = [alias for alias in key.guards["aliases"] if alias in environment]
+        if len({environment[alias] for alias in given}) > 1:
+            values = " and ".join(f"{alias}={environment[alias]}" for alias in given)
+            in_force = key.variable if key.variable in environment else given[-1]
+            yield f"{values} differ: {in_force} is in force; unset the others"
+
+
+def _from_aliases(key: Key, given: Mapping[str, str]) -> tuple[str, str]:
+    """The variable or variables that count, and the text that they stand for."""
+    join = key.guards["join_aliases"]
+    if join is not None:
+        return " and ".join(given), join(given)
+    return list(given.items())[-1]
 
 
 def _from_flags(flags: Mapping[str, Flag], by_path: Mapping[str, Key]) -> _Layer:

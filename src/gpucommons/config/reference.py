@@ -25,7 +25,8 @@ def _lines() -> Iterator[str]:
         for key in members:
             variables = " ".join(f"`{name}`" for name in (key.variable, *key.guards["aliases"]))
             choices = f" ({', '.join(key.guards['choices'])})" if key.guards["choices"] else ""
-            yield f"| `{key.name}` | {variables} | `{key.default!r}` | {key.guards['help']}{choices} |"
+            default = repr(key.default).replace("|", r"\|")
+            yield f"| `{key.name}` | {variables} | `{default}` | {key.guards['help']}{choices} |"
     for section, row_type in free_sections():
         yield ""
         yield f"## [{section}]"

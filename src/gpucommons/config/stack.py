@@ -28,6 +28,7 @@ class StackSettings:
     retention_gigabytes: int = option(20, "the most disk that Prometheus keeps, whatever the days", minimum=1)
     scrape_interval_s: float = option(15.0, "seconds between two scrapes", minimum=0.1)
     ds01_interval_s: float = option(30.0, "seconds between two scrapes of the ds01 dialect", minimum=0.1)
+    nodeexporter: bool = option(False, "scrape the nodeexporter dialect of every agent too, as the job nodeexporter")
     rules_dir: str = option("", "directory of further rule files (*.yml)")
     targets_dir: str = option("", "directory of files (*.yml) that list further nodes; empty: targets/ in data_dir")
     remote_write_url: str = option("", "where Prometheus sends every sample too, such as VictoriaMetrics")

@@ -63,7 +63,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(slots=True)
-class Entry:
+class PendingBatch:
     """A batch on its way to the disk. Once tried it has a number, and is never merged again.
 
     A write that failed may have reached the disk all the same: the number is how that is told later.
@@ -80,7 +80,7 @@ class Backlog:
 
     def __init__(self, keep_s: float) -> None:
         self._keep_ns = round(keep_s * NS)
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[PendingBatch] = deque()
         self._numbers = 0
         self.lost_s = 0.0
 
@@ -93,18 +93,18 @@ class Backlog:
         if last and last.number is None and until.monotonic_ns - last.began_ns < MINUTE_S * NS:
             last.batch, last.until = last.batch.merged(batch), until
         else:
-            self._entries.append(Entry(until.monotonic_ns, until, batch))
+            self._entries.append(PendingBatch(until.monotonic_ns, until, batch))
         while self._entries[0].until.monotonic_ns < until.monotonic_ns - self._keep_ns:
             self._drop(self._entries.popleft())
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: PendingBatch) -> None:
         """Too old to keep: its time is a gap in the accounts, and the newest batch says so."""
         seconds, newest = entry.batch.seconds, self._entries[-1]
         gap = Gap(int(entry.until.wall_s), "", NOT_WRITTEN, round(seconds * NS))
         newest.batch = newest.batch.merged(Batch({}, {}, (*entry.batch.gaps, gap)))
         self.lost_s += seconds
 
-    def first(self) -> Entry | None:
+    def first(self) -> PendingBatch | None:
         """The next to be written, which from now on is not merged with what comes later."""
         if not self._entries:
             return None
@@ -114,7 +114,7 @@ class Backlog:
             entry.number = self._numbers
         return entry
 
-    def written(self, entry: Entry) -> None:
+    def written(self, entry: PendingBatch) -> None:
         """It may have been dropped as too old while it was being written."""
         if self._entries and self._entries[0] is entry:
             self._entries.popleft()

@@ -1,19 +1,19 @@
 """What happened between two snapshots: GPUs lost and back, XIDs, allocations, quotas, revoked turns. Pure.
 
-`Standing` is all that is remembered of the past. It can be told from the log of what happened before, so that
+`DetectorState` is all that is remembered of the past. It can be told from the log of what happened before, so that
 a restart neither repeats nor misses anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.model.accounts import Quota
+from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.quotas import quota_states
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.quotas import quota_states
 
 SOURCE = "gpucommons"
 GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
@@ -38,7 +38,7 @@ Details = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class DetectorState:
     """How things stood. `held` has what is told of each allocation when it goes."""
 
     lost: frozenset[str] = frozenset()
@@ -48,7 +48,7 @@ class Standing:
     revoked: frozenset[str] = frozenset()
 
 
-def standing_after(events: Iterable[Event]) -> Standing:
+def standing_after(events: Iterable[Event]) -> DetectorState:
     """How things stood when the last of these events was written."""
     lost: set[str] = set()
     exceeded: set[str] = set()
@@ -68,10 +68,12 @@ def standing_after(events: Iterable[Event]) -> Standing:
             exceeded.add(event.user)
         elif event.type == QUOTA_KEPT:
             exceeded.discard(event.user)
-    return Standing(frozenset(lost), held, frozenset(exceeded))
+    return DetectorState(frozenset(lost), held, frozenset(exceeded))
 
 
-def happened(before: Standing, snapshot: Snapshot, quotas: Mapping[str, Quota]) -> tuple[Standing, list[Event]]:
+def happened(
+    before: DetectorState, snapshot: Snapshot, quotas: Mapping[str, HoldingQuota]
+) -> tuple[DetectorState, list[Event]]:
     """The events since `before`, and how things stand now. What could not be read stands as it stood."""
     readings, wall_s = snapshot.readings, snapshot.wall_s
     told: list[tuple[str, str, Details]] = []
@@ -86,13 +88,15 @@ def happened(before: Standing, snapshot: Snapshot, quotas: Mapping[str, Quota]) 
     if readings.sharing is not None:
         revoked = _turns(before, readings.sharing, told)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in told]
-    return Standing(lost, held, exceeded, xids, revoked), events
+    return DetectorState(lost, held, exceeded, xids, revoked), events
 
 
 _Told = list[tuple[str, str, Details]]
 
 
-def _gpus(before: Standing, reading: GpuReading, told: _Told) -> tuple[frozenset[str], Mapping[tuple[str, int], int]]:
+def _gpus(
+    before: DetectorState, reading: GpuReading, told: _Told
+) -> tuple[frozenset[str], Mapping[tuple[str, int], int]]:
     xids: dict[tuple[str, int], int] = {}
     for gpu in reading.gpus:
         named: Details = {"gpu": str(gpu.identity.index), "uuid": gpu.identity.uuid, "pci": gpu.identity.pci_bus_id}
@@ -113,7 +117,7 @@ def _gpus(before: Standing, reading: GpuReading, told: _Told) -> tuple[frozenset
 
 
 def _allocations(
-    before: Standing, reading: AllocationReading, told: _Told
+    before: DetectorState, reading: AllocationReading, told: _Told
 ) -> Mapping[AllocationKey, tuple[str, Details]]:
     now = {_key(allocation): allocation for allocation in reading.allocations}
     for key, allocation in now.items():
@@ -147,7 +151,9 @@ def _details(allocation: Allocation) -> Details:
     }
 
 
-def _quotas(before: Standing, quotas: Mapping[str, Quota], reading: AllocationReading, told: _Told) -> frozenset[str]:
+def _quotas(
+    before: DetectorState, quotas: Mapping[str, HoldingQuota], reading: AllocationReading, told: _Told
+) -> frozenset[str]:
     exceeded = set(before.exceeded & quotas.keys())
     for state in quota_states(quotas, reading):
         if state.exceeded and state.user not in exceeded:
@@ -159,7 +165,7 @@ def _quotas(before: Standing, quotas: Mapping[str, Quota], reading: AllocationRe
     return frozenset(exceeded)
 
 
-def _turns(before: Standing, reading: SharingReading, told: _Told) -> frozenset[str]:
+def _turns(before: DetectorState, reading: SharingReading, told: _Told) -> frozenset[str]:
     revoked = {client.client_id: client for client in reading.clients if client.revoked}
     for id, client in revoked.items():
         if id not in before.revoked:

@@ -6,7 +6,7 @@ from gpucommons.ledger.batch import NS, Moment
 from gpucommons.ledger.integrate import Integrator
 from gpucommons.ledger.query import Totals
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import AccountsReading, Amounts, OwnerKey, Quota
+from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, OwnerKey
 from gpucommons.model.usage import UsageSample
 
 # The counters of whoever was not seen for this long end; they go on where they were on their return.
@@ -20,7 +20,7 @@ class Ledger:
         *,
         longest_gap_s: float,
         flush_s: float = 10.0,
-        quotas: Mapping[str, Quota] | None = None,
+        quotas: Mapping[str, HoldingQuota] | None = None,
     ) -> None:
         self._writer = writer
         self._integrator = Integrator(longest_gap_s)

@@ -13,9 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpucommons.ledger.happenings import Standing, standing_after
-from gpucommons.model.events import Event, format_line, parse_line
-from gpucommons.model.journal import JournalEntry, JournalReading
+from gpucommons.ledger.happenings import DetectorState, standing_after
+from gpucommons.model.events import Event, JournalEntry, JournalReading, format_line, parse_line
 
 _KEPT = 1000
 _MOST_BYTES = 16 << 20
@@ -53,7 +52,7 @@ class OwnEvents:
         self._count = 0
         self._reading = JournalReading(())
         self._thread = threading.Thread(target=self._work, name="own-events", daemon=True)
-        self.standing: Standing | None = None
+        self.standing: DetectorState | None = None
         self.writing = True
 
     def start(self) -> None:

@@ -32,7 +32,7 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """held = active + wasted + unjudged. `free_hours` and `unknown_hours` are of GPUs only.
 
     `efficiency` is the SM time used over the time held; above 1 for who used more than was billed, because
@@ -61,8 +61,8 @@ class Report:
     by: By
     since_s: int
     until_s: int
-    rows: tuple[Row, ...]
-    total: Row
+    rows: tuple[ReportRow, ...]
+    total: ReportRow
     gap_hours: dict[str, Decimal]
 
 
@@ -96,10 +96,10 @@ def _gpu_name(slot: Slot) -> str:
     return f"{slot.name} {slot.uuid}"
 
 
-def _row(name: str, amounts: Amounts, time: SlotTime | None) -> Row:
+def _row(name: str, amounts: Amounts, time: SlotTime | None) -> ReportRow:
     active, wasted = _rounded(amounts.active_ns, _HOUR_NS), _rounded(amounts.idle_ns, _HOUR_NS)
     unjudged = _rounded(amounts.held_ns - amounts.active_ns - amounts.idle_ns, _HOUR_NS)
-    return Row(
+    return ReportRow(
         name,
         active + wasted + unjudged,
         active,
@@ -114,7 +114,7 @@ def _row(name: str, amounts: Amounts, time: SlotTime | None) -> Row:
     )
 
 
-def _total(rows: Iterable[Row]) -> Row:
+def _total(rows: Iterable[ReportRow]) -> ReportRow:
     rows = list(rows)
 
     def added(values: Iterable[Decimal | None]) -> Decimal | None:
@@ -124,7 +124,7 @@ def _total(rows: Iterable[Row]) -> Row:
     def whole(values: Iterable[Decimal]) -> Decimal:
         return sum(values, Decimal(0).quantize(_STEP))
 
-    return Row(
+    return ReportRow(
         "total",
         whole(row.held_hours for row in rows),
         whole(row.active_hours for row in rows),

@@ -4,8 +4,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpucommons.ledger.query import PeriodUsage, read_period
-from gpucommons.model.accounts import Amounts
-from gpucommons.model.statement import PERIODS, Statement, StatementReading, StatementRow
+from gpucommons.model.accounts import PERIODS, Amounts, Statement, StatementReading, StatementRow
 
 _DAYS = {"7d": 7, "30d": 30}
 _DAY_S = 86_400

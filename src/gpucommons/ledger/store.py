@@ -176,10 +176,9 @@ class Store:
         if row is None:
             return None
         boot_id, monotonic_ns, wall_s = row
-        if boot_id and boot_id == self._boot_id:
-            ns = begun.monotonic_ns - monotonic_ns
-        else:
-            # Another boot has another monotonic clock: only the wall's spans both.
+        ns = begun.monotonic_ns - monotonic_ns
+        if not boot_id or boot_id != self._boot_id or ns < 0:
+            # Another boot has another monotonic clock, and so has a time namespace: only the wall's spans both.
             ns = round((begun.wall_s - wall_s) * NS)
         return Gap(int(wall_s), "", RESTART, ns) if ns > 0 else None
 

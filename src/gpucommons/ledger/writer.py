@@ -26,7 +26,7 @@ _PRUNE_EVERY_S = 3600.0
 log = logging.getLogger(__name__)
 
 
-class Told(NamedTuple):
+class WriterState(NamedTuple):
     """What the thread tells the others, swapped as one: totals and state are of the same flush."""
 
     state: LedgerState = LedgerState()
@@ -60,13 +60,13 @@ class LedgerWriter:
         self._volatile: dict[OwnerKey, Totals] = {}
         self._pruned_ns: int | None = None
         self._least_offset_s: float | None = None
-        self.told = Told()
+        self.told = WriterState()
         self._thread = threading.Thread(target=self._work_on, name="ledger", daemon=True)
 
     def start(self, begun: Moment) -> None:
         """Open the ledger and enter this run, on the thread."""
         self._begun = begun
-        self.told = Told(replace(self.told.state, begun=True))
+        self.told = WriterState(replace(self.told.state, begun=True))
         self._thread.start()
 
     @property
@@ -199,7 +199,7 @@ class LedgerWriter:
         for key, served in (self.totals or {}).items():
             now = fresh.get(key, served)
             fresh[key] = Totals(now.amounts.at_least(served.amounts), max(now.last_wall_s, served.last_wall_s))
-        self.told = Told(state, fresh)
+        self.told = WriterState(state, fresh)
 
     def _replace_damaged(self, error: LedgerCorrupt) -> None:
         self._drop_store()

@@ -17,6 +17,7 @@ class AllocationState(StrEnum):
 class WorkloadKind(StrEnum):
     CONTAINER = "container"
     POD = "pod"
+    JOB = "job"
     PROCESS = "process"
 
 
@@ -63,14 +64,15 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownContainer:
-    """A container that counts: one that DS01 tracks, or that may use a GPU."""
+class TrackedContainer:
+    """A container that DS01 tracks; `has_gpu` that it may use a GPU."""
 
     id: str
     name: str
     user: str
     interface: str
     running: bool
+    has_gpu: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,6 @@ class AllocationReading:
 
     slots: tuple[SlotInfo, ...]
     allocations: tuple[Allocation, ...]
-    containers: tuple[KnownContainer, ...] = ()
+    containers: tuple[TrackedContainer, ...] = ()
     unmanaged: tuple[UnmanagedContainer, ...] = ()
     complete: bool = True

@@ -6,6 +6,7 @@ Of a container's environment only what names GPUs is carried: the rest may hold 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class ContainerState(StrEnum):
@@ -76,3 +77,18 @@ def all_containers(*readings: ContainerReading | None) -> Mapping[str, Container
     if len(present) == 1:
         return present[0]
     return {id: container for by_id in present for id, container in by_id.items()}
+
+
+class ContainerUsage(NamedTuple):
+    """`memory_bytes` leaves out file cache that can be dropped; `memory_limit_bytes` is None where there is none."""
+
+    name: str
+    runtime: str
+    cpu_seconds: float | None
+    memory_bytes: int | None
+    memory_limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUsageReading:
+    by_id: Mapping[str, ContainerUsage]

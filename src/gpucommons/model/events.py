@@ -134,3 +134,20 @@ class EventsReading:
     behind_bytes: int = 0
     rotations_lost: int = 0
     position_kept: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """`id` is unique among the entries that are kept. An empty `user` means that it concerns nobody in particular."""
+
+    id: str
+    wall_s: float
+    type: str
+    user: str = ""
+    source: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReading:
+    entries: tuple[JournalEntry, ...]

@@ -5,9 +5,10 @@ Numbers keep the driver's own resolution (percent, milliwatt-derived watts, mill
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 
 THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
     (0x001, "gpu_idle"),
@@ -22,6 +23,12 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
     (0x200, "board_limit"),
     (0x400, "reliability"),
 )
+
+
+# How far back the windows of XIDs and clock samples reach, and how often the throttle mask is kept:
+# as often as dcgm-exporter reads it unless it is set otherwise, so that counts of samples compare.
+RECENT_S = 3600
+CLOCK_SAMPLE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +106,20 @@ class GpuReadings(NamedTuple):
     remapped_rows_failed: int | None = None
     power_violation_ns: int | None = None
     thermal_violation_ns: int | None = None
+    sync_boost_violation_ns: int | None = None
+    board_limit_violation_ns: int | None = None
+    low_utilization_violation_ns: int | None = None
+    reliability_violation_ns: int | None = None
+    retired_pages_single_bit: int | None = None
+    retired_pages_double_bit: int | None = None
+    retired_pages_pending: int | None = None
     nvlinks_active: int | None = None
     nvlink_tx_kibibytes: int | None = None
     nvlink_rx_kibibytes: int | None = None
     nvlink_replays: int | None = None
     nvlink_recoveries: int | None = None
-    nvlink_crc_errors: int | None = None
+    nvlink_crc_flit_errors: int | None = None
+    nvlink_crc_data_errors: int | None = None
     recovery_action: int | None = None
     persistence_mode: int | None = None
     compute_mode: int | None = None
@@ -120,6 +135,20 @@ class GpuReadings(NamedTuple):
     def throttle_reasons(self) -> tuple[str, ...] | None:
         mask = self.throttle_mask
         return None if mask is None else tuple(name for bit, name in THROTTLE_REASONS if mask & bit)
+
+
+class NvLinkRates(NamedTuple):
+    """Data sent and received over NVLink, averaged since the reading before: of all links, and by link number."""
+
+    total_kibibytes_per_s: float | None = None
+    link_kibibytes_per_s: Mapping[int, float] = MappingProxyType({})
+
+
+class ClockSample(NamedTuple):
+    """The throttle mask at one instant."""
+
+    wall_s: float
+    throttle_mask: int
 
 
 class GpmReading(NamedTuple):
@@ -197,16 +226,25 @@ class MigInstance:
         head, dot, rest = self.profile.partition(".")
         return rest if dot and head.endswith("c") else self.profile
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything of it was read: without that, the dcgm dialect has no series for its id."""
+        return self.memory is not None or self.gpm is not None
+
 
 @dataclass(frozen=True, slots=True)
 class XidRecord:
-    """The XID errors of one GPU since the agent started. `watched` tells a measured none from a blind eye."""
+    """The XID errors of one GPU since the agent started. `watched` tells a measured none from a blind eye.
+
+    `recent` counts those of the last hour, by the whole second of the wall clock and the code.
+    """
 
     watched: bool = False
     counts: Mapping[int, int] = field(default_factory=dict)
     last_code: int | None = None
     last_wall_s: float | None = None
     events: Mapping[str, int] = field(default_factory=dict)
+    recent: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
 _NO_READINGS = GpuReadings()
@@ -228,6 +266,11 @@ class Gpu:
     xid: XidRecord = field(default_factory=XidRecord)
     # How many compute slices the GPU can be split into, while MIG is enabled: 7 on an H200, 4 on an A30.
     mig_slices: int | None = None
+    # MIG devices that the driver lists without naming them; they are not in `mig`.
+    mig_without_id: int = 0
+    nvlink_rates: NvLinkRates | None = None
+    # Throttle masks of the last hour, one every CLOCK_SAMPLE_EVERY_S, the oldest first.
+    clock_samples: tuple[ClockSample, ...] = ()
 
     def gpu_instances(self) -> Iterator[MigInstance]:
         """One MIG device for each GPU instance, for what belongs to the GPU instance as a whole."""
@@ -272,3 +315,22 @@ class GpuReading:
 
     def present_gpus(self) -> Iterator[Gpu]:
         return (gpu for gpu in self.gpus if gpu.up)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRatios:
+    """One ratio for every GPU, ratios by GPU index, or both: then the index counts."""
+
+    everywhere: float | None = None
+    by_gpu_index: Mapping[int, float] = field(default_factory=dict)
+
+    def of(self, gpu_index: int) -> float | None:
+        return self.by_gpu_index.get(gpu_index, self.everywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRatioReading:
+    """The last good ratios, None if there never were any. `problem` is one line, empty when all is well."""
+
+    ratios: AllocationRatios | None
+    problem: str = ""

@@ -1,23 +1,58 @@
 """The host's CPU, memory and pressure at an instant. A signal that was not read is None, never 0."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class CoreTimes(NamedTuple):
+    """Seconds that one core spent in each mode since boot. Guest time is also within user and nice."""
+
+    user: float
+    nice: float
+    system: float
+    idle: float
+    iowait: float
+    irq: float
+    softirq: float
+    steal: float
+    guest: float
+    guest_nice: float
+
+
+@dataclass(frozen=True, slots=True)
+class SystemActivity:
+    """What the kernel counts for the whole system; None where it does not."""
+
+    boot_time_s: int | None
+    interrupts: int | None
+    context_switches: int | None
+    forks: int | None
+    processes_running: int | None
+    processes_blocked: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """`utilization_ratio` is None until two reads of the counters exist."""
+    """`utilization_ratio` is None until two reads of the counters exist. `core_times` is by the core's number."""
 
     cores: int
     load_1m: float | None
     load_5m: float | None
     load_15m: float | None
     utilization_ratio: float | None
+    core_times: Mapping[str, CoreTimes] = field(default_factory=dict)
+    activity: SystemActivity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
+    """`sizes` and `counts` hold every field by the kernel's own name: those in bytes, and those without a unit."""
+
     total_bytes: int
     available_bytes: int | None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

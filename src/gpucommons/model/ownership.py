@@ -3,13 +3,41 @@
 The rows are NamedTuples, not dataclasses: each pass makes them anew for every process on every GPU.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from gpucommons.model.process_identity import PidView
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.process_identity import PidView, ProcessKey
+
+
+class Reason(StrEnum):
+    PID_NAMESPACE = "pid_namespace"
+    PROCESS_GONE = "process_gone"
+    PROCESS_UNREADABLE = "process_unreadable"
+    NO_OWNER = "no_owner"
+    NO_MEMORY_READING = "no_memory_reading"
+    NO_UTILIZATION_SAMPLE = "no_utilization_sample"
+    DRIVER_RESERVED = "driver_reserved"
+    NOT_VISIBLE = "not_visible"
+    NO_PROCESS = "no_process"
+    NO_PROCESS_LIST = "no_process_list"
+    ROUNDING = "rounding"
+
+
+SENTENCES: Mapping[Reason, str] = {
+    Reason.PID_NAMESPACE: "used by a process of another pid namespace, which we cannot see from ours",
+    Reason.PROCESS_GONE: "used by a process that ended before it could be looked at",
+    Reason.PROCESS_UNREADABLE: "used by a process that we are not permitted to read",
+    Reason.NO_OWNER: "used by a process that no owner rule matches",
+    Reason.NO_MEMORY_READING: "the driver does not tell how much each process of this GPU uses",
+    Reason.NO_UTILIZATION_SAMPLE: "the GPU was busy, but no sample says for which process",
+    Reason.DRIVER_RESERVED: "kept by the driver, in no process",
+    Reason.NOT_VISIBLE: "the driver lists no process for it, and processes outside our namespace are hidden",
+    Reason.NO_PROCESS: "drawn while no process was on the GPU",
+    Reason.NO_PROCESS_LIST: "the driver did not tell which processes are on this GPU",
+    Reason.ROUNDING: "what is left after division into whole parts",
+}
 
 
 class Basis(StrEnum):
@@ -19,7 +47,7 @@ class Basis(StrEnum):
     APPORTIONED = "apportioned"
 
 
-class Part(NamedTuple):
+class Portion(NamedTuple):
     """Some of a GPU: bytes of memory, millionths of its SM time, or milliwatts."""
 
     amount: int
@@ -84,9 +112,9 @@ class ProcessShare(NamedTuple):
     place: Place
     pid: int
     key: ProcessKey | None
-    memory: Part | None
-    sm: Part | None
-    power: Part | None
+    memory: Portion | None
+    sm: Portion | None
+    power: Portion | None
     owner: Owner | None
     reason: Reason | None
     workload: Workload
@@ -100,9 +128,9 @@ class OwnerShare(NamedTuple):
     gpu_index: int
     owner: Owner
     processes: int
-    memory: Part | None
-    sm: Part | None
-    power: Part | None
+    memory: Portion | None
+    sm: Portion | None
+    power: Portion | None
 
 
 class Unattributed(NamedTuple):

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-MEMORY_LIMIT_ANNOTATION = "nvshare.com/gpu-memory-limit"
-CORE_LIMIT_ANNOTATION = "nvshare.com/gpu-core-limit"
-QUOTA_ANNOTATIONS = (MEMORY_LIMIT_ANNOTATION, CORE_LIMIT_ANNOTATION)
+# By precedence: where a pod has both names of one limit, the first is in force.
+MEMORY_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-memory-limit", "nvshare.com/gpu-memory-limit")
+CORE_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-core-limit", "nvshare.com/gpu-core-limit")
+QUOTA_ANNOTATIONS = (*MEMORY_LIMIT_ANNOTATIONS, *CORE_LIMIT_ANNOTATIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,3 +118,18 @@ class SharingReading:
     debug_labels: bool = True
     socket_path: str = ""
     connections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`end_wall_s` is None while it runs. `uid` is whose client it was."""
+
+    id: str
+    client_id: str
+    label: str
+    uid: int
+    start_wall_s: float
+    end_wall_s: float | None = None
+
+
+Timeline = Mapping[str, tuple[Turn, ...]]

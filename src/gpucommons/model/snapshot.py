@@ -3,24 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.model.accounts import AccountsReading
+from gpucommons.model.accounts import AccountsReading, StatementReading
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
-from gpucommons.model.allocation_ratio import AllocationRatioReading
 from gpucommons.model.allocations import AllocationReading
-from gpucommons.model.container_usage import ContainerUsageReading
-from gpucommons.model.containers import ContainerReading
+from gpucommons.model.containers import ContainerReading, ContainerUsageReading
 from gpucommons.model.ds01 import Ds01Reading
-from gpucommons.model.events import EventsReading
-from gpucommons.model.gpu import GpuReading
+from gpucommons.model.events import EventsReading, JournalReading
+from gpucommons.model.filesystems import FilesystemReading
+from gpucommons.model.gpu import AllocationRatioReading, GpuReading
+from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
-from gpucommons.model.journal import JournalReading
+from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.kernel import KernelReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
-from gpucommons.model.processes import ProcessTable
+from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.source_state import SourceState
-from gpucommons.model.statement import StatementReading
 from gpucommons.model.users import UsersReading
 
 
@@ -38,6 +38,7 @@ class Readings:
     container_usage: ContainerUsageReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
+    job_mapping: JobMappingReading | None = None
     allocation_ratio: AllocationRatioReading | None = None
     ds01: Ds01Reading | None = None
     users: UsersReading | None = None
@@ -50,6 +51,9 @@ class Readings:
     journal: JournalReading | None = None
     alerts: AlertsReading | None = None
     agent: AgentReading | None = None
+    kernel: KernelReading | None = None
+    filesystems: FilesystemReading | None = None
+    hardware: HardwareReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

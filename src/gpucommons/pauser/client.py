@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, failure
 from gpucommons.pauser.counters import Counters
 from gpucommons.pauser.places import default_record

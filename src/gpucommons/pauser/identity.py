@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 
 # Of the fields that follow the name: the state, and the start time in clock ticks since boot.
 _STATE: Final = 0

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Backend, Code, Failure, State, failure
 from gpucommons.pauser.identity import has_ended, key_of
 from gpucommons.pauser.protocol import Notice, Paused

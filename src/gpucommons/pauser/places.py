@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.decimal_text import parse_decimal
+
 # The pauser that runs as a service of its own (deploy/systemd/gpucommons-pauser.service). Its directory is root's
 # alone: the agent's /run/gpucommons belongs to the agent's user, and systemd removes it when the agent stops.
 SERVICE_DIRECTORY: Final = Path("/run/gpucommons-pauser")
@@ -27,7 +29,11 @@ def known_records(environment: Mapping[str, str], uid: int) -> list[tuple[Path, 
     if uid != 0:
         return [(default_record(environment, uid), uid)]
     users = [(path, path.parts[len(_USERS.parts)]) for path in sorted(_USERS.glob(f"*/{_BELOW_RUNTIME}"))]
-    return [(_ROOT_RECORD, 0), (SERVICE_RECORD, 0), *((path, int(user)) for path, user in users if user.isdigit())]
+    return [
+        (_ROOT_RECORD, 0),
+        (SERVICE_RECORD, 0),
+        *((path, owner) for path, user in users if (owner := parse_decimal(user)) is not None),
+    ]
 
 
 def _runtime_directory(environment: Mapping[str, str], uid: int) -> Path:

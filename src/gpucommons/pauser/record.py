@@ -18,7 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.model.process_identity import ProcessKey
 
 MOST_PID: Final = 1 << 22
 LONGEST_GPU: Final = 96
@@ -186,9 +187,10 @@ class Record:
 
     def entries(self) -> Iterator[Entry]:
         for name in sorted(os.listdir(self._directory)):
-            if name.isascii() and name.isdigit() and 0 < int(name) <= MOST_PID:
+            pid = parse_decimal(name)
+            if pid is not None and 0 < pid <= MOST_PID:
                 with suppress(FileNotFoundError):
-                    entry = decode(int(name), self._content(name))
+                    entry = decode(pid, self._content(name))
                     yield replace(entry, settles_at_s=min(entry.settles_at_s, time.monotonic() + _MOST_SETTLING_S))
 
     def _content(self, name: str) -> bytes:

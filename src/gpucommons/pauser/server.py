@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Backend, Code, Failure, failure
 from gpucommons.pauser.freeze import Freeze
@@ -290,8 +291,8 @@ def _perform(pauses: Pauses, session: int, request: Request, until_s: float) -> 
 
 def _uid_of(user: str) -> int | None:
     """A user that systemd makes for a service exists only while the service runs: looked up at each connection."""
-    if user.isdigit():
-        return int(user)
+    if (uid := parse_decimal(user)) is not None:
+        return uid
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:

@@ -17,10 +17,9 @@ from gpucommons.ledger.rollups import Retention
 from gpucommons.ledger.statements import read_statements
 from gpucommons.ledger.usage import usage_of
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import AccountsReading, Quota
-from gpucommons.model.journal import JournalReading
+from gpucommons.model.accounts import AccountsReading, HoldingQuota, StatementReading
+from gpucommons.model.events import JournalReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.statement import StatementReading
 from gpucommons.sources.source import Source
 
 # The most time between two snapshots that still counts as having watched, in intervals.
@@ -36,7 +35,7 @@ class AccountingSettings:
     interval_s: float
     flush_s: float = 10.0
     retention: Retention = field(default_factory=Retention)
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    quotas: Mapping[str, HoldingQuota] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -7,10 +7,10 @@ from gpucommons.attribution.owner import OwnerRules
 from gpucommons.attribution.pid_view import pid_view
 from gpucommons.attribution.process_identity import ProcessIdentities
 from gpucommons.attribution.stage import AttributionStage, IdentifiedGpus, ProcessWorld
-from gpucommons.sources.pid_facts import read_pid_facts
-from gpucommons.sources.process_details import ProcessDetailsReader
+from gpucommons.sources.host.pid_facts import read_pid_facts
+from gpucommons.sources.host.process_details import ProcessDetailsReader
+from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source
-from gpucommons.sources.user_names import host_user_names
 
 
 def this_machine(procfs: Path) -> ProcessWorld:

@@ -6,7 +6,7 @@ Each simulated day is the same: one can watch an alert fire and resolve within t
 import math
 from dataclasses import replace
 
-from gpucommons.model.gpu import Gpu, GpuReading, XidRecord
+from gpucommons.model.gpu import RECENT_S, Gpu, GpuReading, XidRecord
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenario import DAY_S
 
@@ -15,6 +15,7 @@ XID_GPU, XID_FROM_S, XID_EVERY_S, XID_BURST = 5, 10.0, 2.0, 12
 HOT_GPU = 1
 _FELL_OFF_THE_BUS, _MMU_FAULT, _RESET_CHANNEL = 79, 31, 45
 _HW_THERMAL_SLOWDOWN, _HW_SLOWDOWN = 0x40, 0x8
+_DAYS_AN_HOUR = int(RECENT_S / DAY_S)
 
 
 class FaultyGpus:
@@ -44,7 +45,17 @@ class FaultyGpus:
         last = _RESET_CHANNEL if count % 4 == 0 else _MMU_FAULT
         last_day, last_number = divmod(count - 1, XID_BURST)
         last_s = last_day * DAY_S + XID_FROM_S + last_number * XID_EVERY_S
-        return XidRecord(True, {k: n for k, n in counts.items() if n}, last, self._lab.started_wall_s + last_s)
+        found = {k: n for k, n in counts.items() if n}
+        return XidRecord(True, found, last, self._lab.started_wall_s + last_s, recent=self._recent_burst(count))
+
+    def _recent_burst(self, count: int) -> dict[tuple[int, int], int]:
+        """Those of the last hour, which is six days here."""
+        recent: dict[tuple[int, int], int] = {}
+        for number in range(max(0, count - _DAYS_AN_HOUR * XID_BURST), count):
+            day, of_day = divmod(number, XID_BURST)
+            second = int(self._lab.started_wall_s + day * DAY_S + XID_FROM_S + of_day * XID_EVERY_S)
+            recent[(second, _MMU_FAULT if (number + 1) % 4 else _RESET_CHANNEL)] = 1
+        return recent
 
     def _lost(self, gpu: Gpu, elapsed_s: float) -> Gpu:
         day, of_day_s = divmod(elapsed_s, DAY_S)
@@ -52,9 +63,11 @@ class FaultyGpus:
         if times == 0:
             return gpu
         last_s = (times - 1) * DAY_S + LOST_FROM_S
-        xid = XidRecord(True, {_FELL_OFF_THE_BUS: times}, _FELL_OFF_THE_BUS, self._lab.started_wall_s + last_s)
+        lost_wall_s = self._lab.started_wall_s + last_s
+        recent = {(int(lost_wall_s), _FELL_OFF_THE_BUS): 1}
+        xid = XidRecord(True, {_FELL_OFF_THE_BUS: times}, _FELL_OFF_THE_BUS, lost_wall_s, recent=recent)
         if LOST_FROM_S <= of_day_s < LOST_UNTIL_S:
-            return Gpu(gpu.identity, False, self._lab.started_wall_s + last_s, "gpu_is_lost", xid=xid)
+            return Gpu(gpu.identity, False, lost_wall_s, "gpu_is_lost", xid=xid)
         returned_s = last_s + LOST_UNTIL_S - LOST_FROM_S
         return replace(gpu, since_wall_s=self._lab.started_wall_s + returned_s, xid=xid)
 
@@ -67,4 +80,5 @@ def _hot(gpu: Gpu) -> Gpu:
         clock_graphics_mhz=870,
         throttle_mask=_HW_THERMAL_SLOWDOWN | _HW_SLOWDOWN,
     )
-    return replace(gpu, readings=readings)
+    samples = tuple(sample._replace(throttle_mask=_HW_THERMAL_SLOWDOWN | _HW_SLOWDOWN) for sample in gpu.clock_samples)
+    return replace(gpu, readings=readings, clock_samples=samples)

@@ -5,8 +5,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gpucommons.model.container_usage import ContainerUsage, ContainerUsageReading
-from gpucommons.model.containers import Container, ContainerReading, ContainerState, DeviceRequest
+from gpucommons.model.containers import (
+    Container,
+    ContainerReading,
+    ContainerState,
+    ContainerUsage,
+    ContainerUsageReading,
+    DeviceRequest,
+)
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import ALICE, BOB, CHEN, DANA, EMEKA, FARAH, Person

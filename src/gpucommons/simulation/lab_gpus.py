@@ -8,6 +8,9 @@ import math
 import random
 
 from gpucommons.model.gpu import (
+    CLOCK_SAMPLE_EVERY_S,
+    RECENT_S,
+    ClockSample,
     GpmReading,
     Gpu,
     GpuIdentity,
@@ -16,6 +19,7 @@ from gpucommons.model.gpu import (
     GpuReadings,
     MigInstance,
     MigMemory,
+    NvLinkRates,
     XidRecord,
 )
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
@@ -31,6 +35,9 @@ _IDLE_WATTS, _LIMIT_WATTS = 83.0, 700.0
 _GIB = 2**30
 _SLICES = 7
 _IDLE, _POWER_CAP = 0x1, 0x4
+_NVLINKS = 18
+# What a training that spans GPUs sends over the links of each, and as much again is received.
+_NVLINK_KIB_PER_S = 45_000_000
 
 # GPU instance id, profile, slices, GiB, where it lies in the GPU's eight memory slices
 _LAYOUTS: dict[int, tuple[tuple[int, str, int, float, int, int], ...]] = {
@@ -88,6 +95,8 @@ class LabGpus:
         self._phase = [dice.random() for _ in range(GPUS)]
         self._first_joules = [1e6 * (2 + dice.random()) for _ in range(GPUS)]
         self._energy = [(0, 0.0)] * GPUS
+        self._nvlink_rates = [_nvlink_rates(2.0 * self._nvlink_kib_per_s(index)) for index in range(GPUS)]
+        self._clock_samples: dict[int, tuple[int, tuple[ClockSample, ...]]] = {}
 
     def at(self, elapsed_s: float) -> GpuReading:
         return GpuReading(
@@ -108,12 +117,14 @@ class LabGpus:
             since_wall_s=self.started_wall_s,
             readings=self._readings(index, elapsed_s, busy),
             # Like the real one, GPM takes two samples: the first pass has none.
-            gpm=None if elapsed_s <= 0 else _gpm(busy, elapsed_s, self._phase[index]),
+            gpm=None if elapsed_s <= 0 else self._gpm_of_board(index, busy, elapsed_s),
             processes=tuple(_process(job, elapsed_s, split) for job in self._jobs[index]),
             mig_enabled=split,
             mig=self._instances(index, elapsed_s),
             xid=XidRecord(watched=True),
             mig_slices=_SLICES if split else None,
+            nvlink_rates=None if elapsed_s <= 0 else self._nvlink_rates[index],
+            clock_samples=self._clocks(index, elapsed_s),
         )
 
     def _busy(self, index: int, elapsed_s: float) -> float:
@@ -131,6 +142,29 @@ class LabGpus:
             _IDLE_WATTS + 640 * math.pow(busy, 0.9) + 4 * wobble(elapsed_s, 19, self._phase[index]), _LIMIT_WATTS
         )
 
+    def _clocks(self, index: int, elapsed_s: float) -> tuple[ClockSample, ...]:
+        """One sample each half minute of the last hour; drawn only when there is a new one."""
+        newest = math.floor(max(elapsed_s, 0.0) / CLOCK_SAMPLE_EVERY_S)
+        known = self._clock_samples.get(index)
+        if known is None or known[0] != newest:
+            oldest = max(0, newest - round(RECENT_S / CLOCK_SAMPLE_EVERY_S) + 1)
+            times_s = [number * CLOCK_SAMPLE_EVERY_S for number in range(oldest, newest + 1)]
+            samples = tuple(
+                ClockSample(self.started_wall_s + t, _throttle_mask(self._watts(index, t), self._busy(index, t)))
+                for t in times_s
+            )
+            known = self._clock_samples[index] = (newest, samples)
+        return known[1]
+
+    def _nvlink_kib_per_s(self, index: int) -> int:
+        """One way, of all links."""
+        return _NVLINK_KIB_PER_S if _trains(self._jobs[index]) else 0
+
+    def _gpm_of_board(self, index: int, busy: float, elapsed_s: float) -> GpmReading:
+        nvlink = 1024.0 * self._nvlink_kib_per_s(index)
+        gpm = _gpm(busy, elapsed_s, self._phase[index])
+        return gpm._replace(nvlink_tx_bytes_per_s=nvlink, nvlink_rx_bytes_per_s=nvlink)
+
     def _joules(self, index: int, elapsed_s: float) -> float:
         """The power integrated second by second from the start, so that a gap in the asking changes nothing."""
         whole = math.floor(elapsed_s)
@@ -145,9 +179,9 @@ class LabGpus:
     def _readings(self, index: int, elapsed_s: float, busy: float) -> GpuReadings:
         split = index in _LAYOUTS
         watts = self._watts(index, elapsed_s)
-        capped = watts > 0.97 * _LIMIT_WATTS
+        mask = _throttle_mask(watts, busy)
         celsius = 31 + 0.047 * watts + 2 * self._phase[index]
-        clock = 345 if busy == 0 else 1485 if capped else 1980
+        clock = 345 if busy == 0 else 1485 if mask == _POWER_CAP else 1980
         used = self._used_bytes(index, elapsed_s)
         return GpuReadings(
             utilization_percent=None if split else round(100 * busy),
@@ -169,7 +203,7 @@ class LabGpus:
             jpeg_percent=0,
             ofa_percent=0,
             performance_state=0,
-            throttle_mask=_POWER_CAP if capped else 0 if busy else _IDLE,
+            throttle_mask=mask,
             energy_millijoules=round(1000 * self._joules(index, elapsed_s)),
             pcie_generation=5,
             pcie_width=16,
@@ -185,6 +219,17 @@ class LabGpus:
             # Those that train all day are held at their cap a part of the time.
             power_violation_ns=round(4e7 * elapsed_s) if _trains(self._jobs[index]) else 0,
             thermal_violation_ns=0,
+            sync_boost_violation_ns=0,
+            board_limit_violation_ns=0,
+            low_utilization_violation_ns=0 if _trains(self._jobs[index]) else round(6e8 * elapsed_s),
+            reliability_violation_ns=0,
+            nvlinks_active=_NVLINKS,
+            nvlink_tx_kibibytes=round(self._nvlink_kib_per_s(index) * elapsed_s),
+            nvlink_rx_kibibytes=round(self._nvlink_kib_per_s(index) * elapsed_s),
+            nvlink_replays=0,
+            nvlink_recoveries=0,
+            nvlink_crc_flit_errors=0,
+            nvlink_crc_data_errors=0,
             recovery_action=0,
             persistence_mode=1,
             compute_mode=0,
@@ -219,6 +264,14 @@ class LabGpus:
             memory=MigMemory(total, used, total - used, 0),
             gpm=None if elapsed_s <= 0 else _gpm(busy, elapsed_s, gi),
         )
+
+
+def _throttle_mask(watts: float, busy: float) -> int:
+    return _POWER_CAP if watts > 0.97 * _LIMIT_WATTS else 0 if busy else _IDLE
+
+
+def _nvlink_rates(kib_per_s: float) -> NvLinkRates:
+    return NvLinkRates(kib_per_s, dict.fromkeys(range(_NVLINKS), kib_per_s / _NVLINKS))
 
 
 def _trains(jobs: list[LabJob]) -> bool:

@@ -1,13 +1,24 @@
-"""The host of scenario lab: a 64-core server of a research group, its memory, pressure and processes."""
+"""The host of scenario lab: a 64-core server of a research group, its CPUs, memory, pressure and processes."""
 
-from gpucommons.model.busiest import Busiest
-from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
-from gpucommons.model.processes import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.model.host import (
+    CoreTimes,
+    CpuReading,
+    MemoryReading,
+    Pressure,
+    PressureLine,
+    PressureReading,
+    SystemActivity,
+)
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.rules.busiest import Busiest
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
 from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 
 CORES = 64
 MEMORY_BYTES = 512 * 2**30
+# Midnight of a new year, and how long before the start that is taken to be.
+BOOT_TIME_S = 1_767_225_600
+UPTIME_S = 20 * 86_400.0
 _TICKS_PER_S = 100
 
 # name, CPU cores it keeps busy by day, resident GiB
@@ -37,12 +48,93 @@ def cpu(elapsed_s: float) -> CpuReading:
     busy = _busy(elapsed_s)
     load = CORES * busy
     # Like the real one, utilisation takes two readings: the first has none.
-    return CpuReading(CORES, load, load * 0.97, load * 0.93, busy if elapsed_s > 0 else None)
+    ratio = busy if elapsed_s > 0 else None
+    times = {str(core): _core_times(core, elapsed_s) for core in range(CORES)}
+    return CpuReading(CORES, load, load * 0.97, load * 0.93, ratio, times, _activity(elapsed_s, load))
+
+
+def _core_times(core: int, elapsed_s: float) -> CoreTimes:
+    """Counted since boot. The first cores do more than the last."""
+    whole_s = UPTIME_S + elapsed_s
+    worked_s = (0.08 * whole_s + 0.55 * (UPTIME_S / 2 + daylight_seconds(elapsed_s))) * (1.2 - 0.4 * core / CORES)
+    return CoreTimes(
+        user=0.82 * worked_s,
+        nice=0.01 * worked_s,
+        system=0.15 * worked_s,
+        idle=whole_s - 1.03 * worked_s,
+        iowait=0.03 * worked_s,
+        irq=0.0,
+        softirq=0.02 * worked_s,
+        steal=0.0,
+        guest=0.0,
+        guest_nice=0.0,
+    )
+
+
+def _activity(elapsed_s: float, load: float) -> SystemActivity:
+    worked_s = UPTIME_S / 2 + daylight_seconds(elapsed_s)
+    return SystemActivity(
+        boot_time_s=BOOT_TIME_S,
+        interrupts=int(41_000 * worked_s),
+        context_switches=int(88_000 * worked_s),
+        forks=int(37 * worked_s),
+        processes_running=max(1, round(load)),
+        processes_blocked=0,
+    )
+
+
+# Fields of /proc/meminfo that the lab plays, as parts of the memory that is in use.
+_PARTS_OF_USED = {
+    "AnonPages": 0.78,
+    "Active": 0.62,
+    "Active(anon)": 0.48,
+    "Active(file)": 0.14,
+    "Inactive": 0.4,
+    "Inactive(anon)": 0.28,
+    "Inactive(file)": 0.12,
+    "Mapped": 0.09,
+    "Shmem": 0.05,
+    "Slab": 0.06,
+    "SReclaimable": 0.04,
+    "SUnreclaim": 0.02,
+    "KReclaimable": 0.04,
+    "KernelStack": 0.001,
+    "PageTables": 0.004,
+    "Committed_AS": 1.4,
+    "AnonHugePages": 0.3,
+    "Percpu": 0.001,
+    "Dirty": 0.0005,
+}
+_EMPTY_FIELDS = (
+    *("SwapCached", "SwapTotal", "SwapFree", "Unevictable", "Mlocked", "Writeback"),
+    *("SecPageTables", "NFS_Unstable", "Bounce", "WritebackTmp", "VmallocChunk"),
+    *("HardwareCorrupted", "ShmemHugePages", "ShmemPmdMapped", "FileHugePages"),
+    *("FilePmdMapped", "Hugetlb"),
+)
 
 
 def memory(elapsed_s: float) -> MemoryReading:
-    used = 0.18 + 0.42 * daylight(elapsed_s) + 0.02 * wobble(elapsed_s, 91)
-    return MemoryReading(MEMORY_BYTES, int(MEMORY_BYTES * (1 - used)))
+    used_ratio = 0.18 + 0.42 * daylight(elapsed_s) + 0.02 * wobble(elapsed_s, 91)
+    available = int(MEMORY_BYTES * (1 - used_ratio))
+    used, cached = MEMORY_BYTES - available, int(0.25 * available)
+    sizes = {
+        "MemTotal": MEMORY_BYTES,
+        "MemFree": available - cached,
+        "MemAvailable": available,
+        "Buffers": cached // 50,
+        "Cached": cached,
+        "CommitLimit": MEMORY_BYTES // 2,
+        "VmallocTotal": 2**45,
+        "VmallocUsed": 2**28,
+        "Hugepagesize": 2**21,
+        "DirectMap4k": 2**30,
+        "DirectMap2M": 2**36,
+        "DirectMap1G": MEMORY_BYTES - 2**36,
+        **{field: int(part * used) for field, part in _PARTS_OF_USED.items()},
+        **dict.fromkeys(_EMPTY_FIELDS, 0),
+    }
+    counts = dict.fromkeys(("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "HugePages_Surp"), 0)
+    return MemoryReading(MEMORY_BYTES, available, sizes, counts)
 
 
 def pressure(elapsed_s: float) -> PressureReading:

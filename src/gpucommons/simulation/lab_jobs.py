@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from gpucommons.model.processes import ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.simulation import lab_turns
 from gpucommons.simulation.lab_turns import Rota
 from gpucommons.simulation.scenario import daylight, wobble

@@ -1,11 +1,12 @@
-"""The pods of scenario lab: two of a service that share a GPU, which the device plugin hands out in halves."""
+"""The pods of scenario lab: two of a service that share a GPU, which the device plugin hands out in halves, and a third
+that has a MIG device for itself and waits for requests."""
 
 import hashlib
 import uuid
 
 from gpucommons.model.pods import (
-    CORE_LIMIT_ANNOTATION,
-    MEMORY_LIMIT_ANNOTATION,
+    CORE_LIMIT_ANNOTATIONS,
+    MEMORY_LIMIT_ANNOTATIONS,
     DeviceId,
     Pod,
     PodDevices,
@@ -17,7 +18,8 @@ from gpucommons.simulation.lab_gpus import LabGpus
 NAMESPACE = "inference"
 SHARED_GPU = 5
 _SHARES = 2
-_RESOURCE = "nvidia.com/gpu.shared"
+_OWN_DEVICE = (7, 9)
+_RESOURCE, _MIG_RESOURCE = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.18gb"
 
 
 def _pod(name: str, container: str, core_limit: str, memory_limit: str) -> Pod:
@@ -28,14 +30,16 @@ def _pod(name: str, container: str, core_limit: str, memory_limit: str) -> Pod:
         namespace=NAMESPACE,
         phase="Running",
         labels={"app": container},
-        annotations={CORE_LIMIT_ANNOTATION: core_limit, MEMORY_LIMIT_ANNOTATION: memory_limit},
+        annotations={CORE_LIMIT_ANNOTATIONS[0]: core_limit, MEMORY_LIMIT_ANNOTATIONS[0]: memory_limit},
         containers={digest: container},
     )
 
 
 SERVE = _pod("llm-serve-6d9f7c5b8-x2x4k", "llm-serve", "60", "64Gi")
 WORKER = _pod("ray-worker-0", "ray-worker", "25", "16Gi")
-PODS = (SERVE, WORKER)
+EMBEDDINGS = _pod("embeddings-0", "embeddings", "100", "16Gi")
+_SHARING = (SERVE, WORKER)
+PODS = (*_SHARING, EMBEDDINGS)
 _READING = PodReading.of(PODS)
 
 
@@ -49,18 +53,24 @@ def cgroup(pod: Pod) -> str:
     return f"0::/kubepods.slice/kubepods-burstable.slice/{inside}\n"
 
 
+def _given(pod: Pod, resource: str, device: DeviceId) -> PodDevices:
+    return PodDevices(NAMESPACE, pod.name, next(iter(pod.containers.values())), resource, (device,))
+
+
 class LabPodDevices:
     """The reading of the kubelet's source: the same for as long as nothing changes."""
 
     def __init__(self, gpus: LabGpus) -> None:
         uuid = gpus.identities[SHARED_GPU].uuid
         shares = tuple(DeviceId(f"{uuid}::{n}", gpu_uuid=uuid, replica=n) for n in range(_SHARES))
+        own_uuid = gpus.mig_uuids[_OWN_DEVICE]
+        own = DeviceId(own_uuid, mig_uuid=own_uuid)
         self._reading = PodDevicesReading(
-            tuple(
-                PodDevices(NAMESPACE, pod.name, next(iter(pod.containers.values())), _RESOURCE, (share,))
-                for pod, share in zip(PODS, shares, strict=True)
+            (
+                *(_given(pod, _RESOURCE, share) for pod, share in zip(_SHARING, shares, strict=True)),
+                _given(EMBEDDINGS, _MIG_RESOURCE, own),
             ),
-            {_RESOURCE: shares},
+            {_RESOURCE: shares, _MIG_RESOURCE: (own,)},
         )
 
     def at(self, elapsed_s: float) -> PodDevicesReading:

@@ -11,7 +11,7 @@ QUANTUM_S = 10.0
 WINDOW_S = 20.0
 
 
-class Phase(NamedTuple):
+class TurnPhase(NamedTuple):
     """What a client does now, since when and for how long still."""
 
     standing: str
@@ -31,13 +31,13 @@ class Rota(NamedTuple):
     def round_s(self) -> float:
         return self.run_s + self.throttled_s + self.wait_s
 
-    def phase(self, elapsed_s: float) -> Phase:
+    def phase(self, elapsed_s: float) -> TurnPhase:
         at_s = self._up_s(elapsed_s) % self.round_s
         for standing, length_s in (("running", self.run_s), ("throttled", self.throttled_s), ("waiting", self.wait_s)):
             if at_s < length_s:
-                return Phase(standing, at_s, length_s - at_s)
+                return TurnPhase(standing, at_s, length_s - at_s)
             at_s -= length_s
-        return Phase("running", 0.0, self.run_s)
+        return TurnPhase("running", 0.0, self.run_s)
 
     def has_turn(self, elapsed_s: float) -> bool:
         return self.phase(elapsed_s).standing == "running"

@@ -3,15 +3,14 @@
 from collections.abc import Collection
 
 from gpucommons.attribution.stage import ProcessWorld
-from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails
-from gpucommons.model.processes import ProcessKey
-from gpucommons.model.reasons import Reason
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.simulation import lab_pods
+from gpucommons.simulation.lab_batch import SLURM_JOB
 from gpucommons.simulation.lab_containers import CONTAINERS
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
 from gpucommons.simulation.lab_people import CHEN, DANA, OLLAMA_UID, LabNames
 
-SLURM_JOB = "48213"
 UNIT = "ollama.service"
 
 # uid and cgroup of the jobs that are in none of Docker's containers, by the job's number

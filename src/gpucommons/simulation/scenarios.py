@@ -3,17 +3,20 @@
 import time
 from collections.abc import Callable
 
-from gpucommons.model.container_usage import ContainerUsageReading
-from gpucommons.model.containers import ContainerReading
+from gpucommons.model.containers import ContainerReading, ContainerUsageReading
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
+from gpucommons.model.filesystems import FilesystemReading
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.kernel import KernelReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
-from gpucommons.model.processes import ProcessTable
+from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.users import UsersReading
-from gpucommons.simulation import lab_containers, lab_ds01, lab_host, lab_pods
+from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_kernel, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers
 from gpucommons.simulation.lab_gpus import LabGpus
@@ -46,12 +49,16 @@ def _node(cadence_s: float, lab: LabGpus, gpus: Callable[[float], GpuReading]) -
         source("cpu", "cpu", CpuReading, lab_host.cpu),
         source("memory", "memory", MemoryReading, lab_host.memory),
         source("pressure", "pressure", PressureReading, lab_host.pressure),
+        source("kernel", "kernel", KernelReading, lab_kernel.kernel),
+        source("filesystems", "filesystems", FilesystemReading, lab_kernel.filesystems),
+        source("hardware", "hardware", HardwareReading, lab_kernel.hardware),
         source("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at),
         source("nvml", "gpus", GpuReading, gpus),
         source("docker", "docker", ContainerReading, LabContainers(lab).at),
         source("container_usage", "container_usage", ContainerUsageReading, lab_containers.usage),
         source("kubernetes", "pods", PodReading, lab_pods.pods),
         source("kubelet", "pod_devices", PodDevicesReading, lab_pods.LabPodDevices(lab).at),
+        source("job_mapping", "job_mapping", JobMappingReading, lab_batch.jobs),
         source("users", "users", UsersReading, LabUsers(CONTAINER_UIDS).at),
         source("ds01", "ds01", Ds01Reading, lab_ds01.state),
         source("events", "events", EventsReading, lab_ds01.events),

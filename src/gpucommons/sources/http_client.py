@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import aiohttp
 
-from gpucommons.sources.json_lines import LineSplitter, LineTooLong
+from gpucommons.base.json_lines import LineSplitter, LineTooLong
 from gpucommons.sources.source import SourceError
 
 _CHUNK_BYTES = 64 * 1024

@@ -1,7 +1,10 @@
 """What a background task last learned: a value, or the reason why there is none. Does no I/O."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.sources.source import SourceAbsent, SourceError, SourceStarting
 
 Value = TypeVar("Value")
@@ -35,3 +38,19 @@ def _as_source_failure(error: BaseException) -> SourceError | SourceAbsent:
     if isinstance(error, SourceError | SourceAbsent):
         return error
     return SourceError("internal", f"{type(error).__name__}: {error}")
+
+
+async def keep_following(
+    follow: Callable[[], Awaitable[None]], on_failure: Callable[[Exception], None], backoff: Backoff
+) -> None:
+    """Whatever ends `follow` is handed to `on_failure`; `follow` resets the back-off when all is well."""
+    while True:
+        try:
+            await follow()
+        except Exception as error:
+            # A task group that is cancelled just as it fails tells of the failure alone (before Python 3.13).
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from error
+            on_failure(error)
+        await asyncio.sleep(backoff.next_s())

@@ -11,7 +11,7 @@ from gpucommons.stack.check import Problem, Run, run_here, tools_missing
 from gpucommons.stack.compose_file import AGENT_IMAGE, ALERTMANAGER_IMAGE, PROJECT, PROMETHEUS_IMAGE
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.grafana import ensure_password
-from gpucommons.stack.health import Health, probe
+from gpucommons.stack.health import ServiceHealth, probe
 from gpucommons.stack.ports import demand_free
 from gpucommons.stack.stack import Stack, container_ids
 
@@ -74,7 +74,7 @@ class ComposeEngine:
     def check(self) -> list[Problem]:
         return common.check(self._stack, with_grafana=True, run=self._checker())
 
-    def status(self) -> list[Health]:
+    def status(self) -> list[ServiceHealth]:
         stack = self._stack
         return probe(stack.health_urls(with_grafana=True), stack.settings.prometheus_listen, stack.trust())
 

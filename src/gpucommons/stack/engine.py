@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gpucommons.stack.check import Problem
-from gpucommons.stack.health import Health
+from gpucommons.stack.health import ServiceHealth
 
 _DOCKER_ANSWERS_S = 10.0
 
 
-class Engine(Protocol):
+class StackEngine(Protocol):
     @property
     def name(self) -> str: ...
     @property
@@ -23,7 +23,7 @@ class Engine(Protocol):
     def update(self) -> None: ...
     def build(self) -> None: ...
     def check(self) -> list[Problem]: ...
-    def status(self) -> list[Health]: ...
+    def status(self) -> list[ServiceHealth]: ...
     def logs(self, service: str | None, lines: int, follow: bool) -> None: ...
 
 

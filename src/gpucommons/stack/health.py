@@ -17,7 +17,7 @@ _MOST_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ServiceHealth:
     service: str
     ok: bool
     detail: str
@@ -59,40 +59,40 @@ def get(url: str, timeout_s: float = _TIMEOUT_S, trust: Trust | None = None) -> 
         return str(error) or type(error).__name__
 
 
-def judge(service: str, answer: Answer | str) -> Health:
+def judge(service: str, answer: Answer | str) -> ServiceHealth:
     if isinstance(answer, str):
-        return Health(service, False, f"does not answer: {answer}")
+        return ServiceHealth(service, False, f"does not answer: {answer}")
     if answer.status != 200:
-        return Health(service, False, f"answers HTTP {answer.status}: {_first_line(answer.body)}")
+        return ServiceHealth(service, False, f"answers HTTP {answer.status}: {_first_line(answer.body)}")
     if service == "grafana" and _json(answer.body).get("database") != "ok":
-        return Health(service, False, "answers, but its database is not ok")
-    return Health(service, True, "ready")
+        return ServiceHealth(service, False, "answers, but its database is not ok")
+    return ServiceHealth(service, True, "ready")
 
 
-def judge_targets(answer: Answer | str) -> Health:
+def judge_targets(answer: Answer | str) -> ServiceHealth:
     """Prometheus can be ready while nothing it scrapes is there: that is no working stack."""
     if isinstance(answer, str) or answer.status != 200:
-        return Health("targets", False, "unknown: Prometheus does not tell")
+        return ServiceHealth("targets", False, "unknown: Prometheus does not tell")
     active = _active_targets(_json(answer.body))
     if not active:
-        return Health("targets", False, "Prometheus scrapes nothing")
+        return ServiceHealth("targets", False, "Prometheus scrapes nothing")
     down = [target for target in active if target.get("health") == "down"]
     unknown = [target for target in active if target.get("health") not in ("up", "down")]
     if down:
         worst = "; ".join(f"{_name(target)}: {target.get('lastError', '')}" for target in down[:3])
-        return Health("targets", False, f"{len(down)} of {len(active)} down: {worst}")
+        return ServiceHealth("targets", False, f"{len(down)} of {len(active)} down: {worst}")
     if unknown:
-        return Health("targets", False, f"{len(unknown)} of {len(active)} not scraped yet")
-    return Health("targets", True, f"all {len(active)} up")
+        return ServiceHealth("targets", False, f"{len(unknown)} of {len(active)} not scraped yet")
+    return ServiceHealth("targets", True, f"all {len(active)} up")
 
 
-def probe(urls: Mapping[str, str], prometheus: str, agents: Trust | None = None) -> list[Health]:
+def probe(urls: Mapping[str, str], prometheus: str, agents: Trust | None = None) -> list[ServiceHealth]:
     """`urls` by service; `prometheus` is HOST:PORT; `agents` is how the agent is spoken to."""
     healths = [judge(service, get(url, trust=agents if service == "agent" else None)) for service, url in urls.items()]
     return [*healths, judge_targets(get(f"http://{prometheus}/api/v1/targets?state=active"))]
 
 
-def healthy(healths: Iterable[Health]) -> bool:
+def healthy(healths: Iterable[ServiceHealth]) -> bool:
     return all(health.ok for health in healths)
 
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from gpucommons.stack import stack as common
 from gpucommons.stack.check import Problem, run_here, tools_missing
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Health, judge, probe
+from gpucommons.stack.health import ServiceHealth, judge, probe
 from gpucommons.stack.health import get as http_get
 from gpucommons.stack.ports import demand_free
-from gpucommons.stack.process import ProcessIdentity, read_pid_file, send, wait_gone
+from gpucommons.stack.process import StartedProcess, read_pid_file, send, wait_gone
 from gpucommons.stack.prometheus import retention_flags
 from gpucommons.stack.reload import ask, took_it
 from gpucommons.stack.stack import Stack
-from gpucommons.stack.supervisor import Service, deaths_file, read_plan, run_supervisor, write_plan
+from gpucommons.stack.supervisor import SupervisedProgram, deaths_file, read_plan, run_supervisor, write_plan
 from gpucommons.stack.tail import last_lines, show_logs
 
 _READY_S = 60.0
@@ -108,7 +108,7 @@ class LocalEngine:
         self._demand_programs()
         return common.check(self._stack, with_grafana=False, run=run_here)
 
-    def status(self) -> list[Health]:
+    def status(self) -> list[ServiceHealth]:
         stack = self._stack
         healths = probe(stack.health_urls(with_grafana=False), stack.settings.prometheus_listen, stack.trust())
         return [self._with_process(health) for health in healths]
@@ -117,7 +117,7 @@ class LocalEngine:
         names = (service,) if service else self.services
         show_logs({name: self._layout.log(name) for name in names}, lines, follow, self._stack.say)
 
-    def _plan(self) -> list[Service]:
+    def _plan(self) -> list[SupervisedProgram]:
         programs = self._demand_programs()
         settings, layout = self._stack.settings, self._layout
         arguments = {
@@ -134,7 +134,9 @@ class LocalEngine:
                 "--cluster.listen-address=",
             ],
         }
-        return [Service(name, [programs[name], *arguments[name]], str(layout.log(name))) for name in self.services]
+        return [
+            SupervisedProgram(name, [programs[name], *arguments[name]], str(layout.log(name))) for name in self.services
+        ]
 
     def _demand_programs(self) -> dict[str, str]:
         found = {
@@ -187,7 +189,7 @@ class LocalEngine:
         """A program that ends at once on a checked configuration will end again: no use waiting for it."""
         return [name for name in names if deaths_file(self._layout.run, name).exists()]
 
-    def _end(self, processes: list[ProcessIdentity], supervisor: ProcessIdentity | None = None) -> None:
+    def _end(self, processes: list[StartedProcess], supervisor: StartedProcess | None = None) -> None:
         everyone = [*([supervisor] if supervisor else []), *processes]
         for identity in everyone:
             send(identity, signal.SIGTERM)
@@ -202,10 +204,10 @@ class LocalEngine:
     def _pid_file(self, name: str) -> Path:
         return self._layout.run / f"{name}.pid"
 
-    def _supervisor(self) -> ProcessIdentity | None:
+    def _supervisor(self) -> StartedProcess | None:
         return read_pid_file(self._pid_file("supervisor"))
 
-    def _running(self) -> list[ProcessIdentity]:
+    def _running(self) -> list[StartedProcess]:
         found = (read_pid_file(self._pid_file(name)) for name in self.services)
         return [identity for identity in found if identity is not None]
 
@@ -216,11 +218,11 @@ class LocalEngine:
         except OSError:
             return False
 
-    def _with_process(self, health: Health) -> Health:
+    def _with_process(self, health: ServiceHealth) -> ServiceHealth:
         """Somebody else's Prometheus on our port is not our stack."""
         if health.service not in self.services or not health.ok:
             return health
         process = read_pid_file(self._pid_file(health.service))
         if process is None:
-            return Health(health.service, False, "something answers there, but it is not of this stack")
-        return Health(health.service, True, f"{health.detail}, pid {process.pid}")
+            return ServiceHealth(health.service, False, "something answers there, but it is not of this stack")
+        return ServiceHealth(health.service, True, f"{health.detail}, pid {process.pid}")

@@ -16,18 +16,18 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class StartedProcess:
     pid: int
     started: str
 
 
-def identity_of(pid: int) -> ProcessIdentity | None:
+def identity_of(pid: int) -> StartedProcess | None:
     """None when there is no such process any more, or it is a zombie that nobody waits for."""
     started = _start_of(pid)
-    return None if started is None else ProcessIdentity(pid, started)
+    return None if started is None else StartedProcess(pid, started)
 
 
-def is_alive(identity: ProcessIdentity) -> bool:
+def is_alive(identity: StartedProcess) -> bool:
     return _start_of(identity.pid) == identity.started
 
 
@@ -47,24 +47,24 @@ def _start_of(pid: int) -> str | None:
         return None
 
 
-def write_pid_file(file: Path, identity: ProcessIdentity) -> None:
+def write_pid_file(file: Path, identity: StartedProcess) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = file.with_name(f".{file.name}.new")
     fresh.write_text(json.dumps({"pid": identity.pid, "started": identity.started}))
     fresh.replace(file)
 
 
-def read_pid_file(file: Path) -> ProcessIdentity | None:
+def read_pid_file(file: Path) -> StartedProcess | None:
     """The process that the file names, if it still runs. A damaged or outdated file names nobody."""
     try:
         content = json.loads(file.read_text())
-        identity = ProcessIdentity(int(content["pid"]), str(content["started"]))
+        identity = StartedProcess(int(content["pid"]), str(content["started"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return identity if is_alive(identity) else None
 
 
-def send(identity: ProcessIdentity, number: signal.Signals) -> None:
+def send(identity: StartedProcess, number: signal.Signals) -> None:
     if is_alive(identity):
         try:
             os.kill(identity.pid, number)
@@ -72,7 +72,7 @@ def send(identity: ProcessIdentity, number: signal.Signals) -> None:
             return
 
 
-def wait_gone(identities: Iterable[ProcessIdentity], timeout_s: float) -> list[ProcessIdentity]:
+def wait_gone(identities: Iterable[StartedProcess], timeout_s: float) -> list[StartedProcess]:
     """Those that are still there when the time is over."""
     left = list(identities)
     deadline = time.monotonic() + timeout_s

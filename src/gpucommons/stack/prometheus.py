@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.dialects.all import DIALECTS
+from gpucommons.faces.dialects.all import DIALECTS
+from gpucommons.faces.dialects.dialect import Dialect
 
 Yaml = dict[str, Any]
 
@@ -74,10 +75,17 @@ def cluster_config(settings: StackSettings, rules: str) -> Yaml:
         "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": [rules],
         "scrape_configs": [
-            *(_job(settings, dialect.name) | _found_in_cluster() for dialect in DIALECTS),
+            *(_job(settings, dialect.name) | _found_in_cluster() for dialect in scraped_dialects(settings)),
             {"job_name": "prometheus", "static_configs": [{"targets": ["127.0.0.1:9090"]}]},
         ],
     }
+
+
+def scraped_dialects(settings: StackSettings) -> tuple[Dialect, ...]:
+    """The dialects of the main page, and nodeexporter where the setting asks for it."""
+    return tuple(
+        dialect for dialect in DIALECTS if dialect.on_main or (settings.nodeexporter and dialect.name == "nodeexporter")
+    )
 
 
 def _job(settings: StackSettings, dialect: str) -> Yaml:
@@ -93,7 +101,7 @@ def _job(settings: StackSettings, dialect: str) -> Yaml:
 
 
 def _agent_jobs(settings: StackSettings, places: Places, node: str) -> Iterator[Yaml]:
-    for dialect in DIALECTS:
+    for dialect in scraped_dialects(settings):
         yield (
             _job(settings, dialect.name)
             | _trust(settings, places)

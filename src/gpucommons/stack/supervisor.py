@@ -27,7 +27,7 @@ _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SupervisedProgram:
     """One program: how it is called, and the file that its output goes to."""
 
     name: str
@@ -45,7 +45,7 @@ def failures_after(failures: int, ran_s: float) -> int:
     return 1 if ran_s >= 60.0 else failures + 1
 
 
-def write_plan(run: Path, services: Sequence[Service]) -> None:
+def write_plan(run: Path, services: Sequence[SupervisedProgram]) -> None:
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     for service in services:
         deaths_file(run, service.name).unlink(missing_ok=True)
@@ -57,8 +57,8 @@ def deaths_file(run: Path, service: str) -> Path:
     return run / f"{service}.deaths"
 
 
-def read_plan(run: Path) -> list[Service]:
-    return [Service(**entry) for entry in json.loads((run / "plan.json").read_text())]
+def read_plan(run: Path) -> list[SupervisedProgram]:
+    return [SupervisedProgram(**entry) for entry in json.loads((run / "plan.json").read_text())]
 
 
 @contextlib.contextmanager
@@ -86,7 +86,7 @@ def _open_log(file: Path) -> int:
     return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
-async def _keep(service: Service, run: Path, stop: asyncio.Event) -> None:
+async def _keep(service: SupervisedProgram, run: Path, stop: asyncio.Event) -> None:
     failures = 0
     pid_file = run / f"{service.name}.pid"
     while not stop.is_set():

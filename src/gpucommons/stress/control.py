@@ -9,7 +9,7 @@ SLICE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class UtilizationController:
     """`duty` is the share of each slice in which to work; `measured` the last utilisation, None if unknown."""
 
     target: float
@@ -17,20 +17,20 @@ class Control:
     measured: float | None = None
 
 
-def begin(target: float) -> Control:
+def begin(target: float) -> UtilizationController:
     """With nothing measured yet, the best guess is to work as much as is asked for."""
-    return Control(target, target)
+    return UtilizationController(target, target)
 
 
-def step(control: Control, measured: float | None) -> Control:
+def step(control: UtilizationController, measured: float | None) -> UtilizationController:
     """A reading that failed changes nothing: better steady than a guess."""
     if measured is None:
         return replace(control, measured=None)
     duty = control.duty + GAIN * (control.target - measured)
-    return Control(control.target, min(max(duty, 0.0), 1.0), measured)
+    return UtilizationController(control.target, min(max(duty, 0.0), 1.0), measured)
 
 
-def slice_of(control: Control) -> tuple[float, float]:
+def slice_of(control: UtilizationController) -> tuple[float, float]:
     """Seconds to work and seconds to rest in one slice."""
     work_s = control.duty * SLICE_S
     return work_s, SLICE_S - work_s

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpucommons.stress.control import Control, begin, slice_of, step
+from gpucommons.stress.control import UtilizationController, begin, slice_of, step
 
 MEASURE_EVERY_S = 1.0
 
@@ -33,7 +33,7 @@ def stress(
     worker: Worker,
     measure: Callable[[], float | None],
     clock: Clock,
-    show: Callable[[float, Control], None],
+    show: Callable[[float, UtilizationController], None],
 ) -> Summary:
     control = begin(target)
     begun = clock.now_s()

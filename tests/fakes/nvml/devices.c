@@ -352,11 +352,18 @@ int nvmlDeviceGetGridLicensableFeatures_v4(void *device, struct licence *out)
 
 struct field { unsigned id, scope; long long timestamp, latency; int type, code; union { double d; unsigned ui; unsigned long long ull; } value; };
 
+/* `set nvmlDeviceGetFieldValues.ID GPU VALUE` sets a field, with .all or .LINK after the ID one of NVLink traffic. */
+static int is_nvlink_traffic(unsigned id) { return id >= 138 && id <= 141; }
+
 int nvmlDeviceGetFieldValues(void *device, int count, struct field *fields)
 {
     for (int i = 0; i < count; i++) {
-        char flavour[16];
-        snprintf(flavour, sizeof flavour, "%u", fields[i].id);
+        char flavour[32];
+        int length = snprintf(flavour, sizeof flavour, "%u", fields[i].id);
+        if (is_nvlink_traffic(fields[i].id) && fields[i].scope == 0xFFFFFFFFu)
+            snprintf(flavour + length, sizeof flavour - length, ".all");
+        else if (is_nvlink_traffic(fields[i].id))
+            snprintf(flavour + length, sizeof flavour - length, ".%u", fields[i].scope);
         ENTER("nvmlDeviceGetFieldValues", flavour, 11, device);
         const struct record *recorded = fake_record_by_id("field", fields[i].id);
         const struct setting *s = fake_setting("nvmlDeviceGetFieldValues", flavour, h->gpu);

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fakes.api_server import ApiServer, body, pod, status
 from fakes.authority import Authority
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodSource
 from testbeds.following import eventually, eventually_fails, following

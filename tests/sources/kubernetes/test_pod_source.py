@@ -10,8 +10,8 @@ from aiohttp import web
 
 from fakes.api_server import ApiServer, body, pod, silence, status, trickle
 from fakes.authority import Authority
-from gpucommons.model.pods import CORE_LIMIT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodReading
-from gpucommons.sources.backoff import Backoff
+from gpucommons.base.backoff import Backoff
+from gpucommons.model.pods import QUOTA_ANNOTATIONS, PodReading
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.source import PodSource
 from gpucommons.sources.source import SourceError
@@ -70,17 +70,18 @@ def test_pods_come_change_and_go(bench: Callable[..., Bench]) -> None:
                 await eventually_has(source, "train")
                 await b.server.change("ADDED", pod("infer", status__phase="Pending"))
                 assert (await eventually_has(source, "train", "infer")).by_uid["uid-of-infer"].phase == "Pending"
+                limits = dict.fromkeys(QUOTA_ANNOTATIONS, "50")
                 changed = pod(
                     "infer",
                     metadata__labels={"team": "vision", "secret-plan": "x"},
-                    metadata__annotations={MEMORY_LIMIT_ANNOTATION: "4Gi", CORE_LIMIT_ANNOTATION: "50", "x": "y"},
+                    metadata__annotations={**limits, "x": "y"},
                     status__containerStatuses=[{"name": "main", "containerID": f"containerd://{CONTAINER}"}],
                 )
                 await b.server.change("MODIFIED", changed)
                 found = await eventually(lambda: source.read().by_container_id.get(CONTAINER))
                 assert (found.uid, found.phase) == ("uid-of-infer", "Running")
                 assert found.labels == {"team": "vision"}
-                assert found.annotations == {MEMORY_LIMIT_ANNOTATION: "4Gi", CORE_LIMIT_ANNOTATION: "50"}
+                assert found.annotations == limits
                 assert found.containers == {CONTAINER: "main"}
                 await b.server.change("DELETED", pod("train"))
                 await eventually_has(source, "infer")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
-from gpucommons.sources.nvml.events import EventBook
+from gpucommons.sources.nvml.events import EventCounts
 from gpucommons.sources.source import SourceError
 
 
@@ -46,6 +46,22 @@ def test_a_storm_is_counted_in_full_but_does_not_hold_up_a_pass(rig: Rig) -> Non
     first = sum(rig.gpu().xid.counts.values())
     assert first == 1000
     assert rig.gpu().xid.counts == {1: 341, 2: 341, 3: 341}
+
+
+def test_recent_xids_are_counted_by_the_second_for_an_hour(rig: Rig) -> None:
+    rig.read()
+    rig.fake.xid(0, 31)
+    rig.fake.xid(0, 31)
+    rig.fake.xid(0, 43)
+    first = rig.gpu().xid.recent
+    second = int(START_WALL_S) + 2
+    assert first == {(second, 31): 2, (second, 43): 1}
+    rig.fake.xid(0, 31)
+    assert rig.gpu(after_s=10).xid.recent == {**first, (second + 10, 31): 1}
+    rig.fake.xid(0, 79)
+    later = rig.gpu(after_s=3596).xid
+    assert later.recent == {(second + 10, 31): 1, (second + 3606, 79): 1}, "an hour is enough for every window"
+    assert later.counts == {31: 3, 43: 1, 79: 1}
 
 
 def test_other_critical_events_are_counted_by_name(rig: Rig) -> None:
@@ -106,7 +122,7 @@ def test_a_lost_gpu_keeps_its_xids(rig: Rig) -> None:
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([8, 2, 4]), st.integers(1, 4))))
 @settings(deadline=None)
 def test_the_book_never_loses_or_invents_an_event(events: list[tuple[str, int, int]]) -> None:
-    book = EventBook()
+    book = EventCounts()
     for at, (uuid, kind, data) in enumerate(events):
         before = book.record(uuid)
         book.add(uuid, kind, data, float(at))

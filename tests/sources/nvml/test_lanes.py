@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fakes.nvml.rig import Rig
 from gpucommons.model.gpu import LaneMove
-from gpucommons.sources.nvml.lanes import Lane, LaneBook, is_cheap_again, is_costly, remember
+from gpucommons.sources.nvml.lanes import Lane, LaneTable, is_cheap_again, is_costly, remember
 
 UUID = "GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860"
 BUDGET = 10.0
@@ -34,7 +34,7 @@ def test_a_call_is_cheap_again_when_all_of_its_last_five_are(costs: list[float])
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(list(Lane)))))
 @settings(deadline=None)
 def test_the_book_says_where_a_call_is(moves: list[tuple[str, Lane]]) -> None:
-    book = LaneBook()
+    book = LaneTable()
     where = {"a": Lane.FAST, "b": Lane.FAST}
     for call, lane in moves:
         book.move(UUID, call, lane)

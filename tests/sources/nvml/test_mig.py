@@ -81,6 +81,14 @@ def test_compute_instances_of_one_gpu_instance_share_its_memory_which_counts_onc
     assert gpu.mig[0].gpm is gpu.mig[1].gpm
 
 
+def test_a_device_that_the_driver_lists_without_an_id_is_counted(rig: Rig) -> None:
+    rig.fake.say(*SPLIT)
+    assert rig.gpu().mig_without_id == 0
+    rig.fake.say("fail nvmlDeviceGetGpuInstanceId 999")
+    gpu = rig.read_for(11).gpus[0]
+    assert (gpu.mig, gpu.mig_without_id) == ((), 3)
+
+
 def test_processes_belong_to_their_instance(rig: Rig) -> None:
     rig.fake.say(*SPLIT, process(0, 10, MIB, gi=5, ci=0), process(0, 11, MIB, gi=6, ci=0))
     rows = rig.gpu().processes or ()

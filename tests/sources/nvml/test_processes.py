@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from fakes.nvml.control import GRAPHICS, MPS, process, usage
 from fakes.nvml.rig import Rig
 from gpucommons.model.gpu import GpuProcess
-from gpucommons.model.processes import ProcessKey
-from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, UsageSample, UsageWindow
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, ProcessSample, UsageWindow
 from gpucommons.sources.nvml.start_times import start_ticks
 
 GIB = 2**30
@@ -178,7 +178,7 @@ def test_any_name_of_a_process_leaves_its_start_time_alone(name: str, ticks: int
 
 
 samples = st.builds(
-    UsageSample,
+    ProcessSample,
     pid=st.integers(1, 3),
     time_us=st.integers(-20_000_000, 20_000_000),
     sm_percent=st.integers(0, 130),
@@ -190,7 +190,7 @@ samples = st.builds(
 
 @given(st.lists(st.tuples(st.integers(-3_000_000, 30_000_000), st.lists(samples))))
 @settings(deadline=None)
-def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, list[UsageSample]]]) -> None:
+def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, list[ProcessSample]]]) -> None:
     """Whatever the driver stamps and however the clock jumps; sample times are relative to the pass."""
     window, now_us = UsageWindow(), 10**15
     for step_us, batch in passes:
@@ -207,7 +207,7 @@ def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, lis
 
 @given(st.lists(samples, min_size=1))
 @settings(deadline=None)
-def test_of_several_samples_the_newest_wins_in_any_order(batch: list[UsageSample]) -> None:
+def test_of_several_samples_the_newest_wins_in_any_order(batch: list[ProcessSample]) -> None:
     now_us = 10**15
     window = UsageWindow()
     window.ask_since(now_us)

@@ -61,12 +61,20 @@ def expected(recording: dict[str, Any]) -> dict[str, Any]:
         "remapped_rows_failed": 0,
         "power_violation_ns": answer(recording, "nvmlDeviceGetViolationStatus.POWER")["violationTime"],
         "thermal_violation_ns": answer(recording, "nvmlDeviceGetViolationStatus.THERMAL")["violationTime"],
+        "sync_boost_violation_ns": fields["NVML_FI_DEV_PERF_POLICY_SYNC_BOOST"]["value"],
+        "board_limit_violation_ns": fields["NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT"]["value"],
+        "low_utilization_violation_ns": fields["NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION"]["value"],
+        "reliability_violation_ns": fields["NVML_FI_DEV_PERF_POLICY_RELIABILITY"]["value"],
+        "retired_pages_single_bit": None,
+        "retired_pages_double_bit": None,
+        "retired_pages_pending": None,
         "nvlinks_active": None,
         "nvlink_tx_kibibytes": None,
         "nvlink_rx_kibibytes": None,
         "nvlink_replays": None,
         "nvlink_recoveries": None,
-        "nvlink_crc_errors": None,
+        "nvlink_crc_flit_errors": None,
+        "nvlink_crc_data_errors": None,
         "recovery_action": fields["NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"]["value"],
         "persistence_mode": answer(recording, "nvmlDeviceGetPersistenceMode"),
         "compute_mode": answer(recording, "nvmlDeviceGetComputeMode"),
@@ -200,17 +208,25 @@ def test_memory_of_an_older_driver_has_no_reserve(rig: Rig) -> None:
 def test_nvlinks_are_counted_and_their_counters_read(rig: Rig) -> None:
     rig.fake.say(
         "set nvmlDeviceGetNvLinkState 0 18 17",
-        "set nvmlDeviceGetFieldValues.138 0 5000",
-        "set nvmlDeviceGetFieldValues.139 0 7000",
+        "set nvmlDeviceGetFieldValues.138.all 0 5000",
+        "set nvmlDeviceGetFieldValues.139.all 0 7000",
         "set nvmlDeviceGetFieldValues.52 0 3",
         "set nvmlDeviceGetFieldValues.59 0 2",
         "set nvmlDeviceGetFieldValues.38 0 1",
+        "set nvmlDeviceGetFieldValues.45 0 4",
     )
     readings = rig.gpu().readings
     assert readings.nvlinks_active == 17
     assert (readings.nvlink_tx_kibibytes, readings.nvlink_rx_kibibytes) == (5000, 7000)
-    errors = (readings.nvlink_replays, readings.nvlink_recoveries, readings.nvlink_crc_errors)
-    assert errors == (3, 2, 1)
+    assert (readings.nvlink_replays, readings.nvlink_recoveries) == (3, 2)
+    assert (readings.nvlink_crc_flit_errors, readings.nvlink_crc_data_errors) == (1, 4)
+
+
+def test_retired_pages_are_read_where_a_gpu_has_them(rig: Rig) -> None:
+    rig.fake.say(*(f"set nvmlDeviceGetFieldValues.{field} 0 {value}" for field, value in ((29, 5), (30, 2), (31, 1))))
+    readings = rig.gpu().readings
+    pages = (readings.retired_pages_single_bit, readings.retired_pages_double_bit, readings.retired_pages_pending)
+    assert pages == (5, 2, 1)
 
 
 def test_a_licence_is_told(rig: Rig) -> None:

@@ -40,6 +40,8 @@ EXACT: tuple[tuple[str, str, float], ...] = (
     ("ecc.errors.uncorrected.aggregate.total", "ecc_uncorrected_aggregate", 1),
     ("remapped_rows.correctable", "remapped_rows_corrected", 1),
     ("remapped_rows.uncorrectable", "remapped_rows_uncorrected", 1),
+    ("retired_pages.single_bit_ecc.count", "retired_pages_single_bit", 1),
+    ("retired_pages.double_bit.count", "retired_pages_double_bit", 1),
     ("fan.speed", "fan_percent", 1),
 )
 TEXTS = (

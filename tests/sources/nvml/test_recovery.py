@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
 from gpucommons.model.gpu import GpuIdentity, GpuReading
-from gpucommons.sources.nvml.backoff import Backoff
+from gpucommons.sources.nvml.backoff import RetrySchedule
 from gpucommons.sources.nvml.roster import Roster
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -236,7 +236,7 @@ def test_the_roster_forgets_no_gpu(steps: list[set[int] | int]) -> None:
 @given(st.integers(1, 50))
 @settings(deadline=None)
 def test_back_off_doubles_to_its_most_and_starts_over_after_success(times: int) -> None:
-    backoff, now_s = Backoff(1.0, 60.0), 0.0
+    backoff, now_s = RetrySchedule(1.0, 60.0), 0.0
     assert backoff.is_due(now_s)
     for number in range(times):
         delay_s = backoff.postpone(now_s)

@@ -140,6 +140,8 @@ spec:
               readOnly: true
             - name: nvshare
               mountPath: /var/run/nvshare
+            - name: xpushare
+              mountPath: /var/run/xpushare
             {{- end }}
       volumes:
         - name: config
@@ -166,6 +168,10 @@ spec:
         - name: nvshare
           hostPath:
             path: /var/run/nvshare
+            type: DirectoryOrCreate
+        - name: xpushare
+          hostPath:
+            path: /var/run/xpushare
             type: DirectoryOrCreate
         {{- else }}
         - name: state

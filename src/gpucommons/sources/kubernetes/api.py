@@ -19,7 +19,7 @@ _MOST_ANSWER_BYTES = 64 * 1024 * 1024
 _MOST_EVENT_BYTES = 16 * 1024 * 1024
 
 
-class Api:
+class ApiServer:
     """One server, for as long as it is entered. `grant` says what to allow, should it say no."""
 
     def __init__(self, access: ClusterAccess, timeout_s: float, grant: str) -> None:

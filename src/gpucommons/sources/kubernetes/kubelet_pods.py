@@ -7,14 +7,13 @@ import asyncio
 from collections.abc import Collection
 from typing import Literal
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
-from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess
-from gpucommons.sources.kubernetes.api import Api
+from gpucommons.sources.kubernetes.api import ApiServer
 from gpucommons.sources.kubernetes.pod_json import pod_of
-from gpucommons.sources.latest import Latest
+from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceError
 
 _GRANT = "grant its service account get on nodes/proxy"
@@ -57,7 +56,7 @@ class KubeletPodSource:
         await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
-        async with Api(self._access, self._timeout_s, _GRANT) as api:
+        async with ApiServer(self._access, self._timeout_s, _GRANT) as api:
             while True:
                 answer = mapping(await api.get("/pods", {}))
                 if text(answer.get("kind")) != "PodList":

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import Literal
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
-from gpucommons.sources.background import keep_following
-from gpucommons.sources.backoff import Backoff
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
-from gpucommons.sources.kubernetes.api import Api
+from gpucommons.sources.kubernetes.api import ApiServer
 from gpucommons.sources.kubernetes.table import Expired, PodTable
-from gpucommons.sources.latest import Latest
+from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceError
 
 _PODS = "/api/v1/pods"
@@ -81,13 +80,13 @@ class PodSource:
         """One session, from connecting until it breaks: always ends in an exception."""
         self._watch_was_useful = False
         access = self._access or in_cluster(os.environ)
-        async with Api(access, self._timeout_s, _GRANT) as api:
+        async with ApiServer(access, self._timeout_s, _GRANT) as api:
             if self._table is None:
                 self._table = await self._list(api, access.node_name)
             while True:
                 await self._watch(api, self._table, access.node_name)
 
-    async def _list(self, api: Api, node_name: str) -> PodTable:
+    async def _list(self, api: ApiServer, node_name: str) -> PodTable:
         table = PodTable(node_name, self._allowed_labels)
         # The first list may be a little old, and so comes from the server's memory, where nodes are indexed.
         # One after an expired watch must be new, or the watch would expire again.
@@ -108,7 +107,7 @@ class PodSource:
             parameters["continue"] = more
         raise SourceError("oversize", f"the API server has more than {_MOST_PAGES * _PAGE} pods for this node")
 
-    async def _watch(self, api: Api, table: PodTable, node_name: str) -> None:
+    async def _watch(self, api: ApiServer, table: PodTable, node_name: str) -> None:
         """One watch, until the server ends it as agreed."""
         # Unlike lengths keep the nodes of a cluster from all coming back in the same second.
         length_s = self._watch_s * random.uniform(0.8, 1.0)

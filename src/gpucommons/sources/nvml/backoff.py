@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Backoff:
+class RetrySchedule:
     first_s: float
     most_s: float
     _delay_s: float = 0.0

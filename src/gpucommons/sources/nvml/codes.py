@@ -6,6 +6,7 @@ Never talks to the driver.
 import pynvml
 
 OK = 0
+INVALID_ARGUMENT = 2
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9

@@ -15,6 +15,7 @@ from gpucommons.sources.nvml.lanes import (
     remember,
 )
 from gpucommons.sources.nvml.notes import Notes
+from gpucommons.sources.nvml.nvlink_traffic import NvLinkTraffic
 from gpucommons.sources.nvml.processes import (
     LISTS,
     Instance,
@@ -23,11 +24,12 @@ from gpucommons.sources.nvml.processes import (
     ProcessUsage,
     merge,
 )
-from gpucommons.sources.nvml.samples import UsageSample
+from gpucommons.sources.nvml.samples import ProcessSample
 from gpucommons.sources.nvml.table import ROWS
 
 MIG_EVERY_S = 5.0
 _MEMORY_TOTAL = GpuReadings._fields.index("memory_total_bytes")
+_THROTTLE_MASK = GpuReadings._fields.index("throttle_mask")
 _VERSIONS = (("_v3", True), ("_v2", True), ("", False))
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ def _nothing() -> str | None:
     return None
 
 
-class Device:
+class NvmlDevice:
     """`read` raises GpuLost when this GPU is gone and SessionLost when the driver is."""
 
     def __init__(self, handle: Handle, identity: GpuIdentity, since_wall_s: float, notes: Notes) -> None:
@@ -50,8 +52,10 @@ class Device:
         self._mig_due_s = 0.0
         self._mig_mode: mig.MigMode | None = None
         self._mig_slices: int | None = None
+        self._mig_without_id = 0
         self._mig: mig.MigReadings | None = None
         self._gpm: GpmSampler | None = None
+        self._nvlinks: NvLinkTraffic | None = None
         self._usage: ProcessUsage | None = None
         self._lists: list[tuple[int, ProcessList]] = []
         self._known_lists: dict[str, ProcessList] = {}
@@ -86,7 +90,7 @@ class Device:
         if self._failed_calls and self._failed_calls >= len(self._fast):
             # It is there, but answers nothing: for whoever looks at it, that is lost.
             raise codes.GpuLost("unresponsive")
-        return self._gpu()
+        return self._gpu(now_s)
 
     def _run_fast(self) -> None:
         """All calls of the fast lane. While together they take less than one of them may, none is timed."""
@@ -169,7 +173,7 @@ class Device:
             self._failed_calls += 1
             self._notes.fail(call.name, codes.name_of(code))
 
-    def _gpu(self) -> Gpu:
+    def _gpu(self, now_s: float) -> Gpu:
         return Gpu(
             self.identity,
             True,
@@ -188,9 +192,12 @@ class Device:
             () if self._mig is None else self._mig.instances(),
             self._notes.events.record(self.identity.uuid),
             self._mig_slices,
+            self._mig_without_id,
+            None if self._nvlinks is None else self._nvlinks.rates,
+            self._notes.clocks.see(self.identity.uuid, now_s, self._notes.wall(), self._slots[_THROTTLE_MASK]),
         )
 
-    def _current_usage(self) -> dict[int, UsageSample]:
+    def _current_usage(self) -> dict[int, ProcessSample]:
         return {} if self._usage is None else self._usage.window.current(round(self._notes.wall() * 1e6))
 
     def _dropped(self, reason: str) -> None:
@@ -209,7 +216,7 @@ class Device:
             self._slow_due_s = None
             self._rearrange = True
         before = () if self._mig is None else self._mig.layout
-        layout = mig.read_layout(self._handle, before) if enabled else ()
+        layout, self._mig_without_id = mig.read_layout(self._handle, before) if enabled else mig.MigLayout()
         self._mig_slices = mig.read_slices(self._handle) if enabled else None
         if self._mig is not None and layout == before and not self._mig.changed:
             return
@@ -233,7 +240,7 @@ class Device:
         """Make the calls that this GPU has not refused, and sort them into their lanes."""
         self._rearrange = False
         histories = {call.name: call.history for call in (*self._fast, *self._slow)}
-        calls = [*self._gpm_calls(), *self._mig_calls(), *self._process_calls()]
+        calls = [*self._gpm_calls(), *self._nvlink_calls(), *self._mig_calls(), *self._process_calls()]
         calls[:0] = self._table_calls()
         self._fast, self._slow = [], []
         for call in calls:
@@ -270,6 +277,14 @@ class Device:
         if sampler is None:
             return []
         return [Call("gpm", "gpm", Lane.FAST, sampler.invoke, sampler.store, sampler.clear)]
+
+    def _nvlink_calls(self) -> list[Call]:
+        function, key = library.function("nvmlDeviceGetFieldValues"), "nvlink_traffic"
+        if function is None or not self._allowed(key):
+            self._nvlinks = None
+            return []
+        traffic = self._nvlinks = self._nvlinks or NvLinkTraffic(function, self._handle, self._slots, self._notes.wall)
+        return [Call(key, key, Lane.SLOW, traffic.invoke, traffic.store, traffic.clear)]
 
     def _mig_calls(self) -> list[Call]:
         view = self._mig
@@ -341,6 +356,6 @@ class Device:
             self._gpm.close()
         if self._mig is not None:
             self._mig.close()
-        self._gpm = self._mig = self._usage = None
+        self._gpm = self._mig = self._usage = self._nvlinks = None
         for held in (self._fast, self._slow, self._invokes, self._stores, self._lists, self._known_lists):
             held.clear()

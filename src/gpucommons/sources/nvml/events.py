@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pynvml
 
-from gpucommons.model.gpu import XidRecord
+from gpucommons.model.gpu import RECENT_S, XidRecord
 from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.call import Handle
 
@@ -38,9 +38,10 @@ class _Counts:
     events: dict[str, int] = field(default_factory=dict)
     last_code: int | None = None
     last_wall_s: float | None = None
+    recent: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-class EventBook:
+class EventCounts:
     """What was counted, by GPU. Pure; a record is made anew only when it changed."""
 
     def __init__(self) -> None:
@@ -55,6 +56,7 @@ class EventBook:
         if kind == _XID:
             counts.xids[data] = counts.xids.get(data, 0) + 1
             counts.last_code, counts.last_wall_s = data, wall_s
+            self._count_recent(counts, data, wall_s)
         elif kind in _NAMES:
             counts.events[_NAMES[kind]] = counts.events.get(_NAMES[kind], 0) + 1
 
@@ -63,9 +65,23 @@ class EventBook:
         if known is None:
             counts = self._of(uuid)
             known = self._records[uuid] = XidRecord(
-                counts.watched, dict(counts.xids), counts.last_code, counts.last_wall_s, dict(counts.events)
+                counts.watched,
+                dict(counts.xids),
+                counts.last_code,
+                counts.last_wall_s,
+                dict(counts.events),
+                dict(counts.recent),
             )
         return known
+
+    @staticmethod
+    def _count_recent(counts: _Counts, code: int, wall_s: float) -> None:
+        """By the second, so that a storm takes no more memory than a steady trickle."""
+        second = int(wall_s)
+        first = next(iter(counts.recent), (second, code))
+        if first[0] < second - RECENT_S:
+            counts.recent = {key: count for key, count in counts.recent.items() if key[0] >= second - RECENT_S}
+        counts.recent[(second, code)] = counts.recent.get((second, code), 0) + 1
 
     def _of(self, uuid: str) -> _Counts:
         self._records.pop(uuid, None)
@@ -75,7 +91,7 @@ class EventBook:
 class EventSet:
     """One session's event set."""
 
-    def __init__(self, book: EventBook) -> None:
+    def __init__(self, book: EventCounts) -> None:
         self._book = book
         self._uuids: dict[int, str] = {}
         self._set = pynvml.c_nvmlEventSet_t()

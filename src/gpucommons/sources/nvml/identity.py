@@ -16,7 +16,7 @@ _ARCHITECTURES = {
 }
 
 
-class Static:
+class StaticFacts:
     """Asks one GPU; what it does not tell is None. A GPU that is lost meanwhile raises GpuLost."""
 
     def __init__(self, handle: Handle) -> None:
@@ -61,7 +61,7 @@ def _gpm_supported(handle: Handle) -> bool:
 
 def read_identity(handle: Handle, index: int) -> GpuIdentity:
     """Who the GPU is. Without a UUID there is no telling it from another: then it counts as lost."""
-    static = Static(handle)
+    static = StaticFacts(handle)
     # The first question: a GPU that is gone says so here.
     minor = static.number("nvmlDeviceGetMinorNumber")
     uuid = static.text("nvmlDeviceGetUUID")

@@ -12,12 +12,12 @@ from gpucommons.sources.nvml import codes
 from gpucommons.sources.nvml.call import ABOVE_LIMIT, Clear, Handle, Invoke, Slots, Store
 from gpucommons.sources.nvml.library import Function
 from gpucommons.sources.nvml.structs import (
-    VALUE_MEMBERS,
     FieldValue,
     Memory,
     MemoryV2,
     Utilization,
     Violation,
+    value_of,
 )
 
 Made = tuple[Invoke, Store, Clear]
@@ -140,12 +140,12 @@ def memory_v1(function: Function, handle: Handle, slots: Slots) -> Made:
     return partial(function, handle, byref(out)), store, clear
 
 
-def field(name: str, field_id: int, scope: int = 0) -> Maker:
+def field(name: str, field_id: int) -> Maker:
     """One field of nvmlDeviceGetFieldValues. One call each: cost and support are each field's own."""
 
     def make(function: Function, handle: Handle, slots: Slots) -> Made:
         out = FieldValue()
-        out.field_id, out.scope_id = field_id, scope
+        out.field_id = field_id
         reference = byref(out)
         slot = SLOT[name]
 
@@ -153,8 +153,7 @@ def field(name: str, field_id: int, scope: int = 0) -> Maker:
             return function(handle, 1, reference) or int(out.code)
 
         def store() -> str | None:
-            kind = out.value_type
-            slots[slot] = getattr(out.value, VALUE_MEMBERS[kind]) if kind < len(VALUE_MEMBERS) else None
+            slots[slot] = value_of(out)
             return None
 
         return invoke, store, clearing(slots, name)

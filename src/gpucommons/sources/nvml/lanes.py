@@ -36,7 +36,7 @@ def is_cheap_again(history: int) -> bool:
     return history == _MASK
 
 
-class LaneBook:
+class LaneTable:
     """Who was moved where, for as long as the agent runs: a new session need not learn it again."""
 
     def __init__(self) -> None:

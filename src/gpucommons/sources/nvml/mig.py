@@ -14,12 +14,19 @@ from gpucommons.model.gpu import GpmReading, MigInstance, MigMemory
 from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.call import Handle
 from gpucommons.sources.nvml.gpm import GpmSampler
-from gpucommons.sources.nvml.identity import Static
+from gpucommons.sources.nvml.identity import StaticFacts
 from gpucommons.sources.nvml.processes import Instance
 from gpucommons.sources.nvml.structs import MemoryV2
 
 _NOT_SUPPORTED = 3
 Placement = tuple[int, int]
+
+
+class MigLayout(NamedTuple):
+    """The MIG devices of a GPU, and how many more the driver lists without giving their ids."""
+
+    instances: tuple[MigInstance, ...] = ()
+    without_id: int = 0
 
 
 class MigMode(NamedTuple):
@@ -31,7 +38,7 @@ class MigMode(NamedTuple):
 
 def read_mode(handle: Handle) -> MigMode | None:
     """None where the GPU knows no MIG."""
-    found = Static(handle).numbers("nvmlDeviceGetMigMode", count=2)
+    found = StaticFacts(handle).numbers("nvmlDeviceGetMigMode", count=2)
     return None if found is None else MigMode(found[0] == 1, found[1] == 1)
 
 
@@ -57,8 +64,8 @@ def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
 
 
 def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -> MigInstance | None:
-    """A MIG device of this moment; None when it went away while it was asked."""
-    static = Static(mig)
+    """A MIG device of this moment; None when the driver does not identify it, as when it has just gone away."""
+    static = StaticFacts(mig)
     uuid, name = static.text("nvmlDeviceGetUUID"), static.text("nvmlDeviceGetName")
     gpu_instance = static.number("nvmlDeviceGetGpuInstanceId")
     compute_instance = static.number("nvmlDeviceGetComputeInstanceId")
@@ -86,10 +93,10 @@ def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -
 
 def read_slices(device: Handle) -> int | None:
     """How many compute slices the GPU has, which is how many of the smallest instances fit."""
-    return Static(device).number("nvmlDeviceGetMaxMigDeviceCount") or None
+    return StaticFacts(device).number("nvmlDeviceGetMaxMigDeviceCount") or None
 
 
-def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> tuple[MigInstance, ...]:
+def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> MigLayout:
     """The MIG devices of a GPU. Indices may have gaps."""
     by_index = library.function("nvmlDeviceGetMigDeviceHandleByIndex")
     count = read_slices(device) or 0
@@ -98,14 +105,16 @@ def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> tuple[MigIns
         for instance in before
         if instance.placement_start is not None and instance.placement_size is not None
     }
-    found = []
+    found, without_id = [], 0
     for index in range(count if by_index is not None else 0):
         mig = pynvml.c_nvmlDevice_t()
         if by_index is not None and by_index(device, c_uint(index), byref(mig)) == codes.OK:
             instance = _one(device, mig, known)
-            if instance is not None:
+            if instance is None:
+                without_id += 1
+            else:
                 found.append(instance)
-    return tuple(found)
+    return MigLayout(tuple(found), without_id)
 
 
 class MigReadings:

@@ -5,11 +5,35 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpucommons.model.gpu import LaneMove
-from gpucommons.sources.nvml.capability import Capabilities
-from gpucommons.sources.nvml.events import EventBook
-from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, Lane, LaneBook
+from gpucommons.sources.nvml.clock_history import ClockHistory
+from gpucommons.sources.nvml.events import EventCounts
+from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, Lane, LaneTable
 from gpucommons.sources.nvml.roster import Roster
 from gpucommons.sources.nvml.start_times import StartTimes
+
+
+class Capabilities:
+    def __init__(self) -> None:
+        self._driver_version: str | None = None
+        self._refused: set[tuple[str, str]] = set()
+
+    def meet_driver(self, version: str) -> bool:
+        """Another driver may support what the last one did not: forget. True when it is another one."""
+        changed = self._driver_version is not None and version != self._driver_version
+        if changed:
+            self._refused.clear()
+        self._driver_version = version
+        return changed
+
+    def refuse(self, uuid: str, function: str) -> None:
+        self._refused.add((uuid, function))
+
+    def refuses(self, uuid: str, function: str) -> bool:
+        return (uuid, function) in self._refused
+
+    def forget(self, uuid: str) -> None:
+        """Splitting a GPU by MIG, or joining it again, changes what it supports."""
+        self._refused = {pair for pair in self._refused if pair[0] != uuid}
 
 
 class Counts(NamedTuple):
@@ -27,8 +51,9 @@ class Notes:
     fast_budget_s: float = FAST_BUDGET_S
     keep_fast: frozenset[str] = frozenset()
     capabilities: Capabilities = field(default_factory=Capabilities)
-    lanes: LaneBook = field(default_factory=LaneBook)
-    events: EventBook = field(default_factory=EventBook)
+    lanes: LaneTable = field(default_factory=LaneTable)
+    events: EventCounts = field(default_factory=EventCounts)
+    clocks: ClockHistory = field(default_factory=ClockHistory)
     roster: Roster = field(default_factory=Roster)
     _dropped: dict[tuple[str, str], int] = field(default_factory=dict)
     _failures: dict[tuple[str, str], int] = field(default_factory=dict)

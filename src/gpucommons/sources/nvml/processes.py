@@ -13,7 +13,7 @@ from gpucommons.model.gpu import GpuProcess
 from gpucommons.sources.nvml import codes
 from gpucommons.sources.nvml.call import Handle
 from gpucommons.sources.nvml.library import Function
-from gpucommons.sources.nvml.samples import UsageSample, UsageWindow
+from gpucommons.sources.nvml.samples import ProcessSample, UsageWindow
 from gpucommons.sources.nvml.start_times import StartTimes
 
 _NOT_AVAILABLE_BYTES = 2**64 - 1
@@ -43,7 +43,7 @@ _KINDS = (
     "graphics+mps",
     "compute+graphics+mps",
 )
-# Shaped like a UsageSample.
+# Shaped like a ProcessSample.
 _NO_USAGE = (0, 0, None, None, None, None)
 
 Instance = tuple[Handle, int, int]
@@ -177,7 +177,7 @@ class ProcessUsage:
         count = self._count.value
         if count:
             for fields in _SAMPLE.iter_unpack(self._view[: count * _SAMPLE.size]):
-                reason = self.window.add(UsageSample._make(fields), self._now_us)
+                reason = self.window.add(ProcessSample._make(fields), self._now_us)
                 if reason is not None:
                     self._dropped(reason)
         return None
@@ -188,7 +188,7 @@ class ProcessUsage:
 
 def merge(
     lists: Iterable[tuple[int, ProcessList]],
-    usage: Callable[[], dict[int, UsageSample]],
+    usage: Callable[[], dict[int, ProcessSample]],
     most_bytes: float | None,
     keys: StartTimes,
     dropped: Callable[[str], None],

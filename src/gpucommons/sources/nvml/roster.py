@@ -7,7 +7,7 @@ from gpucommons.model.gpu import GpuIdentity
 
 
 @dataclass(slots=True)
-class Entry:
+class RosterEntry:
     identity: GpuIdentity
     up: bool
     since_wall_s: float
@@ -16,7 +16,7 @@ class Entry:
 
 class Roster:
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, RosterEntry] = {}
         self._most_enumerated = 0
         self._strangers = 0
         self.present = 0
@@ -37,7 +37,7 @@ class Roster:
         known = self._entries.get(identity.uuid)
         returned = known is not None and not known.up
         if known is None or returned:
-            self._entries[identity.uuid] = Entry(identity, True, wall_s)
+            self._entries[identity.uuid] = RosterEntry(identity, True, wall_s)
             self.present += 1
         else:
             known.identity = identity
@@ -48,21 +48,21 @@ class Roster:
         entry = self._entries[uuid]
         if not entry.up:
             return False
-        self._entries[uuid] = Entry(entry.identity, False, wall_s, reason)
+        self._entries[uuid] = RosterEntry(entry.identity, False, wall_s, reason)
         self.present -= 1
         return True
 
-    def missing(self, present: set[str], wall_s: float) -> list[Entry]:
+    def missing(self, present: set[str], wall_s: float) -> list[RosterEntry]:
         """After an enumeration: those that should be in it and are not, now lost."""
         gone = [uuid for uuid, entry in self._entries.items() if entry.up and uuid not in present]
         for uuid in gone:
             self.lost(uuid, "not_enumerated", wall_s)
         return [self._entries[uuid] for uuid in gone]
 
-    def entry(self, uuid: str) -> Entry:
+    def entry(self, uuid: str) -> RosterEntry:
         return self._entries[uuid]
 
-    def absentees(self) -> Iterator[Entry]:
+    def absentees(self) -> Iterator[RosterEntry]:
         return (entry for entry in self._entries.values() if not entry.up)
 
     @property

@@ -10,7 +10,7 @@ STALE_AFTER_US = 5_000_000
 FUTURE_AFTER_US = 2_000_000
 
 
-class UsageSample(NamedTuple):
+class ProcessSample(NamedTuple):
     pid: int
     time_us: int
     sm_percent: int
@@ -19,7 +19,7 @@ class UsageSample(NamedTuple):
     decoder_percent: int
 
 
-def doubt(sample: UsageSample, now_us: int, stale_after_us: int) -> str | None:
+def doubt(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None:
     """Why this sample cannot be true, or None."""
     if sample.time_us > now_us + FUTURE_AFTER_US:
         return "future"
@@ -34,7 +34,7 @@ class UsageWindow:
     """What is known of the processes of one GPU, and from when on to ask."""
 
     def __init__(self) -> None:
-        self._newest: dict[int, UsageSample] = {}
+        self._newest: dict[int, ProcessSample] = {}
         self._last_seen_us = 0
         self._asked_us = 0
         self._stale_after_us = STALE_AFTER_US
@@ -50,7 +50,7 @@ class UsageWindow:
             self._newest.clear()
         return max(self._last_seen_us, now_us - self._stale_after_us)
 
-    def add(self, sample: UsageSample, now_us: int) -> str | None:
+    def add(self, sample: ProcessSample, now_us: int) -> str | None:
         """Take a sample in, unless there is a reason not to: then that is returned."""
         reason = doubt(sample, now_us, self._stale_after_us)
         if reason is None:
@@ -60,7 +60,7 @@ class UsageWindow:
             self._last_seen_us = max(self._last_seen_us, sample.time_us)
         return reason
 
-    def current(self, now_us: int) -> dict[int, UsageSample]:
+    def current(self, now_us: int) -> dict[int, ProcessSample]:
         """The newest sample of each process, as long as it is fresh."""
         oldest_us = now_us - self._stale_after_us
         if any(sample.time_us < oldest_us for sample in self._newest.values()):

@@ -8,7 +8,7 @@ import pynvml
 from gpucommons.model.gpu import Gpu, GpuIdentity
 from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.call import Handle
-from gpucommons.sources.nvml.device import Device
+from gpucommons.sources.nvml.device import NvmlDevice
 from gpucommons.sources.nvml.events import EventSet
 from gpucommons.sources.nvml.identity import read_identity
 from gpucommons.sources.nvml.lanes import SLOW_EVERY_S
@@ -30,7 +30,7 @@ class Session:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._devices: list[Device] = []
+        self._devices: list[NvmlDevice] = []
         self._events = EventSet(notes.events)
         try:
             self.driver_version = library.text("nvmlSystemGetDriverVersion")
@@ -62,7 +62,7 @@ class Session:
             if roster.found(identity, wall_s):
                 log.info("GPU %d (%s) is back", index, identity.uuid)
             since_wall_s = roster.entry(identity.uuid).since_wall_s
-            self._devices.append(Device(handle, identity, since_wall_s, self._notes))
+            self._devices.append(NvmlDevice(handle, identity, since_wall_s, self._notes))
         for entry in roster.missing({device.identity.uuid for device in self._devices}, wall_s):
             log.error("GPU %s at %s is gone", entry.identity.uuid, entry.identity.pci_bus_id)
         if roster.unopened(len(unopened)):
@@ -103,7 +103,7 @@ class Session:
         self._notes.start_times.end_pass()
         return gpus
 
-    def _lose(self, device: Device, reason: str) -> None:
+    def _lose(self, device: NvmlDevice, reason: str) -> None:
         identity = device.identity
         device.close()
         if self._notes.roster.lost(identity.uuid, reason, self._notes.wall()):

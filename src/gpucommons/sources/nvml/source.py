@@ -12,7 +12,7 @@ from typing import Literal
 
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.sources.nvml import codes, library
-from gpucommons.sources.nvml.backoff import Backoff
+from gpucommons.sources.nvml.backoff import RetrySchedule
 from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, FAST_EVERY_S
 from gpucommons.sources.nvml.notes import Notes
 from gpucommons.sources.nvml.session import Session
@@ -49,11 +49,11 @@ class NvmlSource:
         self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s, keep_fast)
         self._session: Session | None = None
         self._connections = 0
-        self._retry = Backoff(first_s=1.0, most_s=60.0)
+        self._retry = RetrySchedule(first_s=1.0, most_s=60.0)
         self._refused_code: int | None = None
         # To see a lost GPU again the driver must be started anew; that costs the others one GPM reading.
-        self._rescan = Backoff(first_s=10.0, most_s=300.0)
-        self._aside = Backoff(first_s=60.0, most_s=3600.0)
+        self._rescan = RetrySchedule(first_s=10.0, most_s=300.0)
+        self._aside = RetrySchedule(first_s=60.0, most_s=3600.0)
         self._aside_until_s = 0.0
         self._kernel_due_s = 0.0
         self._kernel_gpus: int | None = None

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gpucommons.model.processes import ProcessKey
-from gpucommons.sources.procfs import read_file
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.sources.host.procfs import read_file
 
 _START_TICKS = 19
 

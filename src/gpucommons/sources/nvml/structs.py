@@ -51,5 +51,11 @@ class FieldValue(Structure):
     )
 
 
+def value_of(field: FieldValue) -> int | float | None:
+    """The value, by the type that the driver says it has; None for a type that is not known here."""
+    kind = field.value_type
+    return getattr(field.value, VALUE_MEMBERS[kind]) if kind < len(VALUE_MEMBERS) else None
+
+
 class Violation(Structure):
     _fields_ = (("reference_time_us", c_ulonglong), ("violation_ns", c_ulonglong))

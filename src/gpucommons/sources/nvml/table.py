@@ -17,13 +17,12 @@ _MOST_MILLIWATTS = 20_000_000
 _MOST_CELSIUS = 200
 _MOST_MHZ = 30_000
 _UNKNOWN_PERFORMANCE_STATE = 32
-_ALL_LINKS = 2**32 - 1
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older nvidia-ml-py lacks.
 _RECOVERY_ACTION = 230
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReadingRow:
     name: str
     lane: Lane
     getters: tuple[tuple[str, Maker], ...]
@@ -31,31 +30,31 @@ class Row:
     unless_gpm: bool = False
 
 
-def _fast(name: str, *getters: tuple[str, Maker], unless_gpm: bool = False) -> Row:
-    return Row(name, Lane.FAST, getters, unless_gpm)
+def _fast(name: str, *getters: tuple[str, Maker], unless_gpm: bool = False) -> ReadingRow:
+    return ReadingRow(name, Lane.FAST, getters, unless_gpm)
 
 
-def _slow(name: str, *getters: tuple[str, Maker]) -> Row:
-    return Row(name, Lane.SLOW, getters)
+def _slow(name: str, *getters: tuple[str, Maker]) -> ReadingRow:
+    return ReadingRow(name, Lane.SLOW, getters)
 
 
-def _clock(name: str, kind: int) -> Row:
+def _clock(name: str, kind: int) -> ReadingRow:
     reading = kinds.number(f"{name}_mhz", kind, at_most=_MOST_MHZ)
     return _fast(name, ("nvmlDeviceGetClockInfo", reading))
 
 
-def _ecc(name: str, error: int, counter: int) -> Row:
+def _ecc(name: str, error: int, counter: int) -> ReadingRow:
     reading = kinds.number(name, error, counter, ctype=c_ulonglong)
     return _slow(name, ("nvmlDeviceGetTotalEccErrors", reading))
 
 
-def _field(name: str, field_id: int, scope: int = 0) -> tuple[str, Maker]:
-    return "nvmlDeviceGetFieldValues", kinds.field(name, field_id, scope)
+def _field(name: str, field_id: int) -> tuple[str, Maker]:
+    return "nvmlDeviceGetFieldValues", kinds.field(name, field_id)
 
 
 _THROTTLE = kinds.number("throttle_mask", ctype=c_ulonglong)
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ReadingRow, ...] = (
     _fast("utilization", ("nvmlDeviceGetUtilizationRates", kinds.utilization)),
     _fast(
         "memory",
@@ -135,12 +134,28 @@ ROWS: tuple[Row, ...] = (
             kinds.violation("thermal_violation_ns", pynvml.NVML_PERF_POLICY_THERMAL),
         ),
     ),
+    # As fields: nvmlDeviceGetViolationStatus takes 0.6 ms for each, and these four matter less.
+    _slow("sync_boost_violation", _field("sync_boost_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST)),
+    _slow("board_limit_violation", _field("board_limit_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT)),
+    _slow(
+        "low_utilization_violation",
+        _field("low_utilization_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION),
+    ),
+    _slow("reliability_violation", _field("reliability_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY)),
+    _slow("retired_pages_single_bit", _field("retired_pages_single_bit", pynvml.NVML_FI_DEV_RETIRED_SBE)),
+    _slow("retired_pages_double_bit", _field("retired_pages_double_bit", pynvml.NVML_FI_DEV_RETIRED_DBE)),
+    _slow("retired_pages_pending", _field("retired_pages_pending", pynvml.NVML_FI_DEV_RETIRED_PENDING)),
     _slow("nvlinks", ("nvmlDeviceGetNvLinkState", kinds.nvlinks)),
-    _slow("nvlink_tx", _field("nvlink_tx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS)),
-    _slow("nvlink_rx", _field("nvlink_rx_kibibytes", pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS)),
     _slow("nvlink_replays", _field("nvlink_replays", pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
     _slow("nvlink_recoveries", _field("nvlink_recoveries", pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
-    _slow("nvlink_crc_errors", _field("nvlink_crc_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)),
+    _slow(
+        "nvlink_crc_flit_errors",
+        _field("nvlink_crc_flit_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
+    ),
+    _slow(
+        "nvlink_crc_data_errors",
+        _field("nvlink_crc_data_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL),
+    ),
     _slow("recovery_action", _field("recovery_action", _RECOVERY_ACTION)),
     _slow(
         "persistence_mode",

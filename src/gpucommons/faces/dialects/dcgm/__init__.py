@@ -1,0 +1,97 @@
+"""DCGM_FI_* and DCGM_EXP_*: the names of dcgm-exporter, without DCGM.
+
+fields.py says which reading fills which field, labels.py which series a GPU has, pod_use.py what a pod uses of a GPU
+that several share, windows.py what is counted in a sliding window.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from gpucommons.faces.dialects.dcgm import fields, windows
+from gpucommons.faces.dialects.dcgm.fields import (
+    BOARD,
+    FB_USED,
+    GPU_UTIL,
+    PARTITIONED,
+    XID_ERRORS,
+    Value,
+    last_xid,
+    parts_of,
+)
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions, Labeller
+from gpucommons.faces.dialects.dcgm.pod_use import PodUse, pod_uses
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point
+from gpucommons.model.snapshot import Snapshot
+
+PORT = 9400
+CATALOGUE = (*fields.CATALOGUE, *windows.CATALOGUE)
+
+T = TypeVar("T")
+
+
+Labelled = list[tuple[LabelValues, T]]
+# What is told of each pod too, where pods share a GPU and have a series each.
+_OF_PODS: tuple[tuple[Metric, Callable[[PodUse], Value]], ...] = (
+    (GPU_UTIL, lambda use: use.sm_percent),
+    (FB_USED, lambda use: use.memory_mebibytes),
+)
+
+
+def _points(holders: Iterable[tuple[LabelValues, T]], read: Callable[[T], Value]) -> Iterator[Point]:
+    for labels, holder in holders:
+        value = read(holder)
+        if value is not None:
+            yield labels, value
+
+
+def _collect(snapshot: Snapshot, options: DcgmOptions) -> Iterator[Family]:
+    reading = snapshot.readings.gpus
+    if reading is None:
+        return
+    labeller = Labeller(snapshot, options)
+    present, lost = list(reading.present_gpus()), [gpu for gpu in reading.gpus if not gpu.up]
+    boards = [(labels, gpu) for gpu in present for labels in labeller.of(gpu)]
+    lost_boards = [(labels, gpu) for gpu in lost for labels in labeller.of(gpu)]
+    pods = list(pod_uses(present, snapshot.readings.attribution, labeller)) if labeller.per_pod else []
+    whole = labeller.without_pods if labeller.per_pod else labeller.of
+    yield from _families(BOARD, boards, [(labels, gpu) for gpu in present for labels in whole(gpu)], pods)
+    # Of the lost too: the code that tells why a GPU is gone must not go with it.
+    yield XID_ERRORS.of(_points((*boards, *lost_boards), last_xid))
+    parts = [part for gpu in present for part in parts_of(gpu)]
+    yield from _families(
+        PARTITIONED,
+        [(labels, part) for part in parts for labels in labeller.of(part.gpu, part.instance)],
+        [(labels, part) for part in parts for labels in whole(part.gpu, part.instance)],
+        pods,
+    )
+    yield from windows.collect(boards, lost_boards, snapshot.wall_s, options)
+
+
+def _families(
+    table: Iterable[tuple[Metric, Callable[[T], Value]]],
+    holders: "Labelled[T]",
+    whole: "Labelled[T]",
+    pods: "Labelled[PodUse]",
+) -> Iterator[Family]:
+    """`whole` has what `holders` has, without the pods: those have figures of their own for some metrics."""
+    for metric, read in table:
+        of_pod = next((of_pod for each, of_pod in _OF_PODS if each is metric), None)
+        if of_pod is None:
+            yield metric.of(_points(holders, read))
+        else:
+            yield metric.of((*_points(whole, read), *_points(pods, of_pod)))
+
+
+def dcgm_dialect(options: DcgmOptions | None = None) -> Dialect:
+    chosen = options or DcgmOptions()
+    return Dialect(
+        name="dcgm",
+        port=PORT,
+        summary="GPUs in the names of dcgm-exporter, without DCGM",
+        catalogue=CATALOGUE,
+        collect=lambda snapshot: _collect(snapshot, chosen),
+    )
+
+
+DCGM = dcgm_dialect()

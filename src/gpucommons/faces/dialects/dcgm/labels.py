@@ -1,0 +1,138 @@
+"""The labels of a dcgm series: the GPU or GPU instance, its pod, and its batch job.
+
+One GPU has one series for each of its holders, as dcgm-exporter has: one per job that a mapping file names, and with
+`shared = "per_pod"` one per pod.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpucommons.faces.exposition.families import LabelValues, Metric, counter, gauge
+from gpucommons.model.gpu import Gpu, MigInstance
+from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.ownership import Place
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.pod_placement import PodLabels, dcgm_pod_labels, pods_by_place
+
+PER_POD = "per_pod"
+
+LABELS = (
+    "gpu",
+    "UUID",
+    "pci_bus_id",
+    "device",
+    "modelName",
+    "GPU_I_PROFILE",
+    "GPU_I_ID",
+    "Hostname",
+    "hostname",
+    "DCGM_FI_DRIVER_VERSION",
+    "container",
+    "namespace",
+    "pod",
+    "pod_uid",
+    "vgpu",
+    "hpc_job",
+)
+_ALWAYS = frozenset({"gpu", "UUID", "pci_bus_id", "device", "modelName", "DCGM_FI_DRIVER_VERSION"})
+OPTIONAL = tuple(name for name in LABELS if name not in _ALWAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmOptions:
+    """What dcgm-exporter's users choose. `hostname_label` is Hostname, hostname or both; `shared` once or per_pod."""
+
+    hostname_label: str = "Hostname"
+    shared: str = "once"
+    xid_window_ms: int = 300_000
+    clock_events_window_ms: int = 300_000
+
+
+def field_gauge(name: str, help: str) -> Metric:
+    return gauge(f"DCGM_FI_{name}", help, *LABELS, optional=OPTIONAL)
+
+
+def field_counter(name: str, help: str) -> Metric:
+    return counter(f"DCGM_FI_{name}", help, *LABELS, optional=OPTIONAL)
+
+
+class _PodPart(NamedTuple):
+    """The labels that name a pod, in the order of LABELS."""
+
+    container: str = ""
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    vgpu: str = ""
+
+
+_NO_POD = _PodPart()
+PodName = tuple[str, str]
+
+
+class Labeller:
+    def __init__(self, snapshot: Snapshot, options: DcgmOptions) -> None:
+        readings = snapshot.readings
+        gpus, devices = readings.gpus, readings.pod_devices
+        self.per_pod = options.shared == PER_POD
+        self._driver_version = "" if gpus is None else gpus.driver_version
+        self._hostnames = (
+            snapshot.hostname if options.hostname_label in ("Hostname", "both") else "",
+            snapshot.hostname if options.hostname_label in ("hostname", "both") else "",
+        )
+        self._pods: Mapping[Place, tuple[PodLabels, ...]] = (
+            {} if gpus is None or devices is None else pods_by_place(gpus.gpus, devices)
+        )
+        self._jobs = readings.job_mapping or JobMappingReading()
+        known = () if readings.pods is None else readings.pods.by_uid.values()
+        self._uids: Mapping[PodName, str] = {(pod.namespace, pod.name): pod.uid for pod in known}
+
+    def of(self, gpu: Gpu, instance: MigInstance | None = None) -> list[LabelValues]:
+        """The series of one GPU or GPU instance, by pod and job. At least one."""
+        holders = self._pods.get(_place(gpu, instance), ())
+        if self.per_pod and holders:
+            pods = [_PodPart(h.container, h.namespace, h.pod, "", _vgpu(h)) for h in holders]
+        else:
+            pods = [_PodPart(*dcgm_pod_labels(holders))]
+        return [labels for pod in pods for labels in self._with(gpu, instance, pod)]
+
+    def without_pods(self, gpu: Gpu, instance: MigInstance | None = None) -> list[LabelValues]:
+        return list(self._with(gpu, instance, _NO_POD))
+
+    def by_pod(self, gpu: Gpu, instance: MigInstance | None = None) -> Iterator[tuple[PodName, LabelValues]]:
+        """For what is measured of each pod: its namespace and name, and the labels of its series, with its UID."""
+        for holder in self._pods.get(_place(gpu, instance), ()):
+            name = (holder.namespace, holder.pod)
+            part = _PodPart(holder.container, holder.namespace, holder.pod, self._uids.get(name, ""), _vgpu(holder))
+            for labels in self._with(gpu, instance, part):
+                yield name, labels
+
+    def _with(self, gpu: Gpu, instance: MigInstance | None, pod: _PodPart) -> Iterator[LabelValues]:
+        identity = gpu.identity
+        base = (
+            str(identity.index),
+            identity.uuid,
+            identity.pci_bus_id,
+            identity.device,
+            identity.name,
+            "" if instance is None else instance.gpu_instance_profile,
+            "" if instance is None else str(instance.gpu_instance_id),
+            *self._hostnames,
+            self._driver_version,
+            *pod,
+        )
+        for job in self._jobs.ids(identity.index, _instance_id(instance)) or ("",):
+            yield (*base, job)
+
+
+def _instance_id(instance: MigInstance | None) -> int | None:
+    return None if instance is None else instance.gpu_instance_id
+
+
+def _place(gpu: Gpu, instance: MigInstance | None) -> Place:
+    return Place(gpu.identity.uuid, gpu.identity.index, _instance_id(instance))
+
+
+def _vgpu(holder: PodLabels) -> str:
+    return "" if holder.replica is None else str(holder.replica)

@@ -1,0 +1,38 @@
+"""gpucommons_container_*: what containers use of the host beside its GPUs."""
+
+from collections.abc import Callable, Iterator
+
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
+from gpucommons.model.containers import ContainerUsage
+from gpucommons.model.snapshot import Snapshot
+
+_LABELS = ("container", "runtime")
+
+CPU = counter("gpucommons_container_cpu_seconds_total", "CPU time that a running container has used.", *_LABELS)
+MEMORY = gauge(
+    "gpucommons_container_memory_bytes",
+    "Memory of a running container, less the file cache that can be dropped.",
+    *_LABELS,
+)
+LIMIT = gauge(
+    "gpucommons_container_memory_limit_bytes",
+    "The most memory that a running container may use; absent where there is no limit.",
+    *_LABELS,
+)
+
+CATALOGUE = (CPU, MEMORY, LIMIT)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.container_usage
+    if reading is None:
+        return
+    rows = reading.by_id.values()
+
+    def family(metric: Metric, value: Callable[[ContainerUsage], float | None]) -> Family:
+        known = ((row, value(row)) for row in rows)
+        return metric.of(((row.name, row.runtime), number) for row, number in known if number is not None)
+
+    yield family(CPU, lambda row: row.cpu_seconds)
+    yield family(MEMORY, lambda row: row.memory_bytes)
+    yield family(LIMIT, lambda row: row.memory_limit_bytes)

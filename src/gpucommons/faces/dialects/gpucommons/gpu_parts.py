@@ -1,0 +1,132 @@
+"""gpucommons_gpu_mig_*, _pipe_*, _process_*: the parts of a GPU, MIG instances, pipes, and its processes' use of it."""
+
+from collections.abc import Callable, Iterator
+
+from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
+from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance
+from gpucommons.model.snapshot import Snapshot
+
+_GPU = ("gpu", "uuid")
+
+MIG_ENABLED = gauge("gpucommons_gpu_mig_enabled", "1 if the GPU is in MIG mode, 0 if it could be.", *_GPU)
+MIG_DEVICE = gauge(
+    "gpucommons_gpu_mig_device_info",
+    "1; a MIG device: its profile, its instances, and where in the GPU it lies (memory slices).",
+    *_GPU,
+    "mig_uuid",
+    "profile",
+    "gpu_instance",
+    "compute_instance",
+    "placement_start",
+    "placement_size",
+    optional=("placement_start", "placement_size"),
+)
+MIG_SLICES = gauge(
+    "gpucommons_gpu_mig_compute_slices", "Compute slices of a MIG device.", *_GPU, "mig_uuid", "gpu_instance"
+)
+MIG_MULTIPROCESSORS = gauge(
+    "gpucommons_gpu_mig_multiprocessors", "Multiprocessors of a MIG device.", *_GPU, "mig_uuid", "gpu_instance"
+)
+MIG_MEMORY = gauge(
+    "gpucommons_gpu_mig_memory_bytes",
+    "Memory of a GPU instance: all, used, free. Its compute instances share it.",
+    *_GPU,
+    "gpu_instance",
+    "profile",
+    "which",
+)
+PIPE = gauge(
+    "gpucommons_gpu_pipe_active_ratio",
+    "Share of cycles in which a pipe was active, 0 to 1, of a whole GPU or of a GPU instance.",
+    *_GPU,
+    "gpu_instance",
+    "pipe",
+    optional=("gpu_instance",),
+)
+PROCESS = gauge(
+    "gpucommons_gpu_process_utilization_ratio",
+    "Share of a GPU's SM, memory, encoder or decoder time that a process used, 0 to 1.",
+    *_GPU,
+    "pid",
+    "engine",
+)
+
+CATALOGUE = (MIG_ENABLED, MIG_DEVICE, MIG_SLICES, MIG_MULTIPROCESSORS, MIG_MEMORY, PIPE, PROCESS)
+
+# The pipes that DCGM's names do not tell apart.
+_PIPES: tuple[tuple[str, Callable[[GpmReading], float | None]], ...] = (
+    ("integer", lambda gpm: gpm.integer_ratio),
+    ("tensor_double", lambda gpm: gpm.tensor_double_ratio),
+    ("tensor_half", lambda gpm: gpm.tensor_half_ratio),
+    ("tensor_integer", lambda gpm: gpm.tensor_integer_ratio),
+)
+_ENGINES: tuple[tuple[str, Callable[[GpuProcess], int | None]], ...] = (
+    ("sm", lambda process: process.sm_percent),
+    ("memory", lambda process: process.memory_percent),
+    ("encoder", lambda process: process.encoder_percent),
+    ("decoder", lambda process: process.decoder_percent),
+)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.gpus
+    if reading is None:
+        return
+    gpus = [((str(gpu.identity.index), gpu.identity.uuid), gpu) for gpu in reading.present_gpus()]
+    devices = [(labels, instance) for labels, gpu in gpus for instance in gpu.mig]
+    yield MIG_ENABLED.of((labels, int(gpu.mig_enabled)) for labels, gpu in gpus if gpu.mig_enabled is not None)
+    yield MIG_DEVICE.of(((*labels, *_device(instance)), 1) for labels, instance in devices)
+    for metric, size in ((MIG_SLICES, "compute_slices"), (MIG_MULTIPROCESSORS, "multiprocessors")):
+        yield _by_device(metric, devices, size)
+    yield MIG_MEMORY.of(point for labels, gpu in gpus for point in _memory(labels, gpu))
+    yield PIPE.of(point for labels, gpu in gpus for point in _pipes(labels, gpu))
+    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu))
+
+
+def _device(instance: MigInstance) -> tuple[str, ...]:
+    start, size = instance.placement_start, instance.placement_size
+    return (
+        instance.uuid,
+        instance.profile,
+        str(instance.gpu_instance_id),
+        str(instance.compute_instance_id),
+        "" if start is None else str(start),
+        "" if size is None else str(size),
+    )
+
+
+def _by_device(metric: Metric, devices: list[tuple[tuple[str, str], MigInstance]], size: str) -> Family:
+    return metric.of(((*labels, one.uuid, str(one.gpu_instance_id)), getattr(one, size)) for labels, one in devices)
+
+
+def _memory(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
+    for instance in gpu.gpu_instances():
+        names = (*labels, str(instance.gpu_instance_id), instance.gpu_instance_profile)
+        if instance.memory is None:
+            yield (*names, "total"), instance.memory_bytes
+        else:
+            yield (*names, "total"), instance.memory.total_bytes
+            yield (*names, "used"), instance.memory.used_bytes
+            yield (*names, "free"), instance.memory.free_bytes
+
+
+def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
+    parts = [("", gpu.gpm), *((str(i.gpu_instance_id), i.gpm) for i in gpu.gpu_instances())]
+    for instance, gpm in parts:
+        for name, read in _PIPES:
+            value = None if gpm is None else read(gpm)
+            if value is not None:
+                yield (*labels, instance, name), value
+
+
+def _processes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
+    """One series per process: a utilisation is the driver's figure for the whole GPU, whatever the instance."""
+    seen: set[int] = set()
+    for process in gpu.processes or ():
+        if process.pid in seen:
+            continue
+        seen.add(process.pid)
+        for name, read in _ENGINES:
+            percent = read(process)
+            if percent is not None:
+                yield (*labels, str(process.pid), name), percent / 100

@@ -1,0 +1,242 @@
+"""gpucommons_gpu_*: what no other vocabulary says of a GPU: presence, health, XIDs, why it is held back, limits."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
+from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuReading
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.gpu_health import health_of
+
+_GPU = ("gpu", "uuid")
+_MHZ = 1_000_000
+_KIBIBYTE = 1024
+_NS_PER_S = 1e9
+
+UP = gauge("gpucommons_gpu_up", "1 if a GPU that was ever seen answers, 0 if it is lost.", *_GPU, "pci_bus_id")
+SINCE = gauge("gpucommons_gpu_state_since_timestamp_seconds", "Unix time since when a GPU is up, or is lost.", *_GPU)
+EXPECTED = gauge("gpucommons_gpus_expected", "GPUs that were ever seen or counted since the agent started.")
+PRESENT = gauge("gpucommons_gpus_present", "GPUs that answer now.")
+INFO = gauge(
+    "gpucommons_gpu_info",
+    "1; what the GPU is.",
+    *_GPU,
+    "pci_bus_id",
+    "name",
+    "serial",
+    "architecture",
+    "compute_capability",
+    "vbios_version",
+    optional=("serial", "architecture", "compute_capability", "vbios_version"),
+)
+HEALTH = gauge("gpucommons_gpu_health", "0 well, 1 warning, 2 critical, 3 lost.", *_GPU)
+PROBLEM = gauge("gpucommons_gpu_health_problem", "1 for each thing that is wrong with a GPU.", *_GPU, "problem")
+XIDS = counter("gpucommons_gpu_xid_errors_total", "XID errors since the agent started.", *_GPU, "xid")
+LAST_XID = gauge("gpucommons_gpu_last_xid", "Code of the last XID error since the agent started.", *_GPU)
+LAST_XID_TIME = gauge("gpucommons_gpu_last_xid_timestamp_seconds", "Unix time of the last XID error.", *_GPU)
+EVENTS = counter(
+    "gpucommons_gpu_critical_events_total", "Critical events other than XIDs since the agent started.", *_GPU, "event"
+)
+THROTTLE = gauge(
+    "gpucommons_gpu_throttle_reason_active", "1 if this holds the clocks of a GPU down now, else 0.", *_GPU, "reason"
+)
+VIOLATION = counter(
+    "gpucommons_gpu_violation_seconds_total", "Time that a GPU was held below its clocks, by cause.", *_GPU, "cause"
+)
+RESERVED = gauge("gpucommons_gpu_memory_reserved_bytes", "Memory that the driver keeps for itself.", *_GPU)
+POWER_LIMIT = gauge(
+    "gpucommons_gpu_power_limit_watts", "Power limits: enforced now, default, and the bounds for it.", *_GPU, "limit"
+)
+TEMPERATURE_LIMIT = gauge(
+    "gpucommons_gpu_temperature_limit_celsius", "Temperatures at which a GPU slows and shuts down.", *_GPU, "limit"
+)
+CLOCK = gauge("gpucommons_gpu_clock_hertz", "Clocks of a GPU.", *_GPU, "clock")
+ENGINE = gauge(
+    "gpucommons_gpu_engine_utilization_ratio", "Share of time in which an engine had work, 0 to 1.", *_GPU, "engine"
+)
+FAN = gauge("gpucommons_gpu_fan_ratio", "Intended speed of the fan, as a share of its maximum.", *_GPU)
+PERFORMANCE_STATE = gauge("gpucommons_gpu_performance_state", "0 (fastest) to 15 (slowest).", *_GPU)
+PERSISTENCE = gauge("gpucommons_gpu_persistence_mode", "1 if the driver stays loaded without clients.", *_GPU)
+COMPUTE_MODE = gauge("gpucommons_gpu_compute_mode", "0 default, 2 prohibited, 3 exclusive process.", *_GPU)
+PCIE_GENERATION = gauge("gpucommons_gpu_pcie_generation", "PCIe generation: now, and the most.", *_GPU, "which")
+PCIE_WIDTH = gauge("gpucommons_gpu_pcie_lanes", "PCIe lanes: now, and the most.", *_GPU, "which")
+REMAP_PENDING = gauge("gpucommons_gpu_row_remap_pending", "1 if rows wait to be remapped by a reset.", *_GPU)
+RECOVERY = gauge(
+    "gpucommons_gpu_recovery_action", "What the driver wants done: 0 nothing, 1 reset, 2 reboot, 3 or 4 drain.", *_GPU
+)
+NVLINKS = gauge("gpucommons_gpu_nvlinks_active", "NVLinks that are up.", *_GPU)
+NVLINK_ERRORS = counter("gpucommons_gpu_nvlink_errors_total", "Errors on NVLinks, by kind.", *_GPU, "kind")
+NVLINK_BYTES = counter(
+    "gpucommons_gpu_nvlink_bytes_total", "Data on all NVLinks, sent and received.", *_GPU, "direction"
+)
+
+Value = float | None
+
+_ONE: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
+    (RESERVED, lambda gpu: gpu.readings.memory_reserved_bytes),
+    (FAN, lambda gpu: _scaled(gpu.readings.fan_percent, 0.01)),
+    (PERFORMANCE_STATE, lambda gpu: gpu.readings.performance_state),
+    (PERSISTENCE, lambda gpu: gpu.readings.persistence_mode),
+    (COMPUTE_MODE, lambda gpu: gpu.readings.compute_mode),
+    (REMAP_PENDING, lambda gpu: gpu.readings.remapped_rows_pending),
+    (RECOVERY, lambda gpu: gpu.readings.recovery_action),
+    (NVLINKS, lambda gpu: gpu.readings.nvlinks_active),
+)
+
+# Families with one more label: its values, and what each stands for.
+_SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], ...] = (
+    (
+        VIOLATION,
+        (
+            ("power", lambda gpu: _scaled(gpu.readings.power_violation_ns, 1 / _NS_PER_S)),
+            ("thermal", lambda gpu: _scaled(gpu.readings.thermal_violation_ns, 1 / _NS_PER_S)),
+            ("sync_boost", lambda gpu: _scaled(gpu.readings.sync_boost_violation_ns, 1 / _NS_PER_S)),
+            ("board_limit", lambda gpu: _scaled(gpu.readings.board_limit_violation_ns, 1 / _NS_PER_S)),
+            ("low_utilization", lambda gpu: _scaled(gpu.readings.low_utilization_violation_ns, 1 / _NS_PER_S)),
+            ("reliability", lambda gpu: _scaled(gpu.readings.reliability_violation_ns, 1 / _NS_PER_S)),
+        ),
+    ),
+    (
+        POWER_LIMIT,
+        (
+            ("enforced", lambda gpu: gpu.readings.power_limit_watts),
+            ("default", lambda gpu: gpu.identity.power_limit_default_watts),
+            ("min", lambda gpu: gpu.identity.power_limit_min_watts),
+            ("max", lambda gpu: gpu.identity.power_limit_max_watts),
+        ),
+    ),
+    (
+        TEMPERATURE_LIMIT,
+        (
+            ("slowdown", lambda gpu: gpu.identity.temperature_slowdown_celsius),
+            ("shutdown", lambda gpu: gpu.identity.temperature_shutdown_celsius),
+        ),
+    ),
+    (
+        CLOCK,
+        (
+            ("graphics", lambda gpu: _scaled(gpu.readings.clock_graphics_mhz, _MHZ)),
+            ("sm", lambda gpu: _scaled(gpu.readings.clock_sm_mhz, _MHZ)),
+            ("memory", lambda gpu: _scaled(gpu.readings.clock_memory_mhz, _MHZ)),
+            ("video", lambda gpu: _scaled(gpu.readings.clock_video_mhz, _MHZ)),
+            ("sm_max", lambda gpu: _scaled(gpu.identity.clock_sm_max_mhz, _MHZ)),
+            ("memory_max", lambda gpu: _scaled(gpu.identity.clock_memory_max_mhz, _MHZ)),
+        ),
+    ),
+    (
+        ENGINE,
+        (
+            ("jpeg", lambda gpu: _scaled(gpu.readings.jpeg_percent, 0.01)),
+            ("ofa", lambda gpu: _scaled(gpu.readings.ofa_percent, 0.01)),
+        ),
+    ),
+    (
+        PCIE_GENERATION,
+        (
+            ("current", lambda gpu: gpu.readings.pcie_generation),
+            ("max", lambda gpu: gpu.identity.pcie_generation_max),
+        ),
+    ),
+    (
+        PCIE_WIDTH,
+        (
+            ("current", lambda gpu: gpu.readings.pcie_width),
+            ("max", lambda gpu: gpu.identity.pcie_width_max),
+        ),
+    ),
+    (
+        NVLINK_BYTES,
+        (
+            ("sent", lambda gpu: _scaled(gpu.readings.nvlink_tx_kibibytes, _KIBIBYTE)),
+            ("received", lambda gpu: _scaled(gpu.readings.nvlink_rx_kibibytes, _KIBIBYTE)),
+        ),
+    ),
+    (
+        NVLINK_ERRORS,
+        (
+            ("replay", lambda gpu: gpu.readings.nvlink_replays),
+            ("recovery", lambda gpu: gpu.readings.nvlink_recoveries),
+            ("crc_flit", lambda gpu: gpu.readings.nvlink_crc_flit_errors),
+            ("crc_data", lambda gpu: gpu.readings.nvlink_crc_data_errors),
+        ),
+    ),
+)
+
+CATALOGUE = (
+    UP,
+    SINCE,
+    EXPECTED,
+    PRESENT,
+    INFO,
+    HEALTH,
+    PROBLEM,
+    XIDS,
+    LAST_XID,
+    LAST_XID_TIME,
+    EVENTS,
+    THROTTLE,
+    *(metric for metric, _ in _ONE),
+    *(metric for metric, _ in _SEVERAL),
+)
+
+
+def _scaled(value: Value, factor: float) -> Value:
+    return None if value is None else value * factor
+
+
+def _labels(gpu: Gpu) -> tuple[str, str]:
+    return str(gpu.identity.index), gpu.identity.uuid
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.gpus
+    if reading is None:
+        return
+    yield EXPECTED.value(reading.expected)
+    yield PRESENT.value(reading.present)
+    yield from _of_all(reading, snapshot.wall_s)
+    present = [(_labels(gpu), gpu) for gpu in reading.present_gpus()]
+    yield THROTTLE.of(_throttle_points(present))
+    for metric, read in _ONE:
+        yield metric.of((labels, value) for labels, gpu in present if (value := read(gpu)) is not None)
+    for metric, choices in _SEVERAL:
+        yield metric.of(
+            ((*labels, name), value)
+            for labels, gpu in present
+            for name, read in choices
+            if (value := read(gpu)) is not None
+        )
+
+
+def _of_all(reading: GpuReading, now_wall_s: float) -> Iterator[Family]:
+    """What is told of lost GPUs too."""
+    gpus = [(_labels(gpu), gpu) for gpu in reading.gpus]
+    yield UP.of(((*labels, gpu.identity.pci_bus_id), int(gpu.up)) for labels, gpu in gpus)
+    yield SINCE.of((labels, gpu.since_wall_s) for labels, gpu in gpus)
+    yield INFO.of(((*labels, *_info(gpu)), 1) for labels, gpu in gpus)
+    healths = [(labels, health_of(gpu, now_wall_s)) for labels, gpu in gpus]
+    yield HEALTH.of((labels, int(health.level)) for labels, health in healths)
+    yield PROBLEM.of(((*labels, problem), 1) for labels, health in healths for problem in health.problems)
+    yield XIDS.of(((*labels, str(code)), n) for labels, gpu in gpus for code, n in sorted(gpu.xid.counts.items()))
+    yield LAST_XID.of((labels, code) for labels, gpu in gpus if (code := gpu.xid.last_code) is not None)
+    yield LAST_XID_TIME.of((labels, at) for labels, gpu in gpus if (at := gpu.xid.last_wall_s) is not None)
+    yield EVENTS.of(((*labels, event), n) for labels, gpu in gpus for event, n in sorted(gpu.xid.events.items()))
+
+
+def _info(gpu: Gpu) -> LabelValues:
+    identity = gpu.identity
+    return (
+        identity.pci_bus_id,
+        identity.name,
+        identity.serial or "",
+        identity.architecture or "",
+        identity.compute_capability or "",
+        identity.vbios_version or "",
+    )
+
+
+def _throttle_points(gpus: Iterable[tuple[LabelValues, Gpu]]) -> Iterator[Point]:
+    for labels, gpu in gpus:
+        mask = gpu.readings.throttle_mask
+        if mask is not None:
+            for bit, reason in THROTTLE_REASONS:
+                yield (*labels, reason), int(bool(mask & bit))

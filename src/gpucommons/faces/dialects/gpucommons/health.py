@@ -1,0 +1,59 @@
+"""gpucommons_health_*, gpucommons_pressure_*: what the health score is made of, and the rest of PSI."""
+
+from collections.abc import Iterator
+
+from gpucommons.faces.exposition.families import Family, Point, counter, gauge
+from gpucommons.model.host import PressureLine, PressureReading
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.node_health import health_of
+
+COMPONENT = gauge(
+    "gpucommons_health_component",
+    "One signal of node_health_score as headroom, 0 (none) to 1 (all); absent if it could not be read.",
+    "component",
+)
+COMPLETENESS = gauge(
+    "gpucommons_health_completeness_ratio",
+    "The weight of the signals that node_health_score could use, 0 to 1.",
+)
+PRESSURE = gauge(
+    "gpucommons_pressure_ratio",
+    "Share of a window in which tasks (some, or all at once: full) waited for a resource, 0 to 1.",
+    "resource",
+    "kind",
+    "window",
+)
+STALLED = counter(
+    "gpucommons_pressure_stalled_seconds_total",
+    "Time in which tasks (some, or all at once: full) waited for a resource.",
+    "resource",
+    "kind",
+)
+
+CATALOGUE = (COMPONENT, COMPLETENESS, PRESSURE, STALLED)
+
+
+def _lines(reading: PressureReading) -> Iterator[tuple[str, str, PressureLine]]:
+    for resource, pressure in (("cpu", reading.cpu), ("memory", reading.memory), ("io", reading.io)):
+        if pressure is None:
+            continue
+        for kind, line in (("some", pressure.some), ("full", pressure.full)):
+            if line is not None:
+                yield resource, kind, line
+
+
+def _windows(resource: str, kind: str, line: PressureLine) -> Iterator[Point]:
+    for window, percent in (("10s", line.avg10), ("60s", line.avg60), ("300s", line.avg300)):
+        yield (resource, kind, window), percent / 100
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    readings = snapshot.readings
+    health = health_of(readings.cpu, readings.memory, readings.pressure)
+    if health is not None:
+        yield COMPONENT.of(((name,), value) for name, value in health.components.items())
+        yield COMPLETENESS.value(health.completeness_ratio)
+    if readings.pressure is not None:
+        lines = list(_lines(readings.pressure))
+        yield PRESSURE.of(point for line in lines for point in _windows(*line))
+        yield STALLED.of(((resource, kind), line.stalled_seconds_total) for resource, kind, line in lines)

@@ -1,0 +1,96 @@
+"""gpucommons_sharing_*: how each GPU is shared and why, how long waits, turns and hand-offs take, who was revoked."""
+
+from collections.abc import Iterator
+
+from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
+from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, GpuSharing, HistogramReading
+from gpucommons.model.snapshot import Snapshot
+
+_GPU = ("gpu", "uuid")
+_CLIENT = ("namespace", "pod", "client_id", "uuid")
+
+ON = gauge("gpucommons_sharing_on", "1 while the scheduler gives out turns, 0 while everybody runs freely.", "mode")
+WAY = gauge(
+    "gpucommons_sharing_way_info",
+    "1; how the clients share the GPU now (alone, together, turns or free), and the reason for it.",
+    *_GPU,
+    "way",
+    "reason",
+)
+BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which some client held the lock of the GPU.", *_GPU)
+WAIT = histogram("gpucommons_sharing_wait_seconds", "From a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
+TURN = histogram("gpucommons_sharing_turn_seconds", "Length of turns.", *_GPU, buckets=TURN_BUCKETS)
+DRAIN = histogram(
+    "gpucommons_sharing_drop_to_release_seconds",
+    "From DROP_LOCK until the client has released.",
+    *_GPU,
+    buckets=DRAIN_BUCKETS,
+)
+HANDOFF = histogram(
+    "gpucommons_sharing_handoff_seconds",
+    "From the bytes of a release to the next client's LOCK_OK, of a sample of them.",
+    buckets=HANDOFF_BUCKETS,
+)
+REFUSALS = counter("gpucommons_sharing_refusals_total", "Messages that were refused or had no effect.", "reason")
+CONNECTIONS = gauge("gpucommons_sharing_connections", "Open connections, registered or not.")
+REVOKED = gauge("gpucommons_sharing_client_revoked", "1 while a client runs on whose turn was revoked.", *_CLIENT)
+DEMAND = gauge(
+    "gpucommons_sharing_client_demand_ratio",
+    "Share of time in which the client keeps the GPU busy when it runs alone, as measured.",
+    *_CLIENT,
+)
+BILLED = counter(
+    "gpucommons_sharing_client_billed_seconds_total",
+    "GPU time billed to the client: the wall time of its turns over the number of clients that ran meanwhile.",
+    *_CLIENT,
+)
+
+CATALOGUE: tuple[Metric, ...] = (
+    ON,
+    WAY,
+    BUSY,
+    WAIT,
+    TURN,
+    DRAIN,
+    HANDOFF,
+    REFUSALS,
+    CONNECTIONS,
+    REVOKED,
+    DEMAND,
+    BILLED,
+)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    sharing = snapshot.readings.sharing
+    if sharing is None:
+        return
+    gpus = [(("" if gpu.index is None else str(gpu.index), gpu.uuid), gpu) for gpu in sharing.gpus]
+    clients = [((row.namespace, row.pod, row.client_id, row.gpu_uuid), row) for row in sharing.clients]
+    yield ON.value(int(sharing.on), sharing.mode)
+    yield WAY.of(((*labels, gpu.way, gpu.way_reason), 1) for labels, gpu in gpus)
+    yield BUSY.of((labels, gpu.busy_seconds) for labels, gpu in gpus)
+    for metric, reading in ((WAIT, _wait), (TURN, _turn), (DRAIN, _drain)):
+        yield metric.histogram(_point(reading(gpu), *labels) for labels, gpu in gpus)
+    yield HANDOFF.histogram([_point(sharing.handoff_seconds)])
+    yield REFUSALS.of(((reason,), count) for reason, count in sharing.refusals.items())
+    yield CONNECTIONS.value(sharing.connections)
+    yield REVOKED.of((labels, 1) for labels, row in clients if row.revoked)
+    yield DEMAND.of((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None)
+    yield BILLED.of((labels, row.billed_s) for labels, row in clients)
+
+
+def _wait(gpu: GpuSharing) -> HistogramReading:
+    return gpu.wait_seconds
+
+
+def _turn(gpu: GpuSharing) -> HistogramReading:
+    return gpu.turn_seconds
+
+
+def _drain(gpu: GpuSharing) -> HistogramReading:
+    return gpu.drain_seconds
+
+
+def _point(reading: HistogramReading, *labels: str) -> HistogramPoint:
+    return HistogramPoint(labels, reading.counts, reading.sum)

@@ -1,0 +1,51 @@
+"""gpu_*: each GPU by its index, and the memory of its processes, in the names of the node-metrics agent.
+
+Its used memory is all that is not free, what the driver reserves included: used + free = total.
+"""
+
+from collections.abc import Callable, Iterator
+
+from gpucommons.faces.exposition.families import Family, Metric, gauge
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.snapshot import Snapshot
+
+UTILIZATION = gauge("gpu_utilization_percent", "Time in which the GPU had work, in percent.", "gpu_index")
+MEMORY_USED = gauge(
+    "gpu_memory_used_bytes", "Memory of the GPU that is not free, the driver's reserve included.", "gpu_index"
+)
+MEMORY_TOTAL = gauge("gpu_memory_total_bytes", "Memory of the GPU.", "gpu_index")
+TEMPERATURE = gauge("gpu_temperature_celsius", "Temperature of the GPU.", "gpu_index")
+POWER = gauge("gpu_power_draw_watts", "Power that the GPU draws.", "gpu_index")
+PROCESS_MEMORY = gauge(
+    "gpu_process_memory_bytes", "Memory of a GPU that a process uses, as the driver tells.", "gpu_index", "pid"
+)
+
+_BY_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
+    (UTILIZATION, lambda gpu: gpu.readings.utilization_percent),
+    (MEMORY_USED, lambda gpu: gpu.readings.memory_not_free_bytes),
+    (MEMORY_TOTAL, lambda gpu: gpu.readings.memory_total_bytes),
+    (TEMPERATURE, lambda gpu: gpu.readings.temperature_celsius),
+    (POWER, lambda gpu: gpu.readings.power_watts),
+)
+
+CATALOGUE = (*(metric for metric, _ in _BY_GPU), PROCESS_MEMORY)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    if snapshot.readings.gpus is None:
+        return
+    gpus = [(str(gpu.identity.index), gpu) for gpu in snapshot.readings.gpus.present_gpus()]
+    for metric, read in _BY_GPU:
+        yield metric.of(((index,), value) for index, gpu in gpus if (value := read(gpu)) is not None)
+    yield PROCESS_MEMORY.of(
+        ((index, str(pid)), used) for index, gpu in gpus for pid, used in _memory_by_pid(gpu).items()
+    )
+
+
+def _memory_by_pid(gpu: Gpu) -> dict[int, int]:
+    """A process that is in two MIG instances has memory in both."""
+    used: dict[int, int] = {}
+    for process in gpu.processes or ():
+        if process.used_memory_bytes is not None:
+            used[process.pid] = used.get(process.pid, 0) + process.used_memory_bytes
+    return used

@@ -1,0 +1,224 @@
+"""nvshare_client_*: each client's memory and share of the GPU. v1 clients do not tell their memory: it is left out.
+
+`client_id` and `host_pid` are debug labels. Without them the clients of one pod on one GPU are one series: amounts are
+summed, yes-or-no values are 1 if one of them is.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
+from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.model.snapshot import Snapshot
+
+_CLIENT = ("namespace", "pod", "client_id", "gpu_uuid")
+_DEBUG = frozenset({"client_id", "host_pid"})
+
+_Labels = tuple[str, str, str, str]
+Pod = Sequence[ClientSharing]
+
+
+class _Value(NamedTuple):
+    """One metric: of a client by itself, which is the rule and must be quick, and of the clients of a pod as one."""
+
+    metric: Metric
+    of_client: Callable[[ClientSharing], float | None]
+    of_pod: Callable[[Pod], float | None]
+
+
+def _gauge(name: str, help: str, *labels: str) -> Metric:
+    return gauge(f"nvshare_client_{name}", help, *labels, optional=_DEBUG & set(labels))
+
+
+INFO = _gauge("info", "1; a registered client, its GPU and its pid on the host.", *_CLIENT, "gpu_index", "host_pid")
+NVML_USED = _gauge("nvml_used_bytes", "GPU memory of the client's process as NVML sees it.", *_CLIENT, "host_pid")
+QUOTA_SOURCE = _gauge(
+    "memory_quota_source_info",
+    "1; where the memory quota in force comes from: annotation, env, config or none.",
+    "namespace",
+    "pod",
+    "client_id",
+    "source",
+)
+
+
+def _sum(metric: Metric, read: Callable[[ClientSharing], float | None]) -> _Value:
+    """The sum over a pod's clients, of those that have the value; None where none has."""
+
+    def of_pod(pod: Pod) -> float | None:
+        found = [amount for client in pod if (amount := read(client)) is not None]
+        return sum(found) if found else None
+
+    return _Value(metric, read, of_pod)
+
+
+def _any(metric: Metric, read: Callable[[ClientSharing], bool | None]) -> _Value:
+    def of_client(client: ClientSharing) -> float | None:
+        flag = read(client)
+        return None if flag is None else int(flag)
+
+    def of_pod(pod: Pod) -> float | None:
+        found = [flag for client in pod if (flag := read(client)) is not None]
+        return int(any(found)) if found else None
+
+    return _Value(metric, of_client, of_pod)
+
+
+def _exceeded(client: ClientSharing) -> bool | None:
+    if client.protocol_version == 1:
+        return None
+    return 0 < client.memory_quota_bytes < client.allocated_bytes
+
+
+def _need_upper(client: ClientSharing) -> int | None:
+    if client.protocol_version == 1 or client.nvml_bytes is None:
+        return None
+    return client.allocated_bytes + client.nvml_bytes
+
+
+def _quota(pod: Pod) -> float:
+    """No limit for one client of a pod is no limit for the pod."""
+    quotas = [client.memory_quota_bytes for client in pod]
+    return 0 if 0 in quotas else sum(quotas)
+
+
+def _usage_ratio(pod: Pod) -> float | None:
+    limit_s = sum(client.window_limit_s for client in pod)
+    return sum(client.window_usage_s for client in pod) / limit_s if limit_s else None
+
+
+_VALUES: tuple[_Value, ...] = (
+    # v1 clients do not tell their memory.
+    _sum(
+        _gauge("managed_allocated_bytes", "Memory that the client reports to have allocated.", *_CLIENT),
+        lambda client: None if client.protocol_version == 1 else client.allocated_bytes,
+    ),
+    _sum(
+        _gauge("managed_allocated_peak_bytes", "The most that it ever reported.", *_CLIENT),
+        lambda client: None if client.protocol_version == 1 else client.allocated_peak_bytes,
+    ),
+    _sum(
+        _gauge(
+            "memory_overhead_baseline_bytes",
+            "What its process takes besides what it allocates, smoothed (O_base).",
+            *_CLIENT,
+        ),
+        lambda client: client.overhead_bytes,
+    ),
+    _sum(
+        _gauge(
+            "memory_need_estimated_bytes",
+            "What it is taken to need: allocated, and the overhead where it is known.",
+            *_CLIENT,
+        ),
+        lambda client: client.need_bytes,
+    ),
+    _sum(
+        _gauge("memory_need_upper_bytes", "The most that it can need: allocated, and all that NVML sees.", *_CLIENT),
+        _need_upper,
+    ),
+    _Value(
+        _gauge("memory_quota_bytes", "Its memory quota; 0 is unlimited.", *_CLIENT),
+        lambda client: client.memory_quota_bytes,
+        _quota,
+    ),
+    _any(_gauge("memory_quota_exceeded", "1 if it has allocated more than its quota.", *_CLIENT), _exceeded),
+    _sum(
+        _gauge("core_quota_config_percent", "Its share of the GPU's time as configured, 1 to 100.", *_CLIENT),
+        lambda client: client.core_quota_percent,
+    ),
+    _sum(
+        _gauge(
+            "core_quota_effective_percent",
+            "Its share after the shares of all that want to run were scaled to 100.",
+            *_CLIENT,
+        ),
+        lambda client: client.core_quota_effective_percent,
+    ),
+    _sum(
+        _gauge("core_window_usage_ms", "GPU time billed to it in this window, the running turn included.", *_CLIENT),
+        lambda client: 1000 * client.window_usage_s,
+    ),
+    _sum(
+        _gauge("core_window_limit_ms", "GPU time that its share of a window is.", *_CLIENT),
+        lambda client: 1000 * client.window_limit_s,
+    ),
+    _Value(
+        _gauge("core_usage_ratio", "This window's usage over its limit.", *_CLIENT),
+        lambda client: client.window_usage_s / client.window_limit_s if client.window_limit_s else None,
+        _usage_ratio,
+    ),
+    _any(
+        _gauge("throttled", "1 while its share is used up and it waits for more.", *_CLIENT),
+        lambda client: client.throttled,
+    ),
+    _any(
+        _gauge("pending_drop", "1 from DROP_LOCK until it has released.", *_CLIENT),
+        lambda client: client.pending_drop,
+    ),
+    _sum(
+        _gauge("quota_debt_ms", "GPU time that it had beyond its share and still owes.", *_CLIENT),
+        lambda client: 1000 * client.debt_s,
+    ),
+)
+_NVML_OF_POD = _sum(NVML_USED, lambda client: client.nvml_bytes).of_pod
+
+CATALOGUE = (INFO, NVML_USED, QUOTA_SOURCE, *(value.metric for value in _VALUES))
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    sharing = snapshot.readings.sharing
+    if sharing is None:
+        return
+    if sharing.debug_labels:
+        yield from _by_client([*sharing.clients, *sharing.departed])
+    else:
+        yield from _by_pod(_folded(sharing))
+
+
+def _by_client(clients: list[ClientSharing]) -> Iterator[Family]:
+    labels = [(client.namespace, client.pod, client.client_id, client.gpu_uuid) for client in clients]
+    rows = list(zip(labels, clients, strict=True))
+    yield INFO.of([((*labels, _index(client), str(client.pid)), 1) for labels, client in rows])
+    yield NVML_USED.of([((*labels, str(c.pid)), c.nvml_bytes) for labels, c in rows if c.nvml_bytes is not None])
+    yield QUOTA_SOURCE.of(_sources((labels, (client,)) for labels, client in rows))
+    for metric, read, _ in _VALUES:
+        yield metric.of([(labels, value) for labels, client in rows if (value := read(client)) is not None])
+
+
+def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
+    yield INFO.of([((*labels, _index(pod[0]), ""), 1) for labels, pod in pods])
+    used = ((labels, _NVML_OF_POD(pod)) for labels, pod in pods)
+    yield NVML_USED.of([((*labels, ""), value) for labels, value in used if value is not None])
+    yield QUOTA_SOURCE.of(_sources(pods))
+    for metric, _, read in _VALUES:
+        yield metric.of([(labels, value) for labels, pod in pods if (value := read(pod)) is not None])
+
+
+def _folded(sharing: SharingReading) -> list[tuple[_Labels, Pod]]:
+    """By pod and GPU. Those that left show only where none of their pod is left."""
+    living = _grouped(sharing.clients)
+    departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in living}
+    return [*living.items(), *departed.items()]
+
+
+def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
+    pods: dict[_Labels, list[ClientSharing]] = {}
+    for client in clients:
+        pods.setdefault((client.namespace, client.pod, "", client.gpu_uuid), []).append(client)
+    return pods
+
+
+def _sources(pods: Iterable[tuple[_Labels, Pod]]) -> list[Point]:
+    """A pod on two GPUs, or with two clients, has each of its sources once."""
+    found: dict[tuple[str, ...], float] = {}
+    for (namespace, pod_name, client_id, _), pod in pods:
+        for client in pod:
+            # What an operator set is configuration to nvshare's users: their dashboards know four sources.
+            source = "config" if client.memory_quota_source == "set-limit" else client.memory_quota_source
+            found[(namespace, pod_name, client_id, source)] = 1
+    return list(found.items())
+
+
+def _index(client: ClientSharing) -> str:
+    return "" if client.gpu_index is None else str(client.gpu_index)

@@ -1,0 +1,60 @@
+"""nvshare_nvml_up, nvshare_gpu_*: the GPUs in the names of nvshare's exporter. Without NVML only nvml_up is there.
+
+Its used memory is all that is not free, what the driver reserves included: used + free = total.
+"""
+
+from collections.abc import Callable, Iterator
+
+from gpucommons.faces.exposition.families import Family, Metric, gauge
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.snapshot import Snapshot
+
+_GPU = ("gpu_uuid", "gpu_index")
+
+NVML_UP = gauge("nvshare_nvml_up", "1 if NVML answers, else 0.")
+INFO = gauge("nvshare_gpu_info", "1; the name of the GPU.", *_GPU, "gpu_name")
+MEMORY_TOTAL = gauge("nvshare_gpu_memory_total_bytes", "Memory of the GPU.", *_GPU)
+MEMORY_USED = gauge(
+    "nvshare_gpu_memory_used_bytes", "Memory of the GPU that is not free, the driver's reserve included.", *_GPU
+)
+MEMORY_FREE = gauge("nvshare_gpu_memory_free_bytes", "Memory of the GPU that is free.", *_GPU)
+UTILIZATION = gauge("nvshare_gpu_utilization_ratio", "Share of time in which the GPU had work, 0 to 1.", *_GPU)
+MEMORY_UTILIZATION = gauge(
+    "nvshare_gpu_memory_utilization_ratio",
+    "Share of time in which the memory was read or written, 0 to 1.",
+    *_GPU,
+)
+PROCESSES = gauge("nvshare_gpu_process_count", "Compute processes on the GPU that NVML sees.", *_GPU)
+
+
+def _ratio(percent: int | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _compute_processes(gpu: Gpu) -> int | None:
+    if gpu.processes is None:
+        return None
+    return len({process.pid for process in gpu.processes if "compute" in process.kind})
+
+
+_BY_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
+    (MEMORY_TOTAL, lambda gpu: gpu.readings.memory_total_bytes),
+    (MEMORY_USED, lambda gpu: gpu.readings.memory_not_free_bytes),
+    (MEMORY_FREE, lambda gpu: gpu.readings.memory_free_bytes),
+    (UTILIZATION, lambda gpu: _ratio(gpu.readings.utilization_percent)),
+    (MEMORY_UTILIZATION, lambda gpu: _ratio(gpu.readings.memory_utilization_percent)),
+    (PROCESSES, _compute_processes),
+)
+
+CATALOGUE = (NVML_UP, INFO, *(metric for metric, _ in _BY_GPU))
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.gpus
+    yield NVML_UP.value(0 if reading is None else 1)
+    if reading is None:
+        return
+    gpus = [((gpu.identity.uuid, str(gpu.identity.index)), gpu) for gpu in reading.present_gpus()]
+    yield INFO.of(((*labels, gpu.identity.name), 1) for labels, gpu in gpus)
+    for metric, read in _BY_GPU:
+        yield metric.of((labels, value) for labels, gpu in gpus if (value := read(gpu)) is not None)

@@ -1,0 +1,41 @@
+"""xpushare_*: the nvshare families under the name that nvshare's v2 has since been given, XPUShare.
+
+Labels and values are those of dialects/nvshare. XPUShare adds two families about the library that reads the GPUs, which
+here is NVML. The main /metrics leaves this dialect out: every reading is there under its nvshare name.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.dialects.nvshare import NVSHARE
+from gpucommons.faces.exposition.families import Family, Metric, gauge
+from gpucommons.model.snapshot import Snapshot
+
+SAMPLER_UP = gauge("xpushare_gpu_sampler_up", "1 if the library that reads the GPUs answers, else 0.")
+SAMPLER_BACKEND = gauge("xpushare_gpu_sampler_backend_info", "1; the library that reads the GPUs.", "backend")
+
+
+def _renamed(metric: Metric) -> Metric:
+    return replace(metric, name=f"xpushare_{metric.name.removeprefix('nvshare_')}")
+
+
+_RENAMED = {metric: _renamed(metric) for metric in NVSHARE.catalogue}
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    up = snapshot.readings.gpus is not None
+    yield SAMPLER_UP.value(int(up))
+    yield SAMPLER_BACKEND.value(1 if up else None, "nvml")
+    for family in NVSHARE.collect(snapshot):
+        yield replace(family, metric=_RENAMED[family.metric])
+
+
+XPUSHARE = Dialect(
+    name="xpushare",
+    port=NVSHARE.port,
+    summary="the nvshare families in the names of XPUShare, as nvshare's v2 is now called",
+    catalogue=(SAMPLER_UP, SAMPLER_BACKEND, *_RENAMED.values()),
+    collect=collect,
+    on_main=False,
+)

@@ -1,0 +1,126 @@
+"""One reading over time, of the node or of every GPU: from memory, or from Prometheus for what is longer ago.
+
+Answers are made a column at a time, so that a long one holds up nobody else's.
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text, whole, word
+from gpucommons.faces.documents.schema import INTEGER, NUMBER, Schema, by_key, listed, one_of, or_null, record
+from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.faces.documents.view import ENVELOPE, View
+from gpucommons.faces.history.history import COARSE_SPAN_S, NODE, NODE_SERIES, SERIES, History, Window
+from gpucommons.faces.history.prometheus import Prometheus
+
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_RANGE = re.compile(r"([1-9][0-9]{0,7})([smhd])", re.ASCII)
+_LONGEST_S = 366 * 86400
+_SIGNIFICANT = 6
+
+
+def _read_range(given: str) -> Value:
+    found = _RANGE.fullmatch(given)
+    if found is None:
+        raise ValueError("wants a length such as 15m, 1h, 24h or 7d")
+    seconds = int(found[1]) * _UNIT_S[found[2]]
+    if seconds > _LONGEST_S:
+        raise ValueError("wants a year at most")
+    return seconds
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    word("series", "which reading", SERIES),
+    Parameter(
+        "range",
+        "how far back from the end: 15m, 1h, 24h, 7d",
+        {"type": "string", "pattern": f"^{_RANGE.pattern}$"},
+        _read_range,
+    ),
+    whole("end_unix_s", "where it ends; without it, now", 0, 10**11),
+    text("gpu", "only this GPU: its index or UUID"),
+    whole("points", "at most so many values a column", 10, 4000),
+)
+SCHEMA: Schema = record(
+    **ENVELOPE,
+    series=one_of(*SERIES),
+    source=one_of("memory", "prometheus"),
+    step_s=NUMBER,
+    start_unix_s=NUMBER,
+    values=by_key(listed(or_null(NUMBER)), "UUID of the GPU, or node"),
+    kept=record(
+        fine_step_s=NUMBER,
+        fine_span_s=NUMBER,
+        coarse_step_s=NUMBER,
+        coarse_span_s=NUMBER,
+        bytes=INTEGER,
+        beyond=or_null(one_of("prometheus")),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    series: str
+    range_s: float
+    points: int
+    end_wall_s: float | None
+    gpu_uuid: str | None
+
+
+def read(view: View, given: Mapping[str, Value]) -> HistoryQuery:
+    series = str(given.get("series", "gpu_utilization_ratio"))
+    if "gpu" in given and series in NODE_SERIES:
+        raise BadParameter("gpu", f"{series} is the node's, not a GPU's")
+    end = given.get("end_unix_s")
+    return HistoryQuery(
+        series,
+        float(given.get("range", 3600)),
+        int(given.get("points", 720)),
+        None if end is None else float(end),
+        view.gpu_uuid(str(given["gpu"])) if "gpu" in given else None,
+    )
+
+
+async def answer(view: View, asked: HistoryQuery, history: History, prometheus: Prometheus | None) -> bytes:
+    """Raises BadParameter where nobody keeps that long, PrometheusError where the one who does is not well."""
+    end_s = view.snapshot.wall_s if asked.end_wall_s is None else asked.end_wall_s
+    if history.covers(end_s - asked.range_s):
+        source, window = "memory", history.window(asked.series, asked.range_s, asked.points, asked.end_wall_s)
+    elif prometheus is None:
+        kept = f"{COARSE_SPAN_S / 3600:g} h"
+        raise BadParameter(
+            "range" if asked.end_wall_s is None else "end_unix_s",
+            f"this agent keeps {kept} in memory; for more, set history.prometheus_url",
+        )
+    else:
+        uuids = [uuid for uuid in history.subjects if uuid != NODE]
+        source = "prometheus"
+        window = await prometheus.window(asked.series, uuids, end_s - asked.range_s, end_s, asked.points)
+    head = {
+        **view.envelope(),
+        "series": asked.series,
+        "source": source,
+        "step_s": window.step_s,
+        "start_unix_s": round(window.start_wall_s, 3),
+        "kept": {**history.kept(), "beyond": None if prometheus is None else "prometheus"},
+    }
+    return await _encode(head, window, asked.gpu_uuid)
+
+
+async def _encode(head: Mapping[str, Json], window: Window, only_uuid: str | None) -> bytes:
+    columns = []
+    for subject, values in window.columns.items():
+        if only_uuid in (None, subject):
+            columns.append(f"{json.dumps(subject)}:[{_numbers(values)}]")
+            await asyncio.sleep(0)
+    return b'%s,"values":{%s}}' % (encoded(head)[:-1], ",".join(columns).encode())
+
+
+def _numbers(values: Sequence[float]) -> str:
+    # Single precision has seven digits; more would be noise.
+    return ",".join("null" if math.isnan(value) else f"{value:.{_SIGNIFICANT}g}" for value in values)

@@ -1,0 +1,76 @@
+"""Query parameters: declared once, and from that checked, explained and documented. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.faces.documents.schema import Schema
+
+Value = str | int | float
+Query = Sequence[tuple[str, str]]
+
+
+class BadParameter(ValueError):
+    """One line that says what a good value looks like, and the name of the parameter that has none."""
+
+    def __init__(self, parameter: str, line: str) -> None:
+        super().__init__(line)
+        self.parameter = parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`read` turns the text into a value, or raises ValueError that says what it wants."""
+
+    name: str
+    summary: str
+    schema: Schema
+    read: Callable[[str], Value]
+
+
+def word(name: str, summary: str, words: Iterable[str]) -> Parameter:
+    allowed = list(words)
+
+    def read(text: str) -> Value:
+        if text not in allowed:
+            raise ValueError(f"wants one of {', '.join(allowed)}")
+        return text
+
+    return Parameter(name, summary, {"type": "string", "enum": allowed}, read)
+
+
+def whole(name: str, summary: str, least: int, most: int) -> Parameter:
+    def read(text: str) -> Value:
+        number = parse_decimal(text)
+        if number is None or not least <= number <= most:
+            raise ValueError(f"wants a whole number from {least} to {most}")
+        return number
+
+    return Parameter(name, summary, {"type": "integer", "minimum": least, "maximum": most}, read)
+
+
+def text(name: str, summary: str, longest: int = 256) -> Parameter:
+    def read(given: str) -> Value:
+        if not 0 < len(given) <= longest:
+            raise ValueError(f"wants a text of 1 to {longest} characters")
+        return given
+
+    return Parameter(name, summary, {"type": "string", "minLength": 1, "maxLength": longest}, read)
+
+
+def read_query(query: Query, declared: Sequence[Parameter]) -> Mapping[str, Value]:
+    """The values that were given. Raises BadParameter for one that is unknown, doubled or wrong."""
+    by_name = {parameter.name: parameter for parameter in declared}
+    values: dict[str, Value] = {}
+    for name, given in query:
+        parameter = by_name.get(name)
+        if parameter is None:
+            known = f"there are: {', '.join(by_name)}" if by_name else "there are none here"
+            raise BadParameter(name, f"no such parameter; {known}")
+        if name in values:
+            raise BadParameter(name, "was given more than once")
+        try:
+            values[name] = parameter.read(given)
+        except ValueError as error:
+            raise BadParameter(name, str(error)) from None
+    return values

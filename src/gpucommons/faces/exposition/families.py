@@ -1,0 +1,73 @@
+"""Metric families as plain values: what a family is (Metric) and what it holds now (Family).
+
+A dialect declares its Metrics once, as constants, and fills them from each snapshot.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+LabelValues = tuple[str, ...]
+Point = tuple[LabelValues, float]
+
+
+class MetricType(StrEnum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    UNTYPED = "untyped"
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPoint:
+    """`counts` are cumulative and one longer than the metric's `buckets`: the last is +Inf."""
+
+    labels: LabelValues
+    counts: tuple[int, ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A catalogue entry. `optional` labels are left out of a series whose value for them is empty."""
+
+    name: str
+    type: MetricType
+    help: str
+    labels: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+    buckets: tuple[float, ...] = ()
+
+    def of(self, points: Iterable[Point]) -> "Family":
+        return Family(self, list(points))
+
+    def value(self, value: float | None, *labels: str) -> "Family":
+        """A family of one series, or of none where the value is missing."""
+        return Family(self, [] if value is None else [(labels, value)])
+
+    def histogram(self, points: Iterable[HistogramPoint]) -> "Family":
+        return Family(self, (), tuple(points))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    metric: Metric
+    points: Sequence[Point]
+    histograms: Sequence[HistogramPoint] = ()
+
+
+def gauge(name: str, help: str, *labels: str, optional: Iterable[str] = ()) -> Metric:
+    return Metric(name, MetricType.GAUGE, help, labels, frozenset(optional))
+
+
+def counter(name: str, help: str, *labels: str, optional: Iterable[str] = ()) -> Metric:
+    return Metric(name, MetricType.COUNTER, help, labels, frozenset(optional))
+
+
+def untyped(name: str, help: str, *labels: str) -> Metric:
+    """For a peer's metric that has no type there."""
+    return Metric(name, MetricType.UNTYPED, help, labels)
+
+
+def histogram(name: str, help: str, *labels: str, buckets: Iterable[float]) -> Metric:
+    return Metric(name, MetricType.HISTOGRAM, help, labels, buckets=tuple(buckets))

@@ -1,0 +1,241 @@
+"""The last hour at one second and the last day at fifteen, in memory: node and GPU readings as columns of floats.
+
+Bounded: a column is 37 kB whatever happens, there is one per reading and GPU, and the GPUs are limited too.
+A moment without a reading is NaN, never 0. The clock is the snapshots' monotonic one: a step of the wall
+clock moves nothing.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.host import Pressure
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.node_health import health_of
+
+NODE = "node"
+NODE_SERIES = (
+    "cpu_utilization_ratio",
+    "memory_used_ratio",
+    "cpu_pressure_percent",
+    "memory_pressure_percent",
+    "io_pressure_percent",
+    "health_score",
+)
+GPU_SERIES = (
+    "gpu_utilization_ratio",
+    "gpu_sm_active_ratio",
+    "gpu_memory_used_bytes",
+    "gpu_power_watts",
+    "gpu_temperature_celsius",
+    "gpu_clock_sm_mhz",
+)
+SERIES = NODE_SERIES + GPU_SERIES
+FINE_S, FINE_SPAN_S = 1.0, 3600.0
+COARSE_S, COARSE_SPAN_S = 15.0, 86400.0
+MOST_GPUS = 64
+# A snapshot that comes a little before its beat belongs to the beat.
+_SLACK_RATIO = 0.05
+
+Key = tuple[str, str]
+"""(NODE or a GPU's UUID, name of the series)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Columns of one series on one grid. The first value stands for `start_wall_s` to one step later."""
+
+    step_s: float
+    start_wall_s: float
+    columns: Mapping[str, Sequence[float]]
+
+
+class _Column:
+    __slots__ = ("count", "total", "values")
+
+    def __init__(self, length: int) -> None:
+        self.values = array("f", [math.nan]) * length
+        self.total = 0.0
+        self.count = 0
+
+
+class _Tier:
+    """A ring of buckets of one length each. What falls into one bucket is averaged."""
+
+    def __init__(self, step_s: float, span_s: float) -> None:
+        self.step_s = step_s
+        self.length = math.ceil(span_s / step_s)
+        self.bucket: int | None = None
+        self.columns: dict[Key, _Column] = {}
+
+    def add(self, monotonic_s: float, values: Mapping[Key, float]) -> None:
+        bucket = math.floor(monotonic_s / self.step_s + _SLACK_RATIO)
+        if self.bucket is None:
+            self.bucket = bucket
+        elif bucket > self.bucket:
+            self._advance(self.bucket, bucket)
+            self.bucket = bucket
+        slot = self.bucket % self.length
+        for key, value in values.items():
+            column = self.columns.get(key)
+            if column is None:
+                column = self.columns[key] = _Column(self.length)
+            column.total += value
+            column.count += 1
+            column.values[slot] = column.total / column.count
+
+    def _advance(self, old: int, new: int) -> None:
+        passed = range(max(old, new - self.length) + 1, new + 1)
+        for column in self.columns.values():
+            column.total, column.count = 0.0, 0
+            for bucket in passed:
+                column.values[bucket % self.length] = math.nan
+
+    def last(self, key: Key, end_bucket: int, buckets: int) -> "array[float]":
+        """The buckets up to and with `end_bucket`, oldest first."""
+        column = self.columns.get(key)
+        if column is None:
+            return array("f", [math.nan]) * buckets
+        first = (end_bucket - buckets + 1) % self.length
+        head = column.values[first : first + buckets]
+        return head if len(head) == buckets else head + column.values[: buckets - len(head)]
+
+    def forget(self, subject: str) -> None:
+        for key in [key for key in self.columns if key[0] == subject]:
+            del self.columns[key]
+
+
+class History:
+    def __init__(self, interval_s: float = 1.0) -> None:
+        self._fine = _Tier(max(FINE_S, interval_s), FINE_SPAN_S)
+        self._coarse = _Tier(max(COARSE_S, interval_s), COARSE_SPAN_S)
+        self._seen: dict[str, None] = {}
+        self._now_monotonic_s = 0.0
+        self._now_wall_s = 0.0
+
+    def observe(self, snapshot: Snapshot) -> None:
+        values = dict(readings_of(snapshot))
+        self._now_monotonic_s, self._now_wall_s = snapshot.monotonic_s, snapshot.wall_s
+        for tier in (self._fine, self._coarse):
+            tier.add(snapshot.monotonic_s, values)
+        self._bound_gpus(values)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the columns take; what else there is is small."""
+        return sum(
+            column.values.itemsize * len(column.values)
+            for tier in (self._fine, self._coarse)
+            for column in tier.columns.values()
+        )
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return (NODE, *self._seen)
+
+    def kept(self) -> dict[str, float]:
+        """How much there is at most, and what it takes now."""
+        return {
+            "fine_step_s": self._fine.step_s,
+            "fine_span_s": FINE_SPAN_S,
+            "coarse_step_s": self._coarse.step_s,
+            "coarse_span_s": COARSE_SPAN_S,
+            "bytes": self.memory_bytes,
+        }
+
+    def covers(self, start_wall_s: float) -> bool:
+        return self._now_wall_s - start_wall_s <= COARSE_SPAN_S
+
+    def window(self, series: str, range_s: float, points: int, end_wall_s: float | None = None) -> Window:
+        """One series of every subject that has it, in at most so many points. Finer steps are averaged."""
+        end_s = self._now_wall_s if end_wall_s is None else min(end_wall_s, self._now_wall_s)
+        back_s = self._now_wall_s - (end_s - range_s)
+        tier = self._fine if back_s <= FINE_SPAN_S + FINE_S else self._coarse
+        if tier.bucket is None:
+            return Window(tier.step_s, end_s - range_s, {})
+        end_bucket = tier.bucket - round((self._now_wall_s - end_s) / tier.step_s)
+        fold = math.ceil(min(range_s / tier.step_s, tier.length) / points)
+        # Whole folds on a fixed grid: the same moment is averaged with the same others each time.
+        end_bucket -= (end_bucket + 1) % fold
+        buckets = min(round(range_s / tier.step_s), tier.length - (tier.bucket - end_bucket)) // fold * fold
+        subjects = (NODE,) if series in NODE_SERIES else tuple(self._seen)
+        columns = {subject: folded(tier.last((subject, series), end_bucket, buckets), fold) for subject in subjects}
+        end_of_window_s = self._now_wall_s + (end_bucket + 1) * tier.step_s - self._now_monotonic_s
+        return Window(tier.step_s * fold, end_of_window_s - buckets * tier.step_s, columns)
+
+    def _bound_gpus(self, values: Mapping[Key, float]) -> None:
+        for subject, _ in values:
+            if subject != NODE:
+                # The order is that of the last reading: the first is the one that has been gone longest.
+                self._seen.pop(subject, None)
+                self._seen[subject] = None
+        while len(self._seen) > MOST_GPUS:
+            longest_gone = next(iter(self._seen))
+            del self._seen[longest_gone]
+            for tier in (self._fine, self._coarse):
+                tier.forget(longest_gone)
+
+
+def folded(values: Sequence[float], fold: int) -> Sequence[float]:
+    """Means of so many at a time, of those that are there."""
+    if fold == 1:
+        return values
+    found = []
+    for start in range(0, len(values), fold):
+        known = [value for value in values[start : start + fold] if value == value]
+        found.append(sum(known) / len(known) if known else math.nan)
+    return found
+
+
+def readings_of(snapshot: Snapshot) -> Iterator[tuple[Key, float]]:
+    for name, value in _node_values(snapshot):
+        if value is not None:
+            yield (NODE, name), value
+    reading = snapshot.readings.gpus
+    for gpu in () if reading is None else reading.gpus:
+        if gpu.up:
+            for name, value in _gpu_values(gpu):
+                if value is not None:
+                    yield (gpu.identity.uuid, name), value
+
+
+def _node_values(snapshot: Snapshot) -> Iterator[tuple[str, float | None]]:
+    cpu, memory, pressure = snapshot.readings.cpu, snapshot.readings.memory, snapshot.readings.pressure
+    health = health_of(cpu, memory, pressure)
+    used = None
+    if memory is not None and memory.available_bytes is not None and memory.total_bytes > 0:
+        used = 1 - memory.available_bytes / memory.total_bytes
+    return zip(
+        NODE_SERIES,
+        (
+            None if cpu is None else cpu.utilization_ratio,
+            used,
+            None if pressure is None else _stalled(pressure.cpu),
+            None if pressure is None else _stalled(pressure.memory),
+            None if pressure is None else _stalled(pressure.io),
+            None if health is None else health.score,
+        ),
+        strict=True,
+    )
+
+
+def _stalled(pressure: Pressure | None) -> float | None:
+    return None if pressure is None or pressure.some is None else pressure.some.avg10
+
+
+def _gpu_values(gpu: Gpu) -> Iterator[tuple[str, float | None]]:
+    now = gpu.readings
+    return zip(
+        GPU_SERIES,
+        (
+            None if now.utilization_percent is None else now.utilization_percent / 100,
+            None if gpu.gpm is None else gpu.gpm.sm_ratio,
+            now.memory_used_bytes,
+            now.power_watts,
+            now.temperature_celsius,
+            now.clock_sm_mhz,
+        ),
+        strict=True,
+    )

@@ -1,0 +1,56 @@
+"""Who ran when on each shared GPU, over the last minutes, from one look a snapshot. Bounded, in memory.
+
+A turn's beginning is exact, for the scheduler tells how long a turn has lasted; its end is known to one
+snapshot. A turn that began and ended between two snapshots is not seen.
+"""
+
+from gpucommons.model.sharing import ClientSharing, Timeline, Turn
+from gpucommons.model.snapshot import Snapshot
+
+KEPT_S = 600.0
+MOST_TURNS = 300
+
+
+class TurnLog:
+    """`observe` every snapshot; `timeline` is by GPU, oldest turn first."""
+
+    def __init__(self, kept_s: float = KEPT_S, most_turns: int = MOST_TURNS) -> None:
+        self._kept_s = kept_s
+        self._most_turns = most_turns
+        self.timeline: Timeline = {}
+
+    def observe(self, snapshot: Snapshot) -> None:
+        sharing = snapshot.readings.sharing
+        if sharing is None:
+            self.timeline = {}
+            return
+        now_s = snapshot.wall_s
+        clients = {client.client_id: client for client in sharing.clients}
+        self.timeline = {
+            gpu.uuid: self._on_gpu(
+                self.timeline.get(gpu.uuid, ()), [clients[id] for id in gpu.running if id in clients], now_s
+            )
+            for gpu in sharing.gpus
+        }
+
+    def _on_gpu(self, known: tuple[Turn, ...], running: list[ClientSharing], now_s: float) -> tuple[Turn, ...]:
+        going = {(client.client_id, client.turns): client for client in running}
+        kept: list[Turn] = []
+        for turn in known:
+            if turn.end_wall_s is None and going.pop(_mark(turn), None) is None:
+                turn = Turn(turn.id, turn.client_id, turn.label, turn.uid, turn.start_wall_s, now_s)
+            if turn.end_wall_s is None or now_s - turn.end_wall_s <= self._kept_s:
+                kept.append(turn)
+        kept.extend(_begun(client, now_s) for client in going.values())
+        return tuple(kept[-self._most_turns :])
+
+
+def _begun(client: ClientSharing, now_s: float) -> Turn:
+    label = f"{client.namespace}/{client.pod}" if client.namespace and client.pod else client.pod
+    start_s = now_s - (client.turn_s or 0.0)
+    return Turn(f"{client.client_id}.{client.turns}", client.client_id, label or client.client_id, client.uid, start_s)
+
+
+def _mark(turn: Turn) -> tuple[str, int]:
+    client_id, _, number = turn.id.rpartition(".")
+    return client_id, int(number)

@@ -1,0 +1,253 @@
+"""Folds claims and what really runs on each GPU into one list of who holds which slot, and what it does there.
+
+Pure. A slot belongs to those who run on it or claimed it and run; only where none of them does, to those
+whose stopped container it is kept for. They share it evenly, or as the parts that they claimed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from gpucommons.holding.claims import Claim, Claims, account_of
+from gpucommons.holding.shares import divide
+from gpucommons.holding.slots import SlotTable
+from gpucommons.model.allocations import (
+    Access,
+    Allocation,
+    AllocationReading,
+    AllocationState,
+    SlotInfo,
+    WorkloadKind,
+)
+from gpucommons.model.gpu import GpuReading
+from gpucommons.model.ownership import Portion, ProcessShare
+from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
+
+_GRAPHICS = "graphics"
+
+
+@dataclass(slots=True)
+class _Usage:
+    """What the processes of one workload use of one slot; None is not known."""
+
+    sm: int | None = 0
+    memory_bytes: int | None = 0
+    milliwatts: int | None = 0
+
+    def add(self, share: ProcessShare, sm_scale: float) -> None:
+        sm = None if share.sm is None else min(round(share.sm.amount * sm_scale), WHOLE_SM)
+        self.sm = None if self.sm is None or sm is None else min(self.sm + sm, WHOLE_SM)
+        self.memory_bytes = _plus(self.memory_bytes, share.memory)
+        self.milliwatts = _plus(self.milliwatts, share.power)
+
+
+_UNKNOWN = _Usage(None, None, None)
+
+
+@dataclass(slots=True)
+class _Row:
+    """One workload on one slot, on its way to an Allocation."""
+
+    claim: Claim
+    fraction: Fraction
+    usage: _Usage | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.claim.running and (self.claim.by_itself or self.usage is not None)
+
+
+@dataclass(slots=True)
+class _SlotRows:
+    rows: dict[str, _Row] = field(default_factory=dict)
+    ownerless: _Usage | None = None
+
+
+def fold(
+    table: SlotTable,
+    claims: Claims,
+    processes: Iterable[ProcessShare] | None,
+    gpus: GpuReading | None,
+    group_of: Mapping[str, str],
+    active_ratio: float,
+    complete: bool = True,
+) -> AllocationReading:
+    """`processes` is None where nobody knows what runs: then nobody is judged to be at work or idle."""
+    slots: dict[SlotInfo, _SlotRows] = {info: _SlotRows() for info in table.all}
+    for claim in claims.claims:
+        for info, fraction in claim.slots:
+            slots.setdefault(info, _SlotRows()).rows[claim.id] = _Row(claim, fraction)
+    if processes is not None:
+        _place(processes, slots, claims, table, _compute_instances(gpus), group_of)
+    judged = processes is not None
+    return AllocationReading(
+        table.all,
+        tuple(row for info, found in slots.items() for row in _allocations(info, found, judged, active_ratio)),
+        claims.containers,
+        claims.unmanaged,
+        complete,
+    )
+
+
+def _place(
+    processes: Iterable[ProcessShare],
+    slots: dict[SlotInfo, _SlotRows],
+    claims: Claims,
+    table: SlotTable,
+    instances: Mapping[tuple[str, int], tuple[str, int | None]],
+    group_of: Mapping[str, str],
+) -> None:
+    by_id = {claim.id: claim for claim in claims.claims if claim.kind is WorkloadKind.CONTAINER}
+    by_pod = {(claim.account.namespace, claim.name): claim for claim in claims.claims if claim.kind is WorkloadKind.POD}
+    by_job = {claim.name: claim for claim in claims.claims if claim.kind is WorkloadKind.JOB}
+    for share in processes:
+        kind, compute_instance = instances.get((share.place.gpu_uuid, share.pid), ("", None))
+        info = table.at(share.place.gpu_uuid, share.place.gpu_instance_id, compute_instance)
+        if info is None or kind == _GRAPHICS:
+            continue
+        found, workload = slots[info], share.workload
+        claim = by_id.get(workload.container_id or "")
+        if claim is None and workload.pod is not None:
+            claim = by_pod.get((workload.pod.namespace, workload.pod.name))
+        if claim is None and workload.job is not None:
+            claim = by_job.get(workload.job)
+        if claim is None and share.owner is None:
+            found.ownerless = found.ownerless or _Usage()
+            found.ownerless.add(share, info.sm_scale)
+            continue
+        if claim is None:
+            claim = _of_process(share, group_of)
+        row = found.rows.setdefault(claim.id, _Row(claim, Fraction(1)))
+        row.usage = row.usage or _Usage()
+        row.usage.add(share, info.sm_scale)
+
+
+def _of_process(share: ProcessShare, group_of: Mapping[str, str]) -> Claim:
+    """Who runs on a GPU without having been given it holds it all the same, for as long as that runs."""
+    workload = share.workload
+    user = workload.user or ("" if workload.uid is None else str(workload.uid))
+    account = account_of(
+        share.owner,
+        user="" if workload.pod else user,
+        group=group_of.get(user, ""),
+        pod=workload.pod.name if workload.pod else "",
+        job=workload.job or "",
+    )
+    kind, name, id = WorkloadKind.PROCESS, workload.unit or workload.process_name, "/".join(account)
+    if workload.container_id:
+        kind, name, id = WorkloadKind.CONTAINER, workload.container_name or "", workload.container_id
+    elif workload.job:
+        name = workload.job
+    interface = "slurm" if workload.job else "docker" if workload.container_id else "process"
+    return Claim(kind, name, id, account, (), Access.SPECIFIC, True, True, interface, bool(workload.job))
+
+
+def _allocations(info: SlotInfo, found: _SlotRows, judged: bool, active_ratio: float) -> Iterable[Allocation]:
+    rows = list(found.rows.values())
+    holders = [row for row in rows if row.holds] or [row for row in rows if row.claim.by_itself]
+    _settle_ownerless(found, holders, rows)
+    shares = _shares(holders)
+    known = judged and info.processes_known
+    for row in rows:
+        share = shares.get(row.claim.id, 0)
+        usage = row.usage or (_Usage() if known else _UNKNOWN)
+        active = _is_active(usage, share, active_ratio) if row.claim.running else False if known else None
+        yield _allocation(info, row.claim, share, usage, active)
+
+
+def _settle_ownerless(found: _SlotRows, holders: list[_Row], rows: list[_Row]) -> None:
+    """Usage that could not be traced is that of the one who holds the slot alone; without any, nobody's we know."""
+    if found.ownerless is None:
+        return
+    running = [row for row in holders if row.claim.running]
+    accounts = {row.claim.account for row in running}
+    if len(accounts) == 1:
+        row = running[0]
+        row.usage = _merged(row.usage, found.ownerless)
+    elif accounts:
+        for row in running:
+            row.usage = row.usage or _UNKNOWN
+    else:
+        claim = Claim(
+            WorkloadKind.PROCESS,
+            "",
+            "/".join(UNATTRIBUTED),
+            UNATTRIBUTED,
+            (),
+            Access.SPECIFIC,
+            True,
+            True,
+            "process",
+            False,
+        )
+        row = _Row(claim, Fraction(1), found.ownerless)
+        holders[:] = [row]
+        rows.append(row)
+
+
+def _shares(holders: list[_Row]) -> dict[str, int]:
+    """By workload. An account claims a slot once, through however many workloads, which then share its part."""
+    by_account: dict[Account, list[_Row]] = {}
+    for row in holders:
+        by_account.setdefault(row.claim.account, []).append(row)
+    claims = [min(sum((row.fraction for row in rows), Fraction(0)), Fraction(1)) for rows in by_account.values()]
+    shares: dict[str, int] = {}
+    for rows, share in zip(by_account.values(), divide(claims), strict=True):
+        for number, row in enumerate(rows):
+            shares[row.claim.id] = share * (number + 1) // len(rows) - share * number // len(rows)
+    return shares
+
+
+def _is_active(usage: _Usage, share: int, active_ratio: float) -> bool | None:
+    """Whether it works: at least so much of the part that it holds, or of the slot where it holds none."""
+    if usage.sm is None:
+        return None
+    held = share / WHOLE_SHARE if share else 1.0
+    return usage.sm > 0 and usage.sm >= active_ratio * held * WHOLE_SM
+
+
+def _allocation(info: SlotInfo, claim: Claim, share: int, usage: _Usage, active: bool | None) -> Allocation:
+    at_work = AllocationState.ACTIVE if active else AllocationState.RUNNING
+    return Allocation(
+        claim.account,
+        claim.kind,
+        claim.name,
+        claim.id,
+        info.slot,
+        info.profile,
+        share,
+        at_work if claim.running else AllocationState.HELD,
+        claim.interface,
+        claim.managed,
+        claim.access,
+        claim.since_wall_s,
+        active,
+        usage.sm,
+        usage.memory_bytes,
+        usage.milliwatts,
+    )
+
+
+def _compute_instances(gpus: GpuReading | None) -> dict[tuple[str, int], tuple[str, int | None]]:
+    """What kind of process each is, and on which compute instance: attribution passes neither on."""
+    if gpus is None:
+        return {}
+    return {
+        (gpu.identity.uuid, process.pid): (process.kind, process.compute_instance_id)
+        for gpu in gpus.present_gpus()
+        for process in gpu.processes or ()
+    }
+
+
+def _plus(sum: int | None, part: Portion | None) -> int | None:
+    return None if sum is None or part is None else sum + part.amount
+
+
+def _merged(one: _Usage | None, other: _Usage) -> _Usage:
+    if one is None:
+        return other
+    return _Usage(
+        None if one.sm is None or other.sm is None else min(one.sm + other.sm, WHOLE_SM),
+        None if one.memory_bytes is None or other.memory_bytes is None else one.memory_bytes + other.memory_bytes,
+        None if one.milliwatts is None or other.milliwatts is None else one.milliwatts + other.milliwatts,
+    )

@@ -1,0 +1,126 @@
+"""Where allocations meet the sampling clock: after attribution, on the event loop, pure arithmetic over what is held.
+
+Claims are folded anew only when a container, a pod, the layout of the GPUs or a name has changed.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpucommons.attribution.owner import OwnerRules
+from gpucommons.holding.claims import ClaimInputs, Claims, claims_of
+from gpucommons.holding.fold import fold
+from gpucommons.holding.slots import SlotTable
+from gpucommons.model.containers import all_containers
+from gpucommons.model.gpu import MigInstance
+from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.ownership import Attribution
+from gpucommons.model.snapshot import Readings
+from gpucommons.model.users import UsersReading
+from gpucommons.rules.pod_placement import replicas_by_gpu
+
+# A runtime that does not answer for longer has gone, and its containers with it.
+_MISSED_S = 3600.0
+_HOLDER_SOURCES = ("docker", "podman", "pod_devices", "ds01", "job_mapping")
+
+
+class AllocationStage:
+    def __init__(
+        self,
+        rules: OwnerRules | None = None,
+        active_ratio: float = 0.05,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rules = rules or OwnerRules()
+        self._active_ratio = active_ratio
+        self._monotonic = monotonic
+        self._layout: object = None
+        self._table = SlotTable(())
+        self._known: tuple[object, ...] = ()
+        self._claims = Claims()
+        self._process_users: dict[str, tuple[int, str]] = {}
+        self._job_users: dict[str, tuple[int, str]] = {}
+        self._learnt = False
+        self._answered_s: dict[str, float] = {}
+
+    def __call__(self, readings: Readings) -> Readings:
+        self._learn_users(readings.attribution, readings.job_mapping)
+        self._refresh(readings)
+        reading = fold(
+            self._table,
+            self._claims,
+            None if readings.attribution is None else readings.attribution.processes,
+            readings.gpus,
+            {} if readings.users is None else readings.users.group_of,
+            self._active_ratio,
+            self._is_complete(readings),
+        )
+        return replace(readings, allocations=reading)
+
+    def _refresh(self, readings: Readings) -> None:
+        gpus = () if readings.gpus is None else readings.gpus.gpus
+        layout = [(g.identity, g.up, g.mig_enabled, g.mig_slices, g.processes is None, _mig(g.mig)) for g in gpus]
+        if layout != self._layout:
+            self._layout, self._table = layout, SlotTable(gpus)
+        users = readings.users or UsersReading()
+        known = (
+            self._table,
+            readings.docker and readings.docker.by_id,
+            readings.podman and readings.podman.by_id,
+            readings.ds01 and readings.ds01.entries,
+            readings.pods,
+            readings.pod_devices,
+            readings.job_mapping,
+            users.names,
+            users.group_of,
+            users.container_uids,
+        )
+        if self._known and not self._learnt and all(new is old for new, old in zip(known, self._known, strict=True)):
+            return
+        self._known, self._learnt = known, False
+        containers = all_containers(readings.docker, readings.podman)
+        self._process_users = {id: user for id, user in self._process_users.items() if id in containers}
+        devices = readings.pod_devices
+        self._claims = claims_of(
+            ClaimInputs(
+                self._table,
+                containers,
+                readings.ds01,
+                readings.pods,
+                devices,
+                replicas_by_gpu(gpus, devices) if devices else {},
+                users,
+                self._process_users,
+                readings.job_mapping,
+                self._job_users,
+                self._rules,
+            )
+        )
+
+    def _learn_users(self, attribution: Attribution | None, mapping: JobMappingReading | None) -> None:
+        """The user of a container's or a job's processes is kept for as long as the container or the job is there."""
+        jobs = {job.id for each in mapping.jobs.values() for job in each} if mapping else set()
+        self._job_users = {job: user for job, user in self._job_users.items() if job in jobs}
+        for share in attribution.processes if attribution else ():
+            workload = share.workload
+            if workload.job in jobs and workload.uid is not None and workload.job not in self._job_users:
+                self._job_users[workload.job] = (workload.uid, workload.user or str(workload.uid))
+                self._learnt = True
+            if workload.container_id and workload.uid is not None and workload.container_id not in self._process_users:
+                self._process_users[workload.container_id] = (workload.uid, workload.user or str(workload.uid))
+                self._learnt = True
+
+    def _is_complete(self, readings: Readings) -> bool:
+        now_s, complete = self._monotonic(), True
+        for name in _HOLDER_SOURCES:
+            if getattr(readings, name) is not None:
+                self._answered_s[name] = now_s
+            elif now_s - self._answered_s.get(name, -_MISSED_S) < _MISSED_S:
+                complete = False
+        return complete
+
+
+def _mig(instances: tuple[MigInstance, ...]) -> list[tuple[object, ...]]:
+    return [
+        (i.uuid, i.gpu_instance_id, i.compute_instance_id, i.compute_slices, i.gpu_instance_slices) for i in instances
+    ]

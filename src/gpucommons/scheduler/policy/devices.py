@@ -1,0 +1,140 @@
+"""Which GPUs are known, and which of them a client means. Plain values in; the policy gets what changed.
+
+A GPU that was read once stays known: a driver that does not answer, or a lost GPU, takes no name away. A client whose
+name fits no known GPU shares the queue `default` with all other such clients, and moves to its GPU's queue when a
+reading shows which that is. A client that has its GPU keeps it, whatever index the GPU has later.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU, KnownGpu, resolve
+from gpucommons.scheduler.policy.overhead import next_overhead
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.state import Action, ClientStanding, GpuQueue
+
+# Above this a running client counts as hot: its figures say nothing about its overhead.
+_HOT_RATIO: Final = 0.5
+_MOST_NAMES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The share of the time since then, on the monotonic clock, in which a device was busy."""
+
+    ratio: float
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One device as NVML and GPM report it. `busy` where it was measured again; `process_bytes` is by host pid; `mig`
+    holds the UUIDs of its MIG devices, in the driver's order."""
+
+    uuid: str
+    index: int
+    total_bytes: int | None = None
+    busy: Busy | None = None
+    process_bytes: Mapping[int, int] = field(default_factory=dict)
+    mig: tuple[str, ...] = ()
+
+
+class DeviceTable:
+    def __init__(self, policy: Policy, now: float) -> None:
+        self._policy = policy
+        self._known: dict[str, KnownGpu] = {}
+        self._generation = 0
+        # The UUIDs by the names that clients use. Emptied when the GPUs change, and when it grows.
+        self._resolved: dict[str, str | None] = {}
+        policy.add_gpu(DEFAULT_GPU, None, now)
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The GPUs of the latest reading."""
+        return frozenset(gpu.uuid for gpu in self._known.values() if gpu.generation == self._generation)
+
+    def update(self, facts: Sequence[GpuFacts], now: float) -> list[Action]:
+        """A reading of the devices. While the driver does not answer there is none, and nothing changes."""
+        changed = self._remember(facts)
+        actions: list[Action] = []
+        for fact in facts:
+            gpu = self._queue(fact.uuid, now)
+            gpu.index = fact.index
+            if fact.total_bytes is not None and fact.total_bytes != gpu.total_bytes:
+                actions += self._policy.resize(gpu, fact.total_bytes, now)
+        if changed:
+            actions += self._move_resolved(now)
+        for fact in facts:
+            gpu = self._queue(fact.uuid, now)
+            if fact.busy is not None:
+                actions += self._policy.sample_busy(gpu, fact.busy.ratio, now - fact.busy.since_s, now)
+            actions += self._learn_memory(gpu, fact, now)
+        for gpu in list(self._policy.gpus.values()):
+            self.forget_unused(gpu)
+        return actions
+
+    def called(self, name: str, now: float) -> GpuQueue:
+        """The queue for a client that names its GPU so."""
+        return self._queue(self._resolve(name) or DEFAULT_GPU, now)
+
+    def forget_unused(self, gpu: GpuQueue) -> None:
+        """The queue of a GPU that is not there goes with its last client; `default` stays while no GPU is known."""
+        alone = gpu.key == DEFAULT_GPU and not self._known
+        if not gpu.clients and not alone and gpu.key not in self.present:
+            self._policy.remove_gpu(gpu)
+
+    def _resolve(self, name: str) -> str | None:
+        if name not in self._resolved:
+            if len(self._resolved) > _MOST_NAMES:
+                self._resolved.clear()
+            self._resolved[name] = resolve(name, self._known.values())
+        return self._resolved[name]
+
+    def _queue(self, key: str, now: float) -> GpuQueue:
+        gpu = self._policy.gpus.get(key)
+        if gpu is None:
+            known = self._known.get(key)
+            gpu = self._policy.add_gpu(key, None if known is None else known.index, now)
+        return gpu
+
+    def _remember(self, facts: Sequence[GpuFacts]) -> bool:
+        """Notes the GPUs of a reading; returns whether they differ from the last reading's."""
+        generation = self._generation
+        read = {}
+        for fact in facts:
+            before = self._known.get(fact.uuid)
+            mig = self._mig_with(before.mig if before else (), fact.mig)
+            read[fact.uuid] = KnownGpu(fact.uuid, fact.index, mig, generation)
+        latest = {uuid: gpu for uuid, gpu in self._known.items() if gpu.generation == generation}
+        if read == latest:
+            return False
+        self._generation = generation + 1
+        self._known |= {uuid: replace(gpu, generation=self._generation) for uuid, gpu in read.items()}
+        self._resolved.clear()
+        return True
+
+    def _mig_with(self, before: tuple[str, ...], read: tuple[str, ...]) -> tuple[str, ...]:
+        """A MIG device in use cannot be destroyed: one that has clients stays known where a reading misses it."""
+        missed = tuple(uuid for uuid in before if uuid not in read and uuid in self._policy.gpus)
+        # A reading without any has missed them all: then their numbers stay, too.
+        return (*read, *missed) if read or not missed else before
+
+    def _move_resolved(self, now: float) -> list[Action]:
+        """Takes the clients of `default` whose GPU is known now to its queue."""
+        unresolved = self._policy.gpus.get(DEFAULT_GPU)
+        if unresolved is None:
+            return []
+        meant = [(client, self._resolve(client.gpu_name)) for client in unresolved.clients.values()]
+        return self._policy.move([(client, self._queue(key, now)) for client, key in meant if key is not None], now)
+
+    def _learn_memory(self, gpu: GpuQueue, fact: GpuFacts, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for client in gpu.clients.values():
+            client.nvml_bytes = fact.process_bytes.get(client.pid)
+            running = client.standing is ClientStanding.RUNNING
+            hot = running and (fact.busy is None or fact.busy.ratio > _HOT_RATIO)
+            overhead = next_overhead(client.overhead_bytes, client.used_bytes, client.nvml_bytes, hot)
+            if overhead is not None and overhead != client.overhead_bytes:
+                actions += self._policy.update_overhead(client, overhead, now)
+        return actions

@@ -1,0 +1,142 @@
+"""How much memory and how large a share of the GPU a client may have, and who said so. Pure.
+
+Memory and share are looked up one by one; the first of these that names a value gives it:
+  set-limit    what an operator set for that client or its pod, for as long as the agent runs
+  annotation   xpushare.com/ or else nvshare.com/, gpu-memory-limit and gpu-core-limit, on the pod
+  config       the first rule of the config file whose patterns match the client's pod, namespace and uid
+  env          what the client itself asked for when it registered
+  none         no limit
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.model.pods import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
+
+NO_MEMORY_LIMIT: Final = 0
+NO_CORE_LIMIT: Final = 100
+
+_UNITS: Final = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "Ki": 1 << 10,
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
+}
+_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(Ki|Mi|Gi|K|M|G|)B?", re.ASCII)
+_LARGEST_BYTES: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaValues:
+    """What one source says; None where it says nothing."""
+
+    memory_bytes: int | None = None
+    core_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRule:
+    """One rule of the config file: shell patterns, all of which must match."""
+
+    pod: str = "*"
+    namespace: str = "*"
+    uid: str = "*"
+    quota: QuotaValues = QuotaValues()
+
+    def matches(self, pod: str, namespace: str, uid: int) -> bool:
+        return fnmatchcase(pod, self.pod) and fnmatchcase(namespace, self.namespace) and fnmatchcase(str(uid), self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What holds for a client, and where each half comes from."""
+
+    memory_bytes: int = NO_MEMORY_LIMIT
+    memory_source: str = "none"
+    core_percent: int = NO_CORE_LIMIT
+    core_source: str = "none"
+
+
+NO_LIMITS: Final = ClientLimits()
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of `8Gi`, `512Mi`, `10G`, `1073741824`; raises ValueError on anything else."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no amount of memory: use a number with Ki, Mi, Gi, K, M, G or bytes")
+    amount = int(float(match[1]) * _UNITS[match[2]])
+    if not 0 < amount <= _LARGEST_BYTES:
+        raise ValueError(f"{text!r} is no amount of memory: it must be above 0 and at most 1024 PiB")
+    return amount
+
+
+def parse_core(text: str) -> int:
+    """Percent of the GPU's time, 1..100; raises ValueError on anything else."""
+    percent = parse_decimal(text.strip().removesuffix("%"))
+    if percent is None or not 1 <= percent <= 100:
+        raise ValueError(f"{text!r} is no share of a GPU: use a whole number from 1 to 100")
+    return percent
+
+
+def from_annotations(annotations: Mapping[str, str]) -> QuotaValues:
+    """The limits in a pod's annotations; raises ValueError, naming the annotation, if one in force is malformed."""
+    return QuotaValues(
+        _annotated(annotations, MEMORY_LIMIT_ANNOTATIONS, parse_memory),
+        _annotated(annotations, CORE_LIMIT_ANNOTATIONS, parse_core),
+    )
+
+
+def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Callable[[str], int]) -> int | None:
+    """The value of the first of these annotations that the pod has; None if it has none of them."""
+    name = next((name for name in names if name in annotations), None)
+    if name is None:
+        return None
+    try:
+        return parse(annotations[name])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def from_client(memory_limit_bytes: int, core_limit_percent: int) -> QuotaValues:
+    """What a client asked for in its REGISTER frame; nonsense counts as nothing."""
+    return QuotaValues(
+        memory_limit_bytes if 0 < memory_limit_bytes <= _LARGEST_BYTES else None,
+        core_limit_percent if 0 < core_limit_percent < NO_CORE_LIMIT else None,
+    )
+
+
+def from_rules(rules: Iterable[QuotaRule], pod: str, namespace: str, uid: int) -> QuotaValues:
+    memory: int | None = None
+    core: int | None = None
+    for rule in rules:
+        if rule.matches(pod, namespace, uid):
+            memory = rule.quota.memory_bytes if memory is None else memory
+            core = rule.quota.core_percent if core is None else core
+    return QuotaValues(memory, core)
+
+
+def decide(
+    *,
+    set_limit: QuotaValues | None = None,
+    annotation: QuotaValues | None = None,
+    config: QuotaValues | None = None,
+    env: QuotaValues | None = None,
+) -> ClientLimits:
+    sources = (("set-limit", set_limit), ("annotation", annotation), ("config", config), ("env", env))
+    memory = next(
+        ((name, quota.memory_bytes) for name, quota in sources if quota and quota.memory_bytes is not None),
+        ("none", NO_MEMORY_LIMIT),
+    )
+    core = next(
+        ((name, quota.core_percent) for name, quota in sources if quota and quota.core_percent is not None),
+        ("none", NO_CORE_LIMIT),
+    )
+    return ClientLimits(memory[1], memory[0], core[1], core[0])

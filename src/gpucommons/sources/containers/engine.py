@@ -1,0 +1,206 @@
+"""The few calls of the Docker ContainerEngine API that are needed, on a Unix socket. Reads only.
+
+Every answer is bounded in size and, but for the event stream, in time.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import aiohttp
+
+from gpucommons.model.containers import Container
+from gpucommons.sources.containers.inspect import container_of, is_full_id
+from gpucommons.sources.http_client import body_of, failures_of, lines_of
+from gpucommons.sources.json_values import items, mapping, parse, text
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+_NEWEST_KNOWN = (1, 44)
+_MOST_ANSWER_BYTES = 4 * 1024 * 1024
+_MOST_LIST_BYTES = 16 * 1024 * 1024
+_MOST_CONNECTIONS = 8
+
+# Both Docker's words and Podman's. What a health check does is left out at the source: it is the bulk.
+_ACTIONS_GONE = ("destroy", "remove")
+_ACTIONS = (
+    "create",
+    "start",
+    "restart",
+    "stop",
+    "die",
+    "cleanup",
+    "pause",
+    "unpause",
+    "rename",
+    "update",
+    *_ACTIONS_GONE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """A program that speaks the ContainerEngine API, and how its admin starts it and lets the agent in."""
+
+    name: str
+    title: str
+    default_socket: str
+    how_to_start: str
+    how_to_allow: str
+
+
+DOCKER = EngineKind(
+    "docker",
+    "Docker",
+    "/var/run/docker.sock",
+    "start Docker (systemctl start docker)",
+    "add the agent's user to the group docker, or run the agent as root",
+)
+PODMAN = EngineKind(
+    "podman",
+    "Podman",
+    "/run/podman/podman.sock",
+    "start Podman's service (systemctl enable --now podman.socket)",
+    "run the agent as root, or give its user access to that socket and its directory",
+)
+
+
+class EngineEvent(NamedTuple):
+    container_id: str
+    is_gone: bool
+
+
+class ContainerEngine:
+    """One daemon's API, for as long as it is entered. `connect` first."""
+
+    def __init__(self, kind: EngineKind, socket: str, timeout_s: float) -> None:
+        self._kind = kind
+        self._socket = socket
+        self._whose = f"{kind.title} at {socket}"
+        self._timeout_s = timeout_s
+        self._base = "http://localhost"
+        self._runtime = kind.name
+
+    async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(self._socket, limit=_MOST_CONNECTIONS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.close()
+
+    async def connect(self) -> None:
+        """Learn which program answers, and agree on a version of the API."""
+        about = mapping(await self._get("/version", _MOST_ANSWER_BYTES))
+        version = agreed_version(text(about.get("MinAPIVersion")), text(about.get("ApiVersion")))
+        if version is None:
+            raise SourceError("garbage", f"{self._whose} does not say which API version it speaks")
+        self._base = f"http://localhost/v{version}"
+        components = (text(mapping(item).get("Name")) for item in items(about.get("Components")))
+        self._runtime = PODMAN.name if any("Podman" in name for name in components) else DOCKER.name
+
+    async def ping(self) -> None:
+        with self._failures():
+            async with self._http.get("http://localhost/_ping", allow_redirects=False) as response:
+                await body_of(response, _MOST_ANSWER_BYTES, self._whose)
+                self._check_status(response)
+
+    async def container_ids(self) -> list[str]:
+        """All containers, also those that do not run. What bears no full id is none we could tell of."""
+        listed = items(await self._get("/containers/json?all=1", _MOST_LIST_BYTES))
+        ids = (text(mapping(entry).get("Id")) for entry in listed)
+        return [id for id in ids if is_full_id(id)]
+
+    async def inspect(self, id: str) -> Container | None:
+        """None: there is no such container."""
+        with self._failures():
+            async with self._http.get(f"{self._base}/containers/{id}/json", allow_redirects=False) as response:
+                if response.status == 404:
+                    return None
+                self._check_status(response)
+                body = await body_of(response, _MOST_ANSWER_BYTES, self._whose)
+        container = container_of(parse(body, self._whose), self._runtime)
+        if container is None or container.id != id:
+            raise SourceError("garbage", f"{self._whose} told of another container than it was asked about")
+        return container
+
+    async def events(self, since_s: float) -> AsyncIterator[EngineEvent]:
+        """What happens to containers from `since_s` on, also while the list is asked for. Ends never well.
+
+        Docker promises an answer before it listens, and Podman answers nothing before the first event:
+        only `since_s` closes the gap, so nobody waits for this stream to begin.
+        """
+        filters = json.dumps({"type": ["container"], "event": _ACTIONS})
+        with self._failures():
+            async with self._http.get(
+                f"{self._base}/events",
+                params={"since": f"{since_s:.9f}", "filters": filters},
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s),
+                allow_redirects=False,
+            ) as response:
+                self._check_status(response)
+                async for line in lines_of(response, _MOST_ANSWER_BYTES):
+                    event = event_of(parse(line, self._whose))
+                    if event is not None:
+                        yield event
+        raise SourceError("disconnected", f"{self._whose} ended its event stream")
+
+    async def _get(self, path: str, most_bytes: int) -> object:
+        with self._failures():
+            async with self._http.get(self._base + path, allow_redirects=False) as response:
+                self._check_status(response)
+                return parse(await body_of(response, most_bytes, self._whose), self._whose)
+
+    def _check_status(self, response: aiohttp.ClientResponse) -> None:
+        if response.status != 200:
+            raise SourceError("status", f"{self._whose} answered {response.status} to {response.url.path}")
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            with failures_of(self._whose):
+                yield
+        except FileNotFoundError:
+            raise SourceAbsent(
+                f"there is no {self._kind.title} socket at {self._socket}",
+                f"{self._kind.how_to_start}, or name its socket in the settings",
+            ) from None
+        except PermissionError:
+            raise SourceError("denied", f"may not open {self._socket}: {self._kind.how_to_allow}") from None
+        except ConnectionRefusedError:
+            raise SourceError("refused", f"nobody answers at {self._socket}: {self._kind.how_to_start}") from None
+        except OSError as error:
+            raise SourceError("disconnected", f"cannot reach {self._whose}: {error.strerror}") from None
+
+
+def agreed_version(oldest: str, newest: str) -> str | None:
+    """The newest version of the API that both sides know; the daemon's oldest where it has moved past us."""
+    theirs = _version(newest)
+    if theirs is None:
+        return None
+    agreed = max(min(theirs, _NEWEST_KNOWN), _version(oldest) or (0, 0))
+    return f"{agreed[0]}.{agreed[1]}"
+
+
+def _version(version: str) -> tuple[int, int] | None:
+    found = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", version, re.ASCII)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def event_of(document: object) -> EngineEvent | None:
+    """What a line of the event stream says of which container; None for what is not about one."""
+    fields = mapping(document)
+    if text(fields.get("Type")) != "container":
+        return None
+    id = text(mapping(fields.get("Actor")).get("ID")) or text(fields.get("id"))
+    if not is_full_id(id):
+        return None
+    return EngineEvent(id, text(fields.get("Action")) in _ACTIONS_GONE)

@@ -1,0 +1,136 @@
+"""The containers of Docker or Podman: one list and one inspect each at the start, then one event stream.
+
+A background task keeps the mirror; `read` hands it over. Never polls for changes, never starts a program.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from gpucommons.base.backoff import Backoff
+from gpucommons.model.containers import ContainerReading
+from gpucommons.sources.containers.engine import DOCKER, ContainerEngine, EngineKind
+from gpucommons.sources.containers.mirror import Mirror
+from gpucommons.sources.latest import Latest, keep_following
+from gpucommons.sources.source import SourceError
+
+_MOST_CONTAINERS = 4096
+_INSPECTS_AT_ONCE = 4
+_TIMEOUT_S = 10.0
+# A stream without events and a daemon that hangs look alike: a ping tells them apart.
+_HEARTBEAT_S = 30.0
+# Daemons drop events for a slow listener, and Podman when its log turns over: a list heals that.
+_RELIST_S = 300.0
+# The daemon may stamp an event a little before we asked for events since now.
+_OVERLAP_S = 1.0
+
+
+class ContainerSource:
+    """Wire it as `ContainerSource()` for Docker and `ContainerSource(PODMAN)`; somebody runs `run`."""
+
+    produces = ContainerReading
+    cadence_s = 1.0
+    deadline_s = 1.0
+    essential = False
+    runs_on: Literal["thread", "loop"] = "loop"
+
+    def __init__(
+        self,
+        kind: EngineKind = DOCKER,
+        socket: str | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        heartbeat_s: float = _HEARTBEAT_S,
+        relist_s: float = _RELIST_S,
+        backoff: Backoff | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = self.feeds = kind.name
+        self._kind = kind
+        self._socket = socket or kind.default_socket
+        self._timeout_s = timeout_s
+        self._heartbeat_s = heartbeat_s
+        self._relist_s = relist_s
+        self._backoff = backoff or Backoff()
+        self._wall = wall
+        self._latest: Latest[Mirror] = Latest(f"asking {kind.title} for its containers")
+
+    def read(self) -> ContainerReading:
+        return self._latest.read().reading()
+
+    async def run(self) -> None:
+        """Keep the mirror until cancelled, through every restart of the daemon."""
+        await keep_following(self._follow, self._latest.fail_by, self._backoff)
+
+    async def _follow(self) -> None:
+        """One daemon, from connecting until it is lost: always ends in an exception."""
+        async with ContainerEngine(self._kind, self._socket, self._timeout_s) as engine:
+            await engine.connect()
+            session = _Session(engine, self._wall() - _OVERLAP_S)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(session.follow_events())
+                for _ in range(_INSPECTS_AT_ONCE):
+                    tasks.create_task(session.inspect_due())
+                await session.relist()
+                await session.complete.wait()
+                self._backoff.reset()
+                self._latest.succeed(session.mirror)
+                await session.watch_over(self._heartbeat_s, self._relist_s)
+
+
+class _Session:
+    """What goes on side by side while one daemon is followed."""
+
+    def __init__(self, engine: ContainerEngine, since_s: float) -> None:
+        self.mirror = Mirror(_MOST_CONTAINERS)
+        self.complete = asyncio.Event()
+        self._engine = engine
+        self._since_s = since_s
+        self._due = asyncio.Event()
+        self._listed = False
+
+    async def follow_events(self) -> None:
+        async for event in self._engine.events(self._since_s):
+            if event.is_gone:
+                self.mirror.forget(event.container_id)
+            else:
+                self.mirror.touch(event.container_id)
+            self._advance()
+
+    async def inspect_due(self) -> None:
+        while True:
+            id = self.mirror.take()
+            if id is None:
+                self._due.clear()
+                await self._due.wait()
+                continue
+            try:
+                self.mirror.tell(id, await self._engine.inspect(id))
+            except SourceError:
+                # One container that cannot be told of (docker holds its lock, say) is not the daemon's end.
+                self.mirror.fail(id)
+            self._advance()
+
+    async def relist(self) -> None:
+        known_before = self.mirror.ids()
+        self.mirror.listed(known_before, await self._engine.container_ids())
+        self._listed = True
+        self._advance()
+
+    async def watch_over(self, heartbeat_s: float, relist_s: float) -> None:
+        since_list_s = 0.0
+        while True:
+            await asyncio.sleep(heartbeat_s)
+            await self._engine.ping()
+            self.mirror.retry_failed()
+            since_list_s += heartbeat_s
+            if since_list_s >= relist_s:
+                await self.relist()
+                since_list_s = 0.0
+            self._advance()
+
+    def _advance(self) -> None:
+        self._due.set()
+        if self._listed and self.mirror.is_complete:
+            self.complete.set()

@@ -1,0 +1,102 @@
+"""CPU and memory of each running container from its cgroup, of either version. Never asks the runtime.
+
+Which containers there are is told by the runtimes' own sources; a container that ends between two reads, or
+whose pid is another's by now, is left out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from gpucommons.model.containers import Container, ContainerUsage, ContainerUsageReading
+from gpucommons.sources.host.procfs import read_file
+
+# Version 1 writes "no limit" as the greatest multiple of a page.
+_NO_LIMIT_BYTES = 1 << 62
+
+
+class ContainerUsageSource:
+    name = feeds = "container_usage"
+    produces = ContainerUsageReading
+    deadline_s = 5.0
+    essential = False
+    runs_on: Literal["thread", "loop"] = "thread"
+
+    def __init__(
+        self, procfs: Path, cgroupfs: Path, cadence_s: float, containers: Callable[[], Iterable[tuple[str, Container]]]
+    ) -> None:
+        self._procfs = procfs
+        self._cgroupfs = cgroupfs
+        self.cadence_s = cadence_s
+        self._containers = containers
+
+    def read(self) -> ContainerUsageReading:
+        found = {}
+        for id, container in self._containers():
+            if container.init_pid is not None and container.state.has_processes:
+                try:
+                    cgroup = read_file(self._procfs, f"{container.init_pid}/cgroup").decode("utf-8", "replace")
+                except OSError:
+                    continue
+                if id in cgroup:
+                    found[id] = self._usage(container, cgroup_directories(cgroup))
+        return ContainerUsageReading(found)
+
+    def _usage(self, container: Container, directories: Mapping[str, str]) -> ContainerUsage:
+        cpu_seconds, memory, limit = self._unified(directories.get("", "")) or self._split(directories)
+        return ContainerUsage(container.name, container.runtime, cpu_seconds, memory, limit)
+
+    def _unified(self, directory: str) -> tuple[float | None, int | None, int | None] | None:
+        """Version 2; None where its controllers are not in use (a host in hybrid mode)."""
+        current = self._number(directory, "memory.current")
+        if current is None:
+            return None
+        usage_us = self._named(directory, "cpu.stat", "usage_usec")
+        cached = self._named(directory, "memory.stat", "inactive_file") or 0
+        limit = self._number(directory, "memory.max")
+        return None if usage_us is None else usage_us / 1e6, max(current - cached, 0), limit
+
+    def _split(self, directories: Mapping[str, str]) -> tuple[float | None, int | None, int | None]:
+        cpu, memory = directories.get("cpuacct", ""), directories.get("memory", "")
+        usage_ns = self._number(cpu, "cpuacct.usage") if cpu else None
+        current = self._number(memory, "memory.usage_in_bytes") if memory else None
+        limit = self._number(memory, "memory.limit_in_bytes") if memory else None
+        if current is not None:
+            current = max(current - (self._named(memory, "memory.stat", "total_inactive_file") or 0), 0)
+        if limit is not None and limit >= _NO_LIMIT_BYTES:
+            limit = None
+        return None if usage_ns is None else usage_ns / 1e9, current, limit
+
+    def _number(self, directory: str, name: str) -> int | None:
+        """None for what is not there and for `max`, which is no limit."""
+        try:
+            return int(read_file(self._cgroupfs, f"{directory}/{name}"))
+        except (OSError, ValueError):
+            return None
+
+    def _named(self, directory: str, name: str, key: str) -> int | None:
+        try:
+            lines = read_file(self._cgroupfs, f"{directory}/{name}").decode("ascii", "replace").splitlines()
+            return next((int(line.split()[1]) for line in lines if line.startswith(f"{key} ")), None)
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+def cgroup_directories(text: str) -> dict[str, str]:
+    """Directory below the cgroup file system by controller; version 2 has the empty name.
+
+    A path that leads out of our own cgroup namespace is not ours to read, and is left out.
+    """
+    return dict(_directories(text))
+
+
+def _directories(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon or ".." in path.split("/"):
+            continue
+        if not controllers:
+            yield "", path.lstrip("/")
+        for controller in filter(None, controllers.split(",")):
+            yield controller, f"{controllers}{path}"

@@ -1,0 +1,79 @@
+"""DS01's state directory: the allocations that older installs keep in a file, and the disk that it lies on."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
+from gpucommons.sources.json_values import mapping, parse, text, wall_s
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+_MOST_BYTES = 16 << 20
+
+
+def parse_state(data: bytes, whose: str) -> tuple[tuple[Ds01Entry, ...], int]:
+    """The entries, and how many could not be understood: a bad one costs itself only."""
+    allocations = mapping(mapping(parse(data, whose)).get("allocations"))
+    entries, bad = [], 0
+    for container, value in allocations.items():
+        fields = mapping(value)
+        gpu_id = fields.get("gpu_id")
+        slot = str(gpu_id) if isinstance(gpu_id, int) and not isinstance(gpu_id, bool) else text(gpu_id).strip()
+        if not slot or not container:
+            bad += 1
+            continue
+        entries.append(
+            Ds01Entry(
+                text(container),
+                text(fields.get("user")),
+                slot,
+                wall_s(fields.get("allocated_at")),
+                bool(fields.get("stopped_at")),
+            )
+        )
+    return tuple(entries), bad
+
+
+class Ds01Source:
+    name = "ds01"
+    feeds = "ds01"
+    produces = Ds01Reading
+    essential = False
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(self, state_file: Path, cadence_s: float) -> None:
+        self.cadence_s = cadence_s
+        self.deadline_s = max(5.0, cadence_s)
+        self._state_file = state_file
+        self._read: tuple[bytes, tuple[Ds01Entry, ...], int] | None = None
+
+    def read(self) -> Ds01Reading:
+        directory = self._state_file.parent
+        try:
+            disk = os.statvfs(directory)
+        except OSError as error:
+            raise SourceAbsent(
+                f"no DS01 here: {directory}: {error.strerror}",
+                "on a DS01 node, name its state file with [ds01] state_file",
+            ) from error
+        entries, bad = self._entries()
+        return Ds01Reading(
+            entries,
+            bad,
+            disk.f_blocks * disk.f_frsize,
+            disk.f_bfree * disk.f_frsize,
+            (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+        )
+
+    def _entries(self) -> tuple[tuple[Ds01Entry, ...] | None, int]:
+        """The same entries for as long as the file says the same: others remember what they made of them."""
+        try:
+            with self._state_file.open("rb") as file:
+                data = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return None, 0
+        except OSError as error:
+            raise SourceError("unreadable", f"{self._state_file}: {error.strerror}") from error
+        if self._read is None or self._read[0] != data:
+            self._read = (data, *parse_state(data, str(self._state_file)))
+        return self._read[1:]

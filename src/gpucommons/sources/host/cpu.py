@@ -1,0 +1,68 @@
+"""Load, CPU time and utilisation, and what the system counts, from /proc. Utilisation takes two reads."""
+
+from pathlib import Path
+from typing import Literal
+
+from gpucommons.model.host import CoreTimes, CpuReading
+from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
+from gpucommons.sources.host.procfs import read_file, read_required
+from gpucommons.sources.source import SourceError
+
+# Of /proc/stat's "cpu" line: idle and iowait are not work; guest time is already within user time.
+_IDLE_FIELDS = (3, 4)
+_COUNTED_FIELDS = 8
+
+
+def parse_cpu_line(line: bytes) -> tuple[int, int]:
+    """(busy, total) clock ticks since boot of one line of /proc/stat."""
+    ticks = [int(field) for field in line.split()[1 : 1 + _COUNTED_FIELDS]]
+    if len(ticks) < max(_IDLE_FIELDS):
+        raise ValueError("too few fields")
+    total = sum(ticks)
+    return total - sum(ticks[i] for i in _IDLE_FIELDS if i < len(ticks)), total
+
+
+def utilization(before: tuple[int, int] | None, after: tuple[int, int]) -> float | None:
+    """The busy share of the ticks between two reads; None where there is no time between them."""
+    if before is None:
+        return None
+    busy, total = after[0] - before[0], after[1] - before[1]
+    # iowait may go backwards by a tick on some kernels, so the busy delta can exceed the total or be < 0.
+    return min(max(busy / total, 0.0), 1.0) if total > 0 else None
+
+
+class CpuSource:
+    name = "cpu"
+    feeds = "cpu"
+    produces = CpuReading
+    essential = True
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(self, procfs: Path, cadence_s: float) -> None:
+        self.cadence_s = cadence_s
+        self.deadline_s = max(2.0, cadence_s)
+        self._procfs = procfs
+        self._before: tuple[int, int] | None = None
+        self._utilization: float | None = None
+        self._core_times: dict[str, CoreTimes] = {}
+
+    def read(self) -> CpuReading:
+        lines = read_required(self._procfs, "stat", "CPU counters").splitlines()
+        try:
+            after = parse_cpu_line(lines[0])
+            core_times, activity = parse_core_times(lines), parse_activity(lines)
+        except (ValueError, IndexError) as error:
+            raise SourceError("garbage", f"{self._procfs / 'stat'}: no CPU counters in it") from error
+        self._core_times = without_steps_back(self._core_times, core_times)
+        ratio = utilization(self._before, after)
+        if ratio is not None or self._before is None:
+            self._before, self._utilization = after, ratio
+        load = self._load()
+        return CpuReading(max(len(core_times), 1), *load, self._utilization, self._core_times, activity)
+
+    def _load(self) -> tuple[float | None, float | None, float | None]:
+        try:
+            one, five, fifteen = map(float, read_file(self._procfs, "loadavg").split()[:3])
+        except (OSError, ValueError):
+            return None, None, None
+        return one, five, fifteen

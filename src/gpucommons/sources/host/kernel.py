@@ -1,0 +1,64 @@
+"""Reads what the kernel counts, part by part. A part that fails costs its own values; how each went is kept."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from gpucommons.model.kernel import KernelReading, ReadRun
+from gpucommons.sources.host.clock import read_clock
+from gpucommons.sources.host.conntrack import read_conntrack
+from gpucommons.sources.host.diskstats import DiskReader
+from gpucommons.sources.host.filefd import read_file_handles
+from gpucommons.sources.host.netdev import read_links
+from gpucommons.sources.host.sockstat import read_sockets
+from gpucommons.sources.host.uname import read_uname
+from gpucommons.sources.host.vmstat import read_vmstat
+
+
+class KernelSource:
+    """`disks_exclude` and `links_exclude` are searched in the devices' names; an empty one excludes none."""
+
+    name = feeds = "kernel"
+    produces = KernelReading
+    essential = False
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(
+        self,
+        procfs: Path,
+        sysfs: Path,
+        rootfs: Path,
+        cadence_s: float,
+        *,
+        disks_exclude: str,
+        links_exclude: str,
+    ) -> None:
+        self.cadence_s = cadence_s
+        self.deadline_s = max(5.0, cadence_s)
+        disks = DiskReader(procfs, rootfs / "run/udev/data", re.compile(disks_exclude or "(?!)"))
+        links = re.compile(links_exclude) if links_exclude else None
+        self._readers: dict[str, Callable[[], Any]] = {
+            "vmstat": lambda: read_vmstat(procfs),
+            "disks": disks.read,
+            "links": lambda: read_links(links),
+            "file_handles": lambda: read_file_handles(procfs),
+            "conntrack": lambda: read_conntrack(procfs),
+            "sockets": lambda: read_sockets(procfs),
+            "uname": lambda: read_uname(procfs),
+            "clock": lambda: read_clock(sysfs),
+        }
+
+    def read(self) -> KernelReading:
+        values: dict[str, Any] = {}
+        runs: dict[str, ReadRun] = {}
+        for part, read in self._readers.items():
+            begun_s, error = time.perf_counter(), ""
+            try:
+                values[part] = read()
+            # A file of a shape that was not foreseen fails in its parser.
+            except (OSError, ValueError, IndexError) as failure:
+                error = str(failure) or type(failure).__name__
+            runs[part] = ReadRun(time.perf_counter() - begun_s, error)
+        return KernelReading(**values, runs=runs)

@@ -1,0 +1,90 @@
+"""CPU, memory and processes through psutil, where there is no /proc (macOS). Same readings, same names."""
+
+import os
+import time
+from typing import TYPE_CHECKING, Literal
+
+from gpucommons.model.host import CpuReading, MemoryReading
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.rules.busiest import Busiest
+from gpucommons.sources.source import SourceAbsent
+
+if TYPE_CHECKING:
+    import psutil
+else:
+    try:
+        import psutil
+    except ImportError:
+        psutil = None
+
+# psutil tells start times in seconds; the key wants whole ticks.
+_TICKS_PER_S = 100
+
+
+def _required() -> None:
+    if psutil is None:
+        raise SourceAbsent("psutil is not installed", "pip install psutil")
+
+
+class PortableCpuSource:
+    name = "cpu"
+    feeds = "cpu"
+    produces = CpuReading
+    essential = True
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(self, cadence_s: float) -> None:
+        self.cadence_s = cadence_s
+        self.deadline_s = max(2.0, cadence_s)
+        self._asked = False
+
+    def read(self) -> CpuReading:
+        _required()
+        percent = psutil.cpu_percent(interval=None)
+        ratio = percent / 100 if self._asked else None
+        self._asked = True
+        return CpuReading(psutil.cpu_count() or 1, *os.getloadavg(), ratio)
+
+
+class PortableMemorySource:
+    name = "memory"
+    feeds = "memory"
+    produces = MemoryReading
+    essential = True
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(self, cadence_s: float) -> None:
+        self.cadence_s = cadence_s
+        self.deadline_s = max(2.0, cadence_s)
+
+    def read(self) -> MemoryReading:
+        _required()
+        memory = psutil.virtual_memory()
+        return MemoryReading(memory.total, memory.available)
+
+
+class PortableProcessSource:
+    name = "processes"
+    feeds = "processes"
+    produces = ProcessTable
+    essential = False
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(self, cadence_s: float, busiest_limit: int) -> None:
+        self.cadence_s = cadence_s
+        self.deadline_s = max(5.0, cadence_s)
+        self._busiest = Busiest(busiest_limit)
+
+    def read(self) -> ProcessTable:
+        _required()
+        by_pid: dict[int, ProcessRow] = {}
+        for process in psutil.process_iter():
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    key = ProcessKey(process.pid, int(process.create_time() * _TICKS_PER_S))
+                    row = ProcessRow(key, process.name(), times.user + times.system, process.memory_info().rss)
+            except psutil.Error:
+                continue
+            by_pid[process.pid] = row
+        return ProcessTable(by_pid, self._busiest.choose(by_pid, time.monotonic()))

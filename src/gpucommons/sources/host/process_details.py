@@ -1,0 +1,123 @@
+"""Reads what procfs holds of one process, and whose pids that procfs shows. Never parses a cgroup.
+
+All files of a process are opened below one descriptor of its directory: the kernel ties that to the
+process, so that a pid which is reused between two reads gives an error and not a stranger's files.
+"""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import ProcessDetails, ProcessKey
+from gpucommons.sources.host.processes import parse_stat
+
+_STAT_BYTES = 4 * 1024
+_STATUS_BYTES = 16 * 1024
+# One byte more than is ever looked at, so that what was cut can be told.
+_CGROUP_BYTES = 64 * 1024 + 1
+# Descriptors that may be held: more GPU processes than this are still told, at the cost of a read each.
+_MOST_HELD = 512
+_MOST_DESCRIPTORS = 4096
+_GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
+_FILE = os.O_RDONLY | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class ProcessDetailsReader:
+    """Holds on to the directories of the processes it was told to keep, to see cheaply that they live.
+
+    Belongs to one thread at a time.
+    """
+
+    def __init__(self, procfs: Path) -> None:
+        self._procfs = str(procfs)
+        self._held: dict[ProcessKey, int] = {}
+
+    def read(self, pid: int, look_for_gpu: bool = False) -> ProcessDetails | Reason:
+        """What procfs holds of this process now, or why it cannot be had. Never raises for any process."""
+        try:
+            directory = os.open(f"{self._procfs}/{pid}", _DIRECTORY)
+        except OSError as error:
+            return _reason(error)
+        try:
+            details = _details(directory, look_for_gpu)
+        except (OSError, ValueError, IndexError) as error:
+            os.close(directory)
+            return _reason(error)
+        if details.key in self._held or len(self._held) >= _MOST_HELD:
+            os.close(directory)
+        else:
+            self._held[details.key] = directory
+        return details
+
+    def is_alive(self, key: ProcessKey) -> bool:
+        """Whether this very process is still there: one system call, no file is read."""
+        directory = self._held.get(key)
+        if directory is not None:
+            return os.access("stat", os.F_OK, dir_fd=directory)
+        details = self.read(key.pid)
+        return isinstance(details, ProcessDetails) and details.key == key
+
+    def keep(self, keys: Collection[ProcessKey]) -> None:
+        """Let go of every process but these."""
+        for key in [key for key in self._held if key not in keys]:
+            os.close(self._held.pop(key))
+
+
+def _reason(error: Exception) -> Reason:
+    gone = isinstance(error, FileNotFoundError | ProcessLookupError)
+    return Reason.PROCESS_GONE if gone else Reason.PROCESS_UNREADABLE
+
+
+def _details(process: int, look_for_gpu: bool) -> ProcessDetails:
+    row = parse_stat(_read(process, "stat", _STAT_BYTES), ticks_per_s=1, page_bytes=1)
+    return ProcessDetails(
+        row.key,
+        row.name,
+        status=_read(process, "status", _STATUS_BYTES).decode("utf-8", "replace"),
+        cgroup=_cgroup(process),
+        holds_gpu=_holds_gpu(process) if look_for_gpu else None,
+    )
+
+
+def _cgroup(process: int) -> str:
+    try:
+        return _read(process, "cgroup", _CGROUP_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        # Either the process has just gone, or the kernel has no cgroups: only the first hides `stat` too.
+        _read(process, "stat", _STAT_BYTES)
+        return ""
+
+
+def _read(process: int, name: str, most_bytes: int) -> bytes:
+    descriptor = os.open(name, _FILE, dir_fd=process)
+    try:
+        text = os.read(descriptor, most_bytes)
+        while text and len(text) < most_bytes and (more := os.read(descriptor, most_bytes - len(text))):
+            text += more
+    finally:
+        os.close(descriptor)
+    if not text:
+        raise ProcessLookupError(name)
+    return text
+
+
+def _holds_gpu(process: int) -> bool | None:
+    try:
+        descriptors = os.open("fd", _DIRECTORY, dir_fd=process)
+    except OSError:
+        return None
+    try:
+        for name in os.listdir(descriptors)[:_MOST_DESCRIPTORS]:
+            try:
+                target = os.readlink(name, dir_fd=descriptors)
+            except OSError:
+                continue
+            if target.startswith(_GPU_DEVICES):
+                return True
+        return False
+    except OSError:
+        return None
+    finally:
+        os.close(descriptors)

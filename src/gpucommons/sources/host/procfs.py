@@ -1,0 +1,39 @@
+"""Small reads of /proc. The root is a parameter, so that a container can read the host's."""
+
+import os
+from pathlib import Path
+
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+_MOST_BYTES = 1 << 20
+
+
+def read_file(root: Path, name: str) -> bytes:
+    """One file below the root, by one read: FileNotFoundError and PermissionError are the caller's to judge."""
+    descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _MOST_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def read_whole(root: Path, name: str) -> bytes:
+    """As read_file, for a file that the kernel writes line by line: one read of it returns a page at most."""
+    descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, _MOST_BYTES), b""))
+    finally:
+        os.close(descriptor)
+
+
+def read_required(root: Path, name: str, what: str) -> bytes:
+    """A file that the source is nothing without: its absence is told as such."""
+    try:
+        return read_file(root, name)
+    except FileNotFoundError:
+        raise SourceAbsent(
+            f"no {what}: {root / name} does not exist",
+            "mount the host's /proc and name it with --path.procfs",
+        ) from None
+    except OSError as error:
+        raise SourceError("unreadable", f"{root / name}: {error.strerror}") from error

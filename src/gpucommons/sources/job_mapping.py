@@ -1,0 +1,120 @@
+"""The files that a batch system's prolog writes to say which jobs have which GPU: dcgm-exporter's HPC job mapping.
+
+A directory with one file per GPU index (`0`), or per GPU instance of a MIG device (`0.1`), one job id a line. A file
+that is bad, too large or gone costs itself only.
+"""
+
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from gpucommons.model.job_mapping import JobMappingReading, JobPlace, MappedJob
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+_FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
+_MOST_FILES = 1024
+_MOST_BYTES = 64 * 1024
+_MOST_JOBS = 64
+_LONGEST_ID = 256
+_FIRST_PERSON = 1000
+# The users that systemd makes up, the system users of distributions (slurm is 64030 on Debian), and nobody.
+_SYSTEM_UIDS = range(60_000, 65_536)
+
+log = logging.getLogger(__name__)
+
+
+class JobMappingSource:
+    """The reading stays the same object for as long as the files say the same."""
+
+    name = "job_mapping"
+    feeds = "job_mapping"
+    produces = JobMappingReading
+    deadline_s = 5.0
+    essential = False
+    runs_on: Literal["thread"] = "thread"
+
+    def __init__(self, directory: Path, cadence_s: float) -> None:
+        self.cadence_s = cadence_s
+        self._directory = directory
+        self._reading = JobMappingReading()
+
+    def read(self) -> JobMappingReading:
+        jobs: dict[JobPlace, tuple[MappedJob, ...]] = {}
+        problems: list[str] = []
+        for name, place in self._files():
+            try:
+                found, problem = _read_file(self._directory / name)
+            except FileNotFoundError:
+                # The job ended between the two looks.
+                continue
+            except OSError as error:
+                found, problem = (), error.strerror or "cannot be read"
+            if found:
+                jobs[place] = found
+            if problem:
+                problems.append(f"{self._directory / name}: {problem}")
+        reading = JobMappingReading(jobs, tuple(problems))
+        if reading != self._reading:
+            for line in set(reading.problems) - set(self._reading.problems):
+                log.warning("job mapping: %s", line)
+            self._reading = reading
+        return self._reading
+
+    def _files(self) -> list[tuple[str, JobPlace]]:
+        try:
+            with os.scandir(self._directory) as entries:
+                found = [(entry.name, _FILE_NAME.fullmatch(entry.name)) for entry in entries]
+        except FileNotFoundError:
+            raise SourceAbsent(
+                f"there is no job mapping directory {self._directory}",
+                "let the prolog of the batch system make it, or correct [dcgm] hpc_job_mapping_dir",
+            ) from None
+        except OSError as error:
+            raise SourceError("unreadable", f"{self._directory}: {error.strerror}") from error
+        places = [(name, (int(m[1]), None if m[2] is None else int(m[2]))) for name, m in found if m]
+        return sorted(places)[:_MOST_FILES]
+
+
+def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
+    """The jobs, and what is wrong. Does not wait on a pipe, and does not follow a link: it may lead to a secret."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return (), "is not a regular file"
+        data = os.read(descriptor, _MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    ids, problem = parse_jobs(data)
+    # A file of several jobs has one owner, who cannot be the user of each.
+    uid = status.st_uid if len(ids) == 1 and _is_person(status.st_uid) else None
+    return tuple(MappedJob(id, uid) for id in ids), problem
+
+
+def parse_jobs(data: bytes) -> tuple[tuple[str, ...], str]:
+    """The job ids in their order, each once, and what is wrong with the rest, if anything is."""
+    problem = ""
+    if len(data) > _MOST_BYTES:
+        problem = f"larger than {_MOST_BYTES} bytes; the rest is ignored"
+        data = data[:_MOST_BYTES].rpartition(b"\n")[0]
+    lines = [line for line in _lines(data) if line]
+    good = tuple(dict.fromkeys(line for line in lines if len(line) <= _LONGEST_ID and line.isprintable()))
+    if len(good) > _MOST_JOBS:
+        return good[:_MOST_JOBS], problem or f"names more than {_MOST_JOBS} jobs; the rest is ignored"
+    if not problem and any(line not in good for line in lines):
+        problem = "has lines that are not job ids; they are ignored"
+    return good, problem
+
+
+def _lines(data: bytes) -> Iterator[str]:
+    for line in data.split(b"\n"):
+        yield line.decode("utf-8", "replace").strip()
+
+
+def _is_person(uid: int) -> bool:
+    """Whether the owner of a file can be the user of a job, and not the batch system itself."""
+    return uid >= _FIRST_PERSON and uid not in _SYSTEM_UIDS

@@ -1,0 +1,158 @@
+"""Which pod was given which device, as the kubelet tells it on its PodResources socket.
+
+A background task asks every few seconds, or sooner when told to; `read` hands over the newest answer.
+Without the gRPC package the source is absent, and says which extra brings it.
+"""
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Literal
+
+from gpucommons.base.backoff import Backoff
+from gpucommons.model.pods import PodDevicesReading
+from gpucommons.sources.kubernetes.podresources import (
+    EMPTY_REQUEST,
+    GET_ALLOCATABLE,
+    LIST,
+    BrokenMessage,
+    decode_allocatable,
+    decode_list,
+)
+from gpucommons.sources.latest import Latest, keep_following
+from gpucommons.sources.source import SourceAbsent, SourceError
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+_REFRESH_S = 10.0
+# However often it is told to, it lets the kubelet be for this long.
+_REST_S = 1.0
+_TIMEOUT_S = 5.0
+_MOST_ANSWER_BYTES = 16 * 1024 * 1024
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class PodDevicesSource:
+    """Somebody runs `run`; `refresh` asks for a newer answer soon, for a pod that is not known yet."""
+
+    name = "kubelet"
+    feeds = "pod_devices"
+    produces = PodDevicesReading
+    cadence_s = 1.0
+    deadline_s = 1.0
+    essential = False
+    runs_on: Literal["thread", "loop"] = "loop"
+
+    def __init__(
+        self,
+        socket: str = DEFAULT_SOCKET,
+        *,
+        refresh_s: float = _REFRESH_S,
+        rest_s: float = _REST_S,
+        timeout_s: float = _TIMEOUT_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._socket = socket
+        self._refresh_s = refresh_s
+        self._rest_s = rest_s
+        self._timeout_s = timeout_s
+        self._backoff = backoff or Backoff()
+        self._wanted = asyncio.Event()
+        self._latest: Latest[PodDevicesReading] = Latest("asking the kubelet which pod has which device")
+
+    def read(self) -> PodDevicesReading:
+        return self._latest.read()
+
+    def refresh(self) -> None:
+        """Ask again soon. Call it on the event loop; calling it often costs nothing."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Keep the answer fresh until cancelled, through every restart of the kubelet."""
+        await keep_following(self._follow, self._latest.fail_by, self._backoff)
+
+    async def _follow(self) -> None:
+        """One connection, until a call on it fails: always ends in an exception."""
+        _check_socket(self._socket)
+        try:
+            import grpc.aio
+        except ImportError:
+            raise SourceAbsent(
+                "the kubelet speaks gRPC, and the Python package grpcio is not installed",
+                "pip install 'gpucommons[kubernetes]'",
+            ) from None
+        async with grpc.aio.insecure_channel(f"unix:{self._socket}", _CHANNEL_OPTIONS) as channel:
+            while True:
+                try:
+                    self._latest.succeed(await self._ask(channel))
+                except grpc.aio.AioRpcError as error:
+                    raise _failure_of(error, self._socket) from None
+                except BrokenMessage as error:
+                    raise SourceError("garbage", f"the kubelet at {self._socket} sent {error}") from None
+                self._backoff.reset()
+                await self._rest()
+
+    async def _ask(self, channel: "grpc.aio.Channel") -> PodDevicesReading:
+        import grpc
+
+        allocated = decode_list(await self._call(channel, LIST))
+        try:
+            allocatable = decode_allocatable(await self._call(channel, GET_ALLOCATABLE))
+        except grpc.aio.AioRpcError as error:
+            # Kubelets before 1.23 lack it, or have it switched off: who has what is known all the same.
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise
+            return PodDevicesReading(allocated)
+        return PodDevicesReading(allocated, allocatable)
+
+    async def _call(self, channel: "grpc.aio.Channel", method: str) -> bytes:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+        return await call(EMPTY_REQUEST, timeout=self._timeout_s)
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(self._rest_s)
+        try:
+            async with asyncio.timeout(self._refresh_s - self._rest_s):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass
+        self._wanted.clear()
+
+
+def _check_socket(path: str) -> None:
+    """Say what is wrong with the socket before gRPC does: it would call everything unavailable."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        raise SourceAbsent(
+            f"there is no kubelet socket at {path}",
+            "on a Kubernetes node, mount /var/lib/kubelet/pod-resources into the agent's container",
+        ) from None
+    except PermissionError:
+        raise _denied(path) from None
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise _denied(path)
+
+
+def _denied(path: str) -> SourceError:
+    return SourceError("denied", f"may not open {path}: run the agent as root")
+
+
+def _failure_of(error: "grpc.aio.AioRpcError", path: str) -> SourceError:
+    import grpc
+
+    reason, what = {
+        grpc.StatusCode.DEADLINE_EXCEEDED: ("timeout", "does not answer in time"),
+        grpc.StatusCode.UNAVAILABLE: ("disconnected", "cannot be reached"),
+        grpc.StatusCode.UNIMPLEMENTED: (
+            "unsupported",
+            "is too old for PodResources v1",
+        ),
+        grpc.StatusCode.RESOURCE_EXHAUSTED: ("oversize", "sent too large an answer, or was asked too often"),
+    }.get(error.code(), ("status", f"answered {error.code().name}"))
+    return SourceError(reason, f"the kubelet at {path} {what}")

@@ -1,0 +1,115 @@
+"""The web configuration in force: read at the start, read again when one of its files changes.
+
+Broken at the start it is refused; broken later the one in force stays, with one warning per change.
+Nothing here runs on the way of a request: whoever serves one reads `settings`.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpucommons.base.threads import in_daemon_thread
+from gpucommons.web.access.rate_limit import RateLimit
+from gpucommons.web.access.tls import Tls, build_tls
+from gpucommons.web.access.web_config import WebConfigError, read_web_config
+
+log = logging.getLogger(__name__)
+
+Fingerprint = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfigSettings:
+    tls: Tls | None = None
+    users: Mapping[str, bytes] = field(default_factory=dict)
+    rate_limit: RateLimit | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One attempt: the files it looked at, as they were before it read them, and what came of it."""
+
+    files: tuple[Path, ...]
+    fingerprint: Fingerprint
+    settings: WebConfigSettings | None
+    error: str = ""
+
+
+class WebConfigFile:
+    """`settings` is one attribute read. Without a file it is the open default and never changes."""
+
+    def __init__(self, path: Path | None, poll_s: float = 3.0) -> None:
+        self._path = path
+        self._poll_s = poll_s
+        self._last: _Loaded | None = None
+        self.settings = WebConfigSettings()
+        self.ok: bool | None = None
+
+    async def load(self) -> None:
+        """The first read. Raises WebConfigError."""
+        if self._path is None:
+            return
+        loaded = await self._attempt(self._path, ())
+        if loaded.settings is None:
+            raise WebConfigError(loaded.error)
+        self._last, self.settings, self.ok = loaded, loaded.settings, True
+
+    async def watch(self) -> None:
+        while self._path is not None:
+            await asyncio.sleep(self._poll_s)
+            try:
+                await self.reload_if_changed()
+            except Exception:
+                log.exception("looking for changes of the web configuration failed; the one in force stays")
+
+    async def reload_if_changed(self) -> bool:
+        """Whether a change was seen, good or bad."""
+        if self._path is None or self._last is None:
+            return False
+        last = self._last
+        now = await in_daemon_thread(lambda: _fingerprint(last.files))
+        if now == last.fingerprint:
+            return False
+        self._last = loaded = await self._attempt(self._path, last.files)
+        if loaded.settings is None:
+            self.ok = False
+            log.warning("the web configuration changed and is broken; the previous one stays: %s", loaded.error)
+        else:
+            self.settings, self.ok = loaded.settings, True
+            log.info("the web configuration was read again: %s", self._path)
+        return True
+
+    async def _attempt(self, path: Path, previous_files: tuple[Path, ...]) -> _Loaded:
+        return await in_daemon_thread(lambda: _load(path, previous_files))
+
+
+def _load(path: Path, previous_files: tuple[Path, ...]) -> _Loaded:
+    # Every fingerprint is taken before its file is read: what changes in between is seen at the next look.
+    files = previous_files or (path,)
+    fingerprint = _fingerprint(files)
+    try:
+        config = read_web_config(path)
+        tls = None
+        if config.tls is not None:
+            files = (path, *config.tls.files)
+            fingerprint = (fingerprint[0], *_fingerprint(config.tls.files))
+            tls = build_tls(config.tls, path)
+    except WebConfigError as error:
+        return _Loaded(files, fingerprint, None, str(error))
+    return _Loaded(files, fingerprint, WebConfigSettings(tls, config.users, config.rate_limit, config.headers))
+
+
+def _fingerprint(files: tuple[Path, ...]) -> Fingerprint:
+    return tuple(_stat(file) for file in files)
+
+
+def _stat(file: Path) -> tuple[str, int, int, int]:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return str(file), -1, -1, -1
+    return str(file), found.st_ino, found.st_mtime_ns, found.st_size

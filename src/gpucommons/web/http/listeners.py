@@ -1,0 +1,226 @@
+"""Listening sockets: opened here, so that a port in use is one clear line, and accepted from here, so that
+every connection is counted from its first moment and meets the TLS settings of that moment.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import cast
+
+from gpucommons.base.address import Address, UnixAddress
+from gpucommons.base.threads import in_daemon_thread
+from gpucommons.base.unix_socket import listen_unix
+from gpucommons.web.access.tls import Tls
+from gpucommons.web.http.connections import ConnectionGuard, Connections, HttpProtocol
+from gpucommons.web.http.port_owner import port_owner
+
+_BACKLOG = 512
+# Left to itself the kernel would buffer megabytes for each peer that does not read.
+_SEND_BUFFER_BYTES = 256 * 1024
+_ACCEPTS_PER_WAKE = 64
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_WHEN_OUT_S = 1.0
+_TLS_GOODBYE_S = 1.0
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 10\r\n"
+    b"Connection: close\r\nContent-Length: 21\r\n\r\ntoo many connections\n"
+)
+
+log = logging.getLogger(__name__)
+
+SocketAddress = tuple[str | int, ...]
+
+
+class ListenError(OSError):
+    """One line that names the address, what is wrong and which setting to change."""
+
+
+async def open_sockets(address: Address | UnixAddress, setting: str) -> list[socket.socket]:
+    """Listening sockets for every address that the host stands for. `setting` is where the user wrote it."""
+    if isinstance(address, UnixAddress):
+        path = address.path
+        return await in_daemon_thread(lambda: [_open_unix(path, setting)])
+    tcp = address
+    return await in_daemon_thread(lambda: _open_sockets(tcp, setting))
+
+
+def _open_unix(path: str, setting: str) -> socket.socket:
+    try:
+        return listen_unix(path, _BACKLOG)
+    except OSError as error:
+        raise ListenError(f"cannot listen on unix:{path}: {error.strerror or error}; change {setting}") from error
+
+
+def _open_sockets(address: Address, setting: str) -> list[socket.socket]:
+    opened: list[socket.socket] = []
+    refusals: list[OSError] = []
+    port = address.port
+    try:
+        for family, sockaddr in _resolve(address, setting):
+            try:
+                opened.append(_listen(family, (sockaddr[0], port, *sockaddr[2:])))
+            except OSError as error:
+                # A name may stand for a family that this machine has switched off; one that works is enough.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                refusals.append(error)
+            else:
+                port = opened[0].getsockname()[1]
+        if not opened:
+            raise refusals[0]
+    except OSError as error:
+        for listening in opened:
+            listening.close()
+        if isinstance(error, ListenError):
+            raise
+        raise ListenError(_explain(address, setting, error)) from error
+    return opened
+
+
+def _resolve(address: Address, setting: str) -> list[tuple[int, SocketAddress]]:
+    if not address.host:
+        # One socket for both families where there is IPv6, else IPv4 alone.
+        both, ipv4 = (socket.AF_INET6, ("::", address.port)), (socket.AF_INET, ("", address.port))
+        return [both if _has_ipv6() else ipv4]
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ListenError(
+            f"cannot listen on {address}: the host {address.host!r} does not resolve; change {setting}"
+        ) from error
+    return list(dict.fromkeys((int(row[0]), cast(SocketAddress, row[4])) for row in found))
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _listen(family: int, sockaddr: SocketAddress) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sockaddr[0] != "::"))
+        listening.bind(sockaddr)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _explain(address: Address, setting: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        owner = port_owner(address.port)
+        held = f" by {owner}; stop it" if owner else "; stop what uses it"
+        return f"cannot listen on {address}: port {address.port} is in use{held}, or change {setting}"
+    if error.errno == errno.EACCES:
+        return (
+            f"cannot listen on {address}: no permission for port {address.port}; "
+            f"ports below 1024 need root or CAP_NET_BIND_SERVICE; change {setting}"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {address}: this machine has no address {address.host}; change {setting}"
+    return f"cannot listen on {address}: {error.strerror or error}; change {setting}"
+
+
+class Listener:
+    """Accepts on one listening socket, for one HTTP protocol factory."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        connections: Connections,
+        http_factory: Callable[[], HttpProtocol],
+        current_tls: Callable[[], Tls | None],
+    ) -> None:
+        self._socket = listening
+        self._connections = connections
+        self._http_factory = http_factory
+        self._current_tls = current_tls
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._resume: asyncio.TimerHandle | None = None
+        self._exhausted = False
+        self._loop.add_reader(self._socket, self._accept_some)
+
+    def close(self) -> None:
+        """Accept no more. Connections that stand are not touched."""
+        if self._resume is not None:
+            self._resume.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _accept_some(self) -> None:
+        for _ in range(_ACCEPTS_PER_WAKE):
+            try:
+                accepted, _peer = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    raise
+                self._pause(error)
+                return
+            self._exhausted = False
+            self._open(accepted)
+
+    def _pause(self, error: OSError) -> None:
+        """The waiting peer stays in the kernel's queue; without a pause the loop would spin on it."""
+        self._connections.refused["descriptors"] += 1
+        if not self._exhausted:
+            log.warning("cannot accept connections for now: %s; raise the limit of open files", error.strerror)
+        self._exhausted = True
+        self._loop.remove_reader(self._socket)
+        self._resume = self._loop.call_later(_PAUSE_WHEN_OUT_S, self._loop.add_reader, self._socket, self._accept_some)
+
+    def _open(self, accepted: socket.socket) -> None:
+        tls = self._current_tls()
+        guard = ConnectionGuard(self._connections, self._http_factory, tls)
+        accepted.setblocking(False)
+        if not self._connections.admit(guard):
+            if tls is None:
+                with suppress(OSError):
+                    accepted.send(_FULL)
+            accepted.close()
+            return
+        opening = self._loop.create_task(self._complete(accepted, guard, tls))
+        guard.opened_by(opening)
+        self._opening.add(opening)
+        opening.add_done_callback(partial(self._opened, accepted, guard))
+
+    async def _complete(self, accepted: socket.socket, guard: ConnectionGuard, tls: Tls | None) -> None:
+        """The transport, and with TLS the handshake. Who fails here never reaches the HTTP protocol.
+
+        A handshake that takes too long is ended by the sweeper, as any other silence.
+        """
+        try:
+            await self._loop.connect_accepted_socket(
+                guard.claim,
+                accepted,
+                ssl=tls.context if tls is not None else None,
+                ssl_shutdown_timeout=_TLS_GOODBYE_S if tls is not None else None,
+            )
+        except OSError:
+            self._connections.refused["tls_handshake"] += 1
+
+    def _opened(self, accepted: socket.socket, guard: ConnectionGuard, opening: asyncio.Task[None]) -> None:
+        self._opening.discard(opening)
+        if not guard.connected:
+            self._connections.discard(guard)
+        if not guard.claimed:
+            accepted.close()

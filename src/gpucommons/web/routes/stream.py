@@ -1,0 +1,170 @@
+"""Live events for viewers: the whole document once, then one delta per snapshot, made once for all who see the same.
+
+With nobody looking it costs nothing. Who reads too slowly skips to a whole document; who does not read at
+all is ended by the connection's guard. Server-sent events: `snapshot`, `delta`, and `beat` when it is quiet.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+from gpucommons.faces.documents.delta import delta
+from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.rules.privacy import Viewer
+
+BEAT_S = 15.0
+MOST_WAITING = 8
+# How long a browser waits before it comes back by itself.
+_RETRY_MS = 2000
+_WOKEN_AT_ONCE = 8
+_BEAT = b"event: beat\ndata: {}\n\n"
+
+Document = Mapping[str, Json]
+
+
+class _Audience:
+    """Those who see the same document. `document` is the one that the last event led to."""
+
+    def __init__(self, document: Document | None) -> None:
+        self.document = document
+        self.connections: set[_Connection] = set()
+        self._whole: bytes | None = None
+
+    def advance(self, document: Document) -> None:
+        before, self.document, self._whole = self.document, document, None
+        event = b"" if before is None else _event("delta", document["sequence"], delta(before, document))
+        for connection in self.connections:
+            connection.offer(event)
+        _wake(list(self.connections))
+
+    def whole(self) -> bytes:
+        """The document as an event, encoded once for all who come between two snapshots."""
+        if self._whole is None and self.document is not None:
+            self._whole = _event("snapshot", self.document["sequence"], self.document)
+        return self._whole or b""
+
+
+class _Connection:
+    """What waits for one connection. Full: it is thrown away, and a whole document comes instead."""
+
+    __slots__ = ("_events", "_most", "_wake", "closed", "needs_whole")
+
+    def __init__(self, most_waiting: int) -> None:
+        self._events: deque[bytes] = deque()
+        self._most = most_waiting
+        self._wake: asyncio.Future[bool] | None = None
+        self.needs_whole = True
+        self.closed = False
+
+    def offer(self, event: bytes) -> None:
+        if not self.needs_whole:
+            self._events.append(event)
+            if len(self._events) > self._most:
+                self._events.clear()
+                self.needs_whole = True
+
+    def close(self) -> None:
+        self.closed = True
+        self.wake()
+
+    def wake(self) -> None:
+        if self._wake is not None:
+            _settle(self._wake, True)
+
+    def take(self) -> bytes:
+        events = b"".join(self._events)
+        self._events.clear()
+        return events
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Until something comes, or for so long: whether something came."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+        self._wake = woken
+        timer = loop.call_later(timeout_s, _settle, woken, False)
+        try:
+            return await woken
+        finally:
+            timer.cancel()
+            self._wake = None
+
+
+def _wake(connections: list[_Connection]) -> None:
+    """A few in each turn of the event loop: a scrape that comes meanwhile waits for them, not for all."""
+    for connection in connections[:_WOKEN_AT_ONCE]:
+        connection.wake()
+    if len(connections) > _WOKEN_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_wake, connections[_WOKEN_AT_ONCE:])
+
+
+def _settle(woken: "asyncio.Future[bool]", came: bool) -> None:
+    if not woken.done():
+        woken.set_result(came)
+
+
+class Broadcaster:
+    """`document_of` draws the current document for one viewer; None while there is no snapshot yet."""
+
+    def __init__(
+        self,
+        document_of: Callable[[Viewer], Document | None],
+        beat_s: float = BEAT_S,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        self._document_of = document_of
+        self._beat_s = beat_s
+        self._most_waiting = most_waiting
+        self._audiences: dict[Viewer, _Audience] = {}
+        self._closed = False
+
+    @property
+    def viewers(self) -> int:
+        return sum(len(audience.connections) for audience in self._audiences.values())
+
+    def publish(self) -> None:
+        """There is a new snapshot: one delta for each audience, whatever its size."""
+        for viewer, audience in self._audiences.items():
+            document = self._document_of(viewer)
+            if document is not None:
+                audience.advance(document)
+
+    def close(self) -> None:
+        """The agent stops: every stream ends with its last whole event."""
+        self._closed = True
+        for audience in self._audiences.values():
+            for connection in audience.connections:
+                connection.close()
+
+    async def events(self, viewer: Viewer) -> AsyncGenerator[bytes, None]:
+        """The events of one connection, until it ends or the agent stops."""
+        connection = _Connection(self._most_waiting)
+        audience = self._join(viewer, connection)
+        try:
+            yield b"retry: %d\n\n" % _RETRY_MS
+            while not (connection.closed or self._closed):
+                if connection.needs_whole and audience.document is not None:
+                    connection.needs_whole = False
+                    yield audience.whole()
+                elif waiting := connection.take():
+                    yield waiting
+                elif not await connection.wait(self._beat_s):
+                    yield _BEAT
+        finally:
+            self._leave(viewer, audience, connection)
+
+    def _join(self, viewer: Viewer, connection: _Connection) -> _Audience:
+        audience = self._audiences.get(viewer)
+        if audience is None:
+            audience = self._audiences[viewer] = _Audience(self._document_of(viewer))
+        audience.connections.add(connection)
+        return audience
+
+    def _leave(self, viewer: Viewer, audience: _Audience, connection: _Connection) -> None:
+        audience.connections.discard(connection)
+        if not audience.connections and self._audiences.get(viewer) is audience:
+            del self._audiences[viewer]
+
+
+def _event(name: str, sequence: Json, data: Json) -> bytes:
+    # JSON has no bare line break, so the data is one line whatever the names in it hold.
+    return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), str(sequence).encode(), encoded(data))

@@ -1,0 +1,96 @@
+"""Exclusive turns while the driver does not answer: the whole agent, real sockets, a driver that hangs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fakes.nvml.build import build
+from fakes.nvml.control import FakeNvml
+from gpucommons.scheduler.protocol.wire import MessageType
+from needs import needs_program
+from parsing import parsed
+from running import RunningAgent, running_agent
+from scheduler.served import Scripted
+from waiting import until
+
+NVML_UP = ("gpucommons_source_up", (("source", "nvml"),))
+HANG = "hang nvmlDeviceGetTemperature"
+
+
+@contextmanager
+def serial_agent(directory: Path, *lines: str) -> Iterator[tuple[RunningAgent, FakeNvml, str]]:
+    needs_program("cc")
+    (directory / "library").mkdir()
+    driver = FakeNvml(directory / "driver", build(directory / "library"))
+    driver.say("gpus 2", *lines)
+    path = str(directory / "s.sock")
+    environment = {
+        **driver.environment(),
+        "GPUCOMMONS_SCHEDULER_SOCKET": path,
+        "NVSHARE_SCHEDULING_MODE": "serial",
+        # No turn ends by itself, however slow the machine.
+        "NVSHARE_SWITCH_TIME_MODE": "fixed",
+        "NVSHARE_SWITCH_TIME_FIXED": "3600",
+    }
+    with running_agent("--scheduler", environment=environment) as agent:
+        try:
+            yield agent, driver, path
+        finally:
+            driver.unsay("hang")
+
+
+def wait_for_driver(agent: RunningAgent, up: int) -> None:
+    until(lambda: parsed(agent.get("/metrics")[1]).get(NVML_UP) == up, f"nvml is {'up' if up else 'down'}")
+    # The snapshot that was published with it has reached the scheduler when the next one is served.
+    key = ("gpucommons_snapshots_total", ())
+    first = parsed(agent.get("/metrics")[1])[key]
+    until(lambda: parsed(agent.get("/metrics")[1])[key] > first, "one more snapshot")
+
+
+def first_uuid(agent: RunningAgent) -> str:
+    labels = [dict(labels) for name, labels in parsed(agent.get("/metrics")[1]) if name == "gpucommons_gpu_up"]
+    return next(found["uuid"] for found in labels if found["gpu"] == "0")
+
+
+def still_waits(client: Scripted) -> bool:
+    """Whether all that the scheduler sent until now is no LOCK_OK: it answers a connection's frames in order."""
+    client.send(MessageType.REGISTER, pod="again")
+    reply = client.receive()
+    return reply is not None and reply.type == MessageType.SCHED_ON
+
+
+def served_in_turn(holder: Scripted, waiters: list[Scripted]) -> None:
+    """Each gets the lock when the one before lets go, and none earlier."""
+    while waiters:
+        assert all(still_waits(waiter) for waiter in waiters), "two clients hold one GPU"
+        holder.release()
+        holder = waiters.pop(0).granted()
+
+
+def test_newcomers_wait_while_the_driver_is_silent_and_after(tmp_path: Path) -> None:
+    with serial_agent(tmp_path) as (agent, driver, path):
+        wait_for_driver(agent, 1)
+        uuid = first_uuid(agent)
+        holder = Scripted(path).register("holder", gpu="0").ask().granted()
+        driver.say(HANG)
+        wait_for_driver(agent, 0)
+        waiters = [Scripted(path).register(gpu=name).ask() for name in ("", "0", "all", uuid)]
+        other = Scripted(path).register("other", gpu="1").ask().granted()
+        assert all(still_waits(waiter) for waiter in waiters), "two clients hold one GPU"
+        driver.unsay("hang")
+        wait_for_driver(agent, 1)
+        served_in_turn(holder, waiters)
+        assert still_waits(other)
+
+
+def test_clients_that_come_before_the_first_reading_never_run_together(tmp_path: Path) -> None:
+    with serial_agent(tmp_path, HANG) as (agent, driver, path):
+        holder = Scripted(path).register("holder", gpu="0").ask().granted()
+        waiters = [Scripted(path).register(gpu=name).ask() for name in ("", "0", "all")]
+        other = Scripted(path).register("other", gpu="1").ask()
+        assert all(still_waits(waiter) for waiter in (*waiters, other)), "two clients may hold one GPU"
+        driver.unsay("hang")
+        wait_for_driver(agent, 1)
+        other.granted()
+        waiters.append(Scripted(path).register("late", gpu=first_uuid(agent)).ask())
+        served_in_turn(holder, waiters)

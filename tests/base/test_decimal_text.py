@@ -1,0 +1,43 @@
+"""Numbers in text: what `int` would refuse or misread is not one."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.base.decimal_text import parse_decimal
+
+SOURCES = Path(__file__).parents[2] / "src" / "gpucommons"
+LOOKS_LIKE_A_NUMBER = {"isdigit", "isdecimal", "isnumeric"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "²", "1²", "١", "1_0", "+1", "-1", " 1", "1 ", "1.0", "0x1", "9" * 21, "9" * 5000]
+)
+def test_what_is_no_number(text: str) -> None:
+    assert parse_decimal(text) is None
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_every_number_of_64_bits_is_read(number: int) -> None:
+    assert parse_decimal(str(number)) == number
+    assert parse_decimal(f"{number:020}") == number
+
+
+@given(st.text())
+def test_no_text_raises(text: str) -> None:
+    number = parse_decimal(text)
+    assert number is None or number == int(text)
+
+
+def test_no_other_code_guesses_what_is_a_number() -> None:
+    """`text.isdigit()` is true of texts that `int` refuses: `parse_decimal` is the one that asks it."""
+    found = {
+        str(path.relative_to(SOURCES))
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in LOOKS_LIKE_A_NUMBER
+    }
+    assert found == {"base/decimal_text.py"}

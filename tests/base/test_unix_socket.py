@@ -1,0 +1,191 @@
+"""A socket in the file system: the kernel says who asks, and each sees their own."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo_node import DemoNode
+from fakes.faces import FakeFaces
+from gpucommons.base.address import AddressError, UnixAddress, parse_address
+from gpucommons.base.unix_socket import listen_unix
+from gpucommons.web.http.listeners import ListenError
+from gpucommons.web.http.server import WebServer
+from peers import Peer, run
+from played import Played
+from running import command
+
+ASK = """
+import os, socket, sys
+os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+peer.sendall(f"GET {sys.argv[2]} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n".encode())
+while piece := peer.recv(65536):
+    sys.stdout.buffer.write(piece)
+"""
+
+
+@pytest.fixture
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where another user may go: the usual directory is for its owner alone."""
+    folder = tmp_path_factory.mktemp("sockets")
+    for parent in (folder, folder.parent, folder.parent.parent):
+        parent.chmod(0o755)
+    return str(folder / "run" / "api.sock")
+
+
+async def ask_as(uid: int, path: str, what: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ASK, path, what, str(uid), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    head, _, body = out.partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), body.decode()
+
+
+def site(path: str, show_owners: str = "auto") -> WebServer:
+    played = Played(DemoNode(processes_a_gpu=4)).play(2)
+    return WebServer(
+        FakeFaces(),
+        [("127.0.0.1:0", None), (f"unix:{path}", None)],
+        routes=played.api.routes(),
+        show_owners=show_owners,
+    )
+
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+
+
+@needs_root
+def test_each_sees_their_own_and_root_sees_all(path: str) -> None:
+    async def scenario() -> None:
+        server = site(path)
+        await server.start()
+        try:
+            assert [bound.url for bound in server.addresses][1] == f"unix:{path}"
+            status, body = await ask_as(1001, path, "/api/v1/who")
+            assert status == 200
+            told = json.loads(body)["who"]
+            assert {row["uid"] for row in told["processes"].values()} == {1001}
+            assert set(told["owners"]) <= {"user/1001", "user/others"}
+            stranger = json.loads((await ask_as(4711, path, "/api/v1/who"))[1])["who"]
+            assert stranger["processes"] == {}
+            assert set(stranger["owners"]) == {"user/others"}
+            root = json.loads((await ask_as(0, path, "/api/v1/who"))[1])["who"]
+            assert len({row["uid"] for row in root["processes"].values()}) > 3
+            assert (await ask_as(1001, path, "/metrics"))[0] == 403, "metrics name everybody"
+            assert (await ask_as(1001, path, "/metrics/node"))[0] == 403
+            assert (await ask_as(0, path, "/metrics"))[0] == 200
+            assert (await ask_as(1001, path, "/healthz"))[0] == 200
+        finally:
+            await server.stop()
+
+    run(scenario())
+
+
+@needs_root
+def test_show_owners_all_shows_all(path: str) -> None:
+    async def scenario() -> None:
+        server = site(path, "all")
+        await server.start()
+        try:
+            told = json.loads((await ask_as(1001, path, "/api/v1/who"))[1])["who"]
+            assert len({row["uid"] for row in told["processes"].values()}) > 3
+            assert (await ask_as(1001, path, "/metrics"))[0] == 200
+        finally:
+            await server.stop()
+
+    run(scenario())
+
+
+def test_show_owners_own_hides_everybody_on_tcp_where_nobody_can_be_known() -> None:
+    async def scenario() -> None:
+        played = Played().play(2)
+        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], routes=played.api.routes(), show_owners="own")
+        await server.start()
+        try:
+            async with await Peer.connect(server.addresses[0].port) as peer:
+                answer = await peer.ask("/api/v1/who")
+                assert json.loads(answer.body)["who"]["processes"] == {}
+                assert (await peer.ask("/metrics")).status == 403
+        finally:
+            await server.stop()
+
+    run(scenario())
+
+
+def test_everybody_may_connect_and_the_file_goes_with_the_agent(path: str) -> None:
+    async def scenario() -> None:
+        server = site(path)
+        await server.start()
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
+        await server.stop()
+        assert not Path(path).exists()  # noqa: ASYNC240
+
+    run(scenario())
+
+
+def test_a_file_that_a_dead_agent_left_is_replaced(path: str) -> None:
+    Path(path).parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    with listen_unix(path, 1), socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
+
+
+def test_one_where_somebody_listens_is_not(path: str) -> None:
+    with listen_unix(path, 1):
+        with pytest.raises(OSError, match="another program listens"):
+            listen_unix(path, 1)
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(path)
+
+
+def test_nor_is_a_file_that_is_no_socket(path: str) -> None:
+    Path(path).parent.mkdir()
+    Path(path).write_text("precious")
+
+    async def scenario() -> None:
+        with pytest.raises(ListenError) as caught:
+            await site(path).start()
+        assert "no socket" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    run(scenario())
+    assert Path(path).read_text() == "precious"
+
+
+def test_a_successor_keeps_its_file(path: str) -> None:
+    async def scenario() -> None:
+        first = site(path)
+        await first.start()
+        os.unlink(path)
+        with listen_unix(path, 1):
+            await first.stop()
+            assert Path(path).exists()  # noqa: ASYNC240
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("text", ["unix:", "unix:relative.sock", "unix:/" + "x" * 200, "unix:/a\0b"])
+def test_a_bad_path_is_one_line(text: str) -> None:
+    with pytest.raises(AddressError) as caught:
+        parse_address(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_good_one_is_read_back_as_written() -> None:
+    assert parse_address("unix:/run/gpucommons/api.sock") == UnixAddress("/run/gpucommons/api.sock")
+    assert str(parse_address(" unix:/a b/c ")) == "unix:/a b/c"
+
+
+def test_a_wrong_one_on_the_command_line_is_one_line() -> None:
+    done = command("up", "--listen", "unix:nowhere")
+    assert done.returncode == 2
+    assert "unix:/" in done.stderr

@@ -1,0 +1,243 @@
+"""Every shipped deployment runs with its own command and settings, and a real Prometheus finds every target up.
+
+Each deployment has a host of its own (network namespace and root), so that it has the ports and paths that it ships
+with. One Prometheus on a further host scrapes them all through veth pairs; what serves its own host alone is scraped
+by the Prometheus that is shipped with it.
+"""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.deployments import (
+    SETTINGS,
+    Deployment,
+    compose_service,
+    documented,
+    ds01_environment,
+    image,
+    scraped_from_elsewhere,
+    systemd,
+    unit_command,
+)
+from gpucommons.config.stack import StackSettings
+from gpucommons.stack.compose_file import Host as ComposeHost
+from gpucommons.stack.layout import Layout
+from gpucommons.stack.render import rendered
+from needs import needs_program
+from testbeds.hosts import Host, host, join
+from waiting import until
+
+DEPLOYMENTS = scraped_from_elsewhere()
+BRIDGED = "DS01's Prometheus in Docker"
+# Docker's default bridge, and the bridge of the network that DS01's compose file makes.
+GATEWAY, NETWORK_GATEWAY, CONTAINER = "172.17.0.1", "172.18.0.1", "172.18.0.2"
+PROMETHEUS = "127.0.0.1:9090"
+# As shipped but for the pace.
+PACE = {"scrape_interval": "2s", "scrape_timeout": "2s"}
+STACK = StackSettings(run_agent=True, scrape_interval_s=2.0, ds01_interval_s=2.0)
+LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
+STACK_FILES = rendered(STACK, LAYOUT, "node-1", True, ComposeHost("0:0", True))
+# The jobs of the shipped Prometheus that scrape the agent, one for each dialect.
+AGENT_JOBS: dict[str, str] = {
+    job["job_name"]: job["metrics_path"]
+    for job in yaml.safe_load(STACK_FILES["prometheus/prometheus.yml"])["scrape_configs"]
+    if "metrics_path" in job
+}
+
+Targets = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Scraped:
+    """Targets by job, of the Prometheus on a host of its own and of those that are shipped with a deployment."""
+
+    from_elsewhere: Targets
+    by_systemd: Targets
+    by_compose: Targets
+
+
+def run(stack: ExitStack, place: Host, deployment: Deployment, log: Path) -> None:
+    """`gpucommons` of this source tree is where the unit has it, and on the image's PATH."""
+    place.install(unit_command("gpucommons.service")[0])
+    for path, text in deployment.files.items():
+        place.write(path, text)
+    path = f"{Path(unit_command('gpucommons.service')[0]).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+    # The command is looked up on the PATH of the host, not on ours.
+    command = ["/usr/bin/env", *deployment.command]
+    stack.enter_context(place.running(command, log, {**deployment.environment, "PATH": path}))
+
+
+def targets(place: Host) -> list[dict[str, Any]]:
+    """What the Prometheus on a host says of its targets; nothing while it does not answer."""
+    try:
+        status, body = place.get(PROMETHEUS, "/api/v1/targets?state=active")
+    except OSError:
+        return []
+    found: list[dict[str, Any]] = json.loads(body)["data"]["activeTargets"] if status == 200 else []
+    return found
+
+
+def wait_until_up(place: Host, wanted: Mapping[str, int], what: str) -> Targets:
+    """By job, once each job has so many targets and all are up; after two minutes as they are then."""
+
+    found: Targets = {}
+
+    def all_up() -> bool:
+        found.clear()
+        found.update({job: [] for job in wanted})
+        for target in targets(place):
+            found.setdefault(target["labels"]["job"], []).append(target)
+        return all(
+            len(found[job]) == number and all(target["health"] == "up" for target in found[job])
+            for job, number in wanted.items()
+        )
+
+    # What is not up by then fails the test that is about it, with the reason that Prometheus gives.
+    with suppress(AssertionError):
+        until(all_up, what, within_s=120)
+    return found
+
+
+def verdicts(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(target["scrapeUrl"], target["health"], target["lastError"]) for target in found]
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    """All of them at once: most of the time goes into waiting for the three Prometheus to take up their targets."""
+    needs_program("prometheus", "promtool", "prometheus-alertmanager", "amtool")
+    folder = tmp_path_factory.mktemp("scraped")
+    with ExitStack() as stack:
+        scraper, bridged, systemd_host, compose_host = (stack.enter_context(host()) for _ in range(4))
+        shown = yaml.safe_load(documented(BRIDGED, "yaml"))
+        (bridged_job,) = shown["scrape_configs"]
+        jobs = [*(_job(number, deployment) for number, deployment in enumerate(DEPLOYMENTS))]
+        jobs.append({**bridged_job, "job_name": BRIDGED})
+        scraper.write("/etc/hosts", _hosts_file(shown["services"]["prometheus"]["extra_hosts"]))
+        _run_prometheus(stack, scraper, folder, jobs)
+        _run_systemd_units(stack, systemd_host, folder)
+        _run_compose_services(stack, compose_host, folder)
+        _bridge(bridged, scraper)
+        run(stack, bridged, systemd(BRIDGED, [], documented(BRIDGED, "toml")), folder / "bridged.log")
+        for number, deployment in enumerate(DEPLOYMENTS):
+            place = stack.enter_context(host())
+            join(place, f"10.77.{number}.1/30", scraper, f"10.77.{number}.2/30", f"wire{number}")
+            run(stack, place, deployment, folder / f"{number}.log")
+        wanted = {job["job_name"]: len(job["static_configs"]) for job in jobs}
+        yield Scraped(
+            wait_until_up(scraper, wanted, "every target is up"),
+            wait_until_up(
+                systemd_host, dict.fromkeys(AGENT_JOBS, 1), "every dialect is up beside the units of systemd"
+            ),
+            wait_until_up(
+                compose_host, dict.fromkeys(AGENT_JOBS, 1), "every dialect is up beside the services of compose"
+            ),
+        )
+
+
+def _job(number: int, deployment: Deployment) -> dict[str, Any]:
+    return {
+        "job_name": deployment.name,
+        "static_configs": [
+            {"targets": [f"10.77.{number}.1:{port}"], "labels": {"__metrics_path__": path}}
+            for port, path in deployment.targets
+        ],
+    }
+
+
+def _hosts_file(extra_hosts: Sequence[str]) -> str:
+    """What Docker makes of `extra_hosts`: host-gateway is the address of its default bridge."""
+    pairs = (entry.replace("host-gateway", GATEWAY).rpartition(":") for entry in extra_hosts)
+    return "".join(f"{address} {name}\n" for name, _, address in pairs)
+
+
+def _run_prometheus(stack: ExitStack, place: Host, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> None:
+    file = folder / "prometheus.yml"
+    file.write_text(yaml.safe_dump({"global": PACE, "scrape_configs": jobs}))
+    command = ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}"]
+    stack.enter_context(place.running([*command, f"--web.listen-address={PROMETHEUS}"], folder / "prometheus.log"))
+
+
+def _run_systemd_units(stack: ExitStack, place: Host, folder: Path) -> None:
+    """The agent's unit as shipped, on loopback, and the stack's, which runs a Prometheus."""
+    pace = f"[stack]\nscrape_interval_s = {STACK.scrape_interval_s}\nds01_interval_s = {STACK.ds01_interval_s}\n"
+    agent = systemd("systemd", [], pace)
+    run(stack, place, agent, folder / "systemd.log")
+    run(stack, place, replace(agent, command=unit_command("gpucommons-stack.service")), folder / "stack.log")
+
+
+def _run_compose_services(stack: ExitStack, place: Host, folder: Path) -> None:
+    """Agent and Prometheus with the commands of deploy/compose.yaml, where they share the host's network."""
+    agent = Deployment("compose", [*image("ENTRYPOINT"), *compose_service("agent")["command"]], [])
+    run(stack, place, agent, folder / "compose.log")
+    for path, text in STACK_FILES.items():
+        place.write(str(LAYOUT.config / path), text)
+    prometheus = ["prometheus", *compose_service("prometheus")["command"]]
+    stack.enter_context(place.running(prometheus, folder / "compose-prometheus.log"))
+
+
+def _bridge(place: Host, container: Host) -> None:
+    """Docker's two bridges on a host; the container is on the second and reaches the first through its gateway."""
+    for name, address in (("docker0", GATEWAY), ("br-ds01", NETWORK_GATEWAY)):
+        place.ip(f"link add {name} type bridge", f"address add {address}/16 dev {name}", f"link set {name} up")
+    place.ip(f"link add veth-ds01 type veth peer name eth0 netns {container.pid}")
+    place.ip("link set veth-ds01 master br-ds01", "link set veth-ds01 up")
+    container.ip(f"address add {CONTAINER}/16 dev eth0", "link set eth0 up", f"route add default via {NETWORK_GATEWAY}")
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment.name)
+def test_every_target_of_a_deployment_is_up(scraped: Scraped, deployment: Deployment) -> None:
+    found = scraped.from_elsewhere[deployment.name]
+    assert len(found) == len(deployment.targets)
+    assert [verdict for verdict in verdicts(found) if verdict[1] != "up"] == []
+
+
+def test_ds01s_prometheus_in_a_docker_network_reaches_the_agent(scraped: Scraped) -> None:
+    assert verdicts(scraped.from_elsewhere[BRIDGED]) == [("http://host.docker.internal:9101/metrics", "up", "")]
+
+
+@pytest.mark.parametrize("job", AGENT_JOBS)
+def test_the_units_of_systemd_serve_their_own_host(scraped: Scraped, job: str) -> None:
+    assert verdicts(scraped.by_systemd[job]) == [(f"http://127.0.0.1:9460{AGENT_JOBS[job]}", "up", "")]
+
+
+@pytest.mark.parametrize("job", AGENT_JOBS)
+def test_the_services_of_compose_serve_their_own_host(scraped: Scraped, job: str) -> None:
+    assert verdicts(scraped.by_compose[job]) == [(f"http://127.0.0.1:9460{AGENT_JOBS[job]}", "up", "")]
+
+
+def test_the_firewall_for_ds01_lets_containers_in_and_other_hosts_not(tmp_path: Path) -> None:
+    needs_program("iptables")
+    with host() as place, host() as container, host() as outside, ExitStack() as stack:
+        _bridge(place, container)
+        join(place, "10.77.0.1/30", outside, "10.77.0.2/30", "wire")
+        run(stack, place, systemd("DS01", [], **ds01_environment()), tmp_path / "log")
+
+        def answers(asker: Host, address: str, timeout_s: float = 20) -> bool:
+            try:
+                return asker.get(f"{address}:9101", "/metrics", timeout_s=timeout_s)[0] == 200
+            except OSError:
+                return False
+
+        until(lambda: answers(outside, "10.77.0.1"), "open to every host before there is a firewall")
+        for line in documented(BRIDGED, "sh").splitlines():
+            subprocess.run(["nsenter", f"--target={place.pid}", "--net", *shlex.split(line)], check=True, timeout=30)
+        assert answers(container, GATEWAY)
+        assert answers(place, "127.0.0.1")
+        assert not answers(outside, "10.77.0.1", timeout_s=3)
+
+
+def test_every_settings_file_is_where_its_command_looks_for_it() -> None:
+    for deployment in DEPLOYMENTS:
+        if "--config" in deployment.command:
+            assert deployment.command[deployment.command.index("--config") + 1] == SETTINGS
+            assert SETTINGS in deployment.files

@@ -1,0 +1,178 @@
+"""Every resource answers what the OpenAPI document says, on a full node, a hostile one and an empty one."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from demo_node import DemoNode
+from gpucommons.model.snapshot import Readings
+from gpucommons.rules.privacy import Viewer
+from played import Played, snapshot_of
+
+NODES = {
+    "full": DemoNode(lost=7, hot=5),
+    "hostile": DemoNode(hostile=True),
+    "no GPU": DemoNode(gpus=0),
+}
+PATHS = (
+    "snapshot",
+    "gpus",
+    "who",
+    "who?by=user",
+    "who?by=pod",
+    "who?by=container",
+    "turns",
+    "accounts",
+    "accounts?period=7d",
+    "events",
+    "events?limit=1&type=gpu.xid",
+    "history",
+    "history?series=cpu_utilization_ratio&range=15m&points=10",
+    "history?series=gpu_power_watts&range=24h",
+)
+VIEWERS = {"all": Viewer(), "own": Viewer(False, 1001, "bob"), "nobody": Viewer(False)}
+
+
+def schema_of(document: Any, path: str) -> Any:
+    operation = document["paths"][f"/{path.partition('?')[0]}"]["get"]
+    return operation["responses"]["200"]["content"]["application/json"]["schema"]
+
+
+def check(played: Played, path: str, viewer: Viewer) -> Any:
+    answer = played.get(path, viewer)
+    validator = Draft202012Validator(schema_of(played.get("openapi.json"), path))
+    wrong = [f"{error.json_path}: {error.message}"[:300] for error in validator.iter_errors(answer)]
+    assert wrong == []
+    return answer
+
+
+@pytest.mark.parametrize("viewer", VIEWERS)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("node", NODES)
+def test_an_answer_is_what_the_document_says(node: str, path: str, viewer: str) -> None:
+    check(Played(NODES[node]).play(3), path, VIEWERS[viewer])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_node_without_anything_answers_null_never_zero(path: str) -> None:
+    played = Played()
+    played.show(snapshot_of(Readings()))
+    answer = check(played, path, Viewer())
+    for part in ("gpus", "who", "turns", "accounts", "events", "alerts"):
+        assert answer.get(part) is None
+
+
+def test_the_document_is_one_and_names_every_route() -> None:
+    played = Played()
+    document = json.loads(played.reply("openapi.json").body)
+    assert document["openapi"].startswith("3.1")
+    assert {f"/api/v1{path}" for path in document["paths"]} == set(played.routes)
+    for path in document["paths"].values():
+        for content in path["get"]["responses"]["200"]["content"].values():
+            Draft202012Validator.check_schema(content["schema"])
+
+
+def test_the_schema_would_notice_a_wrong_answer() -> None:
+    played = Played().play(1)
+    validator = Draft202012Validator(schema_of(played.get("openapi.json"), "gpus"))
+    answer = played.get("gpus")
+    card = next(iter(answer["gpus"]["by_uuid"].values()))
+    card["power_watts"] = "a lot"
+    del card["name"]
+    card["surprise"] = 1
+    assert len(list(validator.iter_errors(answer))) >= 1
+
+
+def test_readings_keep_their_units_and_names() -> None:
+    played = Played(DemoNode(lost=7)).play(1)
+    gpus = played.get("gpus")["gpus"]
+    assert (gpus["expected"], gpus["present"]) == (8, 7)
+    card = next(card for card in gpus["by_uuid"].values() if card["index"] == 1)
+    reading = played.node.gpu_reading(0.0).gpus[1].readings
+    assert card["utilization_ratio"] == (reading.utilization_percent or 0) / 100
+    assert card["power_watts"] == round(reading.power_watts or 0, 3)
+    assert card["memory_used_bytes"] == reading.memory_used_bytes
+    lost = next(card for card in gpus["by_uuid"].values() if card["index"] == 7)
+    assert lost["up"] is False
+    assert lost["power_watts"] is None, "a lost GPU has no readings, not zeros"
+    assert lost["down_reason"] == "gpu_is_lost"
+
+
+def test_one_gpu_by_index_or_uuid() -> None:
+    played = Played().play(1)
+    by_index = played.get("gpus?gpu=2")["gpus"]["by_uuid"]
+    (uuid,) = by_index
+    assert played.get(f"gpus?gpu={uuid}")["gpus"]["by_uuid"] == by_index
+    assert {row["gpu_uuid"] for row in played.get(f"who?gpu={uuid}")["who"]["processes"].values()} == {uuid}
+    assert set(played.get("turns?gpu=1")["turns"]["gpus"]) == {played.node.gpu_reading(0).gpus[1].identity.uuid}
+
+
+@pytest.mark.parametrize(
+    ("path", "parameter"),
+    [
+        ("gpus?gpu=99", "gpu"),
+        ("gpus?gpu=", "gpu"),
+        ("gpus?gpus=1", "gpus"),
+        ("gpus?gpu=1&gpu=2", "gpu"),
+        ("who?by=shoe", "by"),
+        ("who?owner=", "owner"),
+        ("snapshot?x=1", "x"),
+        ("accounts?period=1y", "period"),
+        ("events?limit=0", "limit"),
+        ("events?limit=1e9", "limit"),
+        ("events?limit=٣", "limit"),
+        ("history?range=forever", "range"),
+        ("history?range=0s", "range"),
+        ("history?range=99999999d", "range"),
+        ("history?range=48h", "range"),
+        ("history?series=mood", "series"),
+        ("history?points=1", "points"),
+        ("history?series=health_score&gpu=1", "gpu"),
+        ("history?end_unix_s=5", "end_unix_s"),
+        ("stream?speed=fast", "speed"),
+    ],
+)
+def test_a_bad_parameter_is_named(path: str, parameter: str) -> None:
+    reply = Played().play(1).reply(path)
+    assert reply.status == 400
+    told = json.loads(reply.body)
+    assert told["parameter"] == parameter
+    assert parameter in told["error"]
+    assert "\n" not in told["error"]
+
+
+def test_an_answer_that_the_peer_has_is_not_sent_again() -> None:
+    played = Played().play(1)
+    first = played.reply("gpus")
+    etag = first.headers["ETag"]
+    for given in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        again = played.reply("gpus", headers={"If-None-Match": given})
+        assert (again.status, again.body) == (304, b"")
+        assert again.headers["ETag"] == etag
+    assert played.reply("gpus", headers={"If-None-Match": '"other"'}).status == 200
+    assert played.reply("history", headers={"If-None-Match": etag}).status == 304
+    assert played.reply("gpus", Viewer(False, 1001), {"If-None-Match": etag}).status == 200, "another sees another"
+    played.play(1, start_s=1)
+    assert played.reply("gpus", headers={"If-None-Match": etag}).status == 200
+    another_life = Played().play(1)
+    assert another_life.reply("gpus", headers={"If-None-Match": etag}).status == 200
+
+
+def test_an_answer_is_made_once_per_snapshot_and_compressed_on_request() -> None:
+    played = Played().play(1)
+    plain = played.reply("snapshot")
+    assert played.reply("snapshot").body is plain.body
+    compressed = played.reply("snapshot", headers={"Accept-Encoding": "gzip"})
+    assert compressed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(compressed.body) == plain.body
+    assert len(compressed.body) < len(plain.body) / 4
+
+
+def test_before_the_first_sample_it_says_so() -> None:
+    played = Played()
+    for path in ("snapshot", "history"):
+        assert played.reply(path).status == 503
+    assert played.api.document(Viewer()) is None

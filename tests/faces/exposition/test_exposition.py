@@ -1,0 +1,149 @@
+"""Rendered once per snapshot; a dialect that fails costs only itself."""
+
+import gzip
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.exposition.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE, Exposition
+from gpucommons.faces.exposition.families import Family, counter, gauge
+from gpucommons.model.snapshot import Snapshot
+from parsing import parsed
+
+A = gauge("a_ratio", "A.", "x")
+B = counter("b_total", "B.")
+
+
+class Node:
+    """A snapshot that can be replaced, and a count of how often a dialect was drawn."""
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = Snapshot(0, 0.0, 0.0, "host")
+        self.drawn = 0
+        self.broken = False
+
+    def collect_a(self, snapshot: Snapshot) -> Iterator[Family]:
+        self.drawn += 1
+        yield A.value(0.5, "1")
+        if self.broken:
+            raise RuntimeError("garbage in the snapshot")
+        yield A.value(0.7, "2")
+
+    def collect_b(self, snapshot: Snapshot) -> Iterator[Family]:
+        yield B.value(snapshot.sequence)
+
+    def exposition(self) -> Exposition:
+        dialects = [
+            Dialect("a", 1, "", (A,), self.collect_a),
+            Dialect("b", 2, "", (B,), self.collect_b),
+        ]
+        return Exposition(lambda: self.snapshot, dialects)
+
+
+def body(exposition: Exposition, dialect: str | None = None, openmetrics: bool = False) -> str:
+    return exposition.metrics(dialect, openmetrics, gzip=False)[0].decode()
+
+
+def test_a_dialect_that_is_not_on_the_main_page_is_served_by_name_only() -> None:
+    node = Node()
+    dialects = [
+        Dialect("a", 1, "", (A,), node.collect_a, on_main=False),
+        Dialect("b", 2, "", (B,), node.collect_b),
+    ]
+    exposition = Exposition(lambda: node.snapshot, dialects)
+    assert set(parsed(body(exposition))) == {("b_total", ())}
+    assert node.drawn == 0, "it costs the main page nothing"
+    assert len(parsed(body(exposition, "a"))) == 2
+
+
+def test_all_dialects_or_one() -> None:
+    exposition = Node().exposition()
+    assert set(parsed(body(exposition))) == {
+        ("a_ratio", (("x", "1"),)),
+        ("a_ratio", (("x", "2"),)),
+        ("b_total", ()),
+    }
+    assert set(parsed(body(exposition, "b"))) == {("b_total", ())}
+    with pytest.raises(LookupError):
+        exposition.metrics("nobody", False, False)
+
+
+def test_parts_of_one_family_stand_together() -> None:
+    text = body(Node().exposition(), "a")
+    assert text.count("# TYPE a_ratio") == 1
+
+
+def test_drawn_once_for_every_format_and_encoding() -> None:
+    node = Node()
+    exposition = node.exposition()
+    for _ in range(3):
+        for dialect in (None, "a"):
+            for openmetrics in (False, True):
+                for compressed in (False, True):
+                    exposition.metrics(dialect, openmetrics, compressed)
+    assert node.drawn == 1
+    first = exposition.metrics(None, False, True)[0]
+    assert exposition.metrics(None, False, True)[0] is first
+
+
+def test_a_new_snapshot_is_drawn_anew() -> None:
+    node = Node()
+    exposition = node.exposition()
+    assert parsed(body(exposition))["b_total", ()] == 0
+    node.snapshot = Snapshot(7, 0.0, 0.0, "host")
+    assert parsed(body(exposition))["b_total", ()] == 7
+
+
+def test_content_types_and_gzip() -> None:
+    exposition = Node().exposition()
+    plain, text_type = exposition.metrics(None, False, False)
+    packed, _ = exposition.metrics(None, False, True)
+    openmetrics, openmetrics_type = exposition.metrics(None, True, False)
+    assert gzip.decompress(packed) == plain
+    assert text_type == TEXT_CONTENT_TYPE == "text/plain; version=0.0.4; charset=utf-8"
+    assert openmetrics_type == OPENMETRICS_CONTENT_TYPE
+    assert openmetrics.endswith(b"# EOF\n")
+    assert parsed(openmetrics.decode(), openmetrics=True) == parsed(plain.decode())
+
+
+def test_a_broken_dialect_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
+    exposition = node.exposition()
+    node.broken = True
+    with caplog.at_level(logging.ERROR):
+        assert set(parsed(body(exposition))) == {("b_total", ())}
+        node.snapshot = Snapshot(1, 0.0, 0.0, "host")
+        body(exposition)
+    assert exposition.failures == {"a": 2, "b": 0}
+    assert len(caplog.records) == 1, "one line when it begins to fail, not one per snapshot"
+    node.broken = False
+    node.snapshot = Snapshot(2, 0.0, 0.0, "host")
+    assert len(parsed(body(exposition))) == 3
+
+
+def test_duplicates_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    snapshot = Snapshot(0, 0.0, 0.0, "host")
+
+    def twice(_: Snapshot) -> Iterator[Family]:
+        yield A.of([(("1",), 1.0), (("1",), 2.0)])
+
+    exposition = Exposition(lambda: snapshot, [Dialect("a", 1, "", (A,), twice)])
+    assert parsed(body(exposition)) == {("a_ratio", (("x", "1"),)): 1.0}
+    assert exposition.duplicates == {"a": 1}
+    assert len(caplog.records) == 1
+
+
+def test_before_the_first_snapshot_there_is_an_empty_page() -> None:
+    node = Node()
+    node.snapshot = None
+    assert body(node.exposition()) == ""
+    assert body(node.exposition(), openmetrics=True) == "# EOF\n"
+
+
+def test_a_simulated_page_says_so() -> None:
+    node = Node()
+    node.snapshot = Snapshot(0, 0.0, 0.0, "host", scenario="lab")
+    assert body(node.exposition(), "b").startswith("# SIMULATED: scenario lab")
+    parsed(body(node.exposition(), "b", openmetrics=True), openmetrics=True)

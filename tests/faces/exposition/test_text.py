@@ -1,0 +1,136 @@
+"""Any labels and any numbers survive our renderer and the parsers of the field."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
+from gpucommons.faces.exposition.text import FamilyRenderer, escape_value, openmetrics_head, prometheus_head
+from parsing import parsed, same
+
+X = gauge("x_bytes", "Some bytes.", "pid", "name")
+label = st.text(st.characters(exclude_categories=["Cs"]))
+value = st.one_of(st.floats(), st.integers(-(2**63), 2**63))
+points = st.dictionaries(st.tuples(label, label), value, max_size=12)
+
+
+def page(metric: Metric, lines: str, openmetrics: bool) -> str:
+    head = openmetrics_head if openmetrics else prometheus_head
+    return head(metric) + lines + ("# EOF\n" if openmetrics else "")
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+@given(series=points)
+def test_round_trip(openmetrics: bool, series: dict[tuple[str, str], float]) -> None:
+    rendered = FamilyRenderer(X).render(X.of(series.items()))
+    assert rendered.duplicates == 0
+    found = parsed(page(X, rendered.lines, openmetrics), openmetrics)
+    assert len(found) == len(series)
+    for (pid, name), number in series.items():
+        assert same(found["x_bytes", (("name", name), ("pid", pid))], float(number))
+
+
+@given(first=points, second=points)
+def test_a_warm_cache_renders_as_a_cold_one(
+    first: dict[tuple[str, str], float], second: dict[tuple[str, str], float]
+) -> None:
+    warm = FamilyRenderer(X)
+    warm.render(X.of(first.items()))
+    family = X.of(second.items())
+    assert warm.render(family) == FamilyRenderer(X).render(family)
+
+
+def test_prefixes_of_the_departed_are_forgotten() -> None:
+    renderer = FamilyRenderer(X)
+    for generation in range(20):
+        renderer.render(X.of(((str(generation * 100 + i), "p"), 1) for i in range(100)))
+    assert len(renderer._cache) <= 2 * 100 + 256 + 100
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["a\nb", 'a"b', "a\\b", "a\\nb", "\udcff", "a\udc80b", "\x00", "\r", "\u2028", "名前", "}", '",x="'],
+    ids=ascii,
+)
+def test_hostile_names_stay_one_series(bad: str) -> None:
+    rendered = FamilyRenderer(X).render(X.of([(("1", bad), 1.0), (("2", "ok"), 2.0)]))
+    text = page(X, rendered.lines, openmetrics=False)
+    assert len(text.split("\n")) == 5
+    text.encode("utf-8")
+    assert len(parsed(text)) == 2
+
+
+def test_names_that_escape_alike_are_one_series_and_counted() -> None:
+    rendered = FamilyRenderer(X).render(X.of([(("1", "\udc80"), 1), (("1", "\udc81"), 2), (("1", "z"), 3)]))
+    assert rendered.duplicates == 1
+    assert sorted(parsed(page(X, rendered.lines, False)).values()) == [1, 3]
+
+
+def test_of_duplicates_the_first_is_served_in_its_place() -> None:
+    family = X.of([(("1", "a"), 1), (("2", "b"), 2), (("1", "a"), 9)])
+    rendered = FamilyRenderer(X).render(family)
+    assert rendered.lines == 'x_bytes{pid="1",name="a"} 1\nx_bytes{pid="2",name="b"} 2\n'
+    assert rendered.duplicates == 1
+
+
+def test_numbers_that_are_none() -> None:
+    lines = FamilyRenderer(X).render(
+        X.of([(("1", ""), math.nan), (("2", ""), math.inf), (("3", ""), -math.inf), (("4", ""), True)])
+    )
+    assert [line.split()[-1] for line in lines.lines.splitlines()] == ["NaN", "+Inf", "-Inf", "1"]
+
+
+def test_optional_labels_are_left_out_when_empty() -> None:
+    metric = gauge("y", "Y.", "gpu", "pod", optional=["pod"])
+    lines = FamilyRenderer(metric).render(metric.of([(("", ""), 1), (("0", "p"), 2)])).lines
+    assert lines == 'y{gpu=""} 1\ny{gpu="0",pod="p"} 2\n'
+
+
+def test_a_wrong_number_of_labels_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        FamilyRenderer(X).render(X.of([(("only one",), 1.0)]))
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+@given(
+    counts=st.lists(st.integers(0, 1000), min_size=4, max_size=4),
+    total=st.floats(0, 1e9),
+    pod=label,
+)
+def test_histograms(openmetrics: bool, counts: list[int], total: float, pod: str) -> None:
+    metric = histogram("wait_seconds", "Wait.", "pod", buckets=(0.1, 1, 10))
+    cumulative = tuple(sum(counts[: i + 1]) for i in range(4))
+    rendered = FamilyRenderer(metric).render(metric.histogram([HistogramPoint((pod,), cumulative, total)]))
+    found = parsed(page(metric, rendered.lines, openmetrics), openmetrics)
+    for bound, count in zip(("0.1", "1.0", "10.0", "+Inf"), cumulative, strict=True):
+        assert found["wait_seconds_bucket", (("le", bound), ("pod", pod))] == count
+    assert found["wait_seconds_count", (("pod", pod),)] == cumulative[-1]
+    assert found["wait_seconds_sum", (("pod", pod),)] == total
+
+
+def test_a_histogram_twice_is_served_once() -> None:
+    metric = histogram("wait_seconds", "Wait.", buckets=(1,))
+    point = HistogramPoint((), (1, 2), 3.0)
+    assert FamilyRenderer(metric).render(metric.histogram([point, point])).duplicates == 1
+
+
+def test_openmetrics_types() -> None:
+    assert "# TYPE done counter" in openmetrics_head(counter("done_total", "Done."))
+    assert "# TYPE ENERGY unknown" in openmetrics_head(counter("ENERGY", "A name that cannot be changed."))
+
+
+def test_help_is_escaped() -> None:
+    assert prometheus_head(gauge("a", "one\ntwo\\")) == "# HELP a one\\ntwo\\\\\n# TYPE a gauge\n"
+
+
+@given(st.text())
+def test_escaping_never_breaks_the_line(text: str) -> None:
+    escaped = escape_value(text)
+    assert "\n" not in escaped
+    escaped.encode("utf-8")
+
+
+def test_an_empty_family_has_no_lines() -> None:
+    assert FamilyRenderer(X).render(Family(X, [])).lines == ""

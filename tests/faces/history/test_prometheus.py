@@ -1,0 +1,177 @@
+"""History beyond memory: the right question, an answer on the grid that was asked for, and one line for any other."""
+
+import json
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.faces.history.history import NODE, SERIES
+from gpucommons.faces.history.prometheus import Prometheus, PrometheusError, TimeGrid, columns, grid, query
+from gpucommons.model.snapshot import Readings
+from gpucommons.web.routes.app import Request
+from peers import run
+from played import Played, snapshot_of
+from prometheus_server import running_prometheus
+from running import running_agent
+
+
+@given(st.integers(0, 2 * 10**9), st.integers(1, 10**8), st.integers(10, 4000))
+def test_the_grid_is_within_the_range_and_small_enough(start_s: int, length_s: int, points: int) -> None:
+    found = grid(start_s, start_s + length_s, points)
+    assert found.step_s >= 15
+    assert found.length <= points + 1
+    assert found.start_s >= start_s
+    assert found.start_s + (found.length - 1) * found.step_s == start_s + length_s
+
+
+def test_the_question_names_the_gpus_and_nothing_that_was_slipped_in() -> None:
+    asked = query("gpu_power_watts", ["GPU-1", "GPU-2", 'GPU"} or vector(1)'], 'instance="a:1"')
+    assert asked == 'max by (UUID) (DCGM_FI_DEV_POWER_USAGE{instance="a:1",UUID=~"GPU-1|GPU-2",GPU_I_ID=""})'
+    assert query("cpu_utilization_ratio", [], "") == "node_cpu_utilization_ratio{}"
+    assert query("io_pressure_percent", [], "") is None, "no dialect names it"
+
+
+def test_values_fall_where_their_time_is() -> None:
+    told = {"data": {"result": [{"metric": {"UUID": "GPU-1"}, "values": [[130, "1.5"], [100, "1"], [999, "7"]]}]}}
+    found = columns(told, "gpu_power_watts", TimeGrid(100, 15, 3))
+    assert found["GPU-1"][0] == 1
+    assert math.isnan(found["GPU-1"][1])
+    assert found["GPU-1"][2] == 1.5
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        [],
+        {"data": {}},
+        {"data": {"result": 5}},
+        {"data": {"result": [{"metric": {}, "values": []}]}},
+        {"data": {"result": [{"metric": {"UUID": "x"}, "values": [["a", "b"]]}]}},
+        {"data": {"result": [{"metric": {"UUID": "x"}, "values": [5]}]}},
+    ],
+)
+def test_what_is_no_answer_is_one_line(told: object) -> None:
+    with pytest.raises(PrometheusError):
+        columns(told, "gpu_power_watts", TimeGrid(0, 15, 3))
+
+
+def test_two_nodes_in_one_answer_are_not_mixed() -> None:
+    told = {
+        "data": {"result": [{"metric": {"instance": "a"}, "values": []}, {"metric": {"instance": "b"}, "values": []}]}
+    }
+    with pytest.raises(PrometheusError, match="prometheus_selector"):
+        columns(told, "health_score", TimeGrid(0, 15, 3))
+
+
+@asynccontextmanager
+async def standing_in(handler: object) -> AsyncIterator[str]:
+    runner = web.ServerRunner(web.Server(handler))  # type: ignore[arg-type]
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (400, json.dumps({"status": "error", "error": "parse error: unexpected end"}), "parse error"),
+        (500, "<html>", "status 500"),
+        (302, "", "status 302"),
+        (200, "<html>not JSON", "no JSON"),
+        (200, "{}", "no range"),
+    ],
+)
+def test_a_prometheus_that_is_not_well_is_one_line(status: int, body: str, says: str) -> None:
+    async def scenario() -> str:
+        async def handler(request: web.BaseRequest) -> web.Response:
+            return web.Response(status=status, text=body, headers={"Location": "http://127.0.0.1:1/"})
+
+        async with standing_in(handler) as url:
+            with pytest.raises(PrometheusError) as caught:
+                await Prometheus(url).window("health_score", [], 0, 3600, 100)
+            return str(caught.value)
+
+    line = run(scenario())
+    assert says in line
+    assert "\n" not in line
+
+
+def test_a_prometheus_that_is_not_there_is_told_to_the_one_who_asked() -> None:
+    played = Played(prometheus=Prometheus("http://127.0.0.1:1")).play(1)
+    reply = played.reply("history?series=health_score&range=7d")
+    assert reply.status == 502
+    assert "history.prometheus_url" in json.loads(reply.body)["error"]
+    assert played.reply("history?series=health_score&range=1h").status == 200, "memory needs nobody"
+
+
+def test_a_real_prometheus_answers_every_series_that_a_dialect_names(tmp_path: Path) -> None:
+    with running_agent("--simulate", "lab") as agent:
+        address = agent.url.removeprefix("http://")
+        config = tmp_path / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s}\n"
+            f"scrape_configs: [{{job_name: a, static_configs: [{{targets: ['{address}']}}]}}]"
+        )
+        with running_prometheus(config, tmp_path / "data") as server:
+            server.wait_for("node_cpu_utilization_ratio and on() count(DCGM_FI_DEV_GPU_UTIL)")
+            now = json.loads(agent.get("/api/v1/snapshot")[1])
+            asked = [name for name in SERIES if query(name, [], "") is not None]
+            prometheus = Prometheus(server.url, f'instance="{address}"')
+            gpus = now["gpus"]["by_uuid"]
+            end_s = now["time_unix_s"] + 60
+
+            async def last_values(series: str) -> dict[str, float]:
+                window = await prometheus.window(series, list(gpus), end_s - 3600, end_s, 4000)
+                known = {key: [v for v in column if not math.isnan(v)] for key, column in window.columns.items()}
+                return {key: values[-1] for key, values in known.items() if values}
+
+            found = {series: run(last_values(series)) for series in asked}
+            for series, values in found.items():
+                assert values, f"{series}: no data"
+            assert 0 <= found["cpu_utilization_ratio"][NODE] <= 1
+            for uuid, gpu in gpus.items():
+                assert found["gpu_power_watts"][uuid] == pytest.approx(gpu["power_watts"], rel=0.5)
+                assert found["gpu_memory_used_bytes"][uuid] == pytest.approx(gpu["memory_used_bytes"], rel=0.2)
+
+
+def test_the_api_goes_to_prometheus_only_beyond_its_memory() -> None:
+    asked: list[str] = []
+
+    async def scenario() -> None:
+        async def handler(request: web.BaseRequest) -> web.Response:
+            asked.append(request.query["query"])
+            start = float(request.query["start"])
+            rows = [{"metric": {}, "values": [[start, "0.25"]]}]
+            return web.json_response({"status": "success", "data": {"result": rows}})
+
+        async with standing_in(handler) as url:
+            played = Played(prometheus=Prometheus(url))
+            played.show(snapshot_of(Readings()))
+            for path, source in (("range=24h", "memory"), ("range=2d", "prometheus")):
+                reply = await _later(played, f"history?series=cpu_utilization_ratio&{path}")
+                told = json.loads(reply)
+                assert told["source"] == source
+                assert told["kept"]["beyond"] == "prometheus"
+            assert told["values"]["node"][0] == 0.25
+
+    run(scenario())
+    assert asked == ["node_cpu_utilization_ratio{}"]
+
+
+async def _later(played: Played, path: str) -> bytes:
+    name, _, text = path.partition("?")
+    pairs = tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split("&")))
+    reply = played.routes[f"/api/v1/{name}"].answer(Request("GET", f"/api/v1/{name}", query=pairs))
+    assert reply.later is not None
+    return (await reply.later()).body

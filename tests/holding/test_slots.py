@@ -1,0 +1,117 @@
+"""Slots by every name they go by: index, DS01's 1.0, NVIDIA's 1:0, UUIDs, device files, device plugins' ids."""
+
+from dataclasses import replace
+
+import pytest
+
+from attribution.builders import gpu, mig_instance
+from gpucommons.holding.slots import Slots, SlotTable
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.pods import DeviceId
+from gpucommons.model.usage import Slot
+
+
+def split_gpu(index: int = 1, slices: int | None = 7) -> Gpu:
+    instances = (mig_instance(1, 3, 0.5, index), mig_instance(5, 2, None, index))
+    return replace(gpu(index, mig=instances), mig_slices=slices)
+
+
+TABLE = SlotTable((gpu(0, minor=2), split_gpu(), gpu(2, minor=0)))
+
+
+def names(slots: Slots) -> list[str]:
+    return [info.slot.name for info in slots]
+
+
+def test_the_slots_of_a_node() -> None:
+    assert names(TABLE.all) == ["0", "1.0", "1.1", "1", "2"]
+    assert names(TABLE.usable) == ["0", "1.0", "1.1", "2"]
+    whole, first, second, rest, _ = TABLE.all
+    assert whole.slot == Slot("GPU-0", "GPU-0", "0", 1, 1)
+    assert first.slot == Slot("MIG-1-1", "GPU-1", "1.0", 3, 7)
+    assert (second.slot.slices, rest.slot.slices, rest.is_rest) == (2, 2, True)
+    assert sum(info.slot.slices or 0 for info in TABLE.all if info.gpu_index == 1) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", ["0"]),
+        ("1", ["1.0", "1.1"]),
+        ("1.1", ["1.1"]),
+        ("1:0", ["1.0"]),
+        ("0.0", []),
+        ("1.2", []),
+        ("9", []),
+        ("GPU-2", ["2"]),
+        ("GPU-1", ["1.0", "1.1"]),
+        ("MIG-1-5", ["1.1"]),
+        ("MIG-1", []),
+        ("", []),
+        ("nonsense", []),
+        ("-1", []),
+        ("٣", []),
+        ("9" * 50, []),
+    ],
+)
+def test_names(text: str, expected: list[str]) -> None:
+    assert names(TABLE.named(text)) == expected
+
+
+def test_a_uuid_may_be_cut_short_where_that_is_clear() -> None:
+    def with_uuid(index: int, uuid: str) -> Gpu:
+        whole = gpu(index)
+        return replace(whole, identity=replace(whole.identity, uuid=uuid))
+
+    table = SlotTable((with_uuid(0, "GPU-abcd0001-x"), with_uuid(1, "GPU-abcd0002-x")))
+    assert names(table.named("GPU-abcd0002")) == ["1"]
+    assert names(table.named("GPU-abcd")) == [], "it could be either"
+
+
+def test_device_files_have_numbers_of_their_own() -> None:
+    assert names(TABLE.minor(2)) == ["0"]
+    assert names(TABLE.minor(0)) == ["2"]
+    assert names(TABLE.minor(7)) == []
+    assert names(TABLE.first(2)) == ["0", "1.0", "1.1"]
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (DeviceId("x", gpu_uuid="GPU-0"), ["0"]),
+        (DeviceId("x", gpu_uuid="GPU-0", replica=3), ["0"]),
+        (DeviceId("x", mig_uuid="MIG-1-5"), ["1.1"]),
+        (DeviceId("x", gpu_uuid="GPU-1", gpu_instance=5, compute_instance=0), ["1.1"]),
+        (DeviceId("x", gpu_index=0), ["2"]),
+        (DeviceId("x", gpu_index=1, gpu_instance=1), ["1.0"]),
+        (DeviceId("x", gpu_uuid="GPU-7"), []),
+        (DeviceId("x"), []),
+    ],
+)
+def test_device_plugins_ids(device: DeviceId, expected: list[str]) -> None:
+    assert names(TABLE.device(device)) == expected
+
+
+def test_where_a_process_runs() -> None:
+    def at(uuid: str, instance: int | None, compute: int | None = None) -> str | None:
+        info = TABLE.at(uuid, instance, compute)
+        return info.slot.name if info else None
+
+    assert at("GPU-0", None) == "0"
+    assert at("GPU-1", 5) == "1.1"
+    assert at("GPU-1", None) is None
+    assert at("GPU-1", 9) is None
+    assert at("GPU-7", None) is None
+
+
+def test_slices_that_nobody_tells_are_not_assumed() -> None:
+    table = SlotTable((split_gpu(slices=None),))
+    assert [info.slot.slices for info in table.all] == [None, None]
+    assert not any(info.is_rest for info in table.all)
+
+
+def test_a_split_gpu_without_instances_and_a_lost_one() -> None:
+    empty = replace(gpu(3), mig_enabled=True, mig_slices=4)
+    table = SlotTable((empty, gpu(4, up=False)))
+    assert [(info.slot.name, info.slot.slices, info.is_rest) for info in table.all] == [("3", 4, True)]
+    assert table.usable == ()

@@ -1,0 +1,202 @@
+"""The mirror against a made-up daemon: whatever the order of events and answers, it ends up true."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from gpucommons.model.containers import Container, ContainerState
+from gpucommons.sources.containers.mirror import Mirror
+
+MOST = 2
+IDS = st.sampled_from([f"{number:064x}" for number in range(5)])
+
+
+def a_container(id: str, name: str = "a") -> Container:
+    return Container(id, name, "docker", ContainerState.RUNNING)
+
+
+class MirrorMachine(RuleBasedStateMachine):
+    """The daemon changes, and its events arrive later, in order, some twice. Answers tell of when asked."""
+
+    asked = Bundle("asked")
+    lists = Bundle("lists")
+
+    @initialize()
+    def begin(self) -> None:
+        self.daemon: dict[str, Container] = {}
+        self.events: list[tuple[str, bool]] = []
+        self.mirror = Mirror(MOST)
+
+    @rule(id=IDS, name=st.sampled_from("xyz"))
+    def daemon_makes_or_renames(self, id: str, name: str) -> None:
+        self.daemon[id] = a_container(id, name)
+        self.events.append((id, False))
+
+    @rule(id=IDS)
+    def daemon_removes(self, id: str) -> None:
+        if self.daemon.pop(id, None) is not None:
+            self.events.append((id, True))
+
+    @rule(again=st.booleans())
+    def an_event_arrives(self, again: bool) -> None:
+        if not self.events:
+            return
+        id, is_gone = self.events[0]
+        if not again:
+            self.events.pop(0)
+        if is_gone:
+            self.mirror.forget(id)
+        else:
+            self.mirror.touch(id)
+
+    @rule(target=asked)
+    def ask(self) -> tuple[str, Container | None] | None:
+        id = self.mirror.take()
+        return None if id is None else (id, self.daemon.get(id))
+
+    @rule(answer=consumes(asked), fails=st.booleans())
+    def an_answer_arrives(self, answer: tuple[str, Container | None] | None, fails: bool) -> None:
+        if answer is None:
+            return
+        if fails:
+            self.mirror.fail(answer[0])
+        else:
+            self.mirror.tell(*answer)
+
+    @rule(target=lists)
+    def ask_for_the_list(self) -> tuple[frozenset[str], list[str]]:
+        return self.mirror.ids(), list(self.daemon)
+
+    @rule(answer=consumes(lists))
+    def the_list_arrives(self, answer: tuple[frozenset[str], list[str]]) -> None:
+        self.mirror.listed(*answer)
+
+    @invariant()
+    def never_holds_more_than_it_may(self) -> None:
+        if hasattr(self, "mirror"):
+            assert len(self.mirror.reading().by_id) <= MOST
+
+    def teardown(self) -> None:
+        """Let everything arrive; then the mirror must show the daemon up to its bound, and count the rest."""
+        if not hasattr(self, "mirror"):
+            return
+        while self.events:
+            self.an_event_arrives(again=False)
+        for unanswered in tuple(self.mirror._in_flight):
+            self.mirror.fail(unanswered)
+        self.mirror.retry_failed()
+        while (id := self.mirror.take()) is not None:
+            self.mirror.tell(id, self.daemon.get(id))
+        assert self.mirror.is_idle
+        assert self.mirror.is_complete
+        reading = self.mirror.reading()
+        assert len(reading.by_id) == min(len(self.daemon), MOST)
+        assert reading.unread == len(self.daemon) - len(reading.by_id)
+        for id, container in reading.by_id.items():
+            assert container == self.daemon[id]
+
+
+TestMirror = MirrorMachine.TestCase
+TestMirror.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_what_an_event_brought_while_the_list_was_on_its_way_stays() -> None:
+    mirror = Mirror(MOST)
+    known_before = mirror.ids()
+    mirror.touch("made meanwhile")
+    mirror.listed(known_before, [])
+    assert mirror.take() == "made meanwhile"
+
+
+def test_what_the_list_lacks_is_gone_although_no_event_said_so() -> None:
+    mirror = Mirror(MOST)
+    mirror.touch("c")
+    mirror.take()
+    mirror.tell("c", a_container("c"))
+    mirror.listed(mirror.ids(), ["d"])
+    assert mirror.reading().by_id == {}
+    assert mirror.take() == "d"
+
+
+def test_one_made_anew_under_its_id_outlives_the_answer_that_it_is_gone() -> None:
+    mirror = Mirror(MOST)
+    mirror.touch("c")
+    mirror.take()
+    mirror.touch("c")
+    mirror.tell("c", None)
+    assert mirror.take() == "c"
+    mirror.tell("c", a_container("c"))
+    assert "c" in mirror.reading().by_id
+
+
+def test_beyond_its_bound_it_counts_and_a_free_place_is_taken() -> None:
+    mirror = Mirror(MOST)
+    mirror.listed(mirror.ids(), ["a", "b", "c", "d"])
+    while (id := mirror.take()) is not None:
+        mirror.tell(id, a_container(id))
+    assert sorted(mirror.reading().by_id) == ["a", "b"]
+    assert mirror.reading().unread == 2
+    mirror.forget("d")
+    assert mirror.reading().unread == 1
+    mirror.forget("a")
+    assert mirror.take() == "c"
+    mirror.tell("c", a_container("c"))
+    assert sorted(mirror.reading().by_id) == ["b", "c"]
+    assert mirror.reading().unread == 0
+
+
+def test_an_answer_older_than_the_removal_does_not_bring_the_container_back() -> None:
+    mirror = Mirror(MOST)
+    mirror.touch("c")
+    assert mirror.take() == "c"
+    mirror.forget("c")
+    mirror.tell("c", a_container("c"))
+    assert mirror.reading().by_id == {}
+
+
+def test_an_event_during_the_question_asks_once_more_and_never_twice_at_once() -> None:
+    mirror = Mirror(MOST)
+    mirror.touch("c")
+    assert mirror.take() == "c"
+    mirror.touch("c")
+    mirror.touch("c")
+    assert mirror.take() is None
+    mirror.tell("c", a_container("c", "old"))
+    assert mirror.take() == "c"
+    assert mirror.take() is None
+    mirror.tell("c", a_container("c", "new"))
+    assert mirror.reading().by_id["c"].name == "new"
+    assert mirror.is_idle
+
+
+def test_one_that_cannot_be_asked_keeps_what_was_known_and_is_counted_until_it_can() -> None:
+    mirror = Mirror(MOST)
+    mirror.touch("c")
+    mirror.take()
+    mirror.tell("c", a_container("c"))
+    mirror.touch("c")
+    mirror.take()
+    mirror.fail("c")
+    assert mirror.reading().by_id["c"].name == "a"
+    assert mirror.reading().unread == 1
+    mirror.retry_failed()
+    assert mirror.take() == "c"
+    mirror.tell("c", a_container("c", "b"))
+    assert mirror.reading().by_id["c"].name == "b"
+    assert mirror.reading().unread == 0
+
+
+def test_a_reading_in_somebodys_hand_does_not_change() -> None:
+    mirror = Mirror(MOST)
+    mirror.touch("c")
+    mirror.take()
+    mirror.tell("c", a_container("c"))
+    held = mirror.reading()
+    assert mirror.reading() is held, "nothing happened: nothing is built anew"
+    mirror.touch("c")
+    mirror.take()
+    mirror.tell("c", a_container("c"))
+    assert mirror.reading() is held, "the same answer again is no change"
+    mirror.forget("c")
+    assert list(held.by_id) == ["c"]
+    assert list(mirror.reading().by_id) == []

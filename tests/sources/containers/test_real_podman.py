@@ -1,0 +1,63 @@
+"""Against a real Podman, whose socket speaks Docker's API with words and habits of its own."""
+
+import asyncio
+
+from gpucommons.base.backoff import Backoff
+from gpucommons.model.containers import Container, ContainerState
+from gpucommons.sources.containers.engine import PODMAN
+from gpucommons.sources.containers.source import ContainerSource
+from testbeds.daemons import cgroup_of
+from testbeds.following import eventually, following
+from testbeds.podman import Podman
+
+
+async def seen(source: ContainerSource, id: str, state: ContainerState, name: str) -> Container:
+    def look() -> Container | None:
+        found = source.read().by_id.get(id)
+        return found if found is not None and (found.state, found.name) == (state, name) else None
+
+    return await eventually(look)
+
+
+def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -> None:
+    async def scenario() -> None:
+        source = ContainerSource(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))
+        assert source.name == source.feeds == "podman"
+        async with following(source):
+            # Made by the command, not through the service: its events must come across all the same.
+            id = podman.run("--name=first", "--label=ds01.user=alice", "--env=NVIDIA_VISIBLE_DEVICES=all")
+            first = await seen(source, id, ContainerState.RUNNING, "first")
+            assert first.runtime == "podman"
+            assert first.labels == {"ds01.user": "alice"}
+            assert first.visible_devices == "all"
+            assert first.image.endswith("gpucommons-test:1")
+            assert id in cgroup_of(first.init_pid)
+
+            podman.podman("rename", "first", "second")
+            assert (await seen(source, id, ContainerState.RUNNING, "second")).init_pid == first.init_pid
+
+            podman.podman("restart", "--time=0", "second")
+            restarted = await eventually(
+                lambda: c if (c := source.read().by_id[id]).init_pid not in (None, first.init_pid) else None
+            )
+            assert id in cgroup_of(restarted.init_pid)
+
+            podman.podman("stop", "--time=0", "second")
+            stopped = await seen(source, id, ContainerState.EXITED, "second")
+            assert stopped.init_pid is None
+            assert stopped.finished_wall_s is not None
+
+            podman.podman("rm", "second")
+            await eventually(lambda: None if id in source.read().by_id else True)
+
+    asyncio.run(scenario())
+
+
+def test_what_podman_had_before_is_found_although_no_event_ever_comes(podman: Podman) -> None:
+    async def scenario() -> None:
+        id = podman.run("--name=before")
+        source = ContainerSource(PODMAN, str(podman.socket))
+        async with following(source):
+            await seen(source, id, ContainerState.RUNNING, "before")
+
+    asyncio.run(scenario())

@@ -1,0 +1,288 @@
+"""Peers that cost more than they should: each is ended, counted, and harms nobody else."""
+
+import asyncio
+import logging
+import socket
+import struct
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.faces import FakeFaces
+from gpucommons.web.http.connections import ConnectionPhase, guard_of, overdue
+from gpucommons.web.http.limits import ConnectionLimits
+from guarded import answer_that_stays_in_our_buffer, guarded
+from peers import Peer, fetch, port_of, run, serving, until
+
+# Short enough that a test is quick; every limit that a test does not mean to meet stays far away.
+FAR_S = 60.0
+SWEEP_S = 0.02
+
+
+def limits(
+    connections: int = 512, header_s: float = FAR_S, request_s: float = FAR_S, idle_s: float = FAR_S
+) -> ConnectionLimits:
+    return ConnectionLimits(connections, header_s, request_s, idle_s, sweep_s=SWEEP_S)
+
+
+@given(st.sampled_from(ConnectionPhase), st.floats(0, 1000), st.floats(0, 1000))
+def test_a_phase_once_overdue_stays_overdue(phase: ConnectionPhase, waited_s: float, more_s: float) -> None:
+    if overdue(phase, waited_s, ConnectionLimits()) is not None:
+        assert overdue(phase, waited_s + more_s, ConnectionLimits()) is not None
+    assert overdue(phase, 0.0, ConnectionLimits()) is None
+    assert overdue(phase, 301.0, ConnectionLimits()) is not None
+
+
+def test_a_peer_that_says_nothing_is_ended() -> None:
+    async def check() -> None:
+        async with serving(limits=limits(header_s=0.1)) as server:
+            async with await Peer.connect(port_of(server)) as silent:
+                assert (await fetch(port_of(server))).status == 200
+                assert await silent.ended() == b""
+            assert server.stats().connections_refused == {"silent": 1}
+
+    run(check())
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_request_that_trickles_in_is_ended_however_busy_it_looks(asked_before: bool) -> None:
+    async def check() -> None:
+        async with serving(limits=limits(header_s=0.2)) as server:
+            async with await Peer.connect(port_of(server)) as peer:
+                if asked_before:
+                    assert (await peer.ask("/healthz")).status == 200
+                ended = asyncio.create_task(peer.ended())
+                peer.send(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+                while not ended.done():
+                    peer.send(b"a")
+                    await asyncio.sleep(0.01)
+            assert server.stats().connections_refused == {"slow_request": 1}
+
+    run(check())
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"], ids=["closing", "keep-alive"])
+@pytest.mark.parametrize("padding", [100_000, 4_000_000], ids=["one piece", "pieces"])
+def test_a_peer_that_does_not_read_is_ended(version: str, padding: int) -> None:
+    async def check() -> None:
+        async with serving(FakeFaces(padding=padding), limits=limits(request_s=0.2)) as server:
+            async with await Peer.connect(port_of(server), receive_buffer=2048) as peer:
+                # More than the kernel buffers for one connection, so that the agent has to wait for the peer.
+                for _ in range(20):
+                    peer.request("/metrics", version=version, headers={"Connection": "keep-alive"})
+                await until(lambda: server.stats().connections_open == 0)
+            assert server.stats().connections_refused == {"slow_reader": 1}
+
+    run(check())
+
+
+def test_a_closing_connection_whose_peer_does_not_read_is_ended() -> None:
+    async def check() -> None:
+        async with serving(FakeFaces(padding=4_000_000), limits=limits(request_s=0.2)) as server:
+            async with await Peer.connect(port_of(server), receive_buffer=2048) as peer:
+                peer.request("/metrics", version="1.0")
+                await until(lambda: server.stats().connections_open == 0)
+            assert server.stats().connections_refused == {"slow_reader": 1}
+
+    run(check())
+
+
+def test_a_peer_that_reads_a_byte_at_a_time_is_ended() -> None:
+    async def check() -> None:
+        async with serving(FakeFaces(padding=4_000_000), limits=limits(request_s=0.3)) as server:
+            async with await Peer.connect(port_of(server), receive_buffer=2048) as peer:
+                peer.request("/metrics")
+                read = 0
+                while server.stats().connections_open:
+                    read += len(await peer.reader.readexactly(1))
+                    await asyncio.sleep(0.005)
+                assert read > 1
+            assert server.stats().connections_refused == {"slow_reader": 1}
+
+    run(check())
+
+
+def test_a_kept_connection_ends_when_idle_and_is_no_refusal() -> None:
+    async def check() -> None:
+        async with serving(limits=limits(idle_s=0.1)) as server:
+            async with await Peer.connect(port_of(server)) as peer:
+                assert (await peer.ask("/healthz")).status == 200
+                assert await peer.ended() == b""
+            assert server.stats().connections_refused == {}
+
+    run(check())
+
+
+def test_a_peer_that_leaves_in_the_middle_of_its_request_is_forgotten_and_no_refusal() -> None:
+    async def check() -> None:
+        async with serving(limits=limits()) as server:
+            peer = await Peer.connect(port_of(server))
+            peer.send(b"GET /metrics HTT")
+            peer.writer.close()
+            await until(lambda: server.stats().connections_open == 1)
+            await until(lambda: server.stats().connections_open == 0)
+            assert server.stats().connections_refused == {}
+
+    run(check())
+
+
+def test_a_busy_peer_is_never_ended_however_long_it_stays() -> None:
+    async def check() -> None:
+        bounds = limits(header_s=0.3, request_s=0.3, idle_s=0.3)
+        async with serving(limits=bounds) as server, await Peer.connect(port_of(server)) as peer:
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + 1.0
+            while loop.time() < until_s:
+                assert (await peer.ask("/metrics")).status == 200
+
+    run(check())
+
+
+def test_200_slow_readers_and_a_scrape_is_still_answered() -> None:
+    async def check() -> None:
+        async with serving(FakeFaces(padding=1_500_000)) as server, AsyncExitStack() as stack:
+            for _ in range(200):
+                peer = await stack.enter_async_context(await Peer.connect(port_of(server), receive_buffer=2048))
+                peer.request("/metrics")
+            await until(lambda: server.stats().requests.get(("metrics", 200)) == 200)
+            for _ in range(20):
+                answer = await fetch(port_of(server), "/metrics", headers={"Accept-Encoding": "gzip"})
+                assert answer.status == 200
+            assert server.stats().connections_open >= 200
+
+    run(check())
+
+
+def test_beyond_the_cap_a_peer_is_turned_away_and_room_is_given_again() -> None:
+    async def check() -> None:
+        async with serving(limits=limits(connections=3)) as server:
+            peers = [await Peer.connect(port_of(server)) for _ in range(3)]
+            for peer in peers:
+                await peer.ask("/healthz")
+            async with await Peer.connect(port_of(server)) as fourth:
+                assert (await fourth.answer()).status == 503
+                assert await fourth.ended() == b""
+            assert server.stats().connections_refused == {"connection_limit": 1}
+            assert [(await peer.ask("/healthz")).status for peer in peers] == [200] * 3
+            peers[0].writer.close()
+            await until(lambda: server.stats().connections_open == 2)
+            assert (await fetch(port_of(server))).status == 200
+            for peer in peers:
+                peer.writer.close()
+
+    run(check())
+
+
+def test_those_who_say_nothing_cannot_keep_out_those_who_ask() -> None:
+    async def check() -> None:
+        async with serving(limits=limits(connections=4)) as server:
+            async with await Peer.connect(port_of(server)) as regular:
+                await regular.ask("/metrics")
+                silent = [await Peer.connect(port_of(server)) for _ in range(10)]
+                await until(lambda: server.stats().connections_refused.get("silent") == 7)
+                assert (await fetch(port_of(server))).status == 200
+                assert (await regular.ask("/metrics")).status == 200
+                assert server.stats().connections_open <= 4
+            for peer in silent:
+                peer.writer.close()
+
+    run(check())
+
+
+def test_a_peer_that_vanishes_in_the_middle_of_a_body_leaves_nothing_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def check() -> None:
+        async with serving(FakeFaces(padding=4_000_000)) as server:
+            for reset in (False, True):
+                peer = await Peer.connect(port_of(server), receive_buffer=2048)
+                peer.request("/metrics")
+                await peer.reader.readexactly(1000)
+                if reset:
+                    raw = peer.writer.get_extra_info("socket")
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                peer.writer.close()
+                await until(lambda: server.stats().connections_open == 0)
+            assert (await fetch(port_of(server), "/healthz")).status == 200
+            assert server.stats().connections_refused == {}
+
+    with caplog.at_level(logging.INFO):
+        run(check())
+    assert caplog.records == []
+
+
+async def stream_for_ever(request: web.BaseRequest) -> web.StreamResponse:
+    guard = guard_of(request.transport)
+    assert guard is not None
+    guard.request_began()
+    guard.exempt_stream()
+    response = web.StreamResponse()
+    await response.prepare(request)
+    try:
+        while True:
+            await response.write(b"data: " + b"x" * 50_000 + b"\n\n")
+            await asyncio.sleep(0.001)
+    except ConnectionError:
+        return response
+    finally:
+        guard.request_ended()
+
+
+def test_an_answer_is_not_over_while_we_still_hold_a_part_of_it() -> None:
+    async def check() -> None:
+        async with (
+            guarded(answer_that_stays_in_our_buffer, limits(request_s=0.2)) as (port, connections),
+            await Peer.connect(port, receive_buffer=2048) as peer,
+        ):
+            peer.request("/")
+            await until(lambda: connections.refused["slow_reader"] == 1)
+            await until(lambda: connections.open == 0)
+
+    run(check())
+
+
+def test_a_peer_that_ends_while_we_still_hold_a_part_of_its_answer_gets_it_and_is_gone() -> None:
+    async def check() -> None:
+        async with (
+            guarded(answer_that_stays_in_our_buffer, limits()) as (port, connections),
+            await Peer.connect(port, receive_buffer=2048) as peer,
+        ):
+            peer.request("/")
+            await until(lambda: any(guard.answered for guard in connections.guards))
+            peer.writer.write_eof()
+            assert (await peer.ended()).endswith(b"0\r\n\r\n")
+            await until(lambda: connections.open == 0)
+
+    run(check())
+
+
+def test_a_stream_outlives_the_time_of_a_request_while_it_is_read() -> None:
+    async def check() -> None:
+        async with (
+            guarded(stream_for_ever, limits(request_s=0.1)) as (port, connections),
+            await Peer.connect(port) as peer,
+        ):
+            peer.request("/stream")
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + 0.6
+            while loop.time() < until_s:
+                assert await peer.reader.read(4096)
+            assert connections.open == 1
+
+    run(check())
+
+
+def test_a_stream_that_nobody_reads_is_ended() -> None:
+    async def check() -> None:
+        async with (
+            guarded(stream_for_ever, limits(request_s=0.1)) as (port, connections),
+            await Peer.connect(port, receive_buffer=2048) as peer,
+        ):
+            peer.request("/stream")
+            await until(lambda: connections.refused["slow_reader"] == 1)
+            await until(lambda: connections.open == 0)
+
+    run(check())

@@ -1,0 +1,231 @@
+"""Live events: whole once, then deltas that lead to the present; one encoding for all; a slow viewer skips."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from demo_node import DemoNode
+from fakes.faces import FakeFaces
+from gpucommons.faces.documents.delta import apply
+from gpucommons.faces.documents.values import Json
+from gpucommons.rules.privacy import SEES_ALL, Viewer
+from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.server import WebServer
+from gpucommons.web.routes.stream import Broadcaster
+from peers import Peer, run, until
+from played import Played, snapshot_of
+
+BOB = Viewer(False, 1001, "bob")
+
+
+class Told:
+    """Server-sent events read back as a browser would."""
+
+    def __init__(self) -> None:
+        self.document: Any = {}
+        self.kinds: list[str] = []
+
+    def take(self, text: bytes) -> None:
+        for block in text.decode().split("\n\n"):
+            lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
+            if "event" not in lines:
+                continue
+            self.kinds.append(lines["event"])
+            data: Any = json.loads(lines["data"])
+            if lines["event"] == "snapshot":
+                self.document = data
+            elif lines["event"] == "delta":
+                self.document = apply(self.document, data)
+                assert int(lines["id"]) == self.document["sequence"]
+
+
+async def next_of(events: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(events)
+
+
+def test_deltas_lead_to_what_the_api_says() -> None:
+    async def scenario() -> None:
+        played, told = Played(DemoNode(lost=7)).play(1), Told()
+        events = played.api.stream.events(SEES_ALL)
+        told.take(await next_of(events))
+        told.take(await next_of(events))
+        for second in range(1, 40):
+            played.play(1, start_s=second)
+            told.take(await next_of(events))
+            assert json.dumps(told.document, sort_keys=True) == json.dumps(
+                json.loads(played.reply("snapshot").body), sort_keys=True
+            )
+        assert told.kinds == ["snapshot"] + ["delta"] * 39
+        await events.aclose()
+        assert played.api.stream.viewers == 0
+
+    run(scenario())
+
+
+def test_one_delta_is_made_for_all_who_see_the_same() -> None:
+    async def scenario() -> None:
+        made: list[Viewer] = []
+        sequence = 0
+
+        def document(viewer: Viewer) -> dict[str, Json]:
+            made.append(viewer)
+            return {"sequence": sequence, "who": str(viewer.uid)}
+
+        broadcaster = Broadcaster(document)
+        streams = [broadcaster.events(viewer) for viewer in [SEES_ALL] * 50 + [BOB] * 50]
+        for events in streams:
+            await next_of(events)
+            await next_of(events)
+        assert len(made) == 2, "one document for each of the two audiences"
+        sequence = 1
+        broadcaster.publish()
+        assert len(made) == 4
+        told = [await next_of(events) for events in streams]
+        assert len(set(told)) == 1, "the two audiences saw the same change, and nobody a document of their own"
+        for events in streams:
+            await events.aclose()
+        broadcaster.publish()
+        assert len(made) == 4, "with nobody looking nothing is made"
+
+    run(scenario())
+
+
+def test_who_reads_too_slowly_skips_to_the_present() -> None:
+    async def scenario() -> None:
+        played, told = Played().play(1), Told()
+        events = played.api.stream.events(SEES_ALL)
+        told.take(await next_of(events))
+        told.take(await next_of(events))
+        played.play(50, start_s=1)
+        told.take(await next_of(events))
+        assert told.kinds == ["snapshot", "snapshot"], "fifty deltas were not kept for one who does not read"
+        assert told.document["sequence"] == 51
+        played.play(2, start_s=51)
+        told.take(await next_of(events))
+        assert told.document == json.loads(played.reply("snapshot").body)
+        assert told.kinds[2:] == ["delta", "delta"]
+        await events.aclose()
+
+    run(scenario())
+
+
+def test_it_beats_when_it_is_quiet_and_begins_with_the_first_sample() -> None:
+    async def scenario() -> None:
+        current: dict[str, Json] | None = None
+        broadcaster = Broadcaster(lambda _: current, beat_s=0.01)
+        events = broadcaster.events(SEES_ALL)
+        assert await next_of(events) == b"retry: 2000\n\n"
+        assert b"event: beat" in await next_of(events)
+        current = {"sequence": 1}
+        broadcaster.publish()
+        while b"event: snapshot" not in (event := await next_of(events)):
+            assert b"event: beat" in event
+        assert b"event: beat" in await next_of(events)
+        broadcaster.close()
+        assert [event async for event in events] == []
+        late = broadcaster.events(SEES_ALL)
+        assert [event async for event in late] == [b"retry: 2000\n\n"], "who comes while it stops is not kept"
+
+    run(scenario())
+
+
+def test_names_with_line_breaks_stay_one_event() -> None:
+    async def scenario() -> None:
+        played, told = Played(DemoNode(hostile=True)).play(1), Told()
+        events = played.api.stream.events(SEES_ALL)
+        await next_of(events)
+        whole = await next_of(events)
+        assert whole.count(b"\n\n") == 1
+        assert whole.count(b"\n") == 4
+        told.take(whole)
+        users = told.document["accounts"]["today"]["users"]
+        assert set(users) == set(played.node.users)
+        await events.aclose()
+
+    run(scenario())
+
+
+class Site:
+    """A real server with the API of a played node on it."""
+
+    def __init__(self, played: Played, limits: ConnectionLimits | None = None) -> None:
+        self.played = played
+        self.server = WebServer(
+            FakeFaces(),
+            [("127.0.0.1:0", None)],
+            limits=limits,
+            routes=played.api.routes(),
+            before_drain=played.api.close,
+        )
+
+    async def __aenter__(self) -> "Site":
+        await self.server.start()
+        self.port = self.server.addresses[0].port
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.stop()
+
+
+def test_over_a_real_socket_and_through_a_stop() -> None:
+    async def scenario() -> None:
+        async with Site(Played().play(1)) as site, await Peer.connect(site.port) as peer:
+            peer.request("/api/v1/stream")
+            head = await peer.reader.readuntil(b"\r\n\r\n")
+            assert b"200 OK" in head
+            assert b"Content-Type: text/event-stream" in head
+            assert b"Cache-Control: no-store" in head
+            await until(lambda: site.played.api.stream.viewers == 1)
+            site.played.play(1, start_s=1)
+            text = b""
+            while b"event: delta" not in text:
+                text += await peer.reader.read(65536)
+            stopping = asyncio.create_task(site.server.stop())
+            while piece := await peer.reader.read(65536):
+                text += piece
+            assert text.endswith(b"0\r\n\r\n"), "a stop ends the stream; it does not cut it"
+            await stopping
+
+    run(scenario())
+
+
+def test_who_goes_away_is_forgotten_and_who_stops_reading_is_ended() -> None:
+    async def scenario() -> None:
+        limits = ConnectionLimits(request_s=0.3, sweep_s=0.05)
+        async with Site(Played(DemoNode(gpus=16, processes_a_gpu=20)).play(1), limits) as site:
+            async with await Peer.connect(site.port) as peer:
+                peer.request("/api/v1/stream")
+                await until(lambda: site.played.api.stream.viewers == 1)
+            await until(lambda: site.played.api.stream.viewers == 0 or _again(site))
+            async with await Peer.connect(site.port, receive_buffer=4096) as deaf:
+                deaf.request("/api/v1/stream")
+                second = 2
+                await until(lambda: site.played.api.stream.viewers == 1)
+                while site.played.api.stream.viewers:
+                    site.played.play(1, start_s=second)
+                    second += 1
+                    await asyncio.sleep(0.01)
+            assert site.server.stats().connections_refused["slow_reader"] == 1
+
+    run(scenario())
+
+
+def _again(site: Site) -> bool:
+    """A departed peer is noticed at the next write."""
+    now = site.played.now
+    assert now is not None
+    site.played.show(snapshot_of(site.played.node.readings(0.0), 0.0, sequence=now.sequence + 1))
+    return False
+
+
+def test_head_gets_the_headers_alone() -> None:
+    async def scenario() -> None:
+        async with Site(Played().play(1)) as site, await Peer.connect(site.port) as peer:
+            peer.request("/api/v1/stream", "HEAD", headers={"Connection": "close"})
+            answer = await peer.reader.read()
+            assert b"text/event-stream" in answer
+            assert answer.endswith(b"\r\n\r\n")
+            assert site.played.api.stream.viewers == 0
+
+    run(scenario())
