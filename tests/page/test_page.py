@@ -130,8 +130,8 @@ def test_filter_search_and_group(browser: Browser, demo: str) -> None:
         page.fill("#who input[type=search]", "ALI")
         expect(page.locator("#who tr[data-row]")).to_have_count(1)
         assert rows(page) == ["user/1000"]
-        page.fill("#who input[type=search]", "nobody of that name")
-        expect(page.get_by_text("Nobody matches.")).to_be_visible()
+        page.fill("#who input[type=search]", "no such name")
+        expect(page.get_by_text("No row matches.")).to_be_visible()
         page.fill("#who input[type=search]", "")
         page.select_option("#who select", "")
         expect(page.locator("#who tr[data-row]")).to_have_count(len(everybody))
@@ -383,3 +383,25 @@ def test_screenshots_of_every_section(browser: Browser, demo: str) -> None:
                 file = folder / f"{section}-{theme}-{width}.png"
                 page.locator(f"#{section}").screenshot(path=file)
                 assert file.stat().st_size > 1000
+
+
+def test_hidden_rows_are_shown_as_hidden(browser: Browser) -> None:
+    """With `show_owners = "own"` a viewer over TCP has no identity: no section reads as empty or as zero."""
+    with demo_agent("--show-owners", "own") as url, opened(browser, url, height=TALL) as page:
+        at_a_delta(page)
+        for section in ("who", "turns", "accounts", "events", "alerts"):
+            expect(page.locator(f"[data-hidden={section}]")).to_contain_text("hidden: you see your own")
+        assert page.locator("#accounts").inner_text().count("0") == 0
+        expect(page.locator("#accounts table")).to_have_count(0)
+        for by in ("Users", "Pods", "Containers", "Processes"):
+            page.click(f"#who .choice button:has-text('{by}')")
+            expect(page.locator("#who tr[data-row]")).to_have_count(0)
+            assert "Nothing runs" not in page.inner_text("#who")
+        for name in ("alice", "bob", "chen"):
+            assert name not in page.inner_text("body")
+
+
+def test_nothing_is_marked_as_hidden_where_all_is_shown(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=TALL) as page:
+        at_a_delta(page)
+        expect(page.locator("[data-hidden]")).to_have_count(0)

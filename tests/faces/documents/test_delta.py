@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gpucommons.faces.documents.delta import apply, delta
 from gpucommons.faces.documents.values import Json
+from unhurried import unhurried
 
 VALUES: st.SearchStrategy[Json] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -16,6 +17,7 @@ VALUES: st.SearchStrategy[Json] = st.recursive(
 DOCUMENTS = st.dictionaries(st.sampled_from(["a", "b", "c", "__proto__", ""]), VALUES, max_size=5)
 
 
+@unhurried(100)
 @given(DOCUMENTS, DOCUMENTS)
 def test_it_leads_from_any_document_to_any_other(before: dict[str, Json], after: dict[str, Json]) -> None:
     changes = delta(before, after)
@@ -23,6 +25,7 @@ def test_it_leads_from_any_document_to_any_other(before: dict[str, Json], after:
     assert json.dumps(apply(before, over_the_wire), sort_keys=True) == json.dumps(after, sort_keys=True)
 
 
+@unhurried(100)
 @given(DOCUMENTS)
 def test_nothing_changed_is_nothing_sent(document: dict[str, Json]) -> None:
     copy = json.loads(json.dumps(document))

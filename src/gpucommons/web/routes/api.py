@@ -10,12 +10,12 @@ from gpucommons.faces.documents.openapi import BASE, openapi
 from gpucommons.faces.documents.parameters import BadParameter, Value, read_query
 from gpucommons.faces.documents.resources import RESOURCES, Resource, snapshot
 from gpucommons.faces.documents.values import Json, encoded
-from gpucommons.faces.documents.view import View
+from gpucommons.faces.documents.view import View, view_for
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
 from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.privacy import Viewer, seen_by, timeline_seen_by
+from gpucommons.rules.privacy import Viewer
 from gpucommons.web.routes.app import Request, Route
 from gpucommons.web.routes.negotiation import wants_gzip
 from gpucommons.web.routes.response import Response, matches_etag, text
@@ -81,8 +81,7 @@ class Api:
             self._bodies.clear()
         view = self._views.get(viewer)
         if view is None:
-            view = View(seen_by(now, viewer), timeline_seen_by(self._turn_log.timeline, viewer))
-            self._views[viewer] = view
+            view = self._views[viewer] = view_for(viewer, now, self._turn_log.timeline)
         return view
 
     def routes(self) -> dict[str, Route]:
