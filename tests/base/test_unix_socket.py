@@ -13,8 +13,7 @@ import pytest
 from demo_node import DemoNode
 from fakes.faces import FakeFaces
 from gpucommons.base.address import AddressError, UnixAddress, parse_address
-from gpucommons.base.unix_socket import listen_unix
-from gpucommons.web.http.listeners import ListenError
+from gpucommons.base.unix_listener import ListenError, listen
 from gpucommons.web.http.server import WebServer
 from peers import Peer, run
 from played import Played
@@ -135,14 +134,14 @@ def test_a_file_that_a_dead_agent_left_is_replaced(path: str) -> None:
     Path(path).parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
-    with listen_unix(path, 1), socket.socket(socket.AF_UNIX) as peer:
+    with listen(path), socket.socket(socket.AF_UNIX) as peer:
         peer.connect(path)
 
 
 def test_one_where_somebody_listens_is_not(path: str) -> None:
-    with listen_unix(path, 1):
-        with pytest.raises(OSError, match="another program listens"):
-            listen_unix(path, 1)
+    with listen(path):
+        with pytest.raises(ListenError, match=rf"another process \(pid {os.getpid()}\) listens there"):
+            listen(path)
         with socket.socket(socket.AF_UNIX) as peer:
             peer.connect(path)
 
@@ -154,7 +153,7 @@ def test_nor_is_a_file_that_is_no_socket(path: str) -> None:
     async def scenario() -> None:
         with pytest.raises(ListenError) as caught:
             await site(path).start()
-        assert "no socket" in str(caught.value)
+        assert "not a socket" in str(caught.value)
         assert "\n" not in str(caught.value)
 
     run(scenario())
@@ -166,7 +165,7 @@ def test_a_successor_keeps_its_file(path: str) -> None:
         first = site(path)
         await first.start()
         os.unlink(path)
-        with listen_unix(path, 1):
+        with listen(path):
             await first.stop()
             assert Path(path).exists()  # noqa: ASYNC240
 

@@ -13,12 +13,14 @@ from typing import cast
 
 from gpucommons.base.address import Address, UnixAddress
 from gpucommons.base.threads import in_daemon_thread
-from gpucommons.base.unix_socket import listen_unix
+from gpucommons.base.unix_listener import ListenError, listen
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import ConnectionGuard, Connections, HttpProtocol
 from gpucommons.web.http.port_owner import port_owner
 
 _BACKLOG = 512
+# Every user may connect: the kernel reports which one did.
+_UNIX_MODE = 0o666
 # Left to itself the kernel would buffer megabytes for each peer that does not read.
 _SEND_BUFFER_BYTES = 256 * 1024
 _ACCEPTS_PER_WAKE = 64
@@ -35,24 +37,13 @@ log = logging.getLogger(__name__)
 SocketAddress = tuple[str | int, ...]
 
 
-class ListenError(OSError):
-    """One line that names the address, what is wrong and which setting to change."""
-
-
 async def open_sockets(address: Address | UnixAddress, setting: str) -> list[socket.socket]:
     """Listening sockets for every address that the host stands for. `setting` is where the user wrote it."""
     if isinstance(address, UnixAddress):
         path = address.path
-        return await in_daemon_thread(lambda: [_open_unix(path, setting)])
+        return await in_daemon_thread(lambda: [listen(path, setting, _UNIX_MODE)])
     tcp = address
     return await in_daemon_thread(lambda: _open_sockets(tcp, setting))
-
-
-def _open_unix(path: str, setting: str) -> socket.socket:
-    try:
-        return listen_unix(path, _BACKLOG)
-    except OSError as error:
-        raise ListenError(f"cannot listen on unix:{path}: {error.strerror or error}; change {setting}") from error
 
 
 def _open_sockets(address: Address, setting: str) -> list[socket.socket]:

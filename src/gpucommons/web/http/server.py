@@ -15,7 +15,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
-from gpucommons.base.unix_socket import SocketFile
 from gpucommons.rules.privacy import Privacy
 from gpucommons.web.access.reload import WebConfigFile
 from gpucommons.web.access.tls import Tls
@@ -72,7 +71,6 @@ class WebServer:
         self._routes = dict(routes or {})
         self._show_owners = show_owners
         self._before_drain = before_drain
-        self._socket_files: list[SocketFile] = []
         self._stale_after_s = snapshot_stale_after_s
         self._config = WebConfigFile(web_config, poll_s)
         self._connections = Connections(self._limits)
@@ -90,8 +88,9 @@ class WebServer:
             for address, dialect in self._wanted:
                 opened.append((dialect, address, await open_sockets(address, _setting(dialect))))
         except OSError:
-            for _, address, sockets in opened:
-                _close(address, sockets)
+            for _, _, sockets in opened:
+                for listening in sockets:
+                    listening.close()
             raise
         for dialect, address, sockets in opened:
             self._serve(dialect, address, sockets)
@@ -102,9 +101,6 @@ class WebServer:
 
     async def stop(self) -> None:
         """Accept no more, finish what was begun, cut what takes too long."""
-        for file in self._socket_files:
-            file.remove()
-        self._socket_files.clear()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -153,7 +149,6 @@ class WebServer:
 
     def _bound(self, address: Address | UnixAddress, listening: socket.socket, dialect: str | None) -> BoundAddress:
         if isinstance(address, UnixAddress):
-            self._socket_files.append(SocketFile.of(address.path))
             return BoundAddress(str(address), 0, dialect)
         port = listening.getsockname()[1]
         scheme = "http" if self._current_tls() is None else "https"
@@ -169,13 +164,6 @@ def _no_tls() -> Tls | None:
 
 def _all_loopback(sockets: Iterable[socket.socket]) -> bool:
     return all(ipaddress.ip_address(listening.getsockname()[0]).is_loopback for listening in sockets)
-
-
-def _close(address: Address | UnixAddress, sockets: Iterable[socket.socket]) -> None:
-    if isinstance(address, UnixAddress):
-        SocketFile.of(address.path).remove()
-    for listening in sockets:
-        listening.close()
 
 
 def _setting(dialect: str | None) -> str:
