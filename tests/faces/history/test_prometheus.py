@@ -57,7 +57,7 @@ def test_values_fall_where_their_time_is() -> None:
         {"data": {"result": [{"metric": {"UUID": "x"}, "values": [5]}]}},
     ],
 )
-def test_what_is_no_answer_is_one_line(told: object) -> None:
+def test_an_unexpected_answer_is_one_line(told: object) -> None:
     with pytest.raises(PrometheusError):
         columns(told, "gpu_power_watts", TimeGrid(0, 15, 3))
 
@@ -88,11 +88,11 @@ async def standing_in(handler: object) -> AsyncIterator[str]:
         (400, json.dumps({"status": "error", "error": "parse error: unexpected end"}), "parse error"),
         (500, "<html>", "status 500"),
         (302, "", "status 302"),
-        (200, "<html>not JSON", "no JSON"),
-        (200, "{}", "no range"),
+        (200, "<html>not JSON", "not JSON"),
+        (200, "{}", "not a range"),
     ],
 )
-def test_a_prometheus_that_is_not_well_is_one_line(status: int, body: str, says: str) -> None:
+def test_a_failure_of_prometheus_is_one_line(status: int, body: str, says: str) -> None:
     async def scenario() -> str:
         async def handler(request: web.BaseRequest) -> web.Response:
             return web.Response(status=status, text=body, headers={"Location": "http://127.0.0.1:1/"})
@@ -107,12 +107,12 @@ def test_a_prometheus_that_is_not_well_is_one_line(status: int, body: str, says:
     assert "\n" not in line
 
 
-def test_a_prometheus_that_is_not_there_is_told_to_the_one_who_asked() -> None:
+def test_an_unreachable_prometheus_is_a_502_that_names_the_setting() -> None:
     played = Played(prometheus=Prometheus("http://127.0.0.1:1")).play(1)
     reply = played.reply("history?series=health_score&range=7d")
     assert reply.status == 502
     assert "history.prometheus_url" in json.loads(reply.body)["error"]
-    assert played.reply("history?series=health_score&range=1h").status == 200, "memory needs nobody"
+    assert played.reply("history?series=health_score&range=1h").status == 200, "memory needs no Prometheus"
 
 
 def test_a_real_prometheus_answers_every_series_that_a_dialect_names(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_real_prometheus_answers_every_series_that_a_dialect_names(tmp_path: P
                 assert found["gpu_memory_used_bytes"][uuid] == pytest.approx(gpu["memory_used_bytes"], rel=0.2)
 
 
-def test_the_api_goes_to_prometheus_only_beyond_its_memory() -> None:
+def test_the_api_queries_prometheus_only_beyond_its_memory() -> None:
     asked: list[str] = []
 
     async def scenario() -> None:
