@@ -53,7 +53,7 @@ def site(path: str, show_owners: str = "auto") -> WebServer:
     return WebServer(
         FakeFaces(),
         [("127.0.0.1:0", None), (f"unix:{path}", None)],
-        routes=played.api.routes(),
+        api=played.api,
         show_owners=show_owners,
     )
 
@@ -106,7 +106,7 @@ def test_show_owners_all_shows_all(path: str) -> None:
 def test_show_owners_own_hides_everybody_on_tcp_where_nobody_can_be_known() -> None:
     async def scenario() -> None:
         played = Played().play(2)
-        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], routes=played.api.routes(), show_owners="own")
+        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], api=played.api, show_owners="own")
         await server.start()
         try:
             async with await Peer.connect(server.addresses[0].port) as peer:

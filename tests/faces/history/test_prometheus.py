@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpucommons.faces.history.history import NODE, SERIES
 from gpucommons.faces.history.prometheus import Prometheus, PrometheusError, TimeGrid, columns, grid, query
 from gpucommons.model.snapshot import Readings
-from gpucommons.web.routes.app import Request
 from peers import run
 from played import Played, snapshot_of
 from prometheus_server import running_prometheus
@@ -109,10 +108,10 @@ def test_a_failure_of_prometheus_is_one_line(status: int, body: str, says: str) 
 
 def test_an_unreachable_prometheus_is_a_502_that_names_the_setting() -> None:
     played = Played(prometheus=Prometheus("http://127.0.0.1:1")).play(1)
-    reply = played.reply("history?series=health_score&range=7d")
+    reply = played.response("history?series=health_score&range=7d")
     assert reply.status == 502
     assert "history.prometheus_url" in json.loads(reply.body)["error"]
-    assert played.reply("history?series=health_score&range=1h").status == 200, "memory needs no Prometheus"
+    assert played.response("history?series=health_score&range=1h").status == 200, "memory needs no Prometheus"
 
 
 def test_a_real_prometheus_answers_every_series_that_a_dialect_names(tmp_path: Path) -> None:
@@ -159,19 +158,11 @@ def test_the_api_queries_prometheus_only_beyond_its_memory() -> None:
             played = Played(prometheus=Prometheus(url))
             played.show(snapshot_of(Readings()))
             for path, source in (("range=24h", "memory"), ("range=2d", "prometheus")):
-                reply = await _later(played, f"history?series=cpu_utilization_ratio&{path}")
-                told = json.loads(reply)
+                response = await played.request(f"history?series=cpu_utilization_ratio&{path}")
+                told = json.loads(response.body)
                 assert told["source"] == source
                 assert told["kept"]["beyond"] == "prometheus"
             assert told["values"]["node"][0] == 0.25
 
     run(scenario())
     assert asked == ["node_cpu_utilization_ratio{}"]
-
-
-async def _later(played: Played, path: str) -> bytes:
-    name, _, text = path.partition("?")
-    pairs = tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split("&")))
-    reply = played.routes[f"/api/v1/{name}"].answer(Request("GET", f"/api/v1/{name}", query=pairs))
-    assert reply.later is not None
-    return (await reply.later()).body

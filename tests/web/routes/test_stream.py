@@ -47,18 +47,18 @@ async def next_of(events: AsyncGenerator[bytes, None]) -> bytes:
 def test_deltas_lead_to_what_the_api_says() -> None:
     async def scenario() -> None:
         played, told = Played(DemoNode(lost=7)).play(1), Told()
-        events = played.api.stream.events(SEES_ALL)
+        events = played.api.broadcaster.events(SEES_ALL)
         told.take(await next_of(events))
         told.take(await next_of(events))
         for second in range(1, 40):
             played.play(1, start_s=second)
             told.take(await next_of(events))
             assert json.dumps(told.document, sort_keys=True) == json.dumps(
-                json.loads(played.reply("snapshot").body), sort_keys=True
+                json.loads(played.response("snapshot").body), sort_keys=True
             )
         assert told.kinds == ["snapshot"] + ["delta"] * 39
         await events.aclose()
-        assert played.api.stream.viewers == 0
+        assert played.api.broadcaster.viewers == 0
 
     run(scenario())
 
@@ -94,7 +94,7 @@ def test_one_delta_is_made_for_all_who_see_the_same() -> None:
 def test_who_reads_too_slowly_skips_to_the_present() -> None:
     async def scenario() -> None:
         played, told = Played().play(1), Told()
-        events = played.api.stream.events(SEES_ALL)
+        events = played.api.broadcaster.events(SEES_ALL)
         told.take(await next_of(events))
         told.take(await next_of(events))
         played.play(50, start_s=1)
@@ -103,7 +103,7 @@ def test_who_reads_too_slowly_skips_to_the_present() -> None:
         assert told.document["sequence"] == 51
         played.play(2, start_s=51)
         told.take(await next_of(events))
-        assert told.document == json.loads(played.reply("snapshot").body)
+        assert told.document == json.loads(played.response("snapshot").body)
         assert told.kinds[2:] == ["delta", "delta"]
         await events.aclose()
 
@@ -133,7 +133,7 @@ def test_it_beats_when_it_is_quiet_and_begins_with_the_first_sample() -> None:
 def test_names_with_line_breaks_stay_one_event() -> None:
     async def scenario() -> None:
         played, told = Played(DemoNode(hostile=True)).play(1), Told()
-        events = played.api.stream.events(SEES_ALL)
+        events = played.api.broadcaster.events(SEES_ALL)
         await next_of(events)
         whole = await next_of(events)
         assert whole.count(b"\n\n") == 1
@@ -155,8 +155,7 @@ class Site:
             FakeFaces(),
             [("127.0.0.1:0", None)],
             limits=limits,
-            routes=played.api.routes(),
-            before_drain=played.api.close,
+            api=played.api,
         )
 
     async def __aenter__(self) -> "Site":
@@ -176,7 +175,7 @@ def test_over_a_real_socket_and_through_a_stop() -> None:
             assert b"200 OK" in head
             assert b"Content-Type: text/event-stream" in head
             assert b"Cache-Control: no-store" in head
-            await until(lambda: site.played.api.stream.viewers == 1)
+            await until(lambda: site.played.api.broadcaster.viewers == 1)
             site.played.play(1, start_s=1)
             text = b""
             while b"event: delta" not in text:
@@ -196,13 +195,13 @@ def test_who_goes_away_is_forgotten_and_who_stops_reading_is_ended() -> None:
         async with Site(Played(DemoNode(gpus=16, processes_a_gpu=20)).play(1), limits) as site:
             async with await Peer.connect(site.port) as peer:
                 peer.request("/api/v1/stream")
-                await until(lambda: site.played.api.stream.viewers == 1)
-            await until(lambda: site.played.api.stream.viewers == 0 or _again(site))
+                await until(lambda: site.played.api.broadcaster.viewers == 1)
+            await until(lambda: site.played.api.broadcaster.viewers == 0 or _again(site))
             async with await Peer.connect(site.port, receive_buffer=4096) as deaf:
                 deaf.request("/api/v1/stream")
                 second = 2
-                await until(lambda: site.played.api.stream.viewers == 1)
-                while site.played.api.stream.viewers:
+                await until(lambda: site.played.api.broadcaster.viewers == 1)
+                while site.played.api.broadcaster.viewers:
                     site.played.play(1, start_s=second)
                     second += 1
                     await asyncio.sleep(0.01)
@@ -226,6 +225,6 @@ def test_head_gets_the_headers_alone() -> None:
             answer = await peer.reader.read()
             assert b"text/event-stream" in answer
             assert answer.endswith(b"\r\n\r\n")
-            assert site.played.api.stream.viewers == 0
+            assert site.played.api.broadcaster.viewers == 0
 
     run(scenario())

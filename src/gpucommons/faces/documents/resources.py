@@ -1,4 +1,4 @@
-"""Every resource of the API that is a function of one view: its path, parameters, shape and how it is made. Pure."""
+"""Every resource of the API that is a function of one view: its name, parameters, schema and builder. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Resource:
 
 
 def snapshot(view: View) -> dict[str, Json]:
-    """Everything at once: what the stream begins with and its deltas are applied to."""
+    """All sections in one document. The stream begins with it and then sends deltas."""
     now = view.snapshot
     return {
         **view.envelope(),
@@ -49,12 +49,12 @@ SNAPSHOT = record(
 )
 
 
-def _gpus(view: View, asked: Mapping[str, Value]) -> Json:
-    return {**view.envelope(), "gpus": gpus.gpus(view.snapshot, _uuid(view, asked))}
+def _gpus(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "gpus": gpus.gpus(view.snapshot, _uuid(view, values))}
 
 
-def _who(view: View, asked: Mapping[str, Value]) -> Json:
-    uuid, owner, by = _uuid(view, asked), asked.get("owner"), asked.get("by")
+def _who(view: View, values: Mapping[str, Value]) -> Json:
+    uuid, owner, by = _uuid(view, values), values.get("owner"), values.get("by")
     owner = None if owner is None else str(owner)
     attribution = view.snapshot.readings.attribution
     groups = None
@@ -63,39 +63,45 @@ def _who(view: View, asked: Mapping[str, Value]) -> Json:
     return {**view.envelope(), "who": who.who(view.snapshot, uuid, owner), "groups": groups}
 
 
-def _turns(view: View, asked: Mapping[str, Value]) -> Json:
-    return {**view.envelope(), "turns": turns.turns(view.snapshot, view.timeline, _uuid(view, asked))}
+def _turns(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "turns": turns.turns(view.snapshot, view.timeline, _uuid(view, values))}
 
 
-def _accounts(view: View, asked: Mapping[str, Value]) -> Json:
-    period = asked.get("period")
+def _accounts(view: View, values: Mapping[str, Value]) -> Json:
+    period = values.get("period")
     return {**view.envelope(), "accounts": accounts.accounts(view.snapshot, None if period is None else str(period))}
 
 
-def _events(view: View, asked: Mapping[str, Value]) -> Json:
-    found = events.events(view.snapshot, int(asked.get("limit", events.SHOWN)), str(asked.get("type", "")))
+def _events(view: View, values: Mapping[str, Value]) -> Json:
+    found = events.events(view.snapshot, int(values.get("limit", events.SHOWN)), str(values.get("type", "")))
     return {**view.envelope(), "events": found, "alerts": events.alerts(view.snapshot)}
 
 
-def _uuid(view: View, asked: Mapping[str, Value]) -> str | None:
-    return view.gpu_uuid(str(asked["gpu"])) if "gpu" in asked else None
+def _uuid(view: View, values: Mapping[str, Value]) -> str | None:
+    return view.gpu_uuid(str(values["gpu"])) if "gpu" in values else None
 
 
 RESOURCES: tuple[Resource, ...] = (
-    Resource("snapshot", "everything that is known now", SNAPSHOT, lambda view, _: snapshot(view)),
-    Resource("gpus", "the GPUs and what they do", record(**ENVELOPE, gpus=gpus.SCHEMA), _gpus, (_GPU,)),
+    Resource("snapshot", "all sections of the current snapshot", SNAPSHOT, lambda view, _: snapshot(view)),
+    Resource("gpus", "the GPUs and their readings", record(**ENVELOPE, gpus=gpus.SCHEMA), _gpus, (_GPU,)),
     Resource(
         "who",
-        "who uses what of each GPU, and what has no owner",
+        "use of each GPU by process and owner, and what has no owner",
         record(**ENVELOPE, who=who.SCHEMA, groups=or_null(by_key(who.GROUP, "identity"))),
         _who,
         (
             _GPU,
             text("owner", "only this owner: kind/id"),
-            word("by", "fold the processes by this as well", who.GROUPINGS),
+            word("by", "also group the processes by this", who.GROUPINGS),
         ),
     ),
-    Resource("turns", "whose turn it is on each shared GPU", record(**ENVELOPE, turns=turns.SCHEMA), _turns, (_GPU,)),
+    Resource(
+        "turns",
+        "turns on each shared GPU: running and waiting clients",
+        record(**ENVELOPE, turns=turns.SCHEMA),
+        _turns,
+        (_GPU,),
+    ),
     Resource(
         "accounts",
         "GPU-hours and energy by user",
@@ -105,9 +111,9 @@ RESOURCES: tuple[Resource, ...] = (
     ),
     Resource(
         "events",
-        "what happened, newest first, and the alerts that fire",
+        "recent events, newest first, and the alerts that fire",
         record(**ENVELOPE, events=events.SCHEMA, alerts=events.ALERTS),
         _events,
-        (whole("limit", "at most so many", 1, events.MOST), text("type", "only events of this type", 64)),
+        (whole("limit", "number of events at most", 1, events.MOST), text("type", "only events of this type", 64)),
     ),
 )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fakes.faces import snapshot_now
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes import page
-from gpucommons.web.routes.readiness import complaints
+from gpucommons.web.routes import plain_page
+from gpucommons.web.routes.readiness import readiness_problems
 
 NOW_S = 1000.0
 FRESH = SourceState("memory", essential=True, up=True, last_success_monotonic_s=NOW_S - 1, stale_after_s=5)
@@ -30,15 +30,15 @@ def snapshot_at_now(*sources: SourceState, scenario: str | None = None) -> Snaps
 
 def test_ready_when_the_essential_are_fresh() -> None:
     snapshot = snapshot_at_now(FRESH, ABSENT)
-    assert complaints(snapshot, NOW_S, 10) == ()
-    assert complaints(snapshot, NOW_S + 4, 10) == ()
-    assert complaints(snapshot, NOW_S + 5, 10) == ("memory: last read 6.0 s ago",)
+    assert readiness_problems(snapshot, NOW_S, 10) == ()
+    assert readiness_problems(snapshot, NOW_S + 4, 10) == ()
+    assert readiness_problems(snapshot, NOW_S + 5, 10) == ("memory: last read 6.0 s ago",)
 
 
 def test_not_ready_names_what_is_stale() -> None:
-    assert complaints(None, NOW_S, 10) == ("no snapshot yet",)
+    assert readiness_problems(None, NOW_S, 10) == ("no snapshot yet",)
     snapshot = snapshot_at_now(STALE, SourceState("pressure", essential=True, detail="cannot be read"))
-    found = complaints(snapshot, NOW_S + 11, 10)
+    found = readiness_problems(snapshot, NOW_S + 11, 10)
     assert [line.split(":")[0] for line in found] == ["snapshot", "cpu", "pressure"]
     assert "it hangs" in found[1]
     assert "never read" in found[2]
@@ -62,7 +62,7 @@ class Elements(HTMLParser):
 
 def test_the_page_links_shows_the_sources_and_says_what_to_do() -> None:
     links = [("/metrics", "every dialect"), ("/healthz", "lives")]
-    reply = page.render(snapshot_at_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
+    reply = plain_page.render(snapshot_at_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
     seen = Elements(reply.body.decode())
     assert ("href", "/metrics") in seen.attributes
     assert ("href", "/healthz") in seen.attributes
@@ -71,7 +71,7 @@ def test_the_page_links_shows_the_sources_and_says_what_to_do() -> None:
 
 
 def test_the_page_stands_before_the_first_snapshot() -> None:
-    seen = Elements(page.render(None, [("/metrics", "m")], ("no snapshot yet",), NOW_S).body.decode())
+    seen = Elements(plain_page.render(None, [("/metrics", "m")], ("no snapshot yet",), NOW_S).body.decode())
     assert "no snapshot yet" in seen.text
     assert "SIMULATED" not in seen.text
 
@@ -83,10 +83,10 @@ HOSTILE = st.text() | st.sampled_from(
 
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_no_text_becomes_markup(name: str, detail: str, scenario: str) -> None:
-    plain = page.render(
+    plain = plain_page.render(
         snapshot_now(SourceState("n", detail="d"), scenario="s" if scenario else None), [("/p", "w")], ("c",), 0
     )
-    hostile = page.render(
+    hostile = plain_page.render(
         snapshot_now(SourceState(name, detail=detail), scenario=scenario), [("/p", detail)], (name,), 0
     )
     before, after = Elements(plain.body.decode()), Elements(hostile.body.decode())
@@ -96,7 +96,7 @@ def test_no_text_becomes_markup(name: str, detail: str, scenario: str) -> None:
 
 
 def test_the_policy_allows_exactly_the_pages_own_style() -> None:
-    reply = page.render(None, [], (), NOW_S)
+    reply = plain_page.render(None, [], (), NOW_S)
     policy = reply.headers["Content-Security-Policy"]
     style = re.search(r"<style>(.*?)</style>", reply.body.decode(), re.DOTALL)
     assert style is not None
