@@ -1,4 +1,4 @@
-"""`python tests/demo_agent.py [PORT]`: a real agent that plays the demo node, for looking at the faces."""
+"""`python tests/demo_agent.py [PORT]`: a real agent that simulates the demo node."""
 
 import argparse
 import asyncio
@@ -39,7 +39,7 @@ def main() -> None:
         web=WebSettings(listen=given.listen, socket=given.socket),
         sampling=SamplingSettings(interval_s=given.interval),
         privacy=PrivacySettings(show_owners=given.show_owners),
-        # Its accounts are part of what it plays.
+        # The demo node brings its own accounts.
         ledger=LedgerSettings(enabled=False),
     )
     node = DemoNode(given.gpus, given.processes, given.hostile, given.lost, given.hot, time.time())

@@ -76,11 +76,11 @@ class UnixListener(socket.socket):
         self._file = None
 
 
-def listen_all(wanted: Iterable[ClientSocket]) -> dict[str, socket.socket]:
+def listen_all(client_sockets: Iterable[ClientSocket]) -> dict[str, socket.socket]:
     """Listening sockets by path. Raises ListenError, and leaves none open, if one of them cannot be served."""
     opened: dict[str, socket.socket] = {}
     try:
-        for client_socket in wanted:
+        for client_socket in client_sockets:
             path, setting = client_socket.path, client_socket.setting
             if not client_socket.required and not _may_create(Path(path).parent):
                 log.warning(

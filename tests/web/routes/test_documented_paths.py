@@ -40,7 +40,7 @@ def test_every_documented_path_is_served() -> None:
 
 
 def head(url: str) -> int:
-    """The status alone: a stream would not end."""
+    """The status only: a stream does not end."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10) as response:
             return int(response.status)

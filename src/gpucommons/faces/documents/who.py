@@ -196,7 +196,7 @@ def _unattributed(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping
 
 
 def summed(rows: Iterable[Row]) -> Amounts:
-    """Several rows as one. A sum is measured only if every part of it was."""
+    """Several rows as one. A sum is measured only if every part of it is."""
     rows = list(rows)
     memory = total(_number(row["memory_bytes"]) for row in rows)
     sm = total(_number(row["sm_ratio"]) for row in rows)
@@ -226,7 +226,7 @@ def _by_field(field: str) -> Callable[[Row], str | None]:
     return of
 
 
-# What rows are folded by -> the identity that tells two groups apart, and the text that a person knows it by.
+# Grouping -> the identity of a group, and the field with its label.
 GROUPINGS: Mapping[str, tuple[Callable[[Row], str | None], str]] = {
     "user": (_by_field("uid"), "user"),
     "pod": (_by_field("pod_uid"), "pod"),
@@ -236,7 +236,7 @@ GROUPINGS: Mapping[str, tuple[Callable[[Row], str | None], str]] = {
 
 
 def grouped(processes: Iterable[Row], by: str) -> Mapping[str, Json]:
-    """Rows folded by what they share; those that have no such thing are in no group."""
+    """Rows grouped by an identity; a row without that identity is in no group."""
     identity_of, label = GROUPINGS[by]
     groups: dict[str, list[Row]] = {}
     for row in processes:
