@@ -49,7 +49,7 @@ _OPERATIONS = (
         "/stream",
         "all sections, live",
         (),
-        {"text/event-stream": {"schema": TEXT, "x-event-data-schema": SNAPSHOT}},
+        {"text/event-stream": {"schema": TEXT, "x-event-data-schema": SNAPSHOT.schema}},
         _STREAM,
     ),
     _Operation("/openapi.json", "OpenAPI description of the API", (), _json({"type": "object"})),

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from gpucommons.faces.documents import accounts, events, gpus, node, turns, who
 from gpucommons.faces.documents.parameters import Parameter, Value, text, whole, word
-from gpucommons.faces.documents.schema import Schema, by_key, or_null, record
+from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
-from gpucommons.faces.documents.view import ENVELOPE, View
+from gpucommons.faces.documents.view import ENVELOPE, ENVELOPE_FIELDS, View
 from gpucommons.model.accounts import PERIODS
 
 _GPU = text("gpu", "only this GPU: its index or UUID")
@@ -22,30 +22,16 @@ class Resource:
     parameters: tuple[Parameter, ...] = ()
 
 
-def snapshot(view: View) -> dict[str, Json]:
-    """All sections in one document. The stream begins with it and then sends deltas."""
-    now = view.snapshot
-    return {
-        **view.envelope(),
-        "node": node.node(now),
-        "gpus": gpus.gpus(now),
-        "who": who.who(now),
-        "turns": turns.turns(now, view.timeline),
-        "accounts": accounts.accounts(now),
-        "events": events.events(now),
-        "alerts": events.alerts(now),
-    }
-
-
-SNAPSHOT = record(
-    **ENVELOPE,
-    node=node.SCHEMA,
-    gpus=gpus.SCHEMA,
-    who=who.SCHEMA,
-    turns=turns.SCHEMA,
-    accounts=accounts.SCHEMA,
-    events=events.SCHEMA,
-    alerts=events.ALERTS,
+# All sections in one document. The stream begins with it and then sends deltas.
+SNAPSHOT = Record[View](
+    **ENVELOPE_FIELDS,
+    node=(node.SCHEMA, lambda view: node.node(view.snapshot)),
+    gpus=(gpus.SCHEMA, lambda view: gpus.gpus(view.snapshot)),
+    who=(who.SCHEMA, lambda view: who.who(view.snapshot)),
+    turns=(turns.SCHEMA, lambda view: turns.turns(view.snapshot, view.timeline)),
+    accounts=(accounts.SCHEMA, lambda view: accounts.accounts(view.snapshot)),
+    events=(events.SCHEMA, lambda view: events.events(view.snapshot)),
+    alerts=(events.ALERTS, lambda view: events.alerts(view.snapshot)),
 )
 
 
@@ -82,7 +68,7 @@ def _uuid(view: View, values: Mapping[str, Value]) -> str | None:
 
 
 RESOURCES: tuple[Resource, ...] = (
-    Resource("snapshot", "all sections of the current snapshot", SNAPSHOT, lambda view, _: snapshot(view)),
+    Resource("snapshot", "all sections of the current snapshot", SNAPSHOT.schema, lambda view, _: SNAPSHOT.build(view)),
     Resource("gpus", "the GPUs and their readings", record(**ENVELOPE, gpus=gpus.SCHEMA), _gpus, (_GPU,)),
     Resource(
         "who",

@@ -6,7 +6,18 @@
 from dataclasses import dataclass, field
 
 from gpucommons.faces.documents.parameters import BadParameter
-from gpucommons.faces.documents.schema import NUMBER, TEXT, Record, Schema, described, listed, one_of, or_null
+from gpucommons.faces.documents.schema import (
+    INTEGER,
+    NUMBER,
+    TEXT,
+    Field,
+    Record,
+    Schema,
+    described,
+    listed,
+    one_of,
+    or_null,
+)
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.sharing import Timeline
 from gpucommons.model.snapshot import Snapshot
@@ -16,16 +27,6 @@ _HIDDEN = Record[Hidden](
     sections=(listed(one_of(*SECTIONS)), lambda hidden: list(hidden.sections)),
     sentence=(TEXT, lambda hidden: hidden.sentence),
 )
-ENVELOPE: dict[str, Schema] = {
-    "sequence": described({"type": "integer"}, "number of the snapshot since the agent started"),
-    "time_unix_s": NUMBER,
-    "hostname": TEXT,
-    "simulated": described(or_null(TEXT), "the simulated scenario; null where the machine is measured"),
-    "hidden": described(
-        or_null(_HIDDEN.schema),
-        "the sections in which rows of other owners are hidden from this viewer; null where nothing is hidden",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,7 @@ class View:
 
     def envelope(self) -> dict[str, Json]:
         """The instant that a document describes, and what it hides."""
-        return {
-            "sequence": self.snapshot.sequence,
-            "time_unix_s": round(self.snapshot.wall_s, 3),
-            "hostname": self.snapshot.hostname,
-            "simulated": self.snapshot.scenario,
-            "hidden": _HIDDEN.build_or_null(self.hidden),
-        }
+        return _ENVELOPE.build(self)
 
     def gpu_uuid(self, name: str) -> str:
         """The UUID of a GPU, given its UUID or index. Raises BadParameter."""
@@ -57,3 +52,26 @@ class View:
 
 def view_for(viewer: Viewer, snapshot: Snapshot, timeline: Timeline) -> View:
     return View(seen_by(snapshot, viewer), timeline_seen_by(timeline, viewer), hidden_from(snapshot, viewer))
+
+
+ENVELOPE_FIELDS: dict[str, Field[View]] = {
+    "sequence": (
+        described(INTEGER, "number of the snapshot since the agent started"),
+        lambda view: view.snapshot.sequence,
+    ),
+    "time_unix_s": (NUMBER, lambda view: round(view.snapshot.wall_s, 3)),
+    "hostname": (TEXT, lambda view: view.snapshot.hostname),
+    "simulated": (
+        described(or_null(TEXT), "the simulated scenario; null where the machine is measured"),
+        lambda view: view.snapshot.scenario,
+    ),
+    "hidden": (
+        described(
+            or_null(_HIDDEN.schema),
+            "the sections in which rows of other owners are hidden from this viewer; null where nothing is hidden",
+        ),
+        lambda view: _HIDDEN.build_or_null(view.hidden),
+    ),
+}
+_ENVELOPE = Record[View](**ENVELOPE_FIELDS)
+ENVELOPE: dict[str, Schema] = {name: schema for name, (schema, _) in ENVELOPE_FIELDS.items()}

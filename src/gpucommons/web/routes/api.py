@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from gpucommons.faces.documents import history as history_document
 from gpucommons.faces.documents.openapi import index, openapi
 from gpucommons.faces.documents.parameters import BadParameter, Value, read_query
-from gpucommons.faces.documents.resources import Resource, snapshot
+from gpucommons.faces.documents.resources import SNAPSHOT, Resource
 from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.faces.documents.view import View, view_for
 from gpucommons.faces.history.history import History
@@ -64,7 +64,7 @@ class Api:
             return None
         document = self._snapshots.get(viewer)
         if document is None:
-            document = self._snapshots[viewer] = snapshot(view)
+            document = self._snapshots[viewer] = SNAPSHOT.build(view)
         return document
 
     def index(self, request: Request) -> Response:
