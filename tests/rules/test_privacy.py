@@ -1,8 +1,10 @@
 """A viewer without rights sees the node and their own rows: the name of another owner appears nowhere."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, make_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Turn
 from gpucommons.model.snapshot import Readings
+from gpucommons.rules import privacy
 from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, seen_by
 from played import Played, snapshot_of
 
@@ -62,6 +65,12 @@ def test_a_reading_that_privacy_does_not_name_is_hidden() -> None:
     wider = make_dataclass("WiderReadings", [("diary", Any, None)], bases=(Readings,), frozen=True)
     seen = seen_by(snapshot_of(wider(diary="alice")), BOB).readings
     assert getattr(seen, "diary", None) is None
+
+
+def test_privacy_is_applied_in_one_place() -> None:
+    source = Path(privacy.__file__).parents[1]
+    calls = [path for path in source.rglob("*.py") if re.search(r"(?<!def )\b(timeline_)?seen_by\(", path.read_text())]
+    assert [str(path.relative_to(source)) for path in calls] == ["faces/documents/view.py"]
 
 
 # The fields of each value that a filter copies or rewrites. Before a field is added here, decide in rules/privacy.py
@@ -226,11 +235,11 @@ def test_an_alert_about_another_owner_is_shown_without_the_owner() -> None:
 def test_viewer_of_a_listener(
     setting: str, unix: bool, loopback: bool, uid: int | None, authenticated: bool, sees_all: bool
 ) -> None:
-    privacy = Privacy(setting, unix, loopback, agent_uid=777)
-    viewer = privacy.viewer(uid, None, authenticated)
+    rule = Privacy(setting, unix, loopback, agent_uid=777)
+    viewer = rule.viewer(uid, None, authenticated)
     assert viewer.sees_all is sees_all
     assert viewer.uid == (None if sees_all else uid)
-    assert privacy.depends_on_peer or viewer.sees_all
+    assert rule.depends_on_peer or viewer.sees_all
 
 
 def test_metrics_are_closed_to_a_viewer_that_does_not_see_all() -> None:

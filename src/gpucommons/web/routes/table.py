@@ -21,7 +21,7 @@ Clock = Callable[[], float]
 def main_routes(
     provider: MetricsProvider, api: Api | None, stale_after_s: float, clock: Clock = time.monotonic
 ) -> list[Route]:
-    """Without an API there is no page either: `/` is the plain page then."""
+    """Without an API, `/` is the plain page."""
     routes = [
         Route("/metrics", metrics_endpoint(provider, None), "metrics", "metrics of all dialects"),
         *(
