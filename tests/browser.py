@@ -1,4 +1,4 @@
-"""A real Chromium that watches itself: an error on the console or a request to another host fails the test."""
+"""A real Chromium: an error on the console or a request to another host fails the test."""
 
 import os
 import re
@@ -41,25 +41,25 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Watch:
-    """What a page did that it must not do."""
+    """Collects errors and forbidden requests of a page."""
 
     host: str
     complaints: list[str] = field(default_factory=list)
     lost_is_fine: bool = False
 
     def on(self, page: Page) -> None:
-        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("console", lambda message: self._console(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on("request", lambda request: self._asked(request.url))
+        page.on("request", lambda request: self._request(request.url))
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
 
-    def _said(self, kind: str, text: str) -> None:
-        # A browser reports a refused connection by itself; only a test that stops the agent may see that.
+    def _console(self, kind: str, text: str) -> None:
+        # A browser logs a refused connection; only a test that stops the agent may cause that.
         refused = "ERR_CONNECTION_REFUSED" in text or "ERR_INCOMPLETE_CHUNKED_ENCODING" in text
         if kind in ("error", "warning") and not (self.lost_is_fine and refused):
             self.complaints.append(f"{kind}: {text}")
 
-    def _asked(self, url: str) -> None:
+    def _request(self, url: str) -> None:
         if urlsplit(url).netloc != self.host:
             self.complaints.append(f"request to another host: {url}")
 
@@ -74,7 +74,7 @@ def opened(
     theme: str = "light",
     lost_is_fine: bool = False,
 ) -> Iterator[Page]:
-    """The page with its first readings drawn. Whatever it did wrong by the end fails the test."""
+    """The page with its first readings drawn. A complaint at the end fails the test."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
     watch = Watch(urlsplit(url).netloc, lost_is_fine=lost_is_fine)
     page = context.new_page()
@@ -91,7 +91,7 @@ def opened(
 
 @contextmanager
 def demo_agent(*arguments: str) -> Iterator[str]:
-    """The address of an agent in a process of its own that plays the demo node."""
+    """The URL of an agent in a separate process that simulates the demo node."""
     with demo_process(*arguments) as (url, _):
         yield url
 
@@ -111,7 +111,7 @@ def demo_process(*arguments: str) -> Iterator[tuple[str, int]]:
         for line in process.stderr:
             found = re.search(r"page +(http://\S+)/", line)
             if found:
-                # Its log must go on being read: a full pipe would stop it.
+                # Keep reading its log: a full pipe would block it.
                 threading.Thread(target=process.stderr.read, daemon=True).start()
                 yield found.group(1), process.pid
                 return

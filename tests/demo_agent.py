@@ -1,4 +1,4 @@
-"""`python tests/demo_agent.py [PORT]`: a real agent that plays the demo node, for looking at the faces."""
+"""`python tests/demo_agent.py [PORT]`: a real agent that simulates the demo node."""
 
 import argparse
 import asyncio
@@ -11,7 +11,7 @@ import uvloop
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
 from gpucommons.cli import logs
-from gpucommons.config.settings import LedgerSettings, SamplingSettings, Settings, WebSettings
+from gpucommons.config.settings import LedgerSettings, PrivacySettings, SamplingSettings, Settings, WebSettings
 
 
 async def serve(agent: Agent) -> None:
@@ -31,13 +31,15 @@ def main() -> None:
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--lost", type=int)
     parser.add_argument("--hot", type=int)
+    parser.add_argument("--show-owners", default="auto")
     given = parser.parse_args()
     logs.configure("human", "info")
     settings = replace(
         Settings(),
         web=WebSettings(listen=given.listen, socket=given.socket),
         sampling=SamplingSettings(interval_s=given.interval),
-        # Its accounts are part of what it plays.
+        privacy=PrivacySettings(show_owners=given.show_owners),
+        # The demo node brings its own accounts.
         ledger=LedgerSettings(enabled=False),
     )
     node = DemoNode(given.gpus, given.processes, given.hostile, given.lost, given.hot, time.time())

@@ -1,4 +1,4 @@
-"""Handlers of a test's own behind real guards and a real listener."""
+"""A test's handlers behind real guards and a real listener."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ Wrap = Callable[[HttpProtocol, Connections], HttpProtocol]
 async def guarded(
     handler: Handler, limits: ConnectionLimits, wrap: Wrap = lambda http, _: http
 ) -> AsyncIterator[tuple[int, Connections]]:
-    """The port and the connections. `wrap` may stand between a guard and its HTTP protocol."""
+    """The port and the connections. `wrap` can put a layer between a guard and its HTTP protocol."""
     connections = Connections(limits)
     http = web.Server(handler, access_log=None)
     listening = socket.create_server(("127.0.0.1", 0))
@@ -36,7 +36,7 @@ async def guarded(
 
 
 async def answer_that_stays_in_our_buffer(request: web.BaseRequest) -> web.StreamResponse:
-    """Ends with a few bytes that the kernel no longer takes, too few to hold the handler up."""
+    """Ends with a few bytes that the kernel does not buffer any more, too few to block the handler."""
     transport = request.transport
     guard = guard_of(transport)
     assert guard is not None

@@ -1,4 +1,4 @@
-"""Raw HTTP peers on real sockets, well-behaved or not, and a web server for them to talk to."""
+"""Raw HTTP peers on real sockets, well-behaved or not, and a web server to connect to."""
 
 import asyncio
 import socket
@@ -16,12 +16,12 @@ from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 
 T = TypeVar("T")
-# Only a hang meets it: a test waits for events, never for this clock.
+# Only a hang reaches it: a test waits for events and not for this clock.
 _HANG_S = 30.0
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine on the loop that the agent uses; a hang is a failure, not a wait."""
+    """Runs a coroutine on the event loop that the agent uses; a hang is a failure."""
 
     async def bounded() -> T:
         async with asyncio.timeout(_HANG_S):
@@ -57,7 +57,7 @@ async def serving(
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for what another task brings about."""
+    """Waits for a change made by another task."""
     while not true():  # noqa: ASYNC110 - a counter of the server has no event to wait for
         await asyncio.sleep(0.005)
 
@@ -75,7 +75,7 @@ class Answer:
 
 
 class Peer:
-    """One connection. What it sends is what the test says, byte for byte."""
+    """One connection. It sends exactly the bytes that the test gives."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -96,7 +96,7 @@ class Peer:
         if receive_buffer is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         await asyncio.get_running_loop().sock_connect(raw, (host, port))
-        # A small limit: the stream would otherwise read on by itself, and no reader would be slow.
+        # A small limit: otherwise the stream reads ahead, and no reader is slow.
         reader, writer = await asyncio.open_connection(
             sock=raw, ssl=tls, server_hostname="localhost" if tls else None, limit=4096
         )
@@ -139,7 +139,7 @@ class Peer:
         return Answer(int(status), headers, body, version)
 
     async def ended(self) -> bytes:
-        """What still comes until the server ends the connection."""
+        """What arrives until the server closes the connection."""
         try:
             return await self.reader.read(-1)
         except ConnectionError:

@@ -1,4 +1,4 @@
-"""The demo node as snapshots, and an API over them: what the tests of the faces ask."""
+"""The demo node as snapshots, and an API that serves them."""
 
 import json
 from collections.abc import Mapping
@@ -11,8 +11,10 @@ from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.app import Request
+from gpucommons.web.routes.app import App
+from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import Response
+from gpucommons.web.routes.table import api_routes
 from peers import run
 
 
@@ -32,13 +34,13 @@ def snapshot_of(readings: Readings, elapsed_s: float = 0.0, *, sequence: int = 0
 
 
 class Played:
-    """An API that is shown one second of a node after the other."""
+    """An API that gets one second of a node after the other."""
 
     def __init__(self, node: DemoNode | None = None, prometheus: Prometheus | None = None) -> None:
         self.node = node or DemoNode()
         self.now: Snapshot | None = None
         self.api = Api(lambda: self.now, History(), "1.2.3", prometheus)
-        self.routes = self.api.routes()
+        self.app = App(api_routes(self.api), lambda: self.now)
 
     def show(self, snapshot: Snapshot) -> None:
         self.now = snapshot
@@ -49,27 +51,34 @@ class Played:
             self.show(snapshot_of(self.node.readings(float(elapsed_s)), elapsed_s))
         return self
 
-    def reply(self, path: str, viewer: Viewer = SEES_ALL, headers: Mapping[str, str] | None = None) -> Response:
+    async def request(self, path: str, viewer: Viewer = SEES_ALL, headers: Mapping[str, str] | None = None) -> Response:
         name, _, text = path.partition("?")
         query = tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split("&") if pair))
         given = headers or {}
-        asked = Request(
-            "GET",
-            f"/api/v1/{name}",
-            accept_encoding=given.get("Accept-Encoding", ""),
-            if_none_match=given.get("If-None-Match", ""),
-            query=query,
-            viewer=viewer,
+        return await self.app(
+            Request(
+                "GET",
+                f"/api/v1/{name}",
+                accept_encoding=given.get("Accept-Encoding", ""),
+                if_none_match=given.get("If-None-Match", ""),
+                query=query,
+                viewer=viewer,
+            )
         )
-        reply = self.routes[f"/api/v1/{name}"].answer(asked)
-        return reply if reply.later is None else run(_awaited(reply))
+
+    def response(self, path: str, viewer: Viewer = SEES_ALL, headers: Mapping[str, str] | None = None) -> Response:
+        """Usable within an event loop too: only history waits for anything."""
+        coroutine = self.request(path, viewer, headers)
+        if path.startswith("history"):
+            return run(coroutine)
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            response: Response = done.value
+            return response
+        raise AssertionError(f"{path} waits")
 
     def get(self, path: str, viewer: Viewer = SEES_ALL) -> Any:
-        reply = self.reply(path, viewer)
-        assert reply.status == 200, reply.body
-        return json.loads(reply.body)
-
-
-async def _awaited(reply: Response) -> Response:
-    assert reply.later is not None
-    return await reply.later()
+        response = self.response(path, viewer)
+        assert response.status == 200, response.body
+        return json.loads(response.body)

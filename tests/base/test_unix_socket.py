@@ -1,4 +1,4 @@
-"""A socket in the file system: the kernel says who asks, and each sees their own."""
+"""A Unix socket: the kernel identifies the peer, and each user sees their own rows."""
 
 import asyncio
 import json
@@ -13,8 +13,7 @@ import pytest
 from demo_node import DemoNode
 from fakes.faces import FakeFaces
 from gpucommons.base.address import AddressError, UnixAddress, parse_address
-from gpucommons.base.unix_socket import listen_unix
-from gpucommons.web.http.listeners import ListenError
+from gpucommons.base.unix_listener import ListenError, listen
 from gpucommons.web.http.server import WebServer
 from peers import Peer, run
 from played import Played
@@ -33,14 +32,14 @@ while piece := peer.recv(65536):
 
 @pytest.fixture
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where another user may go: the usual directory is for its owner alone."""
+    """In a directory that other users can enter, unlike the usual temporary directory."""
     folder = tmp_path_factory.mktemp("sockets")
     for parent in (folder, folder.parent, folder.parent.parent):
         parent.chmod(0o755)
     return str(folder / "run" / "api.sock")
 
 
-async def ask_as(uid: int, path: str, what: str) -> tuple[int, str]:
+async def get_as(uid: int, path: str, what: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", ASK, path, what, str(uid), stdout=asyncio.subprocess.PIPE
     )
@@ -54,35 +53,35 @@ def site(path: str, show_owners: str = "auto") -> WebServer:
     return WebServer(
         FakeFaces(),
         [("127.0.0.1:0", None), (f"unix:{path}", None)],
-        routes=played.api.routes(),
+        api=played.api,
         show_owners=show_owners,
     )
 
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 
 
 @needs_root
-def test_each_sees_their_own_and_root_sees_all(path: str) -> None:
+def test_a_user_sees_own_rows_and_root_sees_all(path: str) -> None:
     async def scenario() -> None:
         server = site(path)
         await server.start()
         try:
             assert [bound.url for bound in server.addresses][1] == f"unix:{path}"
-            status, body = await ask_as(1001, path, "/api/v1/who")
+            status, body = await get_as(1001, path, "/api/v1/who")
             assert status == 200
-            told = json.loads(body)["who"]
-            assert {row["uid"] for row in told["processes"].values()} == {1001}
-            assert set(told["owners"]) <= {"user/1001", "user/others"}
-            stranger = json.loads((await ask_as(4711, path, "/api/v1/who"))[1])["who"]
+            who = json.loads(body)["who"]
+            assert {row["uid"] for row in who["processes"].values()} == {1001}
+            assert set(who["owners"]) <= {"user/1001", "user/others"}
+            stranger = json.loads((await get_as(4711, path, "/api/v1/who"))[1])["who"]
             assert stranger["processes"] == {}
             assert set(stranger["owners"]) == {"user/others"}
-            root = json.loads((await ask_as(0, path, "/api/v1/who"))[1])["who"]
+            root = json.loads((await get_as(0, path, "/api/v1/who"))[1])["who"]
             assert len({row["uid"] for row in root["processes"].values()}) > 3
-            assert (await ask_as(1001, path, "/metrics"))[0] == 403, "metrics name everybody"
-            assert (await ask_as(1001, path, "/metrics/node"))[0] == 403
-            assert (await ask_as(0, path, "/metrics"))[0] == 200
-            assert (await ask_as(1001, path, "/healthz"))[0] == 200
+            assert (await get_as(1001, path, "/metrics"))[0] == 403, "metrics name every owner"
+            assert (await get_as(1001, path, "/metrics/node"))[0] == 403
+            assert (await get_as(0, path, "/metrics"))[0] == 200
+            assert (await get_as(1001, path, "/healthz"))[0] == 200
         finally:
             await server.stop()
 
@@ -95,19 +94,19 @@ def test_show_owners_all_shows_all(path: str) -> None:
         server = site(path, "all")
         await server.start()
         try:
-            told = json.loads((await ask_as(1001, path, "/api/v1/who"))[1])["who"]
-            assert len({row["uid"] for row in told["processes"].values()}) > 3
-            assert (await ask_as(1001, path, "/metrics"))[0] == 200
+            who = json.loads((await get_as(1001, path, "/api/v1/who"))[1])["who"]
+            assert len({row["uid"] for row in who["processes"].values()}) > 3
+            assert (await get_as(1001, path, "/metrics"))[0] == 200
         finally:
             await server.stop()
 
     run(scenario())
 
 
-def test_show_owners_own_hides_everybody_on_tcp_where_nobody_can_be_known() -> None:
+def test_show_owners_own_hides_every_owner_from_an_unidentified_peer() -> None:
     async def scenario() -> None:
         played = Played().play(2)
-        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], routes=played.api.routes(), show_owners="own")
+        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], api=played.api, show_owners="own")
         await server.start()
         try:
             async with await Peer.connect(server.addresses[0].port) as peer:
@@ -120,7 +119,7 @@ def test_show_owners_own_hides_everybody_on_tcp_where_nobody_can_be_known() -> N
     run(scenario())
 
 
-def test_everybody_may_connect_and_the_file_goes_with_the_agent(path: str) -> None:
+def test_every_user_can_connect_and_stopping_removes_the_file(path: str) -> None:
     async def scenario() -> None:
         server = site(path)
         await server.start()
@@ -131,42 +130,42 @@ def test_everybody_may_connect_and_the_file_goes_with_the_agent(path: str) -> No
     run(scenario())
 
 
-def test_a_file_that_a_dead_agent_left_is_replaced(path: str) -> None:
+def test_a_stale_socket_file_is_replaced(path: str) -> None:
     Path(path).parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
-    with listen_unix(path, 1), socket.socket(socket.AF_UNIX) as peer:
+    with listen(path), socket.socket(socket.AF_UNIX) as peer:
         peer.connect(path)
 
 
-def test_one_where_somebody_listens_is_not(path: str) -> None:
-    with listen_unix(path, 1):
-        with pytest.raises(OSError, match="another program listens"):
-            listen_unix(path, 1)
+def test_a_socket_that_is_served_is_not_replaced(path: str) -> None:
+    with listen(path):
+        with pytest.raises(ListenError, match=rf"another process \(pid {os.getpid()}\) listens there"):
+            listen(path)
         with socket.socket(socket.AF_UNIX) as peer:
             peer.connect(path)
 
 
-def test_nor_is_a_file_that_is_no_socket(path: str) -> None:
+def test_a_file_that_is_not_a_socket_is_not_replaced(path: str) -> None:
     Path(path).parent.mkdir()
     Path(path).write_text("precious")
 
     async def scenario() -> None:
         with pytest.raises(ListenError) as caught:
             await site(path).start()
-        assert "no socket" in str(caught.value)
+        assert "not a socket" in str(caught.value)
         assert "\n" not in str(caught.value)
 
     run(scenario())
     assert Path(path).read_text() == "precious"
 
 
-def test_a_successor_keeps_its_file(path: str) -> None:
+def test_closing_keeps_a_file_that_another_process_created(path: str) -> None:
     async def scenario() -> None:
         first = site(path)
         await first.start()
         os.unlink(path)
-        with listen_unix(path, 1):
+        with listen(path):
             await first.stop()
             assert Path(path).exists()  # noqa: ASYNC240
 

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: it shows what the API says, does what it offers, and asks nobody else for anything."""
+"""The page in a real Chromium: it shows the documents of the API, its controls work, no other host is contacted."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from waiting import until
 HERE = Path(__file__).resolve().parent
 SHOWN = (HERE / "shown.js").read_text()
 AXE = HERE / "vendor" / "axe.min.js"
-# High enough that all of it is in view: what is not is drawn only now and then.
+# High enough that every section is in view: one out of view is drawn less often.
 TALL = 6000
 
 
@@ -46,7 +46,7 @@ def formatting(browser: Browser, demo: str) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def playing() -> Iterator[Mapping[str, str]]:
-    """Agents that sample so seldom that the page and the API can be looked at in the same second, by name."""
+    """Agents by name, with an interval long enough to compare the page and the API at one snapshot."""
     slowly = ("--interval", "2")
     with (
         demo_agent("--lost", "7", "--hot", "5", *slowly) as demo,
@@ -57,7 +57,7 @@ def playing() -> Iterator[Mapping[str, str]]:
 
 
 def at_a_delta(page: Page) -> None:
-    """Past the first document: what is shown came by a delta."""
+    """Waits until the page shows a snapshot that came as a delta."""
     first = int(page.get_attribute("main", "data-sequence") or 0)
     page.wait_for_function("first => Number(document.querySelector('main').dataset.sequence) > first", arg=first)
 
@@ -70,7 +70,7 @@ def at_a_delta(page: Page) -> None:
         ("faults", {"node", "gpus", "who", "turns", "history"}),
     ],
 )
-def test_every_section_shows_what_the_api_says(
+def test_every_section_shows_the_documents_of_the_api(
     browser: Browser, playing: Mapping[str, str], name: str, sections: set[str]
 ) -> None:
     with opened(browser, playing[name], height=TALL) as page:
@@ -96,7 +96,7 @@ def numbers(page: Page, field: str) -> list[float]:
 
 
 def nearly_sorted(values: list[float]) -> bool:
-    """Rows keep their places for a few snapshots while their values move: near-equals must not swap every second."""
+    """Rows keep their places for a few snapshots while values change, so that near-equal rows do not swap."""
     return all(earlier <= 1.05 * later for earlier, later in itertools.pairwise(values))
 
 
@@ -124,17 +124,17 @@ def test_sort_by_mouse_and_keyboard(browser: Browser, demo: str) -> None:
 
 def test_filter_search_and_group(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
-        everybody = rows(page)
+        all_rows = rows(page)
         page.select_option("#who select", "0")
         expect(page.locator("#who tr[data-row]")).to_have_count(3)
         page.fill("#who input[type=search]", "ALI")
         expect(page.locator("#who tr[data-row]")).to_have_count(1)
         assert rows(page) == ["user/1000"]
-        page.fill("#who input[type=search]", "nobody of that name")
-        expect(page.get_by_text("Nobody matches.")).to_be_visible()
+        page.fill("#who input[type=search]", "no such name")
+        expect(page.get_by_text("No row matches.")).to_be_visible()
         page.fill("#who input[type=search]", "")
         page.select_option("#who select", "")
-        expect(page.locator("#who tr[data-row]")).to_have_count(len(everybody))
+        expect(page.locator("#who tr[data-row]")).to_have_count(len(all_rows))
         for by, kind in (("Users", "user"), ("Pods", "pod"), ("Containers", "container")):
             page.click(f"#who .choice button:has-text('{by}')")
             groups: Any = page.evaluate(f"fetch('/api/v1/who?by={kind}').then(a => a.json()).then(a => a.groups)")
@@ -169,7 +169,7 @@ def background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
 
-def test_light_and_dark_by_the_systems_choice(browser: Browser, demo: str) -> None:
+def test_light_and_dark_follow_the_system(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
         light = background(page)
         page.emulate_media(color_scheme="dark")
@@ -178,7 +178,7 @@ def test_light_and_dark_by_the_systems_choice(browser: Browser, demo: str) -> No
         at_a_delta(page)
 
 
-def test_a_lost_connection_says_so_and_heals_itself(browser: Browser) -> None:
+def test_a_lost_connection_is_shown_and_restored(browser: Browser) -> None:
     port = free_port()
     arguments = ("--simulate", "lab", "--listen", f"127.0.0.1:{port}")
     with running_agent(*arguments) as agent, opened(browser, agent.url, lost_is_fine=True) as page:
@@ -187,7 +187,7 @@ def test_a_lost_connection_says_so_and_heals_itself(browser: Browser) -> None:
         agent.stop()
         expect(page.locator(".link")).to_have_attribute("data-link", "lost")
         expect(page.locator(".link")).to_contain_text("connection lost")
-        assert page.locator("main.old").count() == 1, "what is shown is old, and looks it"
+        assert page.locator("main.old").count() == 1, "old values are marked as old"
         shown = page.inner_text("#node [data-f='memory.total_bytes']")
         with running_agent(*arguments):
             expect(page.locator(".link")).to_have_attribute("data-link", "live", timeout=20_000)
@@ -201,11 +201,11 @@ def sequence_at(url: str) -> int:
         return int(json.load(answer)["sequence"])
 
 
-def until_sequence(url: str, wanted: int) -> None:
-    until(lambda: sequence_at(url) >= wanted, f"snapshot {wanted}", within_s=30)
+def until_sequence(url: str, expected: int) -> None:
+    until(lambda: sequence_at(url) >= expected, f"snapshot {expected}", within_s=30)
 
 
-def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:
+def test_a_tab_in_the_background_closes_its_stream(browser: Browser) -> None:
     with demo_agent("--interval", "0.3") as url, opened(browser, url) as page:
         at_a_delta(page)
         page.evaluate(
@@ -217,7 +217,7 @@ def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:
         )
         left = int(page.get_attribute("main", "data-sequence") or 0)
         until_sequence(url, left + 6)
-        assert page.get_attribute("main", "data-sequence") == str(left), "nothing came while nobody looked"
+        assert page.get_attribute("main", "data-sequence") == str(left), "a tab in the background got a snapshot"
         page.evaluate("() => { window.away = false; document.dispatchEvent(new Event('visibilitychange')); }")
         page.wait_for_function(f"() => Number(document.querySelector('main').dataset.sequence) > {left} + 5")
         expect(page.locator(".link")).to_have_attribute("data-link", "live")
@@ -238,16 +238,16 @@ def test_deltas_are_applied_in_the_browser_as_in_the_agent(formatting: Page) -> 
     chance = random.Random(8)
     documents = [random_document(chance) for _ in range(400)]
     pairs = [(before, after, delta(before, after)) for before, after in itertools.pairwise(documents)]
-    assert sum(json.dumps(changes).count("[]") for _, _, changes in pairs) > 50, "things go, too"
-    told: Any = formatting.evaluate(
+    assert sum(json.dumps(changes).count("[]") for _, _, changes in pairs) > 50, "some keys are removed"
+    found: Any = formatting.evaluate(
         """async (text) => {
             const { apply } = await import('/static/delta.js');
             return JSON.parse(text).map(([before, , changes]) => JSON.stringify(apply(before, changes)));
         }""",
         json.dumps(pairs),
     )
-    for (_, after, _), found in zip(pairs, told, strict=True):
-        assert json.dumps(json.loads(found), sort_keys=True) == json.dumps(after, sort_keys=True)
+    for (_, after, _), text in zip(pairs, found, strict=True):
+        assert json.dumps(json.loads(text), sort_keys=True) == json.dumps(after, sort_keys=True)
 
 
 def test_hostile_names_appear_as_text(browser: Browser) -> None:
@@ -260,7 +260,7 @@ def test_hostile_names_appear_as_text(browser: Browser) -> None:
         assert long in text
         assert fire in text
         assert turned not in text
-        assert "\\u202egnp.exe" in text, "a mark that turns the text around is spelt out"
+        assert "\\u202egnp.exe" in text, "a bidirectional control character is escaped"
         assert 'a"b' in text
         assert page.evaluate("document.querySelectorAll('main script').length") == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -270,7 +270,7 @@ def test_hostile_names_appear_as_text(browser: Browser) -> None:
     ("name", "width", "theme"),
     [("demo", 1280, "light"), ("demo", 360, "dark"), ("lab", 360, "light"), ("faults", 1280, "dark")],
 )
-def test_axe_finds_no_serious_fault(
+def test_axe_finds_no_serious_violation(
     browser: Browser, playing: Mapping[str, str], name: str, width: int, theme: str
 ) -> None:
     with opened(browser, playing[name], width=width, theme=theme, height=2000) as page:
@@ -284,7 +284,7 @@ def test_axe_finds_no_serious_fault(
         assert serious == []
 
 
-def test_it_can_be_used_by_keyboard_alone(browser: Browser, demo: str) -> None:
+def test_the_page_works_with_the_keyboard_only(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip"
@@ -297,10 +297,10 @@ def test_it_can_be_used_by_keyboard_alone(browser: Browser, demo: str) -> None:
             reached.add(place)
         assert {"gpus", "who", "A"} <= reached
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        assert outline != "none", "one can see where one is"
+        assert outline != "none", "the focus is visible"
 
 
-def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
+def test_longer_ranges_come_from_a_configured_prometheus(
     browser: Browser, playing: Mapping[str, str], tmp_path: Path
 ) -> None:
     with opened(browser, playing["lab"], height=TALL) as page:
@@ -319,17 +319,17 @@ def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
         config.write_text(f'[history]\nprometheus_url = "{prometheus.url}"\n')
         arguments = ("--simulate", "lab", "--config", str(config), "--listen", f"127.0.0.1:{port}")
         with running_agent(*arguments) as agent, opened(browser, agent.url, height=TALL) as page:
-            # The range ends with the newest snapshot: something must have been scraped before that.
+            # The range ends at the newest snapshot, so a scrape must precede it.
             prometheus.wait_for("DCGM_FI_DEV_POWER_USAGE offset 2s")
             with page.expect_response(re.compile("series=gpu_power_watts&range=7d")) as response:
                 page.click("#history .choice button:has-text('7 days')")
-            told: Any = response.value.json()
-            assert told["source"] == "prometheus"
-            assert len(told["values"]) == 8
+            found: Any = response.value.json()
+            assert found["source"] == "prometheus"
+            assert len(found["values"]) == 8
             page.fill("#history input[name=range]", "3d")
             sequence = page.get_attribute("main", "data-sequence")
             page.wait_for_selector(f"main:not([data-sequence='{sequence}'])")
-            assert page.input_value("#history input[name=range]") == "3d", "a snapshot took back what was typed"
+            assert page.input_value("#history input[name=range]") == "3d", "a snapshot overwrote the input"
             with page.expect_response(re.compile("series=cpu_utilization_ratio&range=3d")) as response:
                 page.keyboard.press("Enter")
             assert response.value.json()["source"] == "prometheus"
@@ -360,7 +360,7 @@ def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
         ("kilowattHours(null)", "–"),
     ],
 )
-def test_numbers_have_units_and_what_is_missing_is_a_dash(formatting: Page, call: str, text: str) -> None:
+def test_numbers_have_units_and_a_missing_number_is_a_dash(formatting: Page, call: str, text: str) -> None:
     module = formatting.evaluate_handle("import('/static/format.js')")
     assert formatting.evaluate(f"f => f.{call}", module).replace("\u202f", " ") == text
 
@@ -369,7 +369,7 @@ SECTIONS = ("node", "gpus", "who", "turns", "accounts", "events", "history")
 
 
 def test_screenshots_of_every_section(browser: Browser, demo: str) -> None:
-    """For eyes: build/screenshots. That nothing sticks out is checked here."""
+    """Writes build/screenshots, and checks that no section is wider than the window."""
     folder = HERE.parents[1] / "build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     with opened(browser, demo, height=TALL) as page:
@@ -383,3 +383,25 @@ def test_screenshots_of_every_section(browser: Browser, demo: str) -> None:
                 file = folder / f"{section}-{theme}-{width}.png"
                 page.locator(f"#{section}").screenshot(path=file)
                 assert file.stat().st_size > 1000
+
+
+def test_hidden_rows_are_shown_as_hidden(browser: Browser) -> None:
+    """With `show_owners = "own"` a viewer over TCP has no identity: no section reads as empty or as zero."""
+    with demo_agent("--show-owners", "own") as url, opened(browser, url, height=TALL) as page:
+        at_a_delta(page)
+        for section in ("who", "turns", "accounts", "events", "alerts"):
+            expect(page.locator(f"[data-hidden={section}]")).to_contain_text("hidden: you see your own")
+        assert page.locator("#accounts").inner_text().count("0") == 0
+        expect(page.locator("#accounts table")).to_have_count(0)
+        for by in ("Users", "Pods", "Containers", "Processes"):
+            page.click(f"#who .choice button:has-text('{by}')")
+            expect(page.locator("#who tr[data-row]")).to_have_count(0)
+            assert "Nothing runs" not in page.inner_text("#who")
+        for name in ("alice", "bob", "chen"):
+            assert name not in page.inner_text("body")
+
+
+def test_nothing_is_marked_as_hidden_where_all_is_shown(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=TALL) as page:
+        at_a_delta(page)
+        expect(page.locator("[data-hidden]")).to_have_count(0)

@@ -79,7 +79,7 @@ def test_a_dead_second_socket_is_replaced(tmp_path: Path) -> None:
 def test_a_second_socket_that_is_served_or_is_a_file_is_refused_and_the_first_is_closed_again(tmp_path: Path) -> None:
     path = tmp_path / "xpushare" / "s.sock"
     with serving_both(tmp_path / "a") as (_, taken):
-        refused = pytest.raises(ListenError, match=r"pid \d+\) serves .* scheduler\.xpushare_socket")
+        refused = pytest.raises(ListenError, match=r"pid \d+\) listens there.* scheduler\.xpushare_socket")
         with refused, serving(tmp_path / "b", xpushare_socket_path=taken):
             pass
         assert not (tmp_path / "b" / "nvshare" / "s.sock").exists()

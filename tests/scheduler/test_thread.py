@@ -40,7 +40,7 @@ async def play(path: str) -> None:
     await asyncio.to_thread(client.expect, MessageType.UPDATE_CORE_LIMIT)
     scheduler.set_rules([QuotaRule(quota=QuotaValues(memory_bytes=GIB))])
     await asyncio.to_thread(client.expect, MessageType.UPDATE_LIMIT)
-    with pytest.raises(ListenError, match="another scheduler"):
+    with pytest.raises(ListenError, match="another process"):
         await SchedulerThread(PolicySettings(socket_path=path)).start()
     await scheduler.stop()
     assert await asyncio.to_thread(client.closed)

@@ -27,7 +27,6 @@ from gpucommons.sources.source import Source
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.static_files import page_routes
 
 
 class Agent:
@@ -57,9 +56,8 @@ class Agent:
             [*_main_listeners(settings), *_drop_in_listeners(settings)],
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
             limits=ConnectionLimits(connections=settings.web.max_connections),
-            routes=page_routes(self.sampler.latest) | self.api.routes(),
+            api=self.api,
             show_owners=settings.privacy.show_owners,
-            before_drain=self.api.close,
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
         )
         self._background = parts.background

@@ -1,4 +1,4 @@
-"""The socket file and who is at the other end: everything that asks the kernel about Unix sockets."""
+"""Unix sockets: listen on one, and read the credentials of a peer."""
 
 import contextlib
 import grp
@@ -18,14 +18,16 @@ _SO_PEERGROUPS: Final = 59
 _MOST_GROUPS: Final = 1024
 
 _DIRECTORY_MODE: Final = 0o711
+# Every user may connect; the kernel reports which one did.
 _SOCKET_MODE: Final = 0o722
 _BACKLOG: Final = 1024
+_PROBE_S: Final = 1.0
 
 log = logging.getLogger(__name__)
 
 
-class ListenError(Exception):
-    """The socket cannot be served: one line, and what to do about it."""
+class ListenError(OSError):
+    """An address cannot be served. One line: the address, why, and which setting to change."""
 
 
 class PeerCredentials(NamedTuple):
@@ -46,15 +48,43 @@ class ClientSocket:
     required: bool = True
 
 
-def listen_all(wanted: Iterable[ClientSocket]) -> dict[str, socket.socket]:
+class UnixListener(socket.socket):
+    """A listening socket. Closing it removes its file, unless the file has been replaced by another process."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        try:
+            self.bind(path)
+            self._file = _identity(path)
+            os.chmod(path, mode)
+            self.listen(_BACKLOG)
+            self.setblocking(False)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.remove_file()
+        super().close()
+
+    def remove_file(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._file is not None and _identity(self._path) == self._file:
+                os.unlink(self._path)
+        self._file = None
+
+
+def listen_all(client_sockets: Iterable[ClientSocket]) -> dict[str, socket.socket]:
     """Listening sockets by path. Raises ListenError, and leaves none open, if one of them cannot be served."""
     opened: dict[str, socket.socket] = {}
     try:
-        for client_socket in wanted:
+        for client_socket in client_sockets:
             path, setting = client_socket.path, client_socket.setting
             if not client_socket.required and not _may_create(Path(path).parent):
                 log.warning(
-                    "%s is not served: no right to create it; run as root or set %s ('' for none)", path, setting
+                    "%s is not served: no permission to create it; run as root or set %s ('' for none)", path, setting
                 )
                 continue
             opened[path] = listen(path, setting)
@@ -65,38 +95,33 @@ def listen_all(wanted: Iterable[ClientSocket]) -> dict[str, socket.socket]:
 
 
 def close_all(opened: dict[str, socket.socket]) -> None:
-    """Closes the sockets and removes their files; `opened` is empty afterwards."""
+    """Closes the sockets, which removes their files; `opened` is empty afterwards."""
     while opened:
-        path, listener = opened.popitem()
-        listener.close()
-        remove(path)
+        opened.popitem()[1].close()
 
 
-def listen(path: str, setting: str = "scheduler.socket") -> socket.socket:
-    """A listening socket at `path`: a missing directory is created, a dead socket file is replaced."""
+def listen(path: str, setting: str = "scheduler.socket", mode: int = _SOCKET_MODE) -> UnixListener:
+    """A listening socket at `path`. Creates a missing directory and replaces a stale socket file.
+
+    Raises ListenError if a process listens there, or if the file is not a socket.
+    """
     _make_directory(Path(path).parent, setting)
-    _clear(path, setting)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    _remove_stale(path, setting)
     try:
-        listener.bind(path)
-        os.chmod(path, _SOCKET_MODE)
-        listener.listen(_BACKLOG)
+        return UnixListener(path, mode)
     except OSError as error:
-        listener.close()
-        raise ListenError(f"cannot serve {path}: {error.strerror or error}; set {setting} to another path") from None
-    listener.setblocking(False)
-    return listener
+        raise _refusal(path, error.strerror or str(error), setting) from None
 
 
 class Reserve:
-    """One descriptor kept back, so that connections can still be turned away when no other is left."""
+    """One spare descriptor, to accept and close a waiting connection when the process has no other left."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
         self._take()
 
     def turn_away(self, listener: socket.socket) -> bool:
-        """Accepts and closes one waiting connection with the descriptor kept back; False if that failed."""
+        """Accepts and closes one waiting connection with the spare descriptor; False if that failed."""
         self.close()
         turned_away = False
         with contextlib.suppress(OSError):
@@ -115,9 +140,13 @@ class Reserve:
             self._descriptor = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+def _refusal(path: str, why: str, setting: str) -> ListenError:
+    return ListenError(f"cannot listen on {path}: {why}; set {setting} to another path")
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
 
 
 def _may_create(directory: Path) -> bool:
@@ -138,27 +167,33 @@ def _make_directory(directory: Path, setting: str) -> None:
         ) from None
 
 
-def _clear(path: str, setting: str) -> None:
-    """Removes a socket file that no process serves; refuses one that is served, and any other file."""
+def _remove_stale(path: str, setting: str) -> None:
+    """Removes a socket file that no process serves."""
     try:
-        mode = os.lstat(path).st_mode
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise _refusal(path, "the file exists and is not a socket", setting)
+        server_pid = _server_pid(path)
+        if server_pid is not None:
+            raise _refusal(path, f"another process (pid {server_pid}) listens there", setting)
+        os.unlink(path)
     except FileNotFoundError:
         return
+    except ListenError:
+        raise
     except OSError as error:
-        raise ListenError(f"cannot look at {path}: {error.strerror or error}") from None
-    if not stat.S_ISSOCK(mode):
-        raise ListenError(f"{path} exists and is not a socket: remove it or set {setting} to another path")
+        # Such as a full queue: a process listens there, and its pid is unknown.
+        raise _refusal(path, error.strerror or str(error), setting) from None
+
+
+def _server_pid(path: str) -> int | None:
+    """The pid of the process that listens at `path`; None where none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
+        probe.settimeout(_PROBE_S)
         try:
             probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            remove(path)
-            return
-        except OSError as error:
-            raise ListenError(f"cannot tell who serves {path}: {error.strerror or error}") from None
-        holder = peer_credentials(probe)
-    raise ListenError(f"another scheduler (pid {holder.pid}) serves {path}: stop it or set {setting} to another path")
+        except ConnectionRefusedError:
+            return None
+        return peer_credentials(probe).pid
 
 
 def peer_credentials(peer: socket.socket) -> PeerCredentials:
@@ -167,7 +202,7 @@ def peer_credentials(peer: socket.socket) -> PeerCredentials:
 
 
 def peer_groups(peer: socket.socket) -> frozenset[int]:
-    """Supplementary groups as the kernel knows them; none where it cannot tell."""
+    """Supplementary groups of the peer, from the kernel; empty where the kernel does not report them."""
     try:
         raw = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS)
     except OSError:
@@ -176,7 +211,7 @@ def peer_groups(peer: socket.socket) -> frozenset[int]:
 
 
 def group_id(name: str) -> int | None:
-    """The gid of `admin_group`; None where none is set. An unknown group is an error, not a silent nobody."""
+    """The gid of `admin_group`; None where the setting is empty. Raises ListenError for an unknown group."""
     if not name:
         return None
     try:

@@ -10,7 +10,6 @@ import uvloop
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.pauses import look_at_all_at_times, shorten_pauses
-from gpucommons.base.unix_listener import ListenError as SchedulerListenError
 from gpucommons.cli import logs
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
@@ -75,7 +74,7 @@ async def _run(agent: Agent) -> None:
         loop.add_signal_handler(number, stop.set)
     try:
         await agent.bind()
-    except (OSError, WebConfigError, SchedulerListenError) as error:
+    except (OSError, WebConfigError) as error:
         raise CommandError(str(error)) from error
     _announce(agent)
     first = await agent.begin()

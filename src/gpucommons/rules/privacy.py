@@ -1,8 +1,8 @@
-"""What a peer may see: every name, or a snapshot without the names of others. Pure.
+"""What a viewer may see. Pure.
 
-One `Privacy` per listener turns a peer into a `Viewer`, which is the whole decision: routes read the viewer and know
-nothing of listeners. docs/web.md has the table. What others use stays in the sums, folded into one nameless owner per
-GPU, so that the node still adds up.
+One `Privacy` per listener turns a peer into a `Viewer`; routes read only the viewer. `seen_by` builds the viewer's
+snapshot from the readings that are named in it: every other reading is hidden. docs/web.md has the table. The use of
+other owners stays in the sums, folded into one owner without a name per GPU, so that the node still adds up.
 """
 
 import hashlib
@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.model.accounts import StatementReading
+from gpucommons.model.accounts import Statement, StatementReading
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.events import JournalEntry, JournalReading
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Portion, ProcessShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
-from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.snapshot import Readings, Snapshot
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
 _NAMELESS_LABELS = frozenset({"alertname", "severity", "gpu", "gpu_slot", "uuid", "UUID", "instance", "job", "node"})
@@ -28,7 +28,7 @@ _KEY = secrets.token_bytes(16)
 class Viewer:
     """Without `sees_all`, only the rows of `uid` and `user` are visible, and none where they are None.
 
-    Metrics name owners, so a viewer who does not see all gets them only with `metrics_open`.
+    Metrics name owners, so a viewer that does not see all of them gets metrics only with `metrics_open`.
     """
 
     sees_all: bool = True
@@ -66,30 +66,50 @@ class Privacy:
         return Viewer(False, peer_uid, user, metrics_open=self.show_owners == "auto" and not self.unix)
 
 
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The sections of a document in which rows of other owners are hidden, and the sentence that says so."""
+
+    sections: tuple[str, ...]
+    sentence: str
+
+
+SECTIONS = ("who", "turns", "accounts", "events", "alerts")
+_OWN_ONLY = "hidden: you see your own"
+_UNIDENTIFIED = (
+    "hidden: you see your own, and this connection does not identify you; "
+    "use the Unix socket (web.socket) or a password"
+)
+
+
+def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
+    """None where nothing is hidden. A section without a reading is missing, not hidden."""
+    if viewer.sees_all:
+        return None
+    now = snapshot.readings
+    readings = (now.attribution, now.sharing, now.statement, now.journal, now.alerts)
+    known = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
+    return Hidden(tuple(known), _UNIDENTIFIED if viewer.uid is None else _OWN_ONLY)
+
+
 def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
+    """An allow-list: a reading that is not named here is hidden from a viewer that does not see all."""
     if viewer.sees_all:
         return snapshot
     readings = snapshot.readings
     return replace(
         snapshot,
-        readings=replace(
-            readings,
-            processes=None,
-            docker=None,
-            podman=None,
-            pods=None,
-            pod_devices=None,
-            ds01=None,
-            users=None,
-            allocations=None,
-            accounts=None,
+        readings=Readings(
+            cpu=readings.cpu,
+            memory=readings.memory,
+            pressure=readings.pressure,
+            gpus=readings.gpus,
+            agent=readings.agent,
             attribution=None if readings.attribution is None else _attribution(readings.attribution, viewer),
             sharing=None if readings.sharing is None else _sharing(readings.sharing, viewer),
             statement=None if readings.statement is None else _statement(readings.statement, viewer),
             journal=None if readings.journal is None else _journal(readings.journal, viewer),
-            alerts=None
-            if readings.alerts is None
-            else AlertsReading(tuple(_alert(alert, viewer) for alert in readings.alerts.alerts)),
+            alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
         ),
     )
 
@@ -105,7 +125,9 @@ def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
     own_owners = {share.owner for share in own if share.owner is not None}
     shown = [share for share in attribution.owners if share.owner in own_owners]
     hidden = [share for share in attribution.owners if share.owner not in own_owners]
-    return replace(attribution, processes=own, owners=(*shown, *_folded(hidden)))
+    return Attribution(
+        own, (*shown, *_folded(hidden)), attribution.unattributed, attribution.accounts, attribution.view
+    )
 
 
 def _is_own_process(share: ProcessShare, viewer: Viewer) -> bool:
@@ -137,11 +159,12 @@ def _sum(parts: Iterable[Portion | None]) -> Portion | None:
 
 
 def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
-    names = {client.client_id: _client_name(client.client_id, client.uid, viewer) for client in sharing.clients}
+    clients = tuple(_client(client, viewer) for client in sharing.clients)
+    names = {real.client_id: shown.client_id for real, shown in zip(sharing.clients, clients, strict=True)}
     return replace(
         sharing,
         gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
-        clients=tuple(_client(client, viewer) for client in sharing.clients),
+        clients=clients,
         departed=(),
     )
 
@@ -171,20 +194,17 @@ def _turn(turn: Turn, viewer: Viewer) -> Turn:
     return replace(turn, id=f"{name}.{turn.id.rpartition('.')[2]}", client_id=name, label=name, uid=-1)
 
 
-def _client_name(client_id: str, uid: int, viewer: Viewer) -> str:
-    return client_id if viewer.uid is not None and uid == viewer.uid else pseudonym(client_id)
-
-
 def pseudonym(client_id: str) -> str:
-    """The same for the same client for as long as the agent runs, and not to be traced back."""
+    """Stable for one client while the agent runs; it cannot be traced back to the client."""
     return f"other-{hmac.digest(_KEY, client_id.encode(), hashlib.sha256).hex()[:8]}"
 
 
-def _statement(statement: StatementReading, viewer: Viewer) -> StatementReading:
+def _statement(statement: StatementReading, viewer: Viewer) -> StatementReading | None:
+    """None where the viewer has no name: a statement without rows would read as no use at all."""
+    if viewer.user is None:
+        return None
     by_period = {
-        period: replace(
-            known, rows=tuple(row for row in known.rows if viewer.user is not None and row.user == viewer.user)
-        )
+        period: Statement(known.since_wall_s, tuple(row for row in known.rows if row.user == viewer.user))
         for period, known in statement.by_period.items()
     }
     own = f"{OwnerKind.USER.value}/{viewer.uid}"
@@ -194,24 +214,28 @@ def _statement(statement: StatementReading, viewer: Viewer) -> StatementReading:
 
 
 def _journal(journal: JournalReading, viewer: Viewer) -> JournalReading:
-    """One's own, and what concerns nobody in particular: of that, only what cannot name anybody (pods have no user)."""
-    own = viewer.user is not None
+    """The viewer's own events, and events without a user (a pod has none), of these only details without names."""
     return JournalReading(
         tuple(
             entry if entry.user else _nameless(entry)
             for entry in journal.entries
-            if not entry.user or (own and entry.user == viewer.user)
+            if not entry.user or entry.user == viewer.user
         )
     )
 
 
 def _nameless(entry: JournalEntry) -> JournalEntry:
-    return replace(entry, details={name: told for name, told in entry.details.items() if name in _NAMELESS_DETAILS})
+    details = {name: value for name, value in entry.details.items() if name in _NAMELESS_DETAILS}
+    return JournalEntry(entry.id, entry.wall_s, entry.type, entry.user, entry.source, details)
+
+
+def _alerts(reading: AlertsReading, viewer: Viewer) -> AlertsReading:
+    return AlertsReading(tuple(_alert(alert, viewer) for alert in reading.alerts))
 
 
 def _alert(alert: Alert, viewer: Viewer) -> Alert:
-    """An alert that may be about somebody is shown without its text and the labels that could tell who."""
+    """An alert that can concern another owner is shown without its text and without labels that can name the owner."""
     if alert.labels.get("user") == viewer.user is not None or set(alert.labels) <= _NAMELESS_LABELS:
         return alert
     labels = {name: value for name, value in alert.labels.items() if name in _NAMELESS_LABELS}
-    return replace(alert, summary="", labels=labels)
+    return Alert(alert.fingerprint, alert.name, alert.severity, alert.state, alert.starts_wall_s, "", labels)

@@ -1,12 +1,11 @@
-"""The alerts that an Alertmanager holds now. One request now and then; what it answers is checked field by field."""
+"""The alerts of an Alertmanager. Every field of its answer is checked."""
 
-import json
-import urllib.error
-import urllib.request
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal
 
+from gpucommons.base.http_client import get_json
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.sources.source import SourceError
 
@@ -29,27 +28,18 @@ class AlertmanagerSource:
         self.deadline_s = 2 * _TIMEOUT_S
 
     def read(self) -> AlertsReading:
-        try:
-            with urllib.request.urlopen(self._url, timeout=_TIMEOUT_S) as answer:
-                body = answer.read(_LONGEST_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            raise SourceError("refused", f"Alertmanager answers with status {error.code}") from error
-        except OSError as error:
-            raise SourceError("unreachable", f"Alertmanager does not answer at {self._url}: {error}") from error
-        if len(body) > _LONGEST_BYTES:
-            raise SourceError("too_long", "Alertmanager answers more than can be shown")
-        try:
-            told = json.loads(body)
-        except ValueError as error:
-            raise SourceError("not_json", "Alertmanager answers something that is no JSON") from error
-        return parse_alerts(told)
+        return parse_alerts(
+            asyncio.run(
+                get_json(self._url, "Alertmanager", SourceError, timeout_s=_TIMEOUT_S, most_bytes=_LONGEST_BYTES)
+            )
+        )
 
 
-def parse_alerts(told: object) -> AlertsReading:
-    """Pure. An alert that is not one is left out; the others are shown."""
-    if not isinstance(told, list):
-        raise SourceError("not_alerts", "Alertmanager answers something that is no list of alerts")
-    alerts = (_alert(row) for row in told if isinstance(row, dict))
+def parse_alerts(answer: object) -> AlertsReading:
+    """Pure. A row that is not an alert is left out."""
+    if not isinstance(answer, list):
+        raise SourceError("not_alerts", "Alertmanager sent an answer that is not a list of alerts")
+    alerts = (_alert(row) for row in answer if isinstance(row, dict))
     found = sorted((alert for alert in alerts if alert is not None), key=lambda alert: -(alert.starts_wall_s or 0.0))
     return AlertsReading(tuple(found[:MOST_ALERTS]))
 

@@ -1,1 +1,1 @@
-"""Listeners, routes and pages: HTTP in, cached bytes out. Never reads the machine."""
+"""Listeners, access and routes: HTTP requests in, cached bytes out. Never reads the machine."""

@@ -1,4 +1,4 @@
-"""Every resource answers what the OpenAPI document says, on a full node, a hostile one and an empty one."""
+"""Every document matches its schema in OpenAPI, on a full node, a node with hostile names and an empty node."""
 
 import gzip
 import json
@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from demo_node import DemoNode
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.privacy import Viewer
+from gpucommons.web.routes.table import api_routes
 from played import Played, snapshot_of
 
 NODES = {
@@ -18,6 +19,7 @@ NODES = {
     "no GPU": DemoNode(gpus=0),
 }
 PATHS = (
+    "",
     "snapshot",
     "gpus",
     "who",
@@ -33,7 +35,7 @@ PATHS = (
     "history?series=cpu_utilization_ratio&range=15m&points=10",
     "history?series=gpu_power_watts&range=24h",
 )
-VIEWERS = {"all": Viewer(), "own": Viewer(False, 1001, "bob"), "nobody": Viewer(False)}
+VIEWERS = {"all": Viewer(), "own": Viewer(False, 1001, "bob"), "unidentified": Viewer(False)}
 
 
 def schema_of(document: Any, path: str) -> Any:
@@ -52,12 +54,12 @@ def check(played: Played, path: str, viewer: Viewer) -> Any:
 @pytest.mark.parametrize("viewer", VIEWERS)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("node", NODES)
-def test_an_answer_is_what_the_document_says(node: str, path: str, viewer: str) -> None:
+def test_a_document_matches_its_schema(node: str, path: str, viewer: str) -> None:
     check(Played(NODES[node]).play(3), path, VIEWERS[viewer])
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_node_without_anything_answers_null_never_zero(path: str) -> None:
+def test_a_node_without_readings_has_null_and_never_zero(path: str) -> None:
     played = Played()
     played.show(snapshot_of(Readings()))
     answer = check(played, path, Viewer())
@@ -65,17 +67,25 @@ def test_a_node_without_anything_answers_null_never_zero(path: str) -> None:
         assert answer.get(part) is None
 
 
-def test_the_document_is_one_and_names_every_route() -> None:
+def test_openapi_and_index_name_every_route() -> None:
     played = Played()
-    document = json.loads(played.reply("openapi.json").body)
+    document = json.loads(played.response("openapi.json").body)
     assert document["openapi"].startswith("3.1")
-    assert {f"/api/v1{path}" for path in document["paths"]} == set(played.routes)
+    routes = {route.path for route in api_routes(played.api)}
+    assert {f"/api/v1{path}" for path in document["paths"]} == routes
+    index = played.get("")
+    assert set(index["resources"]) == routes
+    assert index["version"] == document["info"]["version"]
+    assert index["resources"]["/api/v1/gpus"] == {
+        "summary": "the GPUs and their readings",
+        "parameters": {"gpu": "only this GPU: its index or UUID"},
+    }
     for path in document["paths"].values():
         for content in path["get"]["responses"]["200"]["content"].values():
             Draft202012Validator.check_schema(content["schema"])
 
 
-def test_the_schema_would_notice_a_wrong_answer() -> None:
+def test_the_schema_rejects_a_wrong_document() -> None:
     played = Played().play(1)
     validator = Draft202012Validator(schema_of(played.get("openapi.json"), "gpus"))
     answer = played.get("gpus")
@@ -97,7 +107,7 @@ def test_readings_keep_their_units_and_names() -> None:
     assert card["memory_used_bytes"] == reading.memory_used_bytes
     lost = next(card for card in gpus["by_uuid"].values() if card["index"] == 7)
     assert lost["up"] is False
-    assert lost["power_watts"] is None, "a lost GPU has no readings, not zeros"
+    assert lost["power_watts"] is None, "a lost GPU has no readings; they are not zero"
     assert lost["down_reason"] == "gpu_is_lost"
 
 
@@ -136,43 +146,45 @@ def test_one_gpu_by_index_or_uuid() -> None:
     ],
 )
 def test_a_bad_parameter_is_named(path: str, parameter: str) -> None:
-    reply = Played().play(1).reply(path)
-    assert reply.status == 400
-    told = json.loads(reply.body)
-    assert told["parameter"] == parameter
-    assert parameter in told["error"]
-    assert "\n" not in told["error"]
+    response = Played().play(1).response(path)
+    assert response.status == 400
+    error = json.loads(response.body)
+    assert error["parameter"] == parameter
+    assert parameter in error["error"]
+    assert "\n" not in error["error"]
 
 
-def test_an_answer_that_the_peer_has_is_not_sent_again() -> None:
+def test_a_document_that_the_peer_has_is_not_sent_again() -> None:
     played = Played().play(1)
-    first = played.reply("gpus")
+    first = played.response("gpus")
     etag = first.headers["ETag"]
     for given in (etag, f"W/{etag}", f'"other", {etag}', "*"):
-        again = played.reply("gpus", headers={"If-None-Match": given})
+        again = played.response("gpus", headers={"If-None-Match": given})
         assert (again.status, again.body) == (304, b"")
         assert again.headers["ETag"] == etag
-    assert played.reply("gpus", headers={"If-None-Match": '"other"'}).status == 200
-    assert played.reply("history", headers={"If-None-Match": etag}).status == 304
-    assert played.reply("gpus", Viewer(False, 1001), {"If-None-Match": etag}).status == 200, "another sees another"
+    assert played.response("gpus", headers={"If-None-Match": '"other"'}).status == 200
+    assert played.response("history", headers={"If-None-Match": etag}).status == 304
+    assert played.response("gpus", Viewer(False, 1001), {"If-None-Match": etag}).status == 200, (
+        "another viewer has another document"
+    )
     played.play(1, start_s=1)
-    assert played.reply("gpus", headers={"If-None-Match": etag}).status == 200
+    assert played.response("gpus", headers={"If-None-Match": etag}).status == 200
     another_life = Played().play(1)
-    assert another_life.reply("gpus", headers={"If-None-Match": etag}).status == 200
+    assert another_life.response("gpus", headers={"If-None-Match": etag}).status == 200
 
 
-def test_an_answer_is_made_once_per_snapshot_and_compressed_on_request() -> None:
+def test_a_document_is_made_once_per_snapshot_and_compressed_on_request() -> None:
     played = Played().play(1)
-    plain = played.reply("snapshot")
-    assert played.reply("snapshot").body is plain.body
-    compressed = played.reply("snapshot", headers={"Accept-Encoding": "gzip"})
+    plain = played.response("snapshot")
+    assert played.response("snapshot").body is plain.body
+    compressed = played.response("snapshot", headers={"Accept-Encoding": "gzip"})
     assert compressed.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(compressed.body) == plain.body
     assert len(compressed.body) < len(plain.body) / 4
 
 
-def test_before_the_first_sample_it_says_so() -> None:
+def test_before_the_first_sample_the_status_is_503() -> None:
     played = Played()
     for path in ("snapshot", "history"):
-        assert played.reply(path).status == 503
+        assert played.response(path).status == 503
     assert played.api.document(Viewer()) is None

@@ -1,4 +1,4 @@
-"""The ring against a list that forgets nothing: the same means, missing where nothing was read, never larger."""
+"""The history against a complete list: the same means, gaps where nothing was read, and a bounded size."""
 
 import math
 from collections.abc import Sequence
@@ -21,9 +21,10 @@ def reading(monotonic_s: float, busy: float | None, wall_s: float = 0.0) -> Snap
     return Snapshot(1, monotonic_s, wall_s + monotonic_s, "node-1", readings=Readings(cpu=cpu))
 
 
-def same(found: Sequence[float], wanted: Sequence[float]) -> bool:
-    return len(found) == len(wanted) and all(
-        (math.isnan(a) and math.isnan(b)) or a == pytest.approx(b, rel=1e-6) for a, b in zip(found, wanted, strict=True)
+def same(found: Sequence[float], expected: Sequence[float]) -> bool:
+    return len(found) == len(expected) and all(
+        (math.isnan(a) and math.isnan(b)) or a == pytest.approx(b, rel=1e-6)
+        for a, b in zip(found, expected, strict=True)
     )
 
 
@@ -36,7 +37,7 @@ def same(found: Sequence[float], wanted: Sequence[float]) -> bool:
     ),
     st.integers(10, 300),
 )
-def test_it_is_the_mean_of_what_was_read_in_each_step(steps: list[tuple[float, float | None]], range_s: int) -> None:
+def test_a_value_is_the_mean_of_the_readings_of_its_step(steps: list[tuple[float, float | None]], range_s: int) -> None:
     history = History()
     now_s = 5000.0
     by_second: dict[int, list[float]] = {}
@@ -46,19 +47,19 @@ def test_it_is_the_mean_of_what_was_read_in_each_step(steps: list[tuple[float, f
         if busy is not None:
             by_second.setdefault(math.floor(now_s + 0.05), []).append(busy)
     last = math.floor(now_s + 0.05)
-    wanted = [
+    expected = [
         sum(by_second[second]) / len(by_second[second]) if second in by_second else math.nan
         for second in range(last - range_s + 1, last + 1)
     ]
     window = history.window(CPU, range_s, 4000)
     assert window.step_s == 1.0
-    assert same(window.columns[NODE], wanted)
+    assert same(window.columns[NODE], expected)
     assert window.start_wall_s == pytest.approx(last - range_s + 1)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 9000), st.integers(10, 800))
-def test_a_whole_hour_never_shows_what_is_older(seconds: int, points: int) -> None:
+def test_an_hour_never_contains_older_values(seconds: int, points: int) -> None:
     history = History()
     for second in range(0, seconds, 7):
         history.observe(reading(1000.0 + second, (second % 100) / 100))
@@ -69,8 +70,8 @@ def test_a_whole_hour_never_shows_what_is_older(seconds: int, points: int) -> No
     for place, value in enumerate(column):
         start = window.start_wall_s - 1000.0 + place * window.step_s
         seen = [s for s in range(0, last + 1, 7) if start - 1e-6 <= s < start + window.step_s - 1e-6]
-        wanted = sum((s % 100) / 100 for s in seen) / len(seen) if seen else math.nan
-        assert same([value], [wanted])
+        expected = sum((s % 100) / 100 for s in seen) / len(seen) if seen else math.nan
+        assert same([value], [expected])
 
 
 def test_a_day_is_kept_in_steps_of_fifteen_seconds() -> None:
@@ -86,7 +87,7 @@ def test_a_day_is_kept_in_steps_of_fifteen_seconds() -> None:
     assert not history.covers(0.0)
 
 
-def test_a_window_may_end_in_the_past() -> None:
+def test_a_window_can_end_in_the_past() -> None:
     history = History()
     for second in range(600):
         history.observe(reading(1000.0 + second, second / 1000))
@@ -102,7 +103,7 @@ def test_a_step_of_the_wall_clock_moves_nothing() -> None:
     assert same(history.window(CPU, 100, 200).columns[NODE], [0.5] * 100)
 
 
-def test_a_slow_sampler_leaves_no_holes() -> None:
+def test_a_slow_sampler_leaves_no_gaps() -> None:
     history = History(interval_s=5.0)
     for number in range(20):
         history.observe(reading(1000.0 + 5 * number + 0.01, 0.5))
@@ -111,7 +112,7 @@ def test_a_slow_sampler_leaves_no_holes() -> None:
     assert same(window.columns[NODE], [0.5] * 20)
 
 
-def test_sixteen_gpus_take_a_bounded_and_stated_size() -> None:
+def test_the_size_of_sixteen_gpus_is_as_documented() -> None:
     history, node = History(), DemoNode(gpus=16)
     for second in range(3):
         history.observe(snapshot_of(node.readings(float(second)), second))
@@ -121,7 +122,7 @@ def test_sixteen_gpus_take_a_bounded_and_stated_size() -> None:
     assert history.kept()["bytes"] == history.memory_bytes
 
 
-def test_gpus_that_come_and_go_do_not_make_it_grow() -> None:
+def test_gpus_that_come_and_go_do_not_increase_the_size() -> None:
     history = History()
     for round_number in range(5):
         node = DemoNode(gpus=40)
@@ -143,7 +144,7 @@ def test_gpus_that_come_and_go_do_not_make_it_grow() -> None:
     assert f"GPU-{4}-39" in history.subjects
 
 
-def test_a_lost_gpu_has_a_gap_not_a_zero() -> None:
+def test_a_lost_gpu_has_a_gap_and_not_a_zero() -> None:
     history = History()
     uuid = DemoNode().gpu_reading(0).gpus[2].identity.uuid
     for second in range(10):
@@ -153,7 +154,7 @@ def test_a_lost_gpu_has_a_gap_not_a_zero() -> None:
     assert [math.isnan(value) for value in column] == [False] * 3 + [True] * 4 + [False] * 3
 
 
-def test_a_moment_is_averaged_with_the_same_others_from_one_look_to_the_next() -> None:
+def test_a_moment_is_always_averaged_with_the_same_neighbours() -> None:
     history = History()
     seen: dict[float, float] = {}
     for second in range(400):
@@ -167,7 +168,7 @@ def test_a_moment_is_averaged_with_the_same_others_from_one_look_to_the_next() -
     assert len(seen) < 40, "steps of 10 s"
 
 
-def test_folding_averages_what_is_there() -> None:
+def test_folding_averages_the_known_values() -> None:
     nan = math.nan
     assert same(folded([1, 3, nan, 5, nan, nan], 2), [2, 5, nan])
     assert folded([1, 2], 1) == [1, 2]

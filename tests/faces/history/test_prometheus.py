@@ -1,4 +1,4 @@
-"""History beyond memory: the right question, an answer on the grid that was asked for, and one line for any other."""
+"""History beyond memory: the query, the answer on the grid, and one line for every failure."""
 
 import json
 import math
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpucommons.faces.history.history import NODE, SERIES
 from gpucommons.faces.history.prometheus import Prometheus, PrometheusError, TimeGrid, columns, grid, query
 from gpucommons.model.snapshot import Readings
-from gpucommons.web.routes.app import Request
 from peers import run
 from played import Played, snapshot_of
 from prometheus_server import running_prometheus
@@ -30,23 +29,23 @@ def test_the_grid_is_within_the_range_and_small_enough(start_s: int, length_s: i
     assert found.start_s + (found.length - 1) * found.step_s == start_s + length_s
 
 
-def test_the_question_names_the_gpus_and_nothing_that_was_slipped_in() -> None:
+def test_the_query_names_only_valid_uuids() -> None:
     asked = query("gpu_power_watts", ["GPU-1", "GPU-2", 'GPU"} or vector(1)'], 'instance="a:1"')
     assert asked == 'max by (UUID) (DCGM_FI_DEV_POWER_USAGE{instance="a:1",UUID=~"GPU-1|GPU-2",GPU_I_ID=""})'
     assert query("cpu_utilization_ratio", [], "") == "node_cpu_utilization_ratio{}"
-    assert query("io_pressure_percent", [], "") is None, "no dialect names it"
+    assert query("io_pressure_percent", [], "") is None, "no dialect exposes it"
 
 
-def test_values_fall_where_their_time_is() -> None:
-    told = {"data": {"result": [{"metric": {"UUID": "GPU-1"}, "values": [[130, "1.5"], [100, "1"], [999, "7"]]}]}}
-    found = columns(told, "gpu_power_watts", TimeGrid(100, 15, 3))
+def test_values_are_placed_by_their_time() -> None:
+    answer = {"data": {"result": [{"metric": {"UUID": "GPU-1"}, "values": [[130, "1.5"], [100, "1"], [999, "7"]]}]}}
+    found = columns(answer, "gpu_power_watts", TimeGrid(100, 15, 3))
     assert found["GPU-1"][0] == 1
     assert math.isnan(found["GPU-1"][1])
     assert found["GPU-1"][2] == 1.5
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answer",
     [
         None,
         [],
@@ -57,17 +56,17 @@ def test_values_fall_where_their_time_is() -> None:
         {"data": {"result": [{"metric": {"UUID": "x"}, "values": [5]}]}},
     ],
 )
-def test_what_is_no_answer_is_one_line(told: object) -> None:
+def test_an_unexpected_answer_is_one_line(answer: object) -> None:
     with pytest.raises(PrometheusError):
-        columns(told, "gpu_power_watts", TimeGrid(0, 15, 3))
+        columns(answer, "gpu_power_watts", TimeGrid(0, 15, 3))
 
 
-def test_two_nodes_in_one_answer_are_not_mixed() -> None:
-    told = {
+def test_two_nodes_in_one_answer_are_an_error() -> None:
+    answer = {
         "data": {"result": [{"metric": {"instance": "a"}, "values": []}, {"metric": {"instance": "b"}, "values": []}]}
     }
     with pytest.raises(PrometheusError, match="prometheus_selector"):
-        columns(told, "health_score", TimeGrid(0, 15, 3))
+        columns(answer, "health_score", TimeGrid(0, 15, 3))
 
 
 @asynccontextmanager
@@ -88,11 +87,11 @@ async def standing_in(handler: object) -> AsyncIterator[str]:
         (400, json.dumps({"status": "error", "error": "parse error: unexpected end"}), "parse error"),
         (500, "<html>", "status 500"),
         (302, "", "status 302"),
-        (200, "<html>not JSON", "no JSON"),
-        (200, "{}", "no range"),
+        (200, "<html>not JSON", "not JSON"),
+        (200, "{}", "not a range"),
     ],
 )
-def test_a_prometheus_that_is_not_well_is_one_line(status: int, body: str, says: str) -> None:
+def test_a_failure_of_prometheus_is_one_line(status: int, body: str, says: str) -> None:
     async def scenario() -> str:
         async def handler(request: web.BaseRequest) -> web.Response:
             return web.Response(status=status, text=body, headers={"Location": "http://127.0.0.1:1/"})
@@ -107,15 +106,15 @@ def test_a_prometheus_that_is_not_well_is_one_line(status: int, body: str, says:
     assert "\n" not in line
 
 
-def test_a_prometheus_that_is_not_there_is_told_to_the_one_who_asked() -> None:
+def test_an_unreachable_prometheus_is_a_502_that_names_the_setting() -> None:
     played = Played(prometheus=Prometheus("http://127.0.0.1:1")).play(1)
-    reply = played.reply("history?series=health_score&range=7d")
-    assert reply.status == 502
-    assert "history.prometheus_url" in json.loads(reply.body)["error"]
-    assert played.reply("history?series=health_score&range=1h").status == 200, "memory needs nobody"
+    response = played.response("history?series=health_score&range=7d")
+    assert response.status == 502
+    assert "history.prometheus_url" in json.loads(response.body)["error"]
+    assert played.response("history?series=health_score&range=1h").status == 200, "memory needs no Prometheus"
 
 
-def test_a_real_prometheus_answers_every_series_that_a_dialect_names(tmp_path: Path) -> None:
+def test_a_real_prometheus_has_every_series_of_the_dialects(tmp_path: Path) -> None:
     with running_agent("--simulate", "lab") as agent:
         address = agent.url.removeprefix("http://")
         config = tmp_path / "prometheus.yml"
@@ -145,7 +144,7 @@ def test_a_real_prometheus_answers_every_series_that_a_dialect_names(tmp_path: P
                 assert found["gpu_memory_used_bytes"][uuid] == pytest.approx(gpu["memory_used_bytes"], rel=0.2)
 
 
-def test_the_api_goes_to_prometheus_only_beyond_its_memory() -> None:
+def test_the_api_queries_prometheus_only_beyond_its_memory() -> None:
     asked: list[str] = []
 
     async def scenario() -> None:
@@ -159,19 +158,11 @@ def test_the_api_goes_to_prometheus_only_beyond_its_memory() -> None:
             played = Played(prometheus=Prometheus(url))
             played.show(snapshot_of(Readings()))
             for path, source in (("range=24h", "memory"), ("range=2d", "prometheus")):
-                reply = await _later(played, f"history?series=cpu_utilization_ratio&{path}")
-                told = json.loads(reply)
-                assert told["source"] == source
-                assert told["kept"]["beyond"] == "prometheus"
-            assert told["values"]["node"][0] == 0.25
+                response = await played.request(f"history?series=cpu_utilization_ratio&{path}")
+                answer = json.loads(response.body)
+                assert answer["source"] == source
+                assert answer["kept"]["beyond"] == "prometheus"
+            assert answer["values"]["node"][0] == 0.25
 
     run(scenario())
     assert asked == ["node_cpu_utilization_ratio{}"]
-
-
-async def _later(played: Played, path: str) -> bytes:
-    name, _, text = path.partition("?")
-    pairs = tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split("&")))
-    reply = played.routes[f"/api/v1/{name}"].answer(Request("GET", f"/api/v1/{name}", query=pairs))
-    assert reply.later is not None
-    return (await reply.later()).body

@@ -1,4 +1,4 @@
-"""Who ran when: turns begin and end as the scheduler told them, and the log stays small."""
+"""The log of turns: they begin and end as the scheduler reports, and the log is bounded."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def played(log: TurnLog, seconds: int) -> None:
         log.observe(snapshot_of(Readings(sharing=NODE.sharing(float(elapsed_s))), elapsed_s, wall_s=0.0))
 
 
-def test_turns_follow_one_another_without_holes() -> None:
+def test_turns_follow_one_another_without_gaps() -> None:
     log = TurnLog()
     played(log, 70)
     turns = log.timeline[UUID]
@@ -26,14 +26,14 @@ def test_turns_follow_one_another_without_holes() -> None:
     assert [turn.label for turn in turns[:3]] == ["research/alice-job", "research/bob-job", "research/chen-job"]
 
 
-def test_a_turn_seen_late_began_when_it_did() -> None:
+def test_a_turn_seen_late_has_its_real_start() -> None:
     log = TurnLog()
     log.observe(snapshot_of(Readings(sharing=NODE.sharing(12.0)), 12.0, wall_s=0.0))
     (turn,) = log.timeline[UUID]
     assert turn.start_wall_s == 7.0
 
 
-def test_what_is_long_ago_is_forgotten_and_never_more_than_the_bound() -> None:
+def test_old_turns_are_dropped_and_the_number_is_bounded() -> None:
     log = TurnLog(kept_s=20)
     played(log, 100)
     assert all(turn.end_wall_s is None or turn.end_wall_s >= 79 for turn in log.timeline[UUID])
@@ -54,7 +54,7 @@ def test_a_second_turn_of_the_same_client_is_another_turn() -> None:
     assert [turn.end_wall_s for turn in log.timeline[UUID]] == [1.0, None]
 
 
-def test_without_a_scheduler_there_is_nothing() -> None:
+def test_without_a_scheduler_the_log_is_empty() -> None:
     log = TurnLog()
     played(log, 3)
     log.observe(snapshot_of(Readings(), 4.0))

@@ -1,4 +1,4 @@
-"""Basic auth: right, wrong, unknown, remembered, forgotten, and too many at once."""
+"""Basic authentication: valid, invalid, unknown and remembered credentials, and too many checks at once."""
 
 import asyncio
 import base64
@@ -41,12 +41,12 @@ def basic(text: bytes) -> str:
         ("", None),
     ],
 )
-def test_what_an_authorization_header_says(header: str, credentials: BasicCredentials | None) -> None:
+def test_parsing_an_authorization_header(header: str, credentials: BasicCredentials | None) -> None:
     assert parse_authorization(header) == credentials
 
 
 @given(st.text() | st.text().map(lambda text: "Basic " + text) | st.binary().map(basic))
-def test_any_header_is_credentials_or_nothing(header: str) -> None:
+def test_any_header_is_credentials_or_none(header: str) -> None:
     parse_authorization(header)
 
 
@@ -59,7 +59,7 @@ def test_any_header_is_credentials_or_nothing(header: str) -> None:
         ("alice", b"", PasswordVerdict.DENIED),
         ("alice", b"wonder\0land", PasswordVerdict.DENIED),
         ("alice", b"x" * 10_000, PasswordVerdict.DENIED),
-        ("nobody", b"wonderland", PasswordVerdict.DENIED),
+        ("mallory", b"wonderland", PasswordVerdict.DENIED),
         ("", b"", PasswordVerdict.DENIED),
     ],
 )
@@ -74,7 +74,7 @@ def test_verdicts(user: str, password: bytes, verdict: PasswordVerdict) -> None:
     run(check())
 
 
-def test_long_passwords_are_cut_where_bcrypt_cuts_them() -> None:
+def test_long_passwords_are_truncated_as_bcrypt_does() -> None:
     users = {"alice": hashed(b"x" * 72)}
     assert run(Authenticator().check(users, BasicCredentials("alice", b"x" * 100))) is PasswordVerdict.ALLOWED
 
@@ -90,7 +90,7 @@ def test_a_changed_password_or_a_removed_user_is_not_remembered() -> None:
     run(check())
 
 
-def test_an_unknown_user_costs_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_user_takes_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[bytes] = []
     real = bcrypt.checkpw
 
@@ -99,12 +99,12 @@ def test_an_unknown_user_costs_a_check_too(monkeypatch: pytest.MonkeyPatch) -> N
         return real(password, password_hash)
 
     monkeypatch.setattr(bcrypt, "checkpw", counting)
-    run(Authenticator().check(USERS, BasicCredentials("nobody", b"x")))
+    run(Authenticator().check(USERS, BasicCredentials("mallory", b"x")))
     assert len(checked) == 1
     assert checked[0] in USERS.values()
 
 
-def test_checks_run_off_the_loop_one_at_a_time_and_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_run_off_the_loop_one_at_a_time_with_a_bounded_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     at_once: list[str] = []
     most = 0
@@ -136,7 +136,7 @@ def test_checks_run_off_the_loop_one_at_a_time_and_no_more_wait_than_may(monkeyp
     run(check())
 
 
-def test_a_peer_that_leaves_does_not_cancel_the_check_of_another() -> None:
+def test_a_peer_that_disconnects_does_not_cancel_the_check_of_another() -> None:
     async def check() -> None:
         authenticator = Authenticator()
         credentials = BasicCredentials("alice", b"wonderland")

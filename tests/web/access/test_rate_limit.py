@@ -1,4 +1,4 @@
-"""The token bucket never lets more through than it promises, and always lets through what it promised."""
+"""The token bucket admits exactly the burst and one request per interval."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from gpucommons.web.access.rate_limit import RateLimit, TokenBucket
     st.sampled_from([0.1, 1.0, 60.0]),
     st.lists(st.floats(0, 100, allow_nan=False), max_size=60),
 )
-def test_never_more_than_the_burst_and_one_an_interval(burst: int, interval_s: float, waits: list[float]) -> None:
+def test_never_more_than_the_burst_and_one_per_interval(burst: int, interval_s: float, waits: list[float]) -> None:
     bucket = TokenBucket(RateLimit(interval_s, burst), now_s=1000.0)
     now_s, passed = 1000.0, 0
     for wait in waits:
@@ -20,13 +20,13 @@ def test_never_more_than_the_burst_and_one_an_interval(burst: int, interval_s: f
         assert passed <= burst + (now_s - 1000.0) / interval_s + 1e-6
 
 
-def test_one_an_interval_after_the_burst() -> None:
+def test_one_per_interval_after_the_burst() -> None:
     bucket = TokenBucket(RateLimit(interval_s=2.0, burst=3), now_s=0.0)
     assert [bucket.take(0.0) for _ in range(4)] == [True, True, True, False]
     assert [bucket.take(now_s) for now_s in (1.9, 2.0, 3.9, 4.0)] == [False, True, False, True]
 
 
-def test_a_clock_that_stands_still_or_steps_back_gives_nothing() -> None:
+def test_a_clock_that_stops_or_steps_back_adds_no_token() -> None:
     bucket = TokenBucket(RateLimit(interval_s=1.0, burst=1), now_s=10.0)
     assert bucket.take(10.0)
     assert not bucket.take(5.0)

@@ -1,4 +1,4 @@
-"""The web configuration in force: refused when broken at the start, kept when broken later, watched by its files."""
+"""The web configuration: an error if invalid at the start, kept after an invalid change, reloaded on a change."""
 
 import logging
 import os
@@ -16,13 +16,13 @@ LIMITED = "rate_limit: {interval: 1s, burst: 5}"
 
 
 def replace_file(path: Path, text: str) -> None:
-    """As configuration management does it: a new file under the old name."""
+    """Replaces the file by a new one under the old name, as configuration management does."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     os.replace(fresh, path)
 
 
-def test_no_file_is_the_open_default() -> None:
+def test_without_a_file_access_is_open() -> None:
     async def check() -> None:
         config = WebConfigFile(None)
         await config.load()
@@ -34,7 +34,7 @@ def test_no_file_is_the_open_default() -> None:
     run(check())
 
 
-def test_broken_at_the_start_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_file_at_the_start_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "web.yml"
     path.write_text("rate_limit: {interval: soon}")
     with pytest.raises(WebConfigError, match=r"rate_limit\.interval"):
@@ -53,7 +53,7 @@ def test_broken_at_the_start_is_refused(tmp_path: Path) -> None:
     ],
     ids=["yaml", "key", "gone", "folder"],
 )
-def test_broken_later_the_old_stays_with_one_warning_until_it_is_mended(
+def test_an_invalid_change_keeps_the_old_configuration_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "web.yml"
@@ -69,7 +69,7 @@ def test_broken_later_the_old_stays_with_one_warning_until_it_is_mended(
         spoil(path)
         with caplog.at_level(logging.WARNING):
             assert await config.reload_if_changed()
-            assert not await config.reload_if_changed(), "the same broken file is not news"
+            assert not await config.reload_if_changed(), "the same invalid file is not a change"
         assert config.settings is before
         assert config.ok is False
         assert len(caplog.records) == 1
@@ -86,7 +86,7 @@ def test_broken_later_the_old_stays_with_one_warning_until_it_is_mended(
     run(check())
 
 
-def test_a_new_certificate_under_the_same_name_is_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_certificate_in_the_same_file_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("server", "localhost")
     path = tmp_path / "web.yml"
@@ -103,7 +103,7 @@ def test_a_new_certificate_under_the_same_name_is_seen(tmp_path: Path, caplog: p
         assert second is not None
         assert second is not first
 
-        # A certificate arrives before its key: the old pair serves on, and the key alone is a change too.
+        # The certificate is replaced before its key: the old pair stays in use, and the key is a change of its own.
         new_key = pair.key_file.read_text()
         replace_file(pair.key_file, old_key)
         assert await config.reload_if_changed()
@@ -117,7 +117,7 @@ def test_a_new_certificate_under_the_same_name_is_seen(tmp_path: Path, caplog: p
     run(check())
 
 
-def test_files_that_a_change_brings_in_are_watched(tmp_path: Path) -> None:
+def test_files_that_a_change_adds_are_watched(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("server", "localhost")
     path = tmp_path / "web.yml"
@@ -130,7 +130,7 @@ def test_files_that_a_change_brings_in_are_watched(tmp_path: Path) -> None:
         assert await config.reload_if_changed()
         assert (config.ok, config.settings.tls) == (False, None)
         authority.issue("late", "localhost")
-        assert await config.reload_if_changed(), "the missing certificate has come"
+        assert await config.reload_if_changed(), "the missing certificate was created"
         assert config.ok is True
         assert config.settings.tls is not None
 

@@ -1,4 +1,4 @@
-"""TLS settings become a context, or one line that says what is wrong with them."""
+"""TLS settings become a context, or an error of one line."""
 
 import ssl
 from dataclasses import replace
@@ -51,17 +51,17 @@ def test_versions_ciphers_and_preference_are_set(good: TlsConfig) -> None:
     assert older == ["ECDHE-ECDSA-CHACHA20-POLY1305"]
 
 
-def test_suites_of_tls_1_3_alone_leave_nothing_older(good: TlsConfig) -> None:
+def test_only_suites_of_tls_1_3_disable_tls_1_2(good: TlsConfig) -> None:
     context = build_tls(replace(good, cipher_suites=("TLS_AES_256_GCM_SHA384",)), FILE).context
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
 
 
 @pytest.mark.parametrize("curve", ["CurveP256", "CurveP384", "CurveP521", "X25519"])
-def test_every_curve_of_the_convention_is_known(good: TlsConfig, curve: str) -> None:
+def test_every_curve_of_the_format_is_known(good: TlsConfig, curve: str) -> None:
     build_tls(replace(good, curve_preferences=(curve,)), FILE)
 
 
-def test_what_ssl_cannot_do_is_refused(good: TlsConfig) -> None:
+def test_values_that_ssl_does_not_support_are_errors(good: TlsConfig) -> None:
     for auth_type in ("RequestClientCert", "RequireAnyClientCert"):
         assert "client_auth_type" in mistake(replace(good, client_auth_type=auth_type))
     assert "min_version" in mistake(replace(good, min_version="TLS10"))
@@ -88,7 +88,7 @@ def test_files_that_are_missing_or_wrong(good: TlsConfig, authority: Authority, 
     assert "client_ca_file" in mistake(replace(verifying, client_ca_file=garbage))
 
 
-def test_names_of_a_peer_however_openssl_spells_them() -> None:
+def test_names_of_a_certificate_are_normalised() -> None:
     certificate = {
         "subjectAltName": (
             ("DNS", "prometheus.example"),

@@ -1,4 +1,4 @@
-"""The web configuration file: what is read from it, and the one line for every mistake in it."""
+"""The web configuration file: its values, and one line for every error in it."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ def parse(text: str) -> WebConfig:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "tls_server_config:\n", "tls_server_config: {}\n"])
-def test_an_empty_file_asks_for_nothing(text: str) -> None:
+def test_an_empty_file_is_the_default(text: str) -> None:
     config = parse(text)
     assert (config.tls, dict(config.users), config.rate_limit, dict(config.headers)) == (None, {}, None, {})
 
 
-def test_everything_at_once() -> None:
+def test_all_keys_together() -> None:
     config = parse(f"""
 tls_server_config:
   cert_file: node.pem
@@ -79,17 +79,17 @@ PAIR = "cert_file: c, key_file: k"
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("- a list", "wants keys and values"),
-        ("just text", "wants keys and values"),
+        ("- a list", "expected keys and values"),
+        ("just text", "expected keys and values"),
         ("a: [", "line 1"),
         ("a: b: c", "line 1"),
-        ("rate_limit: {}\nrate_limit: {}", "'rate_limit' stands twice"),
+        ("rate_limit: {}\nrate_limit: {}", "duplicate key 'rate_limit'"),
         ("tls_config: {}", "tls_config: unknown key"),
-        ("tls_server_config: yes", "tls_server_config: wants keys"),
-        ('tls_server_config: {cert_file: "a\\0b", key_file: k}', "tls_server_config.cert_file: holds"),
+        ("tls_server_config: yes", "tls_server_config: expected keys"),
+        ('tls_server_config: {cert_file: "a\\0b", key_file: k}', "tls_server_config.cert_file: the path has"),
         (f"tls_server_config: {{{PAIR}, certfile: x}}", "tls_server_config.certfile: unknown key"),
-        ("tls_server_config: {key_file: k}", "tls_server_config.cert_file: is missing"),
-        ("tls_server_config: {cert_file: c}", "tls_server_config.key_file: is missing"),
+        ("tls_server_config: {key_file: k}", "tls_server_config.cert_file: missing"),
+        ("tls_server_config: {cert_file: c}", "tls_server_config.key_file: missing"),
         (f"tls_server_config: {{{PAIR}, min_version: SSL3}}", "tls_server_config.min_version"),
         (f"tls_server_config: {{{PAIR}, min_version: TLS13, max_version: TLS12}}", "tls_server_config.min_version"),
         (f"tls_server_config: {{{PAIR}, client_auth_type: Maybe}}", "tls_server_config.client_auth_type"),
@@ -97,28 +97,28 @@ PAIR = "cert_file: c, key_file: k"
         (f"tls_server_config: {{{PAIR}, client_allowed_sans: [x]}}", "tls_server_config.client_auth_type"),
         (
             f"tls_server_config: {{{PAIR}, client_auth_type: RequireAndVerifyClientCert}}",
-            "tls_server_config.client_ca_file: is missing",
+            "tls_server_config.client_ca_file: missing",
         ),
-        (f"tls_server_config: {{{PAIR}, cipher_suites: x}}", "tls_server_config.cipher_suites: wants a list"),
-        (f"tls_server_config: {{{PAIR}, cipher_suites: [1]}}", "tls_server_config.cipher_suites: wants a list"),
+        (f"tls_server_config: {{{PAIR}, cipher_suites: x}}", "tls_server_config.cipher_suites: expected a list"),
+        (f"tls_server_config: {{{PAIR}, cipher_suites: [1]}}", "tls_server_config.cipher_suites: expected a list"),
         (f"tls_server_config: {{{PAIR}, curve_preferences: [P1]}}", "tls_server_config.curve_preferences"),
-        (f"tls_server_config: {{{PAIR}, prefer_server_cipher_suites: 1}}", "prefer_server_cipher_suites: wants true"),
+        (f"tls_server_config: {{{PAIR}, prefer_server_cipher_suites: 1}}", "cipher_suites: expected true"),
         ("http_server_config: {http3: true}", "http_server_config.http3: unknown key"),
         ("http_server_config: {headers: {Set-Cookie: x}}", "http_server_config.headers.Set-Cookie: unknown key"),
         ("http_server_config: {headers: {X-Frame-Options: maybe}}", "headers.X-Frame-Options"),
         ('http_server_config: {headers: {X-XSS-Protection: "a\\nb"}}', "headers.X-XSS-Protection"),
-        ("basic_auth_users: {alice: secret}", "basic_auth_users.alice: wants a bcrypt hash"),
-        ("basic_auth_users: {alice: 1}", "basic_auth_users.alice: wants a bcrypt hash"),
-        (f"basic_auth_users: {{alice: {HASH[:-1]}}}", "basic_auth_users.alice: wants a bcrypt hash"),
-        (f"basic_auth_users: {{1: {HASH}}}", "basic_auth_users.1: wants a text as its name"),
-        (f"basic_auth_users: {{'a:b': {HASH}}}", "basic_auth_users.a:b: a user name cannot hold a colon"),
+        ("basic_auth_users: {alice: secret}", "basic_auth_users.alice: expected a bcrypt hash"),
+        ("basic_auth_users: {alice: 1}", "basic_auth_users.alice: expected a bcrypt hash"),
+        (f"basic_auth_users: {{alice: {HASH[:-1]}}}", "basic_auth_users.alice: expected a bcrypt hash"),
+        (f"basic_auth_users: {{1: {HASH}}}", "basic_auth_users.1: expected a string as the key"),
+        (f"basic_auth_users: {{'a:b': {HASH}}}", "basic_auth_users.a:b: a user name cannot contain a colon"),
         ("rate_limit: {interval: soon}", "rate_limit.interval"),
         ("rate_limit: {interval: 5}", "rate_limit.interval"),
         ("rate_limit: {interval: 1s, burst: 0}", "rate_limit.burst"),
-        ("rate_limit: {interval: 1s, burst: true}", "rate_limit.burst: wants a whole number"),
+        ("rate_limit: {interval: 1s, burst: true}", "rate_limit.burst: expected a whole number"),
     ],
 )
-def test_a_mistake_is_one_line_with_file_and_key(text: str, key: str) -> None:
+def test_an_error_is_one_line_with_file_and_key(text: str, key: str) -> None:
     with pytest.raises(WebConfigError) as caught:
         parse(text)
     line = str(caught.value)
@@ -127,13 +127,13 @@ def test_a_mistake_is_one_line_with_file_and_key(text: str, key: str) -> None:
     assert "\n" not in line
 
 
-def test_the_hash_of_a_password_is_never_in_the_line() -> None:
+def test_an_error_never_contains_a_password_hash() -> None:
     with pytest.raises(WebConfigError) as caught:
         parse("basic_auth_users: {alice: my-plain-password}")
     assert "my-plain-password" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WebConfigError, match="cannot be read"):
         read_web_config(tmp_path / "missing.yml")
     with pytest.raises(WebConfigError, match="cannot be read"):
@@ -151,7 +151,7 @@ YAML_PIECES = (
 
 @given(st.text() | st.lists(st.sampled_from(YAML_PIECES)).map("".join))
 @example('"a\\nb": 1')
-def test_any_text_is_a_configuration_or_one_line(text: str) -> None:
+def test_any_text_is_a_configuration_or_an_error_of_one_line(text: str) -> None:
     line = ""
     try:
         parse(text)

@@ -1,4 +1,4 @@
-"""Peers that cost more than they should: each is ended, counted, and harms nobody else."""
+"""Peers that exceed a limit: each is closed, counted, and does not affect others."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from gpucommons.web.http.limits import ConnectionLimits
 from guarded import answer_that_stays_in_our_buffer, guarded
 from peers import Peer, fetch, port_of, run, serving, until
 
-# Short enough that a test is quick; every limit that a test does not mean to meet stays far away.
+# Short limits keep a test quick; a limit that a test is not about is far away.
 FAR_S = 60.0
 SWEEP_S = 0.02
 
@@ -36,7 +36,7 @@ def test_a_phase_once_overdue_stays_overdue(phase: ConnectionPhase, waited_s: fl
     assert overdue(phase, 301.0, ConnectionLimits()) is not None
 
 
-def test_a_peer_that_says_nothing_is_ended() -> None:
+def test_a_peer_that_sends_nothing_is_closed() -> None:
     async def check() -> None:
         async with serving(limits=limits(header_s=0.1)) as server:
             async with await Peer.connect(port_of(server)) as silent:
@@ -48,7 +48,7 @@ def test_a_peer_that_says_nothing_is_ended() -> None:
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-def test_a_request_that_trickles_in_is_ended_however_busy_it_looks(asked_before: bool) -> None:
+def test_a_request_sent_byte_by_byte_is_closed(asked_before: bool) -> None:
     async def check() -> None:
         async with serving(limits=limits(header_s=0.2)) as server:
             async with await Peer.connect(port_of(server)) as peer:
@@ -66,7 +66,7 @@ def test_a_request_that_trickles_in_is_ended_however_busy_it_looks(asked_before:
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"], ids=["closing", "keep-alive"])
 @pytest.mark.parametrize("padding", [100_000, 4_000_000], ids=["one piece", "pieces"])
-def test_a_peer_that_does_not_read_is_ended(version: str, padding: int) -> None:
+def test_a_peer_that_does_not_read_is_closed(version: str, padding: int) -> None:
     async def check() -> None:
         async with serving(FakeFaces(padding=padding), limits=limits(request_s=0.2)) as server:
             async with await Peer.connect(port_of(server), receive_buffer=2048) as peer:
@@ -79,7 +79,7 @@ def test_a_peer_that_does_not_read_is_ended(version: str, padding: int) -> None:
     run(check())
 
 
-def test_a_closing_connection_whose_peer_does_not_read_is_ended() -> None:
+def test_a_closing_connection_whose_peer_does_not_read_is_closed() -> None:
     async def check() -> None:
         async with serving(FakeFaces(padding=4_000_000), limits=limits(request_s=0.2)) as server:
             async with await Peer.connect(port_of(server), receive_buffer=2048) as peer:
@@ -90,7 +90,7 @@ def test_a_closing_connection_whose_peer_does_not_read_is_ended() -> None:
     run(check())
 
 
-def test_a_peer_that_reads_a_byte_at_a_time_is_ended() -> None:
+def test_a_peer_that_reads_byte_by_byte_is_closed() -> None:
     async def check() -> None:
         async with serving(FakeFaces(padding=4_000_000), limits=limits(request_s=0.3)) as server:
             async with await Peer.connect(port_of(server), receive_buffer=2048) as peer:
@@ -105,7 +105,7 @@ def test_a_peer_that_reads_a_byte_at_a_time_is_ended() -> None:
     run(check())
 
 
-def test_a_kept_connection_ends_when_idle_and_is_no_refusal() -> None:
+def test_closing_an_idle_connection_is_not_counted_as_a_refusal() -> None:
     async def check() -> None:
         async with serving(limits=limits(idle_s=0.1)) as server:
             async with await Peer.connect(port_of(server)) as peer:
@@ -116,7 +116,7 @@ def test_a_kept_connection_ends_when_idle_and_is_no_refusal() -> None:
     run(check())
 
 
-def test_a_peer_that_leaves_in_the_middle_of_its_request_is_forgotten_and_no_refusal() -> None:
+def test_a_peer_that_disconnects_during_its_request_is_not_counted_as_a_refusal() -> None:
     async def check() -> None:
         async with serving(limits=limits()) as server:
             peer = await Peer.connect(port_of(server))
@@ -129,7 +129,7 @@ def test_a_peer_that_leaves_in_the_middle_of_its_request_is_forgotten_and_no_ref
     run(check())
 
 
-def test_a_busy_peer_is_never_ended_however_long_it_stays() -> None:
+def test_a_connection_in_use_is_never_closed() -> None:
     async def check() -> None:
         bounds = limits(header_s=0.3, request_s=0.3, idle_s=0.3)
         async with serving(limits=bounds) as server, await Peer.connect(port_of(server)) as peer:
@@ -141,7 +141,7 @@ def test_a_busy_peer_is_never_ended_however_long_it_stays() -> None:
     run(check())
 
 
-def test_200_slow_readers_and_a_scrape_is_still_answered() -> None:
+def test_a_scrape_is_answered_despite_200_slow_readers() -> None:
     async def check() -> None:
         async with serving(FakeFaces(padding=1_500_000)) as server, AsyncExitStack() as stack:
             for _ in range(200):
@@ -156,7 +156,7 @@ def test_200_slow_readers_and_a_scrape_is_still_answered() -> None:
     run(check())
 
 
-def test_beyond_the_cap_a_peer_is_turned_away_and_room_is_given_again() -> None:
+def test_connections_beyond_the_maximum_are_refused_until_one_closes() -> None:
     async def check() -> None:
         async with serving(limits=limits(connections=3)) as server:
             peers = [await Peer.connect(port_of(server)) for _ in range(3)]
@@ -176,7 +176,7 @@ def test_beyond_the_cap_a_peer_is_turned_away_and_room_is_given_again() -> None:
     run(check())
 
 
-def test_those_who_say_nothing_cannot_keep_out_those_who_ask() -> None:
+def test_silent_connections_cannot_keep_out_requests() -> None:
     async def check() -> None:
         async with serving(limits=limits(connections=4)) as server:
             async with await Peer.connect(port_of(server)) as regular:
@@ -192,7 +192,7 @@ def test_those_who_say_nothing_cannot_keep_out_those_who_ask() -> None:
     run(check())
 
 
-def test_a_peer_that_vanishes_in_the_middle_of_a_body_leaves_nothing_behind(
+def test_a_peer_that_disconnects_during_a_body_leaves_no_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def check() -> None:
@@ -231,7 +231,7 @@ async def stream_for_ever(request: web.BaseRequest) -> web.StreamResponse:
         guard.request_ended()
 
 
-def test_an_answer_is_not_over_while_we_still_hold_a_part_of_it() -> None:
+def test_a_response_is_not_complete_while_a_part_is_buffered() -> None:
     async def check() -> None:
         async with (
             guarded(answer_that_stays_in_our_buffer, limits(request_s=0.2)) as (port, connections),
@@ -244,7 +244,7 @@ def test_an_answer_is_not_over_while_we_still_hold_a_part_of_it() -> None:
     run(check())
 
 
-def test_a_peer_that_ends_while_we_still_hold_a_part_of_its_answer_gets_it_and_is_gone() -> None:
+def test_a_peer_that_half_closes_gets_the_buffered_rest_of_its_response() -> None:
     async def check() -> None:
         async with (
             guarded(answer_that_stays_in_our_buffer, limits()) as (port, connections),
@@ -259,7 +259,7 @@ def test_a_peer_that_ends_while_we_still_hold_a_part_of_its_answer_gets_it_and_i
     run(check())
 
 
-def test_a_stream_outlives_the_time_of_a_request_while_it_is_read() -> None:
+def test_a_stream_that_is_read_has_no_time_limit() -> None:
     async def check() -> None:
         async with (
             guarded(stream_for_ever, limits(request_s=0.1)) as (port, connections),
@@ -275,7 +275,7 @@ def test_a_stream_outlives_the_time_of_a_request_while_it_is_read() -> None:
     run(check())
 
 
-def test_a_stream_that_nobody_reads_is_ended() -> None:
+def test_a_stream_that_is_not_read_is_closed() -> None:
     async def check() -> None:
         async with (
             guarded(stream_for_ever, limits(request_s=0.1)) as (port, connections),

@@ -1,4 +1,4 @@
-"""Listening: what stands in the way is one line that names it and says what to change."""
+"""Listening: a failure is one line that names the cause and the setting to change."""
 
 import errno
 import os
@@ -9,9 +9,10 @@ import pytest
 
 from fakes.faces import FakeFaces
 from gpucommons.base.address import Address
+from gpucommons.base.unix_listener import ListenError
 from gpucommons.web.http.connections import Connections, HttpProtocol
 from gpucommons.web.http.limits import ConnectionLimits
-from gpucommons.web.http.listeners import Listener, ListenError, open_sockets
+from gpucommons.web.http.listeners import Listener, open_sockets
 from gpucommons.web.http.port_owner import port_owner
 from gpucommons.web.http.server import WebServer
 from peers import Peer, fetch, run, serving
@@ -30,7 +31,7 @@ def refused(address: Address) -> str:
 
 
 @linux_only
-def test_a_port_in_use_names_the_port_and_who_holds_it() -> None:
+def test_a_port_in_use_names_the_port_and_its_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         line = refused(Address("127.0.0.1", port))
@@ -44,7 +45,7 @@ def test_hosts_that_cannot_be_listened_on() -> None:
     assert "does not resolve" in refused(Address("x" * 300, 0))
 
 
-def test_nothing_stays_open_when_one_listener_of_several_fails() -> None:
+def test_no_listener_stays_open_when_one_of_several_fails() -> None:
     async def check() -> None:
         with socket.create_server(("127.0.0.1", 0)) as holder, socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -60,7 +61,7 @@ def test_nothing_stays_open_when_one_listener_of_several_fails() -> None:
     run(check())
 
 
-def test_it_restarts_on_the_same_port_at_once() -> None:
+def test_the_server_restarts_on_the_same_port_at_once() -> None:
     async def check() -> None:
         server = WebServer(FakeFaces(), [("127.0.0.1:0", None)])
         await server.start()
@@ -98,7 +99,7 @@ def test_ipv6() -> None:
 
 
 @needs_ipv6
-def test_no_host_is_every_interface_and_localhost_is_both_families() -> None:
+def test_an_empty_host_is_every_interface_and_localhost_is_both_families() -> None:
     async def check() -> None:
         for listen in (":0", "localhost:0"):
             async with serving(listeners=[(listen, None)]) as server:
@@ -110,7 +111,7 @@ def test_no_host_is_every_interface_and_localhost_is_both_families() -> None:
 
 
 @needs_ipv6
-def test_a_name_whose_second_address_is_taken_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_whose_second_address_is_in_use_opens_none(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
         (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
@@ -135,7 +136,7 @@ class ExhaustedOnce(socket.socket):
         return super().accept()
 
 
-def test_out_of_descriptors_is_a_pause_not_an_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_free_descriptors_accepting_pauses_and_resumes(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         listening = ExhaustedOnce()
         listening.bind(("127.0.0.1", 0))
@@ -174,13 +175,13 @@ class EchoOnce:
     def close(self) -> None: ...
 
 
-def test_the_owner_of_a_port_is_unknown_rather_than_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_owner_of_a_port_is_unknown(tmp_path: Path) -> None:
     assert port_owner(1, tmp_path / "no-proc") is None
     table = tmp_path / "net"
     table.mkdir()
     (table / "tcp").write_text("header\n   0: garbage\n\n  1: 0100007F:24F4 0:0 0A 0 0 0 0 0 4711 1\n")
     (table / "tcp6").write_bytes(b"")
-    assert port_owner(0x24F4, tmp_path) is None, "nobody is seen to hold it"
+    assert port_owner(0x24F4, tmp_path) is None, "no process is visible"
     descriptors = tmp_path / "99" / "fd"
     descriptors.mkdir(parents=True)
     (descriptors / "3").symlink_to("socket:[4711]")

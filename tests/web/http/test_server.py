@@ -1,4 +1,4 @@
-"""HTTP over real sockets: methods, versions, pipelining, what is malformed, what is counted."""
+"""HTTP over real sockets: methods, versions, pipelining, malformed requests, counts."""
 
 import gzip
 import logging
@@ -10,7 +10,7 @@ from gpucommons.web.http.limits import ConnectionLimits
 from peers import Peer, fetch, port_of, run, serving
 
 
-def test_a_scrape_as_prometheus_makes_it() -> None:
+def test_a_scrape_with_the_headers_of_prometheus() -> None:
     async def check() -> None:
         async with serving() as server:
             answer = await fetch(
@@ -25,7 +25,7 @@ def test_a_scrape_as_prometheus_makes_it() -> None:
     run(check())
 
 
-def test_every_answer_has_the_security_headers_and_says_nothing_of_the_server_beneath() -> None:
+def test_every_response_has_the_security_headers_and_hides_the_server_library() -> None:
     async def check() -> None:
         async with serving() as server:
             for path in ("/", "/metrics", "/healthz", "/readyz", "/nothing"):
@@ -47,7 +47,7 @@ def test_metrics_are_open_on_a_listener_for_every_interface(dialect: str | None)
     run(check())
 
 
-def test_a_simulation_is_marked_on_every_answer() -> None:
+def test_a_simulation_is_marked_in_every_response() -> None:
     async def check() -> None:
         async with serving(FakeFaces(snapshot_now(scenario="lab"))) as server:
             for path in ("/", "/metrics", "/healthz", "/nothing"):
@@ -71,7 +71,7 @@ def test_head_has_the_headers_of_get_and_no_body(padding: int) -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 65_000, 140_000, 5_000_000])
-def test_bodies_of_any_size_arrive_whole_and_the_connection_stays(padding: int) -> None:
+def test_bodies_of_any_size_arrive_complete_and_the_connection_stays_open(padding: int) -> None:
     async def check() -> None:
         faces = FakeFaces(padding=padding)
         async with serving(faces) as server, await Peer.connect(port_of(server)) as peer:
@@ -100,7 +100,7 @@ def test_405_404_and_a_request_with_a_body() -> None:
     run(check())
 
 
-def test_http_1_0_is_answered_and_closed_unless_it_asks_to_stay() -> None:
+def test_http_1_0_is_closed_unless_keep_alive_is_requested() -> None:
     async def check() -> None:
         async with serving() as server:
             async with await Peer.connect(port_of(server)) as peer:
@@ -115,7 +115,7 @@ def test_http_1_0_is_answered_and_closed_unless_it_asks_to_stay() -> None:
     run(check())
 
 
-def test_a_peer_that_half_closes_after_asking_still_gets_its_answer() -> None:
+def test_a_peer_that_half_closes_after_its_request_gets_its_response() -> None:
     async def check() -> None:
         faces = FakeFaces(padding=3_000_000)
         async with serving(faces) as server, await Peer.connect(port_of(server)) as peer:
@@ -153,7 +153,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     ],
     ids=["line", "field", "fields", "colon", "tls", "binary", "version", "smuggling"],
 )
-def test_what_is_malformed_or_too_long_gets_a_clean_400_and_no_traceback(
+def test_a_malformed_or_too_long_request_gets_400_and_no_traceback(
     request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:
@@ -180,7 +180,7 @@ def test_what_is_malformed_or_too_long_gets_a_clean_400_and_no_traceback(
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "CONNECT"])
-def test_odd_targets_are_answered_and_never_an_internal_error(target: str, method: str) -> None:
+def test_unusual_targets_are_never_an_internal_error(target: str, method: str) -> None:
     async def check() -> None:
         async with serving() as server, await Peer.connect(port_of(server)) as peer:
             peer.send(f"{method} {target} HTTP/1.1\r\nHost: t\r\n\r\n".encode("latin-1"))
@@ -189,7 +189,7 @@ def test_odd_targets_are_answered_and_never_an_internal_error(target: str, metho
     run(check())
 
 
-def test_an_offer_to_upgrade_is_declined_by_answering() -> None:
+def test_an_upgrade_request_gets_a_plain_response() -> None:
     async def check() -> None:
         async with serving() as server, await Peer.connect(port_of(server)) as peer:
             upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "x"}
@@ -199,7 +199,7 @@ def test_an_offer_to_upgrade_is_declined_by_answering() -> None:
     run(check())
 
 
-def test_a_face_that_fails_is_a_500_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_endpoint_is_a_500_without_details(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         async with serving(Broken()) as server:
             answer = await fetch(port_of(server))
@@ -210,10 +210,10 @@ def test_a_face_that_fails_is_a_500_without_its_secrets(caplog: pytest.LogCaptur
             assert (await fetch(port_of(server), "/healthz")).status == 200
 
     run(check())
-    assert "secret detail" in caplog.text, "the log has what the peer has not"
+    assert "secret detail" in caplog.text, "the log has the detail, the peer does not"
 
 
-def test_drop_in_listeners_stand_beside_the_main_one() -> None:
+def test_drop_in_listeners_run_with_the_main_one() -> None:
     async def check() -> None:
         async with serving(listeners=[("127.0.0.1:0", None), ("127.0.0.1:0", "node")]) as server:
             main, drop_in = server.addresses

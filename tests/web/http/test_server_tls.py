@@ -1,4 +1,4 @@
-"""TLS, client certificates, passwords and rate limits on real connections, and their change while running."""
+"""TLS, client certificates, passwords and rate limits on real connections, and changes at run time."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def written(folder: Path, text: str) -> Path:
-    """Put in place in one step, as a careful admin does."""
+    """Replaces the file in one step."""
     fresh = folder / "web.yml.new"
     fresh.write_text(text)
     os.replace(fresh, folder / "web.yml")
@@ -55,7 +55,7 @@ async def served_serial(port: int, client: ssl.SSLContext) -> str:
         return serial
 
 
-def test_https_serves_whole_bodies_and_says_https(tmp_path: Path, authority: Authority) -> None:
+def test_https_serves_complete_bodies_and_its_url_is_https(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         faces = FakeFaces(padding=2_000_000)
         async with serving(faces, web_config=written(tmp_path, TLS)) as server:
@@ -67,7 +67,7 @@ def test_https_serves_whole_bodies_and_says_https(tmp_path: Path, authority: Aut
     run(check())
 
 
-def test_who_fails_the_handshake_is_counted_and_harms_nobody(
+def test_a_failed_handshake_is_counted_and_does_not_affect_others(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:
@@ -85,15 +85,15 @@ def test_who_fails_the_handshake_is_counted_and_harms_nobody(
     assert caplog.records == []
 
 
-def test_a_peer_that_never_shakes_hands_is_ended_and_counts_as_a_connection(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_peer_without_a_handshake_is_closed_and_counts_as_a_connection(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         bounds = ConnectionLimits(connections=3, header_s=0.5, sweep_s=0.05)
         async with serving(web_config=written(tmp_path, TLS), limits=bounds) as server:
             silent = [await Peer.connect(port_of(server)) for _ in range(3)]
             await until(lambda: server.stats().connections_open == 3)
-            assert (await fetch(port_of(server), tls=authority.client())).status == 200, "the oldest made room"
+            assert (await fetch(port_of(server), tls=authority.client())).status == 200, (
+                "the oldest connection was closed"
+            )
             assert [await peer.ended() for peer in silent] == [b""] * 3
             await until(lambda: server.stats().connections_open == 0)
             refused = server.stats().connections_refused
@@ -105,7 +105,7 @@ def test_a_peer_that_never_shakes_hands_is_ended_and_counts_as_a_connection(
     run(check())
 
 
-def test_a_slow_reader_over_tls_is_ended(tmp_path: Path, authority: Authority) -> None:
+def test_a_slow_reader_over_tls_is_closed(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         bounds = ConnectionLimits(request_s=0.3, sweep_s=0.05)
         async with (
@@ -119,7 +119,9 @@ def test_a_slow_reader_over_tls_is_ended(tmp_path: Path, authority: Authority) -
     run(check())
 
 
-def test_a_peer_that_leaves_in_the_middle_of_its_request_is_no_refusal(tmp_path: Path, authority: Authority) -> None:
+def test_a_peer_that_disconnects_during_its_request_is_not_counted_as_a_refusal(
+    tmp_path: Path, authority: Authority
+) -> None:
     async def check() -> None:
         async with serving(web_config=written(tmp_path, TLS)) as server:
             async with await Peer.connect(port_of(server), tls=authority.client()) as peer:
@@ -131,7 +133,7 @@ def test_a_peer_that_leaves_in_the_middle_of_its_request_is_no_refusal(tmp_path:
     run(check())
 
 
-def test_stopping_over_tls_finishes_the_answer_and_closes_the_rest(tmp_path: Path, authority: Authority) -> None:
+def test_stopping_over_tls_finishes_the_response_and_closes_the_rest(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         faces = FakeFaces(padding=4_000_000)
         server = WebServer(
@@ -163,7 +165,7 @@ def test_client_certificates(tmp_path: Path, authority: Authority) -> None:
             assert (await fetch(port_of(server), tls=good)).status == 200
             assert not await served(port_of(server), authority.client()), "no certificate"
             foreign = authority.client(stranger.issue("prometheus2", "prometheus.example"))
-            assert not await served(port_of(server), foreign), "of another authority"
+            assert not await served(port_of(server), foreign), "certificate of another authority"
             await until(lambda: server.stats().connections_refused.get("tls_handshake") == 2)
 
     run(check())
@@ -201,7 +203,7 @@ def test_client_certificates_only_if_given(tmp_path: Path, authority: Authority)
         ("", False),
     ],
 )
-def test_names_that_may_come_in(tmp_path: Path, authority: Authority, san: str, allowed: bool) -> None:
+def test_allowed_names_of_client_certificates(tmp_path: Path, authority: Authority, san: str, allowed: bool) -> None:
     sans = '["prometheus.example", "2001:DB8::1", "10.0.0.1", "ops@example.org", "spiffe://cluster/prometheus"]'
 
     async def check() -> None:
@@ -214,7 +216,7 @@ def test_names_that_may_come_in(tmp_path: Path, authority: Authority, san: str, 
     run(check())
 
 
-def test_a_changed_certificate_is_served_without_a_lost_connection(tmp_path: Path, authority: Authority) -> None:
+def test_a_changed_certificate_is_served_without_losing_a_connection(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         client = authority.client()
         async with serving(web_config=written(tmp_path, TLS)) as server:
@@ -232,12 +234,12 @@ def test_a_changed_certificate_is_served_without_a_lost_connection(tmp_path: Pat
                         failures.append(error)
                 assert failures == []
                 answer = await standing.ask("/healthz")
-                assert (answer.status, answer.headers["connection"]) == (200, "close"), "come in anew"
+                assert (answer.status, answer.headers["connection"]) == (200, "close"), "connect again"
 
     run(check())
 
 
-def test_a_broken_change_keeps_serving_and_is_flagged(tmp_path: Path, authority: Authority) -> None:
+def test_an_invalid_change_keeps_the_old_configuration_and_is_reported(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         async with serving(web_config=written(tmp_path, TLS)) as server:
             written(tmp_path, TLS + "  nonsense: 1\n")
@@ -249,7 +251,7 @@ def test_a_broken_change_keeps_serving_and_is_flagged(tmp_path: Path, authority:
     run(check())
 
 
-def test_a_broken_file_at_the_start_opens_nothing(tmp_path: Path) -> None:
+def test_an_invalid_file_at_the_start_opens_no_listener(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -261,7 +263,7 @@ def test_a_broken_file_at_the_start_opens_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/", "/nothing"])
-def test_passwords_guard_every_path(tmp_path: Path, path: str) -> None:
+def test_every_path_requires_the_password(tmp_path: Path, path: str) -> None:
     async def check() -> None:
         async with serving(web_config=written(tmp_path, users(alice="wonderland"))) as server:
             port = port_of(server)
@@ -277,7 +279,7 @@ def test_passwords_guard_every_path(tmp_path: Path, path: str) -> None:
     run(check())
 
 
-def test_changed_users_count_at_once_even_on_standing_connections(tmp_path: Path) -> None:
+def test_changed_users_are_in_force_at_once_on_open_connections(tmp_path: Path) -> None:
     async def check() -> None:
         config = written(tmp_path, users(alice="one", bob="two"))
         async with serving(web_config=config) as server, await Peer.connect(port_of(server)) as peer:
@@ -292,7 +294,7 @@ def test_changed_users_count_at_once_even_on_standing_connections(tmp_path: Path
     run(check())
 
 
-def test_the_rate_limit_answers_429(tmp_path: Path) -> None:
+def test_the_rate_limit_responds_with_429(tmp_path: Path) -> None:
     async def check() -> None:
         config = written(tmp_path, "rate_limit: {interval: 1h, burst: 3}\n")
         async with serving(web_config=config) as server, await Peer.connect(port_of(server)) as peer:
@@ -304,7 +306,7 @@ def test_the_rate_limit_answers_429(tmp_path: Path) -> None:
     run(check())
 
 
-def test_headers_of_the_file_are_on_every_answer(tmp_path: Path) -> None:
+def test_headers_of_the_file_are_in_every_response(tmp_path: Path) -> None:
     async def check() -> None:
         text = "http_server_config: {headers: {Strict-Transport-Security: max-age=9, X-Frame-Options: SameOrigin}}\n"
         async with serving(web_config=written(tmp_path, text)) as server:
@@ -316,7 +318,7 @@ def test_headers_of_the_file_are_on_every_answer(tmp_path: Path) -> None:
     run(check())
 
 
-def test_versions_are_kept(tmp_path: Path, authority: Authority) -> None:
+def test_tls_versions_are_enforced(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         async with serving(web_config=written(tmp_path, TLS + "  min_version: TLS13\n")) as server:
             old = authority.client()
@@ -327,7 +329,7 @@ def test_versions_are_kept(tmp_path: Path, authority: Authority) -> None:
     run(check())
 
 
-def test_tls_can_be_switched_on_and_off_while_running(tmp_path: Path, authority: Authority) -> None:
+def test_tls_can_be_switched_on_and_off_at_run_time(tmp_path: Path, authority: Authority) -> None:
     async def check() -> None:
         async with serving(web_config=written(tmp_path, "rate_limit: {interval: 0s}\n")) as server:
             assert (await fetch(port_of(server))).status == 200

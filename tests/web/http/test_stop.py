@@ -1,4 +1,4 @@
-"""Stopping: what was begun is finished, what is idle is closed, what takes too long is cut."""
+"""Stopping: running requests are finished, idle connections closed, slow responses cut."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from peers import Answer, Peer, port_of, run, serving, until
 
 
 async def hammer(port: int, whole: list[Answer]) -> bool:
-    """Ask again and again until the server ends the connection; whether it ended between two answers."""
+    """Sends requests until the server closes the connection. True if it closed between two responses."""
     async with await Peer.connect(port) as peer:
         while True:
             try:
@@ -32,7 +32,7 @@ async def hammer(port: int, whole: list[Answer]) -> bool:
 
 
 async def rest_of_answer(peer: Peer, first: bytes) -> Answer:
-    """An answer whose first byte was already taken off the stream."""
+    """A response whose first byte was read already."""
     assert first == b"H"
     return await peer.answer()
 
@@ -48,15 +48,15 @@ def test_stopping_under_load_loses_no_started_response(padding: int) -> None:
         loads = [asyncio.create_task(hammer(port_of(server), whole)) for _ in range(20)]
         await until(lambda: len(whole) > 40)
         await server.stop()
-        assert all(await asyncio.gather(*loads)), "an answer was begun and not finished"
+        assert all(await asyncio.gather(*loads)), "a response was started and not finished"
         assert all(answer.body == expected for answer in whole)
         assert server.stats().connections_open == 0
-        assert sum(server.stats().requests.values()) == len(whole), "every counted answer arrived whole"
+        assert sum(server.stats().requests.values()) == len(whole), "every counted response arrived complete"
 
     run(check())
 
 
-def test_an_answer_under_way_is_finished_and_the_last_one_says_so() -> None:
+def test_a_running_response_is_finished_and_closes_the_connection() -> None:
     async def check() -> None:
         faces = FakeFaces(padding=4_000_000)
         server = WebServer(faces, [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=10.0))
@@ -77,7 +77,7 @@ def test_an_answer_under_way_is_finished_and_the_last_one_says_so() -> None:
 
 def test_idle_and_silent_connections_are_closed_at_once() -> None:
     async def check() -> None:
-        # A stop that waited for them would meet the far end of the test's patience.
+        # If the stop waited for them, the test would time out.
         server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=1000.0))
         await server.start()
         async with await Peer.connect(port_of(server)) as idle, await Peer.connect(port_of(server)) as silent:
@@ -89,7 +89,7 @@ def test_idle_and_silent_connections_are_closed_at_once() -> None:
     run(check())
 
 
-def test_what_takes_too_long_is_cut() -> None:
+def test_a_response_that_takes_too_long_is_cut() -> None:
     async def check() -> None:
         server = WebServer(FakeFaces(padding=4_000_000), [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=0.1))
         await server.start()
@@ -126,7 +126,7 @@ def test_a_request_that_arrives_with_the_stop_is_answered() -> None:
 
 
 class StopsWithTheSecondRequest:
-    """The stop falls into the second request: it has been read, but its handler has not begun."""
+    """The stop happens during the second request: it was read, and its handler has not started."""
 
     def __init__(self, http: HttpProtocol, connections: Connections) -> None:
         self._http = http
@@ -146,7 +146,7 @@ class StopsWithTheSecondRequest:
         self._http.data_received(data)
 
 
-def test_a_request_that_was_read_but_not_begun_is_answered() -> None:
+def test_a_request_that_was_read_but_not_started_is_answered() -> None:
     async def check() -> None:
         held = asyncio.Event()
 
@@ -171,7 +171,7 @@ def test_a_request_that_was_read_but_not_begun_is_answered() -> None:
     run(check())
 
 
-def test_stopping_twice_or_unstarted_is_no_error_and_the_port_is_free() -> None:
+def test_stopping_twice_or_before_the_start_is_not_an_error() -> None:
     async def check() -> None:
         unstarted = WebServer(FakeFaces(), [("127.0.0.1:0", None)])
         await unstarted.stop()

@@ -1,4 +1,4 @@
-"""The table "What a peer sees" of docs/web.md, every entry of it, against running agents on hosts of their own."""
+"""Every entry of the table "What a peer sees" in docs/web.md, against running agents on separate hosts."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from waiting import until
 DOC = Path(__file__).resolve().parents[3] / "docs" / "web.md"
 HEADER = "| listener | `show_owners` | password |"
 LISTENERS, SETTINGS, PASSWORDS = ("loopback", "off loopback", "Unix socket"), ("auto", "all", "own"), ("no", "yes")
-# A user of the scenario, and one who has nothing there.
+# A user of the scenario, and one without rows in it.
 ALICE, STRANGER, ROOT = 1001, 4711, 0
 CREDENTIALS = ("prometheus", "correct horse")
 AGENT = "10.77.0.1"
@@ -67,14 +67,14 @@ def test_the_table_is_complete() -> None:
 
 @dataclass(frozen=True)
 class Site:
-    """Where the listeners of each (show_owners, password) are, and the two hosts to ask them from."""
+    """The listeners of each (show_owners, password), and the two hosts that send requests."""
 
     agents: Host
     elsewhere: Host
     folder: Path
 
     def listener(self, entry: Entry) -> Callable[..., tuple[int, str]]:
-        """A function that asks the listener of an entry: (path, password=..., uid=...)."""
+        """A function that sends a request to the listener of an entry: (path, password=..., uid=...)."""
         main = entry.column.startswith("main")
         number = _number(entry.show_owners, entry.password)
         if entry.listener == "Unix socket":
@@ -90,7 +90,7 @@ def _number(show_owners: str, password: str) -> int:
 
 
 def _connected(path: Path, uid: int) -> socket.socket:
-    """The kernel notes the effective user of the moment at which a socket connects."""
+    """The kernel records the effective user when a socket connects."""
     peer = socket.socket(socket.AF_UNIX)
     peer.settimeout(20)
     os.seteuid(uid)
@@ -156,7 +156,7 @@ def _ready(agents: Host, address: str) -> bool:
 
 
 @pytest.mark.parametrize("entry", entries(), ids=str)
-def test_an_entry(site: Site, entry: Entry) -> None:
+def test_an_entry_of_the_table(site: Site, entry: Entry) -> None:
     listener = site.listener(entry)
     sees: Callable[[Get, str], None] = {
         "main: metrics": _metrics,
@@ -182,7 +182,7 @@ def test_an_entry(site: Site, entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("port", [9000, 9100, 9200, 9300], ids=["main", "drop-in", "main, far", "drop-in, far"])
-def test_health_is_open_whatever_a_peer_sees(site: Site, port: int) -> None:
+def test_health_is_open_to_every_peer(site: Site, port: int) -> None:
     number = _number("own", "no")
     near = port in (9000, 9100)
     address = f"{'127.0.0.1' if near else AGENT}:{port + number}"
@@ -217,7 +217,7 @@ def _page_and_api(get: Get, sees: str) -> None:
 
 
 def _plain_page(get: Get, sees: str) -> None:
-    """It never names an owner, whatever a peer may see elsewhere."""
+    """The plain page never names an owner."""
     status, body = get("/")
     assert status == 200
     assert "alice" not in body

@@ -1,4 +1,4 @@
-"""The routes as pure functions: what each path answers on the main listener and on a drop-in."""
+"""The routes as functions: the response of each path on the main listener and on a drop-in."""
 
 import gzip
 
@@ -6,16 +6,21 @@ import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, FakeFaces, NoSnapshotYet, snapshot_now
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes.app import App, Request
+from gpucommons.web.routes.app import App
+from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import Response, text
+from gpucommons.web.routes.table import drop_in_routes, main_routes
+from peers import run
 
 
 def app(faces: FakeFaces | None = None, dialect: str | None = None) -> App:
-    return App(faces or FakeFaces(), dialect, snapshot_stale_after_s=10)
+    faces = faces or FakeFaces()
+    routes = main_routes(faces, None, 10) if dialect is None else drop_in_routes(faces, dialect, 10)
+    return App(routes, faces.latest)
 
 
 def get(application: App, path: str, **headers: str) -> Response:
-    return application.answer(Request("GET", path, headers.get("accept", ""), headers.get("accept_encoding", "")))
+    return run(application(Request("GET", path, headers.get("accept", ""), headers.get("accept_encoding", ""))))
 
 
 def test_metrics_serve_all_dialects_or_one() -> None:
@@ -26,7 +31,7 @@ def test_metrics_serve_all_dialects_or_one() -> None:
     assert get(main, "/metrics/nothing").status == 404
 
 
-def test_a_drop_in_serves_its_dialect_alone() -> None:
+def test_a_drop_in_serves_only_its_dialect() -> None:
     drop_in = app(dialect="node")
     assert get(drop_in, "/metrics").body == b"node_up 1\n"
     assert get(drop_in, "/metrics/gpucommons").status == 404
@@ -35,21 +40,21 @@ def test_a_drop_in_serves_its_dialect_alone() -> None:
     assert b'href="/metrics"' in get(drop_in, "/").body
 
 
-def test_a_drop_in_for_no_dialect_is_a_mistake() -> None:
+def test_a_drop_in_of_an_unknown_dialect_is_an_error() -> None:
     with pytest.raises(LookupError):
         app(dialect="nothing")
 
 
 def test_format_and_encoding_follow_the_headers() -> None:
-    reply = get(app(), "/metrics", accept="application/openmetrics-text", accept_encoding="gzip")
-    assert reply.content_type == OPENMETRICS
-    assert reply.headers["Content-Encoding"] == "gzip"
-    assert reply.headers["Vary"] == "Accept, Accept-Encoding"
-    assert gzip.decompress(reply.body).endswith(b"# EOF\n")
+    response = get(app(), "/metrics", accept="application/openmetrics-text", accept_encoding="gzip")
+    assert response.content_type == OPENMETRICS
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert response.headers["Vary"] == "Accept, Accept-Encoding"
+    assert gzip.decompress(response.body).endswith(b"# EOF\n")
     assert "Content-Encoding" not in get(app(), "/metrics").headers
 
 
-def test_before_the_first_snapshot_it_lives_but_is_not_ready() -> None:
+def test_before_the_first_snapshot_the_agent_is_live_and_not_ready() -> None:
     young = app(NoSnapshotYet())
     assert (get(young, "/healthz").status, get(young, "/healthz").body) == (200, b"OK")
     assert get(young, "/readyz").status == 503
@@ -57,11 +62,11 @@ def test_before_the_first_snapshot_it_lives_but_is_not_ready() -> None:
     assert get(young, "/").status == 200
 
 
-def test_readiness_turns_with_the_sources() -> None:
+def test_readiness_follows_the_essential_sources() -> None:
     times = iter([100.0, 106.0])
     state = SourceState("cpu", essential=True, up=True, last_success_monotonic_s=99.0, stale_after_s=5)
     faces = FakeFaces(snapshot_now(state))
-    application = App(faces, None, snapshot_stale_after_s=1e9, clock=lambda: next(times))
+    application = App(main_routes(faces, None, 1e9, lambda: next(times)), faces.latest)
     assert (get(application, "/readyz").status, get(application, "/readyz")) == (
         200,
         text("cpu: last read 7.0 s ago\n", 503),
@@ -69,15 +74,15 @@ def test_readiness_turns_with_the_sources() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
-def test_other_methods_are_refused_with_what_is_allowed(method: str) -> None:
-    reply = app().answer(Request(method, "/metrics"))
-    assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
-    assert app().answer(Request(method, "/nothing")).status == 404
+def test_other_methods_are_refused_and_the_allowed_ones_named(method: str) -> None:
+    response = run(app()(Request(method, "/metrics")))
+    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+    assert run(app()(Request(method, "/nothing"))).status == 404
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/node", "/healthz", "/readyz", "/"])
-def test_head_answers_as_get_does(path: str) -> None:
-    assert app().answer(Request("HEAD", path)).status == 200
+def test_head_is_answered_like_get(path: str) -> None:
+    assert run(app()(Request("HEAD", path))).status == 200
 
 
 def test_a_simulation_is_marked_and_its_name_cannot_break_a_header() -> None:
@@ -90,7 +95,7 @@ def test_a_simulation_is_marked_and_its_name_cannot_break_a_header() -> None:
 
 def test_requests_are_counted_under_bounded_names() -> None:
     main = app()
-    assert [main.handler_of(path) for path in ("/metrics", "/metrics/node", "/", "/../etc", "/x" * 99)] == [
+    assert [main.name_of(path) for path in ("/metrics", "/metrics/node", "/", "/../etc", "/x" * 99)] == [
         "metrics",
         "metrics/node",
         "page",

@@ -1,4 +1,4 @@
-"""What is served for which Accept and Accept-Encoding."""
+"""The format and encoding for each Accept and Accept-Encoding."""
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ PROMETHEUS_3 = (
         (PROMETHEUS_3, True),
     ],
 )
-def test_openmetrics_only_when_asked_by_name_and_no_less_than_text(accept: str, openmetrics: bool) -> None:
+def test_openmetrics_only_if_named_with_the_quality_of_text(accept: str, openmetrics: bool) -> None:
     assert wants_openmetrics(accept) is openmetrics
 
 
@@ -68,7 +68,7 @@ def test_openmetrics_only_when_asked_by_name_and_no_less_than_text(accept: str, 
         ("gzip;q=-1", False),
     ],
 )
-def test_gzip_when_allowed_and_not_liked_less(accept_encoding: str, gzip: bool) -> None:
+def test_gzip_only_if_allowed_with_the_quality_of_identity(accept_encoding: str, gzip: bool) -> None:
     assert wants_gzip(accept_encoding) is gzip
 
 
@@ -78,7 +78,7 @@ HEADER = st.text() | st.lists(
 
 
 @given(HEADER, HEADER)
-def test_any_text_has_an_answer(accept: str, accept_encoding: str) -> None:
+def test_no_header_is_an_error(accept: str, accept_encoding: str) -> None:
     choice = negotiate(accept, accept_encoding)
     assert "openmetrics-text" in accept.lower() or not choice.openmetrics
     assert any(name in accept_encoding.lower() for name in ("gzip", "*")) or not choice.gzip

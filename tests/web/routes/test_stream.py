@@ -1,4 +1,4 @@
-"""Live events: whole once, then deltas that lead to the present; one encoding for all; a slow viewer skips."""
+"""The stream: a whole document once, then deltas; one encoding for all viewers; a slow viewer gets a whole document."""
 
 import asyncio
 import json
@@ -19,8 +19,8 @@ from played import Played, snapshot_of
 BOB = Viewer(False, 1001, "bob")
 
 
-class Told:
-    """Server-sent events read back as a browser would."""
+class EventReader:
+    """Reads server-sent events as a browser does."""
 
     def __init__(self) -> None:
         self.document: Any = {}
@@ -44,26 +44,26 @@ async def next_of(events: AsyncGenerator[bytes, None]) -> bytes:
     return await anext(events)
 
 
-def test_deltas_lead_to_what_the_api_says() -> None:
+def test_deltas_lead_to_the_document_of_the_api() -> None:
     async def scenario() -> None:
-        played, told = Played(DemoNode(lost=7)).play(1), Told()
-        events = played.api.stream.events(SEES_ALL)
-        told.take(await next_of(events))
-        told.take(await next_of(events))
+        played, reader = Played(DemoNode(lost=7)).play(1), EventReader()
+        events = played.api.broadcaster.events(SEES_ALL)
+        reader.take(await next_of(events))
+        reader.take(await next_of(events))
         for second in range(1, 40):
             played.play(1, start_s=second)
-            told.take(await next_of(events))
-            assert json.dumps(told.document, sort_keys=True) == json.dumps(
-                json.loads(played.reply("snapshot").body), sort_keys=True
+            reader.take(await next_of(events))
+            assert json.dumps(reader.document, sort_keys=True) == json.dumps(
+                json.loads(played.response("snapshot").body), sort_keys=True
             )
-        assert told.kinds == ["snapshot"] + ["delta"] * 39
+        assert reader.kinds == ["snapshot"] + ["delta"] * 39
         await events.aclose()
-        assert played.api.stream.viewers == 0
+        assert played.api.broadcaster.viewers == 0
 
     run(scenario())
 
 
-def test_one_delta_is_made_for_all_who_see_the_same() -> None:
+def test_one_delta_is_made_for_viewers_that_see_the_same() -> None:
     async def scenario() -> None:
         made: list[Viewer] = []
         sequence = 0
@@ -81,36 +81,36 @@ def test_one_delta_is_made_for_all_who_see_the_same() -> None:
         sequence = 1
         broadcaster.publish()
         assert len(made) == 4
-        told = [await next_of(events) for events in streams]
-        assert len(set(told)) == 1, "the two audiences saw the same change, and nobody a document of their own"
+        events_of_all = [await next_of(events) for events in streams]
+        assert len(set(events_of_all)) == 1, "both audiences see the same change"
         for events in streams:
             await events.aclose()
         broadcaster.publish()
-        assert len(made) == 4, "with nobody looking nothing is made"
+        assert len(made) == 4, "without viewers nothing is made"
 
     run(scenario())
 
 
-def test_who_reads_too_slowly_skips_to_the_present() -> None:
+def test_a_slow_reader_gets_a_whole_document() -> None:
     async def scenario() -> None:
-        played, told = Played().play(1), Told()
-        events = played.api.stream.events(SEES_ALL)
-        told.take(await next_of(events))
-        told.take(await next_of(events))
+        played, reader = Played().play(1), EventReader()
+        events = played.api.broadcaster.events(SEES_ALL)
+        reader.take(await next_of(events))
+        reader.take(await next_of(events))
         played.play(50, start_s=1)
-        told.take(await next_of(events))
-        assert told.kinds == ["snapshot", "snapshot"], "fifty deltas were not kept for one who does not read"
-        assert told.document["sequence"] == 51
+        reader.take(await next_of(events))
+        assert reader.kinds == ["snapshot", "snapshot"], "the fifty deltas were dropped"
+        assert reader.document["sequence"] == 51
         played.play(2, start_s=51)
-        told.take(await next_of(events))
-        assert told.document == json.loads(played.reply("snapshot").body)
-        assert told.kinds[2:] == ["delta", "delta"]
+        reader.take(await next_of(events))
+        assert reader.document == json.loads(played.response("snapshot").body)
+        assert reader.kinds[2:] == ["delta", "delta"]
         await events.aclose()
 
     run(scenario())
 
 
-def test_it_beats_when_it_is_quiet_and_begins_with_the_first_sample() -> None:
+def test_a_quiet_stream_beats_and_begins_with_the_first_sample() -> None:
     async def scenario() -> None:
         current: dict[str, Json] | None = None
         broadcaster = Broadcaster(lambda _: current, beat_s=0.01)
@@ -125,21 +125,23 @@ def test_it_beats_when_it_is_quiet_and_begins_with_the_first_sample() -> None:
         broadcaster.close()
         assert [event async for event in events] == []
         late = broadcaster.events(SEES_ALL)
-        assert [event async for event in late] == [b"retry: 2000\n\n"], "who comes while it stops is not kept"
+        assert [event async for event in late] == [b"retry: 2000\n\n"], (
+            "a viewer that connects during the stop is not kept"
+        )
 
     run(scenario())
 
 
 def test_names_with_line_breaks_stay_one_event() -> None:
     async def scenario() -> None:
-        played, told = Played(DemoNode(hostile=True)).play(1), Told()
-        events = played.api.stream.events(SEES_ALL)
+        played, reader = Played(DemoNode(hostile=True)).play(1), EventReader()
+        events = played.api.broadcaster.events(SEES_ALL)
         await next_of(events)
         whole = await next_of(events)
         assert whole.count(b"\n\n") == 1
         assert whole.count(b"\n") == 4
-        told.take(whole)
-        users = told.document["accounts"]["today"]["users"]
+        reader.take(whole)
+        users = reader.document["accounts"]["today"]["users"]
         assert set(users) == set(played.node.users)
         await events.aclose()
 
@@ -155,8 +157,7 @@ class Site:
             FakeFaces(),
             [("127.0.0.1:0", None)],
             limits=limits,
-            routes=played.api.routes(),
-            before_drain=played.api.close,
+            api=played.api,
         )
 
     async def __aenter__(self) -> "Site":
@@ -168,7 +169,7 @@ class Site:
         await self.server.stop()
 
 
-def test_over_a_real_socket_and_through_a_stop() -> None:
+def test_a_stream_over_a_real_socket_ends_when_the_agent_stops() -> None:
     async def scenario() -> None:
         async with Site(Played().play(1)) as site, await Peer.connect(site.port) as peer:
             peer.request("/api/v1/stream")
@@ -176,7 +177,7 @@ def test_over_a_real_socket_and_through_a_stop() -> None:
             assert b"200 OK" in head
             assert b"Content-Type: text/event-stream" in head
             assert b"Cache-Control: no-store" in head
-            await until(lambda: site.played.api.stream.viewers == 1)
+            await until(lambda: site.played.api.broadcaster.viewers == 1)
             site.played.play(1, start_s=1)
             text = b""
             while b"event: delta" not in text:
@@ -184,25 +185,25 @@ def test_over_a_real_socket_and_through_a_stop() -> None:
             stopping = asyncio.create_task(site.server.stop())
             while piece := await peer.reader.read(65536):
                 text += piece
-            assert text.endswith(b"0\r\n\r\n"), "a stop ends the stream; it does not cut it"
+            assert text.endswith(b"0\r\n\r\n"), "a stop ends the stream properly"
             await stopping
 
     run(scenario())
 
 
-def test_who_goes_away_is_forgotten_and_who_stops_reading_is_ended() -> None:
+def test_a_viewer_that_disconnects_or_stops_reading_is_removed() -> None:
     async def scenario() -> None:
         limits = ConnectionLimits(request_s=0.3, sweep_s=0.05)
         async with Site(Played(DemoNode(gpus=16, processes_a_gpu=20)).play(1), limits) as site:
             async with await Peer.connect(site.port) as peer:
                 peer.request("/api/v1/stream")
-                await until(lambda: site.played.api.stream.viewers == 1)
-            await until(lambda: site.played.api.stream.viewers == 0 or _again(site))
+                await until(lambda: site.played.api.broadcaster.viewers == 1)
+            await until(lambda: site.played.api.broadcaster.viewers == 0 or _again(site))
             async with await Peer.connect(site.port, receive_buffer=4096) as deaf:
                 deaf.request("/api/v1/stream")
                 second = 2
-                await until(lambda: site.played.api.stream.viewers == 1)
-                while site.played.api.stream.viewers:
+                await until(lambda: site.played.api.broadcaster.viewers == 1)
+                while site.played.api.broadcaster.viewers:
                     site.played.play(1, start_s=second)
                     second += 1
                     await asyncio.sleep(0.01)
@@ -212,20 +213,20 @@ def test_who_goes_away_is_forgotten_and_who_stops_reading_is_ended() -> None:
 
 
 def _again(site: Site) -> bool:
-    """A departed peer is noticed at the next write."""
+    """A closed connection is noticed at the next write."""
     now = site.played.now
     assert now is not None
     site.played.show(snapshot_of(site.played.node.readings(0.0), 0.0, sequence=now.sequence + 1))
     return False
 
 
-def test_head_gets_the_headers_alone() -> None:
+def test_head_gets_the_headers_only() -> None:
     async def scenario() -> None:
         async with Site(Played().play(1)) as site, await Peer.connect(site.port) as peer:
             peer.request("/api/v1/stream", "HEAD", headers={"Connection": "close"})
             answer = await peer.reader.read()
             assert b"text/event-stream" in answer
             assert answer.endswith(b"\r\n\r\n")
-            assert site.played.api.stream.viewers == 0
+            assert site.played.api.broadcaster.viewers == 0
 
     run(scenario())

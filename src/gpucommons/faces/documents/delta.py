@@ -1,7 +1,7 @@
-"""What changed between two JSON documents, as a small document; and how to apply it. Pure.
+"""The difference of two JSON documents as a small document, and its application. Pure.
 
-In a delta an object means: look inside. A list of one means: this is the value now. An empty list means:
-gone. Lists of the documents themselves are values: one that changed is sent whole.
+In a delta, an object is a change inside that object, a list of one is the new value, and an empty list is a removal.
+A list in a document is a value: a changed list is sent whole.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ Delta = dict[str, Json]
 
 
 def delta(before: Mapping[str, Json], after: Mapping[str, Json]) -> Delta:
-    """Empty where nothing changed."""
+    """Empty if nothing changed."""
     changes: Delta = {}
     for key, value in after.items():
         if key not in before:
@@ -32,7 +32,7 @@ def delta(before: Mapping[str, Json], after: Mapping[str, Json]) -> Delta:
 
 
 def _same(known: Json, value: Json) -> bool:
-    """True == 1 and 1 == 1.0 to Python, but not to JSON."""
+    """True == 1 and 1 == 1.0 in Python, but not in JSON."""
     if type(known) is not type(value):
         return False
     if type(known) is list and type(value) is list:
@@ -43,7 +43,7 @@ def _same(known: Json, value: Json) -> bool:
 
 
 def apply(document: Mapping[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:
-    """The document as it is after the delta; the one given is left as it was."""
+    """The document after the delta; the given one is not changed."""
     result = dict(document)
     for key, change in changes.items():
         if isinstance(change, Mapping):

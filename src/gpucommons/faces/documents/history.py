@@ -1,6 +1,6 @@
-"""One reading over time, of the node or of every GPU: from memory, or from Prometheus for what is longer ago.
+"""One reading over time, of the node or of every GPU: from memory, or from Prometheus for longer ranges.
 
-Answers are made a column at a time, so that a long one holds up nobody else's.
+A document is encoded column by column, so that a long one does not delay other requests.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ _SIGNIFICANT = 6
 def _read_range(given: str) -> Value:
     found = _RANGE.fullmatch(given)
     if found is None:
-        raise ValueError("wants a length such as 15m, 1h, 24h or 7d")
+        raise ValueError(f"invalid range {given[:64]!r}: use a length such as 15m, 1h, 24h or 7d")
     seconds = int(found[1]) * _UNIT_S[found[2]]
     if seconds > _LONGEST_S:
-        raise ValueError("wants a year at most")
+        raise ValueError("expected at most 366d")
     return seconds
 
 
@@ -37,13 +37,13 @@ PARAMETERS: tuple[Parameter, ...] = (
     word("series", "which reading", SERIES),
     Parameter(
         "range",
-        "how far back from the end: 15m, 1h, 24h, 7d",
+        "length of the range before its end: 15m, 1h, 24h, 7d",
         {"type": "string", "pattern": f"^{_RANGE.pattern}$"},
         _read_range,
     ),
-    whole("end_unix_s", "where it ends; without it, now", 0, 10**11),
+    whole("end_unix_s", "end of the range; default: now", 0, 10**11),
     text("gpu", "only this GPU: its index or UUID"),
-    whole("points", "at most so many values a column", 10, 4000),
+    whole("points", "number of values per column at most", 10, 4000),
 )
 SCHEMA: Schema = record(
     **ENVELOPE,
@@ -75,7 +75,7 @@ class HistoryQuery:
 def read(view: View, given: Mapping[str, Value]) -> HistoryQuery:
     series = str(given.get("series", "gpu_utilization_ratio"))
     if "gpu" in given and series in NODE_SERIES:
-        raise BadParameter("gpu", f"{series} is the node's, not a GPU's")
+        raise BadParameter("gpu", f"{series} is a reading of the node and not of a GPU")
     end = given.get("end_unix_s")
     return HistoryQuery(
         series,
@@ -86,30 +86,30 @@ def read(view: View, given: Mapping[str, Value]) -> HistoryQuery:
     )
 
 
-async def answer(view: View, asked: HistoryQuery, history: History, prometheus: Prometheus | None) -> bytes:
-    """Raises BadParameter where nobody keeps that long, PrometheusError where the one who does is not well."""
-    end_s = view.snapshot.wall_s if asked.end_wall_s is None else asked.end_wall_s
-    if history.covers(end_s - asked.range_s):
-        source, window = "memory", history.window(asked.series, asked.range_s, asked.points, asked.end_wall_s)
+async def answer(view: View, query: HistoryQuery, history: History, prometheus: Prometheus | None) -> bytes:
+    """Raises BadParameter for a range that is not kept, and PrometheusError if Prometheus fails."""
+    end_s = view.snapshot.wall_s if query.end_wall_s is None else query.end_wall_s
+    if history.covers(end_s - query.range_s):
+        source, window = "memory", history.window(query.series, query.range_s, query.points, query.end_wall_s)
     elif prometheus is None:
         kept = f"{COARSE_SPAN_S / 3600:g} h"
         raise BadParameter(
-            "range" if asked.end_wall_s is None else "end_unix_s",
-            f"this agent keeps {kept} in memory; for more, set history.prometheus_url",
+            "range" if query.end_wall_s is None else "end_unix_s",
+            f"the agent keeps {kept} in memory; for longer ranges, set history.prometheus_url",
         )
     else:
         uuids = [uuid for uuid in history.subjects if uuid != NODE]
         source = "prometheus"
-        window = await prometheus.window(asked.series, uuids, end_s - asked.range_s, end_s, asked.points)
+        window = await prometheus.window(query.series, uuids, end_s - query.range_s, end_s, query.points)
     head = {
         **view.envelope(),
-        "series": asked.series,
+        "series": query.series,
         "source": source,
         "step_s": window.step_s,
         "start_unix_s": round(window.start_wall_s, 3),
         "kept": {**history.kept(), "beyond": None if prometheus is None else "prometheus"},
     }
-    return await _encode(head, window, asked.gpu_uuid)
+    return await _encode(head, window, query.gpu_uuid)
 
 
 async def _encode(head: Mapping[str, Json], window: Window, only_uuid: str | None) -> bytes:
@@ -122,5 +122,5 @@ async def _encode(head: Mapping[str, Json], window: Window, only_uuid: str | Non
 
 
 def _numbers(values: Sequence[float]) -> str:
-    # Single precision has seven digits; more would be noise.
+    # The stored values have single precision: about seven digits.
     return ",".join("null" if math.isnan(value) else f"{value:.{_SIGNIFICANT}g}" for value in values)

@@ -1,61 +1,109 @@
-"""The node itself: health, CPU, memory, pressure, and how each source of readings is doing. Pure."""
+"""The node: health, CPU, memory, pressure, the agent itself, and the state of each source. Pure."""
 
-from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, one_of, or_null, record
+from typing import NamedTuple
+
+from gpucommons.faces.documents.schema import (
+    FLAG,
+    INTEGER,
+    INTEGER_OR_NULL,
+    NUMBER,
+    NUMBER_OR_NULL,
+    TEXT,
+    Record,
+    by_key,
+    one_of,
+    or_null,
+    record,
+)
 from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.model.agent import AgentReading
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.rules.node_health import health_of
+from gpucommons.rules.node_health import NodeHealth, health_of
 
-_LINE = record(avg10_percent=NUMBER, avg60_percent=NUMBER, avg300_percent=NUMBER, stalled_seconds_total=NUMBER)
-_PRESSURE = or_null(record(some=or_null(_LINE), full=or_null(_LINE)))
+
+class _SourceNow(NamedTuple):
+    state: SourceState
+    word: str
+
+    @property
+    def fresh(self) -> bool:
+        return self.word == "fresh"
+
+
+_HEALTH = Record[NodeHealth](
+    score=(NUMBER, lambda health: round(health.score, 2)),
+    completeness_ratio=(NUMBER, lambda health: round(health.completeness_ratio, 3)),
+    component_ratios=(
+        by_key(NUMBER, "signal; 1 is all headroom"),
+        lambda health: {name: round(value, 3) for name, value in health.components.items()},
+    ),
+)
+_CPU = Record[CpuReading](
+    cores=(INTEGER, lambda cpu: cpu.cores),
+    utilization_ratio=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.utilization_ratio, 4)),
+    load_1m=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.load_1m, 2)),
+    load_5m=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.load_5m, 2)),
+    load_15m=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.load_15m, 2)),
+)
+_MEMORY = Record[MemoryReading](
+    total_bytes=(INTEGER, lambda memory: memory.total_bytes),
+    available_bytes=(INTEGER_OR_NULL, lambda memory: memory.available_bytes),
+)
+_LINE = Record[PressureLine](
+    avg10_percent=(NUMBER, lambda line: round(line.avg10, 2)),
+    avg60_percent=(NUMBER, lambda line: round(line.avg60, 2)),
+    avg300_percent=(NUMBER, lambda line: round(line.avg300, 2)),
+    stalled_seconds_total=(NUMBER, lambda line: round(line.stalled_seconds_total, 3)),
+)
+_RESOURCE_PRESSURE = Record[Pressure](
+    some=(or_null(_LINE.schema), lambda pressure: _LINE.build_or_null(pressure.some)),
+    full=(or_null(_LINE.schema), lambda pressure: _LINE.build_or_null(pressure.full)),
+)
+_PRESSURE = Record[PressureReading](
+    cpu=(or_null(_RESOURCE_PRESSURE.schema), lambda pressure: _RESOURCE_PRESSURE.build_or_null(pressure.cpu)),
+    memory=(or_null(_RESOURCE_PRESSURE.schema), lambda pressure: _RESOURCE_PRESSURE.build_or_null(pressure.memory)),
+    io=(or_null(_RESOURCE_PRESSURE.schema), lambda pressure: _RESOURCE_PRESSURE.build_or_null(pressure.io)),
+)
+# The last failure of a fresh source is over: detail and remedy are empty then.
+_SOURCE = Record[_SourceNow](
+    state=(one_of("fresh", "stale", "failing", "absent"), lambda now: now.word),
+    essential=(FLAG, lambda now: now.state.essential),
+    last_success_unix_s=(NUMBER_OR_NULL, lambda now: rounded(now.state.last_success_wall_s, 1)),
+    failures=(by_key(INTEGER, "reason"), lambda now: dict(now.state.failures)),
+    detail=(TEXT, lambda now: "" if now.fresh else now.state.detail),
+    remedy=(TEXT, lambda now: "" if now.fresh else now.state.remedy),
+)
+_AGENT = Record[AgentReading](
+    version=(TEXT, lambda agent: agent.version),
+    started_unix_s=(NUMBER, lambda agent: round(agent.started_wall_s, 1)),
+    cpu_seconds_total=(NUMBER_OR_NULL, lambda agent: rounded(agent.cpu_seconds, 2)),
+    rss_bytes=(INTEGER_OR_NULL, lambda agent: agent.rss_bytes),
+    connections_open=(INTEGER, lambda agent: agent.connections_open),
+)
 SCHEMA = record(
-    health=or_null(
-        record(score=NUMBER, completeness_ratio=NUMBER, component_ratios=by_key(NUMBER, "signal; 1 is all headroom"))
-    ),
-    cpu=or_null(
-        record(
-            cores=INTEGER,
-            utilization_ratio=or_null(NUMBER),
-            load_1m=or_null(NUMBER),
-            load_5m=or_null(NUMBER),
-            load_15m=or_null(NUMBER),
-        )
-    ),
-    memory=or_null(record(total_bytes=INTEGER, available_bytes=or_null(INTEGER))),
-    pressure=or_null(record(cpu=_PRESSURE, memory=_PRESSURE, io=_PRESSURE)),
-    sources=by_key(
-        record(
-            state=one_of("fresh", "stale", "failing", "absent"),
-            essential=FLAG,
-            last_success_unix_s=or_null(NUMBER),
-            failures=by_key(INTEGER, "reason"),
-            detail=TEXT,
-            remedy=TEXT,
-        ),
-        "name",
-    ),
-    agent=or_null(
-        record(
-            version=TEXT,
-            started_unix_s=NUMBER,
-            cpu_seconds_total=or_null(NUMBER),
-            rss_bytes=or_null(INTEGER),
-            connections_open=INTEGER,
-        )
-    ),
+    health=or_null(_HEALTH.schema),
+    cpu=or_null(_CPU.schema),
+    memory=or_null(_MEMORY.schema),
+    pressure=or_null(_PRESSURE.schema),
+    sources=by_key(_SOURCE.schema, "name"),
+    agent=or_null(_AGENT.schema),
 )
 
 
 def node(snapshot: Snapshot) -> Json:
-    readings = snapshot.readings
+    readings, now_s = snapshot.readings, snapshot.monotonic_s
     return {
-        "health": _health(readings.cpu, readings.memory, readings.pressure),
-        "cpu": _cpu(readings.cpu),
-        "memory": _memory(readings.memory),
-        "pressure": _pressures(readings.pressure),
-        "sources": {name: _source(state, snapshot.monotonic_s) for name, state in sorted(snapshot.sources.items())},
-        "agent": _agent(snapshot),
+        "health": _HEALTH.build_or_null(health_of(readings.cpu, readings.memory, readings.pressure)),
+        "cpu": _CPU.build_or_null(readings.cpu),
+        "memory": _MEMORY.build_or_null(readings.memory),
+        "pressure": _PRESSURE.build_or_null(readings.pressure),
+        "sources": {
+            name: _SOURCE.build(_SourceNow(state, state_of(state, now_s)))
+            for name, state in sorted(snapshot.sources.items())
+        },
+        "agent": _AGENT.build_or_null(readings.agent),
     }
 
 
@@ -65,78 +113,3 @@ def state_of(state: SourceState, now_monotonic_s: float) -> str:
     if state.absent:
         return "absent"
     return "stale" if state.up else "failing"
-
-
-def _health(cpu: CpuReading | None, memory: MemoryReading | None, pressure: PressureReading | None) -> Json:
-    health = health_of(cpu, memory, pressure)
-    if health is None:
-        return None
-    return {
-        "score": round(health.score, 2),
-        "completeness_ratio": round(health.completeness_ratio, 3),
-        "component_ratios": {name: round(value, 3) for name, value in health.components.items()},
-    }
-
-
-def _cpu(cpu: CpuReading | None) -> Json:
-    if cpu is None:
-        return None
-    return {
-        "cores": cpu.cores,
-        "utilization_ratio": rounded(cpu.utilization_ratio, 4),
-        "load_1m": rounded(cpu.load_1m, 2),
-        "load_5m": rounded(cpu.load_5m, 2),
-        "load_15m": rounded(cpu.load_15m, 2),
-    }
-
-
-def _memory(memory: MemoryReading | None) -> Json:
-    return None if memory is None else {"total_bytes": memory.total_bytes, "available_bytes": memory.available_bytes}
-
-
-def _pressures(pressure: PressureReading | None) -> Json:
-    if pressure is None:
-        return None
-    return {"cpu": _pressure(pressure.cpu), "memory": _pressure(pressure.memory), "io": _pressure(pressure.io)}
-
-
-def _pressure(pressure: Pressure | None) -> Json:
-    return None if pressure is None else {"some": _line(pressure.some), "full": _line(pressure.full)}
-
-
-def _line(line: PressureLine | None) -> Json:
-    if line is None:
-        return None
-    return {
-        "avg10_percent": round(line.avg10, 2),
-        "avg60_percent": round(line.avg60, 2),
-        "avg300_percent": round(line.avg300, 2),
-        "stalled_seconds_total": round(line.stalled_seconds_total, 3),
-    }
-
-
-def _source(state: SourceState, now_monotonic_s: float) -> Json:
-    word = state_of(state, now_monotonic_s)
-    fresh = word == "fresh"
-    return {
-        "state": word,
-        "essential": state.essential,
-        "last_success_unix_s": rounded(state.last_success_wall_s, 1),
-        "failures": dict(state.failures),
-        # What was wrong before is not what is wrong now.
-        "detail": "" if fresh else state.detail,
-        "remedy": "" if fresh else state.remedy,
-    }
-
-
-def _agent(snapshot: Snapshot) -> Json:
-    agent = snapshot.readings.agent
-    if agent is None:
-        return None
-    return {
-        "version": agent.version,
-        "started_unix_s": round(agent.started_wall_s, 1),
-        "cpu_seconds_total": rounded(agent.cpu_seconds, 2),
-        "rss_bytes": agent.rss_bytes,
-        "connections_open": agent.connections_open,
-    }

@@ -1,73 +1,110 @@
-"""The OpenAPI document, drawn from what the resources declare: it cannot promise what is not served."""
+"""The OpenAPI document and the index of the API, both from what the resources declare."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpucommons.faces.documents import history
 from gpucommons.faces.documents.parameters import Parameter
 from gpucommons.faces.documents.resources import RESOURCES, SNAPSHOT
-from gpucommons.faces.documents.schema import TEXT, Schema, record
+from gpucommons.faces.documents.schema import TEXT, Schema, by_key, record
 from gpucommons.faces.documents.values import Json
 
 BASE = "/api/v1"
 ERROR = record(error=TEXT, parameter=TEXT)
+_INDEX = record(
+    version=TEXT,
+    resources=by_key(record(summary=TEXT, parameters=by_key(TEXT, "name")), "path"),
+)
 _STREAM = (
-    "Server-sent events. `snapshot` carries the document of /snapshot; each `delta` after it carries what changed: an "
-    "object means look inside, a list of one is the value now, an empty list means gone. `beat` says that all is quiet."
+    "Server-sent events. `snapshot` carries the document of /snapshot. Each `delta` after it carries what changed: an "
+    "object is a change inside that object, a list of one is the new value, an empty list is a removal. `beat` is sent "
+    "when nothing else is."
 )
-
-_HISTORY = (
-    "Up to 24 h from memory. Longer ranges come from Prometheus, where one is configured; 502 where it is not well."
-)
+_HISTORY = "Up to 24 h from memory. Longer ranges come from Prometheus, where one is configured; 502 where it fails."
 
 
-def openapi(version: str) -> Mapping[str, Json]:
-    paths: dict[str, Json] = {
-        f"/{resource.name}": _get(resource.summary, resource.parameters, _json(resource.schema))
-        for resource in RESOURCES
-    }
-    paths["/history"] = _get("one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY)
-    paths["/stream"] = _get(
-        "everything, live", (), {"text/event-stream": {"schema": TEXT, "x-event-data-schema": SNAPSHOT}}, _STREAM
-    )
-    paths["/openapi.json"] = _get("this document", (), _json({"type": "object"}))
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "gpucommons",
-            "version": version,
-            "description": "One node's GPUs: what they do, who uses them, whose turn it is and what it cost. "
-            "Null means that there is no reading; it is never 0.",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": BASE}],
-        "paths": paths,
-    }
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """One GET of the API. `content` is by media type."""
+
+    path: str
+    summary: str
+    parameters: tuple[Parameter, ...]
+    content: dict[str, object]
+    description: str = ""
 
 
 def _json(schema: Schema) -> dict[str, object]:
     return {"application/json": {"schema": schema}}
 
 
-def _get(summary: str, parameters: Iterable[Parameter], content: dict[str, object], description: str = "") -> Json:
-    operation: dict[str, object] = {
-        "summary": summary,
-        "parameters": [
-            {
-                "name": parameter.name,
-                "in": "query",
-                "required": False,
-                "description": parameter.summary,
-                "schema": parameter.schema,
+_OPERATIONS = (
+    _Operation("/", "index of the API", (), _json(_INDEX)),
+    *(
+        _Operation(f"/{resource.name}", resource.summary, resource.parameters, _json(resource.schema))
+        for resource in RESOURCES
+    ),
+    _Operation("/history", "one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY),
+    _Operation(
+        "/stream",
+        "all sections, live",
+        (),
+        {"text/event-stream": {"schema": TEXT, "x-event-data-schema": SNAPSHOT.schema}},
+        _STREAM,
+    ),
+    _Operation("/openapi.json", "OpenAPI description of the API", (), _json({"type": "object"})),
+)
+
+
+def index(version: str) -> Mapping[str, Json]:
+    return {
+        "version": version,
+        "resources": {
+            f"{BASE}{operation.path}": {
+                "summary": operation.summary,
+                "parameters": {parameter.name: parameter.summary for parameter in operation.parameters},
             }
-            for parameter in parameters
-        ],
+            for operation in _OPERATIONS
+        },
+    }
+
+
+def openapi(version: str) -> Mapping[str, Json]:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "gpucommons",
+            "version": version,
+            "description": "The GPUs of one node: readings, use by owner, turns and accounts. "
+            "Null means no reading; it is never 0.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": BASE}],
+        "paths": {operation.path: _get(operation) for operation in _OPERATIONS},
+    }
+
+
+def _get(operation: _Operation) -> Json:
+    described: dict[str, object] = {
+        "summary": operation.summary,
+        "parameters": [_parameter(parameter) for parameter in operation.parameters],
         "responses": {
-            "200": {"description": "the answer", "content": content},
-            "304": {"description": "what If-None-Match names is still current"},
-            "400": {"description": "a parameter is wrong; it is named", "content": _json(ERROR)},
+            "200": {"description": "the document", "content": operation.content},
+            "304": {"description": "the document that If-None-Match names is current"},
+            "400": {"description": "an invalid parameter, which is named", "content": _json(ERROR)},
             "503": {"description": "no snapshot yet"},
         },
     }
-    if description:
-        operation["description"] = description
-    return {"get": operation}  # type: ignore[dict-item]
+    if operation.description:
+        described["description"] = operation.description
+    return {"get": described}  # type: ignore[dict-item]
+
+
+def _parameter(parameter: Parameter) -> dict[str, object]:
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": False,
+        "description": parameter.summary,
+        "schema": parameter.schema,
+    }

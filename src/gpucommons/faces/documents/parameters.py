@@ -1,4 +1,4 @@
-"""Query parameters: declared once, and from that checked, explained and documented. Pure."""
+"""Query parameters: one declaration to check, explain and document each. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Query = Sequence[tuple[str, str]]
 
 
 class BadParameter(ValueError):
-    """One line that says what a good value looks like, and the name of the parameter that has none."""
+    """An invalid query parameter: its name, and one line that says what is expected."""
 
     def __init__(self, parameter: str, line: str) -> None:
         super().__init__(line)
@@ -20,7 +20,7 @@ class BadParameter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`read` turns the text into a value, or raises ValueError that says what it wants."""
+    """`read` parses the text, or raises a ValueError that says what is expected."""
 
     name: str
     summary: str
@@ -33,7 +33,7 @@ def word(name: str, summary: str, words: Iterable[str]) -> Parameter:
 
     def read(text: str) -> Value:
         if text not in allowed:
-            raise ValueError(f"wants one of {', '.join(allowed)}")
+            raise ValueError(f"expected one of {', '.join(allowed)}")
         return text
 
     return Parameter(name, summary, {"type": "string", "enum": allowed}, read)
@@ -43,7 +43,7 @@ def whole(name: str, summary: str, least: int, most: int) -> Parameter:
     def read(text: str) -> Value:
         number = parse_decimal(text)
         if number is None or not least <= number <= most:
-            raise ValueError(f"wants a whole number from {least} to {most}")
+            raise ValueError(f"expected a whole number from {least} to {most}")
         return number
 
     return Parameter(name, summary, {"type": "integer", "minimum": least, "maximum": most}, read)
@@ -52,23 +52,23 @@ def whole(name: str, summary: str, least: int, most: int) -> Parameter:
 def text(name: str, summary: str, longest: int = 256) -> Parameter:
     def read(given: str) -> Value:
         if not 0 < len(given) <= longest:
-            raise ValueError(f"wants a text of 1 to {longest} characters")
+            raise ValueError(f"expected a string of 1 to {longest} characters")
         return given
 
     return Parameter(name, summary, {"type": "string", "minLength": 1, "maxLength": longest}, read)
 
 
 def read_query(query: Query, declared: Sequence[Parameter]) -> Mapping[str, Value]:
-    """The values that were given. Raises BadParameter for one that is unknown, doubled or wrong."""
+    """The given values. Raises BadParameter for a parameter that is unknown, repeated or invalid."""
     by_name = {parameter.name: parameter for parameter in declared}
     values: dict[str, Value] = {}
     for name, given in query:
         parameter = by_name.get(name)
         if parameter is None:
-            known = f"there are: {', '.join(by_name)}" if by_name else "there are none here"
-            raise BadParameter(name, f"no such parameter; {known}")
+            known = f"use {', '.join(by_name)}" if by_name else "this path has no parameters"
+            raise BadParameter(name, f"unknown parameter; {known}")
         if name in values:
-            raise BadParameter(name, "was given more than once")
+            raise BadParameter(name, "given more than once")
         try:
             values[name] = parameter.read(given)
         except ValueError as error:

@@ -1,13 +1,13 @@
-"""Every resource of the API that is a function of one view: its path, parameters, shape and how it is made. Pure."""
+"""Every resource of the API that is a function of one view: its name, parameters, schema and builder. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpucommons.faces.documents import accounts, events, gpus, node, turns, who
 from gpucommons.faces.documents.parameters import Parameter, Value, text, whole, word
-from gpucommons.faces.documents.schema import Schema, by_key, or_null, record
+from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
-from gpucommons.faces.documents.view import ENVELOPE, View
+from gpucommons.faces.documents.view import ENVELOPE, ENVELOPE_FIELDS, View
 from gpucommons.model.accounts import PERIODS
 
 _GPU = text("gpu", "only this GPU: its index or UUID")
@@ -22,39 +22,25 @@ class Resource:
     parameters: tuple[Parameter, ...] = ()
 
 
-def snapshot(view: View) -> dict[str, Json]:
-    """Everything at once: what the stream begins with and its deltas are applied to."""
-    now = view.snapshot
-    return {
-        **view.envelope(),
-        "node": node.node(now),
-        "gpus": gpus.gpus(now),
-        "who": who.who(now),
-        "turns": turns.turns(now, view.timeline),
-        "accounts": accounts.accounts(now),
-        "events": events.events(now),
-        "alerts": events.alerts(now),
-    }
-
-
-SNAPSHOT = record(
-    **ENVELOPE,
-    node=node.SCHEMA,
-    gpus=gpus.SCHEMA,
-    who=who.SCHEMA,
-    turns=turns.SCHEMA,
-    accounts=accounts.SCHEMA,
-    events=events.SCHEMA,
-    alerts=events.ALERTS,
+# All sections in one document. The stream begins with it and then sends deltas.
+SNAPSHOT = Record[View](
+    **ENVELOPE_FIELDS,
+    node=(node.SCHEMA, lambda view: node.node(view.snapshot)),
+    gpus=(gpus.SCHEMA, lambda view: gpus.gpus(view.snapshot)),
+    who=(who.SCHEMA, lambda view: who.who(view.snapshot)),
+    turns=(turns.SCHEMA, lambda view: turns.turns(view.snapshot, view.timeline)),
+    accounts=(accounts.SCHEMA, lambda view: accounts.accounts(view.snapshot)),
+    events=(events.SCHEMA, lambda view: events.events(view.snapshot)),
+    alerts=(events.ALERTS, lambda view: events.alerts(view.snapshot)),
 )
 
 
-def _gpus(view: View, asked: Mapping[str, Value]) -> Json:
-    return {**view.envelope(), "gpus": gpus.gpus(view.snapshot, _uuid(view, asked))}
+def _gpus(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "gpus": gpus.gpus(view.snapshot, _uuid(view, values))}
 
 
-def _who(view: View, asked: Mapping[str, Value]) -> Json:
-    uuid, owner, by = _uuid(view, asked), asked.get("owner"), asked.get("by")
+def _who(view: View, values: Mapping[str, Value]) -> Json:
+    uuid, owner, by = _uuid(view, values), values.get("owner"), values.get("by")
     owner = None if owner is None else str(owner)
     attribution = view.snapshot.readings.attribution
     groups = None
@@ -63,39 +49,45 @@ def _who(view: View, asked: Mapping[str, Value]) -> Json:
     return {**view.envelope(), "who": who.who(view.snapshot, uuid, owner), "groups": groups}
 
 
-def _turns(view: View, asked: Mapping[str, Value]) -> Json:
-    return {**view.envelope(), "turns": turns.turns(view.snapshot, view.timeline, _uuid(view, asked))}
+def _turns(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "turns": turns.turns(view.snapshot, view.timeline, _uuid(view, values))}
 
 
-def _accounts(view: View, asked: Mapping[str, Value]) -> Json:
-    period = asked.get("period")
+def _accounts(view: View, values: Mapping[str, Value]) -> Json:
+    period = values.get("period")
     return {**view.envelope(), "accounts": accounts.accounts(view.snapshot, None if period is None else str(period))}
 
 
-def _events(view: View, asked: Mapping[str, Value]) -> Json:
-    found = events.events(view.snapshot, int(asked.get("limit", events.SHOWN)), str(asked.get("type", "")))
+def _events(view: View, values: Mapping[str, Value]) -> Json:
+    found = events.events(view.snapshot, int(values.get("limit", events.SHOWN)), str(values.get("type", "")))
     return {**view.envelope(), "events": found, "alerts": events.alerts(view.snapshot)}
 
 
-def _uuid(view: View, asked: Mapping[str, Value]) -> str | None:
-    return view.gpu_uuid(str(asked["gpu"])) if "gpu" in asked else None
+def _uuid(view: View, values: Mapping[str, Value]) -> str | None:
+    return view.gpu_uuid(str(values["gpu"])) if "gpu" in values else None
 
 
 RESOURCES: tuple[Resource, ...] = (
-    Resource("snapshot", "everything that is known now", SNAPSHOT, lambda view, _: snapshot(view)),
-    Resource("gpus", "the GPUs and what they do", record(**ENVELOPE, gpus=gpus.SCHEMA), _gpus, (_GPU,)),
+    Resource("snapshot", "all sections of the current snapshot", SNAPSHOT.schema, lambda view, _: SNAPSHOT.build(view)),
+    Resource("gpus", "the GPUs and their readings", record(**ENVELOPE, gpus=gpus.SCHEMA), _gpus, (_GPU,)),
     Resource(
         "who",
-        "who uses what of each GPU, and what has no owner",
+        "use of each GPU by process and owner, and what has no owner",
         record(**ENVELOPE, who=who.SCHEMA, groups=or_null(by_key(who.GROUP, "identity"))),
         _who,
         (
             _GPU,
             text("owner", "only this owner: kind/id"),
-            word("by", "fold the processes by this as well", who.GROUPINGS),
+            word("by", "also group the processes by this", who.GROUPINGS),
         ),
     ),
-    Resource("turns", "whose turn it is on each shared GPU", record(**ENVELOPE, turns=turns.SCHEMA), _turns, (_GPU,)),
+    Resource(
+        "turns",
+        "turns on each shared GPU: running and waiting clients",
+        record(**ENVELOPE, turns=turns.SCHEMA),
+        _turns,
+        (_GPU,),
+    ),
     Resource(
         "accounts",
         "GPU-hours and energy by user",
@@ -105,9 +97,9 @@ RESOURCES: tuple[Resource, ...] = (
     ),
     Resource(
         "events",
-        "what happened, newest first, and the alerts that fire",
+        "recent events, newest first, and the alerts that fire",
         record(**ENVELOPE, events=events.SCHEMA, alerts=events.ALERTS),
         _events,
-        (whole("limit", "at most so many", 1, events.MOST), text("type", "only events of this type", 64)),
+        (whole("limit", "number of events at most", 1, events.MOST), text("type", "only events of this type", 64)),
     ),
 )

@@ -1,9 +1,17 @@
-"""The few words in which a resource states the shape of its answer, as JSON Schema. Values only.
+"""JSON Schema for the API's documents, and `Record`: one declaration that gives an object's schema and its content.
 
-An object has exactly the fields that are named: a client may rely on each, and nothing else slips out.
+An object has exactly the fields that are declared: a client can rely on each of them, and no other field leaks.
 """
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from gpucommons.faces.documents.values import Json
+
+T = TypeVar("T")
 Schema = dict[str, object]
+Field = tuple[Schema, Callable[[T], Json]]
+"""The schema of one field, and the function that reads the field from a value."""
 
 TEXT: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}
@@ -16,7 +24,7 @@ def record(**fields: Schema) -> Schema:
 
 
 def by_key(values: Schema, what: str) -> Schema:
-    """An object whose keys are identities; `what` says which."""
+    """An object whose keys are identities of the kind `what`."""
     return {"type": "object", "description": f"by {what}", "additionalProperties": values}
 
 
@@ -29,7 +37,7 @@ def one_of(*words: str) -> Schema:
 
 
 def or_null(schema: Schema) -> Schema:
-    """Null where there is no reading: missing is never 0."""
+    """Null means no reading: missing is never 0."""
     kind = schema.get("type")
     if isinstance(kind, str) and "enum" not in schema and kind != "object":
         return {**schema, "type": [kind, "null"]}
@@ -38,3 +46,20 @@ def or_null(schema: Schema) -> Schema:
 
 def described(schema: Schema, text: str) -> Schema:
     return {**schema, "description": text}
+
+
+TEXT_OR_NULL, INTEGER_OR_NULL, NUMBER_OR_NULL = or_null(TEXT), or_null(INTEGER), or_null(NUMBER)
+
+
+class Record(Generic[T]):
+    """An object of the API that is made from a value of type T: `Record[Gpu](index=(INTEGER, lambda gpu: ...))`."""
+
+    def __init__(self, **fields: Field[T]) -> None:
+        self.schema = record(**{name: schema for name, (schema, _) in fields.items()})
+        self._readers = tuple((name, read) for name, (_, read) in fields.items())
+
+    def build(self, value: T) -> dict[str, Json]:
+        return {name: read(value) for name, read in self._readers}
+
+    def build_or_null(self, value: T | None) -> Json:
+        return None if value is None else self.build(value)

@@ -1,60 +1,93 @@
-"""Whose turn it is on each shared GPU: who runs, who waits, why and about how long, quotas, and who ran when. Pure."""
+"""Turns on each shared GPU: which clients run, which wait and why, their quotas, and the recent turns. Pure."""
 
-from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, listed, or_null, record
+from typing import NamedTuple
+
+from gpucommons.faces.documents.schema import (
+    FLAG,
+    INTEGER,
+    INTEGER_OR_NULL,
+    NUMBER,
+    NUMBER_OR_NULL,
+    TEXT,
+    Record,
+    by_key,
+    listed,
+    or_null,
+    record,
+)
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.sharing import ClientSharing, GpuSharing, Timeline
+from gpucommons.model.sharing import ClientSharing, GpuSharing, Timeline, Turn, WaitReading
 from gpucommons.model.snapshot import Snapshot
 
-_NUMBER, _INTEGER = or_null(NUMBER), or_null(INTEGER)
-CLIENT = record(
-    pod=TEXT,
-    namespace=TEXT,
-    pid=_INTEGER,
-    uid=_INTEGER,
-    gpu_uuid=TEXT,
-    gpu_index=_INTEGER,
-    standing=TEXT,
-    revoked=FLAG,
-    pending_drop=FLAG,
-    turns_total=INTEGER,
-    turn_s=_NUMBER,
-    wait=or_null(record(why=TEXT, waited_s=NUMBER, ahead=INTEGER, room_bytes=INTEGER, expected_s=_NUMBER)),
-    allocated_bytes=INTEGER,
-    need_bytes=_INTEGER,
-    memory_quota_bytes=INTEGER,
-    core_quota_percent=INTEGER,
-    core_quota_effective_percent=NUMBER,
-    window_usage_s=NUMBER,
-    window_limit_s=NUMBER,
-    throttled=FLAG,
-    debt_s=NUMBER,
-    billed_s_total=NUMBER,
-    demand_ratio=_NUMBER,
+
+class _GpuTurns(NamedTuple):
+    gpu: GpuSharing
+    turns: tuple[Turn, ...]
+
+
+_WAIT = Record[WaitReading](
+    why=(TEXT, lambda wait: wait.why),
+    waited_s=(NUMBER, lambda wait: round(wait.waited_s, 1)),
+    ahead=(INTEGER, lambda wait: wait.ahead),
+    room_bytes=(INTEGER, lambda wait: wait.room_bytes),
+    expected_s=(NUMBER_OR_NULL, lambda wait: rounded(wait.expected_s, 1)),
 )
-GPU = record(
-    index=_INTEGER,
-    present=FLAG,
-    way=TEXT,
-    way_reason=TEXT,
-    running=listed(TEXT),
-    waiting=listed(TEXT),
-    quantum_left_s=_NUMBER,
-    running_memory_bytes=INTEGER,
-    total_memory_bytes=INTEGER,
-    total_memory_measured=FLAG,
-    safe_limit_bytes=INTEGER,
-    overloaded=FLAG,
-    busy_seconds_total=NUMBER,
-    timeline=by_key(record(client=TEXT, label=TEXT, uid=_INTEGER, start_unix_s=NUMBER, end_unix_s=_NUMBER), "turn"),
+CLIENT = Record[ClientSharing](
+    pod=(TEXT, lambda client: client.pod),
+    namespace=(TEXT, lambda client: client.namespace),
+    pid=(INTEGER_OR_NULL, lambda client: client.pid or None),
+    uid=(INTEGER_OR_NULL, lambda client: _uid(client.uid)),
+    gpu_uuid=(TEXT, lambda client: client.gpu_uuid),
+    gpu_index=(INTEGER_OR_NULL, lambda client: client.gpu_index),
+    standing=(TEXT, lambda client: client.standing),
+    revoked=(FLAG, lambda client: client.revoked),
+    pending_drop=(FLAG, lambda client: client.pending_drop),
+    turns_total=(INTEGER, lambda client: client.turns),
+    turn_s=(NUMBER_OR_NULL, lambda client: rounded(client.turn_s, 1)),
+    wait=(or_null(_WAIT.schema), lambda client: _WAIT.build_or_null(client.wait)),
+    allocated_bytes=(INTEGER, lambda client: client.allocated_bytes),
+    need_bytes=(INTEGER_OR_NULL, lambda client: client.need_bytes),
+    memory_quota_bytes=(INTEGER, lambda client: client.memory_quota_bytes),
+    core_quota_percent=(INTEGER, lambda client: client.core_quota_percent),
+    core_quota_effective_percent=(NUMBER, lambda client: round(client.core_quota_effective_percent, 1)),
+    window_usage_s=(NUMBER, lambda client: round(client.window_usage_s, 2)),
+    window_limit_s=(NUMBER, lambda client: round(client.window_limit_s, 2)),
+    throttled=(FLAG, lambda client: client.throttled),
+    debt_s=(NUMBER, lambda client: round(client.debt_s, 2)),
+    billed_s_total=(NUMBER, lambda client: round(client.billed_s, 1)),
+    demand_ratio=(NUMBER_OR_NULL, lambda client: rounded(client.demand_ratio, 3)),
+)
+_TURN = Record[Turn](
+    client=(TEXT, lambda turn: turn.client_id),
+    label=(TEXT, lambda turn: turn.label),
+    uid=(INTEGER_OR_NULL, lambda turn: _uid(turn.uid)),
+    start_unix_s=(NUMBER, lambda turn: round(turn.start_wall_s, 1)),
+    end_unix_s=(NUMBER_OR_NULL, lambda turn: rounded(turn.end_wall_s, 1)),
+)
+GPU = Record[_GpuTurns](
+    index=(INTEGER_OR_NULL, lambda at: at.gpu.index),
+    present=(FLAG, lambda at: at.gpu.present),
+    way=(TEXT, lambda at: at.gpu.way),
+    way_reason=(TEXT, lambda at: at.gpu.way_reason),
+    running=(listed(TEXT), lambda at: list(at.gpu.running)),
+    waiting=(listed(TEXT), lambda at: [*at.gpu.wait_queue, *at.gpu.request_queue]),
+    quantum_left_s=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.quantum_left_s, 1)),
+    running_memory_bytes=(INTEGER, lambda at: at.gpu.running_memory_bytes),
+    total_memory_bytes=(INTEGER, lambda at: at.gpu.total_memory_bytes),
+    total_memory_measured=(FLAG, lambda at: at.gpu.total_memory_measured),
+    safe_limit_bytes=(INTEGER, lambda at: at.gpu.safe_limit_bytes),
+    overloaded=(FLAG, lambda at: at.gpu.overloaded),
+    busy_seconds_total=(NUMBER, lambda at: round(at.gpu.busy_seconds, 1)),
+    timeline=(by_key(_TURN.schema, "turn"), lambda at: {turn.id: _TURN.build(turn) for turn in at.turns}),
 )
 SCHEMA = or_null(
     record(
         on=FLAG,
         mode=TEXT,
-        fixed_quantum_s=_NUMBER,
+        fixed_quantum_s=NUMBER_OR_NULL,
         window_s=NUMBER,
-        gpus=by_key(GPU, "UUID"),
-        clients=by_key(CLIENT, "client id"),
+        gpus=by_key(GPU.schema, "UUID"),
+        clients=by_key(CLIENT.schema, "client id"),
     )
 )
 
@@ -69,78 +102,17 @@ def turns(snapshot: Snapshot, timeline: Timeline, only_uuid: str | None = None) 
         "mode": sharing.mode,
         "fixed_quantum_s": sharing.fixed_quantum_s,
         "window_s": sharing.window_s,
-        "gpus": {gpu.uuid: _gpu(gpu, timeline) for gpu in sharing.gpus if only_uuid in (None, gpu.uuid)},
+        "gpus": {
+            gpu.uuid: GPU.build(_GpuTurns(gpu, timeline.get(gpu.uuid, ())))
+            for gpu in sharing.gpus
+            if only_uuid in (None, gpu.uuid)
+        },
         "clients": {
-            client.client_id: _client(client) for client in sharing.clients if only_uuid in (None, client.gpu_uuid)
+            client.client_id: CLIENT.build(client) for client in sharing.clients if only_uuid in (None, client.gpu_uuid)
         },
     }
 
 
-def _gpu(gpu: GpuSharing, timeline: Timeline) -> Json:
-    return {
-        "index": gpu.index,
-        "present": gpu.present,
-        "way": gpu.way,
-        "way_reason": gpu.way_reason,
-        "running": list(gpu.running),
-        "waiting": [*gpu.wait_queue, *gpu.request_queue],
-        "quantum_left_s": rounded(gpu.quantum_left_s, 1),
-        "running_memory_bytes": gpu.running_memory_bytes,
-        "total_memory_bytes": gpu.total_memory_bytes,
-        "total_memory_measured": gpu.total_memory_measured,
-        "safe_limit_bytes": gpu.safe_limit_bytes,
-        "overloaded": gpu.overloaded,
-        "busy_seconds_total": round(gpu.busy_seconds, 1),
-        "timeline": {
-            turn.id: {
-                "client": turn.client_id,
-                "label": turn.label,
-                "uid": _known(turn.uid),
-                "start_unix_s": round(turn.start_wall_s, 1),
-                "end_unix_s": rounded(turn.end_wall_s, 1),
-            }
-            for turn in timeline.get(gpu.uuid, ())
-        },
-    }
-
-
-def _client(client: ClientSharing) -> Json:
-    wait = client.wait
-    return {
-        "pod": client.pod,
-        "namespace": client.namespace,
-        "pid": client.pid or None,
-        "uid": _known(client.uid),
-        "gpu_uuid": client.gpu_uuid,
-        "gpu_index": client.gpu_index,
-        "standing": client.standing,
-        "revoked": client.revoked,
-        "pending_drop": client.pending_drop,
-        "turns_total": client.turns,
-        "turn_s": rounded(client.turn_s, 1),
-        "wait": None
-        if wait is None
-        else {
-            "why": wait.why,
-            "waited_s": round(wait.waited_s, 1),
-            "ahead": wait.ahead,
-            "room_bytes": wait.room_bytes,
-            "expected_s": rounded(wait.expected_s, 1),
-        },
-        "allocated_bytes": client.allocated_bytes,
-        "need_bytes": client.need_bytes,
-        "memory_quota_bytes": client.memory_quota_bytes,
-        "core_quota_percent": client.core_quota_percent,
-        "core_quota_effective_percent": round(client.core_quota_effective_percent, 1),
-        "window_usage_s": round(client.window_usage_s, 2),
-        "window_limit_s": round(client.window_limit_s, 2),
-        "throttled": client.throttled,
-        "debt_s": round(client.debt_s, 2),
-        "billed_s_total": round(client.billed_s, 1),
-        "demand_ratio": rounded(client.demand_ratio, 3),
-    }
-
-
-def _known(uid: int) -> int | None:
-    """Somebody whose name is not for this viewer has no uid either."""
+def _uid(uid: int) -> int | None:
+    """A client whose owner is hidden from the viewer has the uid -1."""
     return uid if uid >= 0 else None

@@ -1,4 +1,4 @@
-"""JSON-able values, and how numbers become them. A number that is not there, or is none, is null."""
+"""JSON values and their encoding. A missing number, and one that is not finite, is null."""
 
 import json
 import math
@@ -16,13 +16,13 @@ def percent_as_ratio(percent: float | None) -> float | None:
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """The sum of what is known; null where nothing is, for that is not 0."""
+    """The sum of the known values; None where none is known, since that is not 0."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def encoded(value: Json) -> bytes:
-    """JSON that every parser takes: names that are no Unicode are mended, numbers that are none are null."""
+    """JSON that every parser accepts: invalid Unicode is replaced, and numbers that are not finite are null."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:

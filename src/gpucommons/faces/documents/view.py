@@ -1,41 +1,77 @@
-"""What one viewer's answers are drawn from: a snapshot that holds only what this viewer may see, and who ran when."""
+"""One viewer's view: a snapshot and a timeline that hold only what the viewer may see. Pure.
+
+`view_for` is the one place where privacy is applied; every document is made from its result.
+"""
 
 from dataclasses import dataclass, field
 
 from gpucommons.faces.documents.parameters import BadParameter
-from gpucommons.faces.documents.schema import NUMBER, TEXT, Schema, described, or_null
+from gpucommons.faces.documents.schema import (
+    INTEGER,
+    NUMBER,
+    TEXT,
+    Field,
+    Record,
+    Schema,
+    described,
+    listed,
+    one_of,
+    or_null,
+)
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.sharing import Timeline
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.privacy import SECTIONS, Hidden, Viewer, hidden_from, seen_by, timeline_seen_by
 
-ENVELOPE: dict[str, Schema] = {
-    "sequence": described({"type": "integer"}, "counts the snapshots since the agent started"),
-    "time_unix_s": NUMBER,
-    "hostname": TEXT,
-    "simulated": described(or_null(TEXT), "the scenario that is played; null where the machine is measured"),
-}
+_HIDDEN = Record[Hidden](
+    sections=(listed(one_of(*SECTIONS)), lambda hidden: list(hidden.sections)),
+    sentence=(TEXT, lambda hidden: hidden.sentence),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     snapshot: Snapshot
     timeline: Timeline = field(default_factory=dict)
+    hidden: Hidden | None = None
 
     def envelope(self) -> dict[str, Json]:
-        """Which instant an answer is of."""
-        return {
-            "sequence": self.snapshot.sequence,
-            "time_unix_s": round(self.snapshot.wall_s, 3),
-            "hostname": self.snapshot.hostname,
-            "simulated": self.snapshot.scenario,
-        }
+        """The instant that a document describes, and what it hides."""
+        return _ENVELOPE.build(self)
 
     def gpu_uuid(self, name: str) -> str:
-        """The UUID of a GPU that was named by UUID or index. Raises BadParameter."""
+        """The UUID of a GPU, given its UUID or index. Raises BadParameter."""
         reading = self.snapshot.readings.gpus
         identities = () if reading is None else tuple(gpu.identity for gpu in reading.gpus)
         for identity in identities:
             if name in (identity.uuid, str(identity.index)):
                 return identity.uuid
-        there_are = ", ".join(str(identity.index) for identity in identities) or "none"
-        raise BadParameter("gpu", f"no such GPU; there are: {there_are}")
+        known = ", ".join(str(identity.index) for identity in identities) or "none"
+        raise BadParameter("gpu", f"unknown GPU {name[:64]!r}; GPUs of this node: {known}")
+
+
+def view_for(viewer: Viewer, snapshot: Snapshot, timeline: Timeline) -> View:
+    return View(seen_by(snapshot, viewer), timeline_seen_by(timeline, viewer), hidden_from(snapshot, viewer))
+
+
+ENVELOPE_FIELDS: dict[str, Field[View]] = {
+    "sequence": (
+        described(INTEGER, "number of the snapshot since the agent started"),
+        lambda view: view.snapshot.sequence,
+    ),
+    "time_unix_s": (NUMBER, lambda view: round(view.snapshot.wall_s, 3)),
+    "hostname": (TEXT, lambda view: view.snapshot.hostname),
+    "simulated": (
+        described(or_null(TEXT), "the simulated scenario; null where the machine is measured"),
+        lambda view: view.snapshot.scenario,
+    ),
+    "hidden": (
+        described(
+            or_null(_HIDDEN.schema),
+            "the sections in which rows of other owners are hidden from this viewer; null where nothing is hidden",
+        ),
+        lambda view: _HIDDEN.build_or_null(view.hidden),
+    ),
+}
+_ENVELOPE = Record[View](**ENVELOPE_FIELDS)
+ENVELOPE: dict[str, Schema] = {name: schema for name, (schema, _) in ENVELOPE_FIELDS.items()}

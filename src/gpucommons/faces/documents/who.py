@@ -1,42 +1,85 @@
-"""Who uses what: process by process, owner by owner, and what has no owner and why. Pure.
+"""Use of each GPU: by process, by owner, and what has no owner with the reason. Pure.
 
-`grouped` folds the process rows by user, pod, container or owner: what several do together, on which GPUs.
+`grouped` folds the process rows by user, pod, container or job.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, one_of, or_null, record
+from gpucommons.faces.documents.schema import (
+    INTEGER,
+    INTEGER_OR_NULL,
+    NUMBER_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    Field,
+    Record,
+    by_key,
+    listed,
+    one_of,
+    or_null,
+    record,
+)
 from gpucommons.faces.documents.values import Json, total
-from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, Place, Portion, ProcessShare, Unattributed
+from gpucommons.model.ownership import (
+    SENTENCES,
+    Attribution,
+    Basis,
+    Owner,
+    OwnerShare,
+    Place,
+    Portion,
+    ProcessShare,
+    Unattributed,
+)
 from gpucommons.model.snapshot import Snapshot
 
+
+class _Share(Protocol):
+    @property
+    def memory(self) -> Portion | None: ...
+    @property
+    def sm(self) -> Portion | None: ...
+    @property
+    def power(self) -> Portion | None: ...
+
+
 _BASIS = or_null(one_of(*Basis))
-_AMOUNTS: dict[str, Schema] = {
-    "memory_bytes": or_null(INTEGER),
-    "memory_basis": _BASIS,
-    "sm_ratio": or_null(NUMBER),
-    "sm_basis": _BASIS,
-    "power_watts": or_null(NUMBER),
-    "power_basis": _BASIS,
+_AMOUNTS: dict[str, Field[_Share]] = {
+    "memory_bytes": (INTEGER_OR_NULL, lambda share: None if share.memory is None else share.memory.amount),
+    "memory_basis": (_BASIS, lambda share: None if share.memory is None else share.memory.basis.value),
+    "sm_ratio": (NUMBER_OR_NULL, lambda share: None if share.sm is None else share.sm.amount / 1_000_000),
+    "sm_basis": (_BASIS, lambda share: None if share.sm is None else share.sm.basis.value),
+    "power_watts": (NUMBER_OR_NULL, lambda share: None if share.power is None else share.power.amount / 1000),
+    "power_basis": (_BASIS, lambda share: None if share.power is None else share.power.basis.value),
 }
-PROCESS = record(
-    gpu_uuid=TEXT,
-    gpu_index=INTEGER,
-    gpu_instance_id=or_null(INTEGER),
-    pid=INTEGER,
-    name=TEXT,
-    owner=or_null(TEXT),
-    reason=or_null(TEXT),
-    uid=or_null(INTEGER),
-    user=or_null(TEXT),
-    container_id=or_null(TEXT),
-    container=or_null(TEXT),
-    image=or_null(TEXT),
-    pod_uid=or_null(TEXT),
-    pod=or_null(TEXT),
-    namespace=or_null(TEXT),
-    job=or_null(TEXT),
-    unit=or_null(TEXT),
+_AMOUNT_SCHEMAS = {name: schema for name, (schema, _) in _AMOUNTS.items()}
+PROCESS = Record[ProcessShare](
+    gpu_uuid=(TEXT, lambda share: share.place.gpu_uuid),
+    gpu_index=(INTEGER, lambda share: share.place.gpu_index),
+    gpu_instance_id=(INTEGER_OR_NULL, lambda share: share.place.gpu_instance_id),
+    pid=(INTEGER, lambda share: share.pid),
+    name=(TEXT, lambda share: share.workload.process_name),
+    owner=(TEXT_OR_NULL, lambda share: None if share.owner is None else owner_key(share.owner)),
+    reason=(TEXT_OR_NULL, lambda share: None if share.reason is None else share.reason.value),
+    uid=(INTEGER_OR_NULL, lambda share: share.workload.uid),
+    user=(TEXT_OR_NULL, lambda share: share.workload.user),
+    container_id=(TEXT_OR_NULL, lambda share: share.workload.container_id),
+    container=(TEXT_OR_NULL, lambda share: share.workload.container_name),
+    image=(TEXT_OR_NULL, lambda share: share.workload.image),
+    pod_uid=(TEXT_OR_NULL, lambda share: None if share.workload.pod is None else share.workload.pod.uid),
+    pod=(TEXT_OR_NULL, lambda share: None if share.workload.pod is None else share.workload.pod.name or None),
+    namespace=(
+        TEXT_OR_NULL,
+        lambda share: None if share.workload.pod is None else share.workload.pod.namespace or None,
+    ),
+    job=(TEXT_OR_NULL, lambda share: share.workload.job),
+    unit=(TEXT_OR_NULL, lambda share: share.workload.unit),
+    **_AMOUNTS,
+)
+_OWNER_ON_GPU = Record[OwnerShare](
+    gpu_index=(INTEGER, lambda share: share.gpu_index),
+    processes=(INTEGER, lambda share: share.processes),
     **_AMOUNTS,
 )
 OWNER = record(
@@ -45,33 +88,36 @@ OWNER = record(
     name=TEXT,
     namespace=TEXT,
     processes=INTEGER,
-    gpu_hours_today=or_null(NUMBER),
-    by_gpu=by_key(record(gpu_index=INTEGER, processes=INTEGER, **_AMOUNTS), "UUID of the GPU"),
-    **_AMOUNTS,
+    gpu_hours_today=NUMBER_OR_NULL,
+    by_gpu=by_key(_OWNER_ON_GPU.schema, "UUID of the GPU"),
+    **_AMOUNT_SCHEMAS,
 )
-_REST = record(
-    gpu_index=INTEGER,
-    sentence=TEXT,
-    memory_bytes=or_null(INTEGER),
-    sm_ratio=or_null(NUMBER),
-    power_watts=or_null(NUMBER),
+_UNATTRIBUTED = Record[Unattributed](
+    gpu_index=(INTEGER, lambda part: part.gpu_index),
+    sentence=(TEXT, lambda part: SENTENCES[part.reason]),
+    memory_bytes=(INTEGER_OR_NULL, lambda part: part.memory_bytes),
+    sm_ratio=(NUMBER_OR_NULL, lambda part: None if part.sm_millionths is None else part.sm_millionths / 1_000_000),
+    power_watts=(
+        NUMBER_OR_NULL,
+        lambda part: None if part.power_milliwatts is None else part.power_milliwatts / 1000,
+    ),
 )
 SCHEMA = or_null(
     record(
         view=record(scope=TEXT, sentence=TEXT),
-        processes=by_key(PROCESS, "GPU, pid and start time"),
+        processes=by_key(PROCESS.schema, "GPU, pid and start time"),
         owners=by_key(OWNER, "kind/id"),
-        unattributed=by_key(by_key(_REST, "reason"), "UUID of the GPU"),
+        unattributed=by_key(by_key(_UNATTRIBUTED.schema, "reason"), "UUID of the GPU"),
     )
 )
-GROUP = record(label=TEXT, processes=INTEGER, gpu_indexes=listed(INTEGER), **_AMOUNTS)
+GROUP = record(label=TEXT, processes=INTEGER, gpu_indexes=listed(INTEGER), **_AMOUNT_SCHEMAS)
 
 Row = Mapping[str, Json]
 Amounts = dict[str, Json]
 
 
 def who(snapshot: Snapshot, only_gpu: str | None = None, only_owner: str | None = None) -> Json:
-    """Null where nothing is known of any GPU's processes."""
+    """Null where the processes of the GPUs are unknown."""
     attribution = snapshot.readings.attribution
     if attribution is None:
         return None
@@ -87,7 +133,7 @@ def process_rows(
     attribution: Attribution, only_gpu: str | None = None, only_owner: str | None = None
 ) -> Mapping[str, Row]:
     return {
-        _process_key(share): _process(share)
+        _process_key(share): PROCESS.build(share)
         for share in attribution.processes
         if only_gpu in (None, share.place.gpu_uuid)
         and (only_owner is None or (share.owner is not None and owner_key(share.owner) == only_owner))
@@ -112,42 +158,6 @@ def _place_key(place: Place) -> str:
     return place.gpu_uuid if place.gpu_instance_id is None else f"{place.gpu_uuid}:{place.gpu_instance_id}"
 
 
-def _amounts(memory: Portion | None, sm: Portion | None, power: Portion | None) -> Amounts:
-    return {
-        "memory_bytes": None if memory is None else memory.amount,
-        "memory_basis": None if memory is None else memory.basis.value,
-        "sm_ratio": None if sm is None else sm.amount / 1_000_000,
-        "sm_basis": None if sm is None else sm.basis.value,
-        "power_watts": None if power is None else power.amount / 1000,
-        "power_basis": None if power is None else power.basis.value,
-    }
-
-
-def _process(share: ProcessShare) -> Row:
-    work = share.workload
-    pod = work.pod
-    return {
-        "gpu_uuid": share.place.gpu_uuid,
-        "gpu_index": share.place.gpu_index,
-        "gpu_instance_id": share.place.gpu_instance_id,
-        "pid": share.pid,
-        "name": work.process_name,
-        "owner": None if share.owner is None else owner_key(share.owner),
-        "reason": None if share.reason is None else share.reason.value,
-        "uid": work.uid,
-        "user": work.user,
-        "container_id": work.container_id,
-        "container": work.container_name,
-        "image": work.image,
-        "pod_uid": None if pod is None else pod.uid,
-        "pod": None if pod is None else pod.name or None,
-        "namespace": None if pod is None else pod.namespace or None,
-        "job": work.job,
-        "unit": work.unit,
-        **_amounts(share.memory, share.sm, share.power),
-    }
-
-
 def _owners(
     attribution: Attribution, gpu_s_today: Mapping[str, float], only_gpu: str | None, only_owner: str | None
 ) -> Mapping[str, Json]:
@@ -156,11 +166,7 @@ def _owners(
         if only_gpu not in (None, share.gpu_uuid) or only_owner not in (None, owner_key(share.owner)):
             continue
         _, on_gpu = found.setdefault(owner_key(share.owner), (share.owner, {}))
-        on_gpu[share.gpu_uuid] = {
-            "gpu_index": share.gpu_index,
-            "processes": share.processes,
-            **_amounts(share.memory, share.sm, share.power),
-        }
+        on_gpu[share.gpu_uuid] = _OWNER_ON_GPU.build(share)
     return {
         key: {
             "kind": owner.kind.value,
@@ -185,18 +191,12 @@ def _unattributed(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping
     for part in rest:
         if only_gpu not in (None, part.gpu_uuid):
             continue
-        by_gpu.setdefault(part.gpu_uuid, {})[part.reason.value] = {
-            "gpu_index": part.gpu_index,
-            "sentence": SENTENCES[part.reason],
-            "memory_bytes": part.memory_bytes,
-            "sm_ratio": None if part.sm_millionths is None else part.sm_millionths / 1_000_000,
-            "power_watts": None if part.power_milliwatts is None else part.power_milliwatts / 1000,
-        }
+        by_gpu.setdefault(part.gpu_uuid, {})[part.reason.value] = _UNATTRIBUTED.build(part)
     return by_gpu
 
 
 def summed(rows: Iterable[Row]) -> Amounts:
-    """Several rows as one. A sum is measured only if every part of it was."""
+    """Several rows as one. A sum is measured only if every part of it is."""
     rows = list(rows)
     memory = total(_number(row["memory_bytes"]) for row in rows)
     sm = total(_number(row["sm_ratio"]) for row in rows)
@@ -226,7 +226,7 @@ def _by_field(field: str) -> Callable[[Row], str | None]:
     return of
 
 
-# What rows are folded by -> the identity that tells two groups apart, and the text that a person knows it by.
+# Grouping -> the identity of a group, and the field with its label.
 GROUPINGS: Mapping[str, tuple[Callable[[Row], str | None], str]] = {
     "user": (_by_field("uid"), "user"),
     "pod": (_by_field("pod_uid"), "pod"),
@@ -236,7 +236,7 @@ GROUPINGS: Mapping[str, tuple[Callable[[Row], str | None], str]] = {
 
 
 def grouped(processes: Iterable[Row], by: str) -> Mapping[str, Json]:
-    """Rows folded by what they share; those that have no such thing are in no group."""
+    """Rows grouped by an identity; a row without that identity is in no group."""
     identity_of, label = GROUPINGS[by]
     groups: dict[str, list[Row]] = {}
     for row in processes:

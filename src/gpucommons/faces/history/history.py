@@ -1,8 +1,8 @@
-"""The last hour at one second and the last day at fifteen, in memory: node and GPU readings as columns of floats.
+"""History in memory: the last hour in steps of 1 s, the last day in steps of 15 s, as columns of floats.
 
-Bounded: a column is 37 kB whatever happens, there is one per reading and GPU, and the GPUs are limited too.
-A moment without a reading is NaN, never 0. The clock is the snapshots' monotonic one: a step of the wall
-clock moves nothing.
+The size is bounded: a column is 37 kB, there is one per reading and GPU, and the number of GPUs is limited. A step
+without a reading is NaN, never 0. The steps follow the snapshots' monotonic clock, so a step of the wall clock moves
+nothing.
 """
 
 import math
@@ -36,7 +36,7 @@ SERIES = NODE_SERIES + GPU_SERIES
 FINE_S, FINE_SPAN_S = 1.0, 3600.0
 COARSE_S, COARSE_SPAN_S = 15.0, 86400.0
 MOST_GPUS = 64
-# A snapshot that comes a little before its beat belongs to the beat.
+# A snapshot that comes slightly early belongs to the next bucket.
 _SLACK_RATIO = 0.05
 
 Key = tuple[str, str]
@@ -45,7 +45,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Columns of one series on one grid. The first value stands for `start_wall_s` to one step later."""
+    """Columns of one series on one grid. The first value covers `start_wall_s` to one step later."""
 
     step_s: float
     start_wall_s: float
@@ -62,7 +62,7 @@ class _Column:
 
 
 class _Tier:
-    """A ring of buckets of one length each. What falls into one bucket is averaged."""
+    """A ring of buckets of equal length. The readings of one bucket are averaged."""
 
     def __init__(self, step_s: float, span_s: float) -> None:
         self.step_s = step_s
@@ -94,7 +94,7 @@ class _Tier:
                 column.values[bucket % self.length] = math.nan
 
     def last(self, key: Key, end_bucket: int, buckets: int) -> "array[float]":
-        """The buckets up to and with `end_bucket`, oldest first."""
+        """The buckets up to and including `end_bucket`, oldest first."""
         column = self.columns.get(key)
         if column is None:
             return array("f", [math.nan]) * buckets
@@ -124,7 +124,7 @@ class History:
 
     @property
     def memory_bytes(self) -> int:
-        """What the columns take; what else there is is small."""
+        """The size of the columns; the rest is small."""
         return sum(
             column.values.itemsize * len(column.values)
             for tier in (self._fine, self._coarse)
@@ -136,7 +136,7 @@ class History:
         return (NODE, *self._seen)
 
     def kept(self) -> dict[str, float]:
-        """How much there is at most, and what it takes now."""
+        """The spans and steps that are kept, and their size in memory now."""
         return {
             "fine_step_s": self._fine.step_s,
             "fine_span_s": FINE_SPAN_S,
@@ -149,7 +149,7 @@ class History:
         return self._now_wall_s - start_wall_s <= COARSE_SPAN_S
 
     def window(self, series: str, range_s: float, points: int, end_wall_s: float | None = None) -> Window:
-        """One series of every subject that has it, in at most so many points. Finer steps are averaged."""
+        """One series of every subject that has it, in at most `points` values. Finer steps are averaged."""
         end_s = self._now_wall_s if end_wall_s is None else min(end_wall_s, self._now_wall_s)
         back_s = self._now_wall_s - (end_s - range_s)
         tier = self._fine if back_s <= FINE_SPAN_S + FINE_S else self._coarse
@@ -157,7 +157,7 @@ class History:
             return Window(tier.step_s, end_s - range_s, {})
         end_bucket = tier.bucket - round((self._now_wall_s - end_s) / tier.step_s)
         fold = math.ceil(min(range_s / tier.step_s, tier.length) / points)
-        # Whole folds on a fixed grid: the same moment is averaged with the same others each time.
+        # Folds on a fixed grid, so that a moment is always averaged with the same neighbours.
         end_bucket -= (end_bucket + 1) % fold
         buckets = min(round(range_s / tier.step_s), tier.length - (tier.bucket - end_bucket)) // fold * fold
         subjects = (NODE,) if series in NODE_SERIES else tuple(self._seen)
@@ -168,7 +168,7 @@ class History:
     def _bound_gpus(self, values: Mapping[Key, float]) -> None:
         for subject, _ in values:
             if subject != NODE:
-                # The order is that of the last reading: the first is the one that has been gone longest.
+                # Ordered by the last reading: the first GPU has been gone longest.
                 self._seen.pop(subject, None)
                 self._seen[subject] = None
         while len(self._seen) > MOST_GPUS:
@@ -179,7 +179,7 @@ class History:
 
 
 def folded(values: Sequence[float], fold: int) -> Sequence[float]:
-    """Means of so many at a time, of those that are there."""
+    """Means of `fold` values each, ignoring missing ones."""
     if fold == 1:
         return values
     found = []

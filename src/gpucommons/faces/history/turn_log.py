@@ -1,6 +1,6 @@
-"""Who ran when on each shared GPU, over the last minutes, from one look a snapshot. Bounded, in memory.
+"""The recent turns on each shared GPU, read from each snapshot. Bounded, in memory.
 
-A turn's beginning is exact, for the scheduler tells how long a turn has lasted; its end is known to one
+The start of a turn is exact, because the scheduler reports how long a turn has lasted. Its end is exact to one
 snapshot. A turn that began and ended between two snapshots is not seen.
 """
 
@@ -12,7 +12,7 @@ MOST_TURNS = 300
 
 
 class TurnLog:
-    """`observe` every snapshot; `timeline` is by GPU, oldest turn first."""
+    """Pass every snapshot to `observe`; `timeline` is by GPU, oldest turn first."""
 
     def __init__(self, kept_s: float = KEPT_S, most_turns: int = MOST_TURNS) -> None:
         self._kept_s = kept_s

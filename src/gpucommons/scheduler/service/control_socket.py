@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base.unix_listener import group_id, listen, peer_credentials, peer_groups, remove
+from gpucommons.base.unix_listener import UnixListener, group_id, listen, peer_credentials, peer_groups
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
 from gpucommons.scheduler.service.explain import describe, explain_client
@@ -97,6 +97,7 @@ class ControlSocket:
         self._server = server
         self._control = SchedulerControl(server)
         self._path = control_path(server.settings.socket_path)
+        self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
         self._orders: Mapping[str, Callable[[Request], str]] = {
             "on": self._on,
@@ -107,14 +108,13 @@ class ControlSocket:
 
     async def start(self) -> None:
         """Raises ListenError if the socket cannot be served."""
-        listener = listen(self._path)
-        os.chmod(self._path, _SOCKET_MODE)
-        self._listener = await asyncio.start_unix_server(self._serve, sock=listener, limit=_MOST_LINE_BYTES)
+        self._socket = listen(self._path, mode=_SOCKET_MODE)
+        self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=_MOST_LINE_BYTES)
 
     async def stop(self) -> None:
-        if self._listener is not None:
+        if self._socket is not None and self._listener is not None:
+            self._socket.remove_file()
             self._listener.close()
-            remove(self._path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -13,9 +13,9 @@ from typing import NamedTuple, Self
 
 import aiohttp
 
+from gpucommons.base.http_client import body_of, failures_of, lines_of
 from gpucommons.model.containers import Container
 from gpucommons.sources.containers.inspect import container_of, is_full_id
-from gpucommons.sources.http_client import body_of, failures_of, lines_of
 from gpucommons.sources.json_values import items, mapping, parse, text
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -110,7 +110,7 @@ class ContainerEngine:
     async def ping(self) -> None:
         with self._failures():
             async with self._http.get("http://localhost/_ping", allow_redirects=False) as response:
-                await body_of(response, _MOST_ANSWER_BYTES, self._whose)
+                await body_of(response, _MOST_ANSWER_BYTES)
                 self._check_status(response)
 
     async def container_ids(self) -> list[str]:
@@ -126,7 +126,7 @@ class ContainerEngine:
                 if response.status == 404:
                     return None
                 self._check_status(response)
-                body = await body_of(response, _MOST_ANSWER_BYTES, self._whose)
+                body = await body_of(response, _MOST_ANSWER_BYTES)
         container = container_of(parse(body, self._whose), self._runtime)
         if container is None or container.id != id:
             raise SourceError("garbage", f"{self._whose} told of another container than it was asked about")
@@ -157,7 +157,7 @@ class ContainerEngine:
         with self._failures():
             async with self._http.get(self._base + path, allow_redirects=False) as response:
                 self._check_status(response)
-                return parse(await body_of(response, most_bytes, self._whose), self._whose)
+                return parse(await body_of(response, most_bytes), self._whose)
 
     def _check_status(self, response: aiohttp.ClientResponse) -> None:
         if response.status != 200:
@@ -166,7 +166,7 @@ class ContainerEngine:
     @contextmanager
     def _failures(self) -> Iterator[None]:
         try:
-            with failures_of(self._whose):
+            with failures_of(self._whose, SourceError):
                 yield
         except FileNotFoundError:
             raise SourceAbsent(

@@ -8,7 +8,7 @@ from typing import Self
 
 import aiohttp
 
-from gpucommons.sources.http_client import body_of, failures_of, lines_of
+from gpucommons.base.http_client import body_of, failures_of, lines_of
 from gpucommons.sources.json_values import parse
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.table import Expired
@@ -45,7 +45,7 @@ class ApiServer:
         limits = aiohttp.ClientTimeout(total=self._timeout_s)
         with self._failures():
             async with self._request(path, parameters, limits) as response:
-                return parse(await body_of(response, _MOST_ANSWER_BYTES, self._url), self._url)
+                return parse(await body_of(response, _MOST_ANSWER_BYTES), self._url)
 
     @asynccontextmanager
     async def stream(
@@ -92,7 +92,7 @@ class ApiServer:
     @contextmanager
     def _failures(self) -> Iterator[None]:
         try:
-            with failures_of(self._url):
+            with failures_of(self._url, SourceError):
                 yield
         except OSError as error:
             why = error.strerror or type(error).__name__

@@ -1,6 +1,7 @@
-"""Basic auth against bcrypt hashes: slow by design, so off the event loop, bounded, and remembered.
+"""Basic authentication against bcrypt hashes. A check is slow by design: it runs off the event loop, and a success
+is remembered.
 
-Never keeps a password: a success is remembered as a keyed hash whose key dies with the process.
+No password is kept: a success is remembered as a keyed hash, with a key that only this process has.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from gpucommons.base.threads import in_daemon_thread
 
 _REMEMBERED = 256
-# bcrypt reads no further, and htpasswd cuts there too.
+# bcrypt uses no more bytes; htpasswd truncates at the same length.
 _BCRYPT_BYTES = 72
 
 
@@ -33,7 +34,7 @@ class BasicCredentials(NamedTuple):
 
 
 def parse_authorization(header: str) -> BasicCredentials | None:
-    """The credentials of an Authorization header; None for anything that is not well-formed Basic."""
+    """The credentials of an Authorization header; None unless it is well-formed Basic."""
     scheme, _, encoded = header.strip().partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -46,7 +47,7 @@ def parse_authorization(header: str) -> BasicCredentials | None:
 
 
 class Authenticator:
-    """`max_pending` bounds the checks that wait: beyond it a peer is told to come back."""
+    """`max_pending` limits the waiting checks; beyond it the verdict is BUSY."""
 
     def __init__(self, max_pending: int = 32) -> None:
         self._max_pending = max_pending
@@ -57,7 +58,7 @@ class Authenticator:
         self._worker = asyncio.Lock()
 
     def remembers(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bool:
-        """Whether exactly these have been checked before, against the same hash. Costs microseconds."""
+        """Whether these credentials were accepted before, against the same hash. Takes microseconds."""
         mark = self._mark(users, credentials)
         if mark not in self._allowed:
             return False
@@ -73,7 +74,7 @@ class Authenticator:
             checking = asyncio.create_task(self._matches(users, credentials))
             self._pending[mark] = checking
             checking.add_done_callback(lambda _: self._pending.pop(mark, None))
-        # Shielded: others may wait for the same check when this peer goes away.
+        # Shielded: another peer can wait for the same check when this one disconnects.
         if not await asyncio.shield(checking):
             return PasswordVerdict.DENIED
         self._allowed[mark] = None
@@ -83,14 +84,14 @@ class Authenticator:
 
     async def _matches(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bool:
         known = users.get(credentials.user)
-        # An unknown name costs what a known one costs, so that the time does not tell which names exist.
+        # An unknown name takes as long as a known one, so that the time does not reveal which names exist.
         password_hash = known if known is not None else max(users.values(), key=_cost)
         async with self._worker:
             matches = await in_daemon_thread(lambda: _bcrypt_matches(credentials.password, password_hash))
         return matches and known is not None
 
     def _mark(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bytes:
-        """Bound to the hash, so that a changed password forgets the old one by itself."""
+        """Depends on the stored hash, so that a changed password invalidates the remembered success."""
         known = users.get(credentials.user, b"")
         message = b"\0".join((known, credentials.user.encode(), credentials.password))
         return hmac.digest(self._key, message, hashlib.sha256)
@@ -101,7 +102,7 @@ def _cost(password_hash: bytes) -> int:
 
 
 def _bcrypt_matches(password: bytes, password_hash: bytes) -> bool:
-    # Not at the top: most agents know no passwords.
+    # Imported here: most agents have no passwords.
     import bcrypt
 
     try:

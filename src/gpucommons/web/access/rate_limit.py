@@ -1,4 +1,4 @@
-"""A token bucket: one request every `interval_s`, and `burst` of them at once. Pure: takes the clock."""
+"""A token bucket: one request per `interval_s`, and up to `burst` at once. Pure: the caller passes the time."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""The web configuration in force: read at the start, read again when one of its files changes.
+"""The web configuration in force: read at the start, and again when one of its files changes.
 
-Broken at the start it is refused; broken later the one in force stays, with one warning per change.
-Nothing here runs on the way of a request: whoever serves one reads `settings`.
+An invalid file at the start is an error. After an invalid change the previous configuration stays, with one warning.
+A request only reads `settings`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class WebConfigSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """One attempt: the files it looked at, as they were before it read them, and what came of it."""
+    """One attempt to read: the files, their fingerprints before the read, and the result."""
 
     files: tuple[Path, ...]
     fingerprint: Fingerprint
@@ -40,7 +40,7 @@ class _Loaded:
 
 
 class WebConfigFile:
-    """`settings` is one attribute read. Without a file it is the open default and never changes."""
+    """Without a file, `settings` is the open default and never changes."""
 
     def __init__(self, path: Path | None, poll_s: float = 3.0) -> None:
         self._path = path
@@ -64,10 +64,10 @@ class WebConfigFile:
             try:
                 await self.reload_if_changed()
             except Exception:
-                log.exception("looking for changes of the web configuration failed; the one in force stays")
+                log.exception("checking the web configuration for changes failed; the current one stays in force")
 
     async def reload_if_changed(self) -> bool:
-        """Whether a change was seen, good or bad."""
+        """Whether a file has changed, valid or not."""
         if self._path is None or self._last is None:
             return False
         last = self._last
@@ -77,10 +77,10 @@ class WebConfigFile:
         self._last = loaded = await self._attempt(self._path, last.files)
         if loaded.settings is None:
             self.ok = False
-            log.warning("the web configuration changed and is broken; the previous one stays: %s", loaded.error)
+            log.warning("the changed web configuration is invalid; the previous one stays in force: %s", loaded.error)
         else:
             self.settings, self.ok = loaded.settings, True
-            log.info("the web configuration was read again: %s", self._path)
+            log.info("reloaded the web configuration %s", self._path)
         return True
 
     async def _attempt(self, path: Path, previous_files: tuple[Path, ...]) -> _Loaded:
@@ -88,7 +88,7 @@ class WebConfigFile:
 
 
 def _load(path: Path, previous_files: tuple[Path, ...]) -> _Loaded:
-    # Every fingerprint is taken before its file is read: what changes in between is seen at the next look.
+    # Every fingerprint is taken before its file is read, so that the next check sees a change in between.
     files = previous_files or (path,)
     fingerprint = _fingerprint(files)
     try:

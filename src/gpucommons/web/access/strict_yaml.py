@@ -1,4 +1,4 @@
-"""YAML in which a key that stands twice is a mistake: the second would silently win. Loaded only where it is needed."""
+"""YAML in which a duplicate key is an error. Imported only where it is needed."""
 
 from collections.abc import Hashable
 
@@ -15,9 +15,7 @@ class _StrictLoader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} stands twice", key.start_mark
-                    )
+                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -28,7 +26,7 @@ def load_strictly(text: str) -> object:
     except yaml.YAMLError as error:
         raise YamlError(_line(error)) from error
     except (ValueError, RecursionError) as error:
-        raise YamlError("is not usable YAML") from error
+        raise YamlError("invalid YAML") from error
 
 
 def _line(error: yaml.YAMLError) -> str:

@@ -1,4 +1,4 @@
-"""TLS settings -> a server's context. What Python's ssl cannot do is refused, never done halfway."""
+"""Builds a server's TLS context from the web configuration. A value that Python's ssl does not support is an error."""
 
 import ipaddress
 import ssl
@@ -15,7 +15,7 @@ _VERIFY = {
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
 _CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
-# Go's names for what it still calls secure, with OpenSSL's for the same.
+# Go's names of the cipher suites that it calls secure, and OpenSSL's names.
 _CIPHERS = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
@@ -32,7 +32,7 @@ _CIPHERS = {
     "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
 }
-# TLS 1.3 has no choice of these in Go; naming them in the file is allowed there and changes nothing.
+# Go does not let a server choose among these for TLS 1.3; naming them in the file has no effect.
 _TLS13_CIPHERS = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 
 PeerCertificate = Mapping[str, object]
@@ -40,13 +40,13 @@ PeerCertificate = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tls:
-    """A context and who may come in. Compared by identity: each load of the files is another one."""
+    """A context, and the names of the clients that may connect. Compared by identity: each load makes another one."""
 
     context: ssl.SSLContext
     allowed_sans: frozenset[str] = frozenset()
 
     def admits(self, certificate: PeerCertificate | None) -> bool:
-        """Whether the peer's certificate, already verified, carries one of the names that may come in."""
+        """Whether the peer's verified certificate has one of the allowed names."""
         return not self.allowed_sans or not self.allowed_sans.isdisjoint(subject_names(certificate))
 
 
@@ -59,7 +59,7 @@ def subject_names(certificate: PeerCertificate | None) -> frozenset[str]:
 
 
 def _normal(name: str) -> str:
-    """OpenSSL spells an IPv6 address its own way; everything else stands as it is."""
+    """The canonical form of an IP address, since OpenSSL formats IPv6 differently; any other name is unchanged."""
     try:
         return str(ipaddress.ip_address(name.strip()))
     except ValueError:
@@ -67,7 +67,7 @@ def _normal(name: str) -> str:
 
 
 def build_tls(config: TlsConfig, file: Path) -> Tls:
-    """`file` is the web configuration, for the line that says what is wrong."""
+    """`file` is the web configuration, for messages."""
 
     def mistake(key: str, what: str) -> WebConfigError:
         return WebConfigError(f"{file}: tls_server_config.{key}: {what}")
@@ -75,14 +75,14 @@ def build_tls(config: TlsConfig, file: Path) -> Tls:
     if config.client_auth_type not in _VERIFY:
         raise mistake(
             "client_auth_type",
-            f"{config.client_auth_type} takes certificates without checking them, which is not offered here; "
+            f"{config.client_auth_type} accepts unverified certificates and is not supported; "
             f"use one of {', '.join(_VERIFY)}",
         )
     for key, version in (("min_version", config.min_version), ("max_version", config.max_version)):
         if version not in _VERSIONS:
-            raise mistake(key, f"{version} is broken and not offered here; use TLS12 or TLS13")
+            raise mistake(key, f"{version} is insecure and not supported; use TLS12 or TLS13")
     if len(config.curve_preferences) > 1:
-        raise mistake("curve_preferences", "only one curve can be set here; keep the one you want, or leave it out")
+        raise mistake("curve_preferences", "only one curve is supported; name one, or leave the key out")
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = (
@@ -111,17 +111,17 @@ def _set_ciphers(context: ssl.SSLContext, config: TlsConfig, mistake: _Mistake) 
     for name in config.cipher_suites:
         if name not in _CIPHERS and name not in _TLS13_CIPHERS:
             known = ", ".join(sorted((*_CIPHERS, *_TLS13_CIPHERS)))
-            raise mistake("cipher_suites", f"{name!r} is not known; known: {known}")
+            raise mistake("cipher_suites", f"unknown cipher suite {name!r}; use one of {known}")
     ciphers = [_CIPHERS[name] for name in config.cipher_suites if name in _CIPHERS]
     if ciphers:
         try:
             context.set_ciphers(":".join(ciphers))
         except ssl.SSLError as error:
-            raise mistake("cipher_suites", "this machine's OpenSSL allows none of them") from error
+            raise mistake("cipher_suites", "OpenSSL on this machine allows none of them") from error
     elif config.cipher_suites:
-        # Only TLS 1.3 suites were named, so nothing is left for TLS 1.2.
+        # Only suites of TLS 1.3 are named, so TLS 1.2 has none.
         if config.max_version != "TLS13":
-            raise mistake("cipher_suites", "names only suites of TLS 1.3, which max_version shuts out")
+            raise mistake("cipher_suites", "names only suites of TLS 1.3, which max_version excludes")
         context.minimum_version = ssl.TLSVersion.TLSv1_3
 
 
@@ -133,8 +133,8 @@ def _load_certificate(context: ssl.SSLContext, config: TlsConfig, mistake: _Mist
             raise mistake(key, _why(path, error)) from error
 
     def refuse_password() -> str:
-        # Without this OpenSSL would ask on the terminal.
-        raise mistake("key_file", f"{config.key_file} is encrypted; give a key without a passphrase")
+        # Without this OpenSSL would prompt on the terminal.
+        raise mistake("key_file", f"{config.key_file} is encrypted; use a key without a passphrase")
 
     try:
         context.load_cert_chain(config.cert_file, config.key_file, password=refuse_password)
@@ -142,11 +142,11 @@ def _load_certificate(context: ssl.SSLContext, config: TlsConfig, mistake: _Mist
         if "KEY_VALUES_MISMATCH" in str(error):
             raise mistake("key_file", f"{config.key_file} is not the key of {config.cert_file}") from error
         raise mistake(
-            "cert_file", f"{config.cert_file} and {config.key_file} do not hold a PEM certificate and key"
+            "cert_file", f"{config.cert_file} and {config.key_file} do not contain a PEM certificate and key"
         ) from error
 
 
 def _why(path: Path, error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
-        return f"{path} does not hold PEM certificates"
+        return f"{path} does not contain PEM certificates"
     return f"{path} cannot be read: {error.strerror or error}"

@@ -1,7 +1,6 @@
-"""The web configuration file, in the format of Prometheus's exporters: YAML text -> frozen values.
+"""The web configuration file, in the format of Prometheus's exporters, as frozen values.
 
-Reads that one file and judges it; opens no certificate and no socket. Every mistake is one line that
-names the file and the key.
+Reads and checks that file only; opens no certificate and no socket. Every error is one line with the file and the key.
 """
 
 import re
@@ -37,7 +36,7 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
 
 
 class WebConfigError(ValueError):
-    """One line that names the file, the key and what is wrong, whatever the file holds."""
+    """One line with the file, the key and the problem."""
 
     def __init__(self, line: str) -> None:
         super().__init__(" ".join(line.split()))
@@ -63,7 +62,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """`users` are name -> bcrypt hash. No users: no password is asked for."""
+    """`users` are bcrypt hashes by name. Without users, no password is required."""
 
     tls: TlsConfig | None = None
     users: Mapping[str, bytes] = field(default_factory=dict)
@@ -82,8 +81,8 @@ def read_web_config(file: Path) -> WebConfig:
 
 
 def parse_web_config(text: str, file: Path) -> WebConfig:
-    """`file` names the mistakes, and relative paths are relative to it."""
-    # Not at the top: most agents have no such file, and need no YAML.
+    """`file` is for messages, and relative paths are relative to it."""
+    # Imported here: most agents have no such file and need no YAML.
     from gpucommons.web.access.strict_yaml import YamlError, load_strictly
 
     try:
@@ -100,7 +99,7 @@ def parse_web_config(text: str, file: Path) -> WebConfig:
 
 
 class _Section:
-    """One mapping of the file. Keys are taken out; what is left at the end is unknown."""
+    """One mapping of the file. Known keys are taken out; a key that is left at the end is unknown."""
 
     def __init__(self, file: Path, name: str, value: object) -> None:
         self._file = file
@@ -108,10 +107,10 @@ class _Section:
         if value is None:
             value = {}
         if not isinstance(value, dict):
-            raise self.mistake("", "wants keys and values")
+            raise self.mistake("", "expected keys and values")
         for key in value:
             if not isinstance(key, str):
-                raise self.mistake(str(key), "wants a text as its name: put it in quotes")
+                raise self.mistake(str(key), "expected a string as the key: put it in quotes")
         self._values: dict[str, object] = dict(value)
         self._known: list[str] = []
 
@@ -131,9 +130,9 @@ class _Section:
         value = self._values.pop(key, None)
         if value is None:
             return default
-        # bool is an int to Python, but not to whoever wrote the file.
+        # bool is a subclass of int in Python, but true is not a number in the file.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.mistake(key, f"wants {_KIND_NAMES[kind]}")
+            raise self.mistake(key, f"expected {_KIND_NAMES[kind]}, got {value!r:.60}")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
@@ -145,13 +144,13 @@ class _Section:
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.take(key, list, [])
         if not all(isinstance(value, str) for value in values):
-            raise self.mistake(key, "wants a list of texts")
+            raise self.mistake(key, "expected a list of strings")
         return tuple(values)
 
     def path(self, key: str) -> Path | None:
         value = self.take(key, str, "")
         if not value.isprintable():
-            raise self.mistake(key, "holds a character that no file name should hold")
+            raise self.mistake(key, "the path has a control character")
         return self._file.parent / value if value else None
 
     def rest(self) -> dict[str, object]:
@@ -160,14 +159,14 @@ class _Section:
 
     def done(self) -> None:
         for key in self._values:
-            raise self.mistake(key, f"unknown key; known here: {', '.join(self._known)}")
+            raise self.mistake(key, f"unknown key; use one of {', '.join(self._known)}")
 
 
 _KIND_NAMES: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",
     list: "a list",
-    str: "a text",
+    str: "a string",
 }
 
 
@@ -190,13 +189,14 @@ def _tls(section: _Section) -> TlsConfig | None:
     section.done()
     for key, path in (("cert_file", cert_file), ("key_file", key_file)):
         if path is None:
-            raise section.mistake(key, "is missing: TLS needs a certificate and its key")
+            raise section.mistake(key, "missing; TLS needs a certificate and its key")
     verifies = config.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
     if verifies and config.client_ca_file is None:
-        raise section.mistake("client_ca_file", f"is missing: {config.client_auth_type} needs a CA to check with")
+        raise section.mistake("client_ca_file", f"missing; {config.client_auth_type} needs a CA")
     if config.client_auth_type == "NoClientCert" and (config.client_ca_file or config.client_allowed_sans):
         raise section.mistake(
-            "client_auth_type", "wants RequireAndVerifyClientCert when client_ca_file or sans are given"
+            "client_auth_type",
+            "expected RequireAndVerifyClientCert, since client_ca_file or client_allowed_sans is set",
         )
     if TLS_VERSIONS.index(config.min_version) > TLS_VERSIONS.index(config.max_version):
         raise section.mistake("min_version", f"{config.min_version} is above max_version {config.max_version}")
@@ -210,9 +210,9 @@ def _users(section: _Section) -> Mapping[str, bytes]:
     users = {}
     for name, password_hash in section.rest().items():
         if not isinstance(password_hash, str) or not _BCRYPT.fullmatch(password_hash):
-            raise section.mistake(name, "wants a bcrypt hash, such as 'htpasswd -nBC 10 NAME' prints")
+            raise section.mistake(name, "expected a bcrypt hash, such as 'htpasswd -nBC 10 NAME' prints")
         if ":" in name:
-            raise section.mistake(name, "a user name cannot hold a colon")
+            raise section.mistake(name, "a user name cannot contain a colon")
         users[name] = password_hash.encode()
     return MappingProxyType(users)
 
@@ -223,9 +223,9 @@ def _rate_limit(section: _Section) -> RateLimit | None:
     section.done()
     interval_s = _duration_s(interval)
     if interval_s is None:
-        raise section.mistake("interval", f"{interval!r} is not a duration, such as 1s or 250ms")
+        raise section.mistake("interval", f"invalid duration {interval!r}; use a value such as 1s or 250ms")
     if burst < 1:
-        raise section.mistake("burst", "wants at least 1")
+        raise section.mistake("burst", f"expected at least 1, got {burst}")
     return RateLimit(interval_s, burst) if interval_s > 0 else None
 
 
@@ -239,7 +239,7 @@ def _duration_s(text: str) -> float | None:
 
 
 def _headers(section: _Section) -> Mapping[str, str]:
-    # HTTP/2 is only ever offered, never required: a server that speaks HTTP/1.1 alone honours both values.
+    # HTTP/2 is offered and never required, so a server with HTTP/1.1 only is correct for both values.
     section.take("http2", bool, True)
     headers = section.section("headers")
     section.done()
@@ -250,5 +250,5 @@ def _headers(section: _Section) -> Mapping[str, str]:
         if value and choices is not None and value.lower() not in choices:
             raise headers.mistake(name, f"{value!r} is not one of {', '.join(choices)}")
         if not value.isprintable() or not value.isascii():
-            raise headers.mistake(name, "holds a character that no header may hold")
+            raise headers.mistake(name, "the value has a character that is not allowed in a header")
     return MappingProxyType({name: value for name, value in values.items() if value})

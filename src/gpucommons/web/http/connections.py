@@ -1,7 +1,7 @@
-"""Bounds on what a peer may cost: a guard in front of each connection's HTTP protocol, and their sum.
+"""Limits on each connection and on their number: a guard in front of each connection's HTTP protocol.
 
-A guard forwards every event unchanged and only keeps time. It never looks into the bytes: the HTTP
-protocol behind it parses, and the dispatcher tells the guard when a request begins and ends.
+A guard forwards every event unchanged and keeps time. It does not parse: the HTTP protocol behind it does, and the
+dispatcher calls the guard when a request begins and ends.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from gpucommons.web.http.limits import ConnectionLimits
 
 log = logging.getLogger(__name__)
 
-# A peer that ended in the middle of its request; a whole one would have reached the dispatcher long before.
-_HALF_ASKED_S = 0.5
+# Grace time for a peer that closed in the middle of a request; a complete request reaches the dispatcher sooner.
+_HALF_REQUEST_S = 0.5
 
 
 class HttpProtocol(Protocol):
@@ -30,7 +30,7 @@ class HttpProtocol(Protocol):
     def resume_writing(self) -> None: ...
     def connection_lost(self, exc: BaseException | None) -> None: ...
     def close(self) -> None:
-        """Take no further request; end when the one at work has been answered."""
+        """Take no further request; close after the response to the current one."""
         ...
 
 
@@ -42,7 +42,7 @@ class ConnectionPhase(Enum):
 
 
 def overdue(phase: ConnectionPhase, waited_s: float, limits: ConnectionLimits) -> str | None:
-    """Why a connection has outstayed its phase, as a label value; None while it may stay."""
+    """The reason to close a connection that exceeds the limit of its phase, as a label value; None within the limit."""
     if phase is ConnectionPhase.SILENT and waited_s > limits.header_s:
         return "silent"
     if phase is ConnectionPhase.HEADER and waited_s > limits.header_s:
@@ -55,7 +55,7 @@ def overdue(phase: ConnectionPhase, waited_s: float, limits: ConnectionLimits) -
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """One connection, from the moment it was accepted, with the TLS settings of that moment."""
+    """One connection from its accept on, with the TLS settings of that moment."""
 
     __slots__ = (
         "_connections",
@@ -97,7 +97,7 @@ class ConnectionGuard(asyncio.Protocol):
         self.phase = ConnectionPhase.SILENT
         self.since_s = self._loop.time()
 
-    # What the transport tells.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -122,7 +122,7 @@ class ConnectionGuard(asyncio.Protocol):
             self._http.data_received(data)
 
     def eof_received(self) -> bool:
-        """A peer that has said all it will say still gets its answer, if it asked in the clear."""
+        """A peer that closed its sending side still gets its response, if the connection is not TLS."""
         self._peer_ended_s = self._loop.time()
         if self._http is None:
             return False
@@ -144,14 +144,14 @@ class ConnectionGuard(asyncio.Protocol):
             self._http.resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        # Closed from our side before a request was understood: the parser answered 400 and gave up.
+        # Closed by this side before a request was parsed: the parser answered 400.
         if self.phase is ConnectionPhase.HEADER and exc is None and self._peer_ended_s is None and not self._ended_here:
             self._connections.refused["malformed"] += 1
         if self._http is not None:
             self._http.connection_lost(exc)
         self._connections.discard(self)
 
-    # What the dispatcher tells.
+    # Called by the dispatcher.
 
     def request_began(self) -> None:
         self.phase, self.since_s, self.answered = ConnectionPhase.ANSWERING, self._loop.time(), False
@@ -160,13 +160,13 @@ class ConnectionGuard(asyncio.Protocol):
         self.answered, self._exempt = True, False
         self._settle(self._loop.time())
         if self._connections.stopping:
-            self._end_after_answer()
+            self._close_after_response()
 
     def exempt_stream(self) -> None:
-        """This answer goes on for as long as it likes; a peer that stops reading it is still ended."""
+        """This response has no time limit; a peer that stops reading it is still closed."""
         self._exempt = True
 
-    # What the listener and the sweeper decide.
+    # Called by the listener and the sweeper.
 
     @property
     def connected(self) -> bool:
@@ -178,17 +178,17 @@ class ConnectionGuard(asyncio.Protocol):
         return self
 
     def opened_by(self, opening: asyncio.Task[None]) -> None:
-        """The task that completes the connection: ending the guard before that cancels it."""
+        """The task that completes the connection; `cut` cancels it while it runs."""
         self._opening = opening
 
     def check(self, now_s: float) -> None:
-        """End the connection if it has outstayed its phase."""
+        """Close the connection if it exceeds the limit of its phase."""
         if self.answered:
             self._settle(now_s)
         if (
             self.phase is ConnectionPhase.HEADER
             and self._peer_ended_s is not None
-            and now_s - self._peer_ended_s > _HALF_ASKED_S
+            and now_s - self._peer_ended_s > _HALF_REQUEST_S
         ):
             self.cut()
             return
@@ -202,43 +202,43 @@ class ConnectionGuard(asyncio.Protocol):
             self.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """End at once. A connection that was merely kept alive is not a refusal, so it is not counted."""
+        """Close at once and count the reason. The end of an idle connection is not a refusal and is not counted."""
         if reason != "idle" and not self._ended_here:
             self._connections.refused[reason] += 1
         self.cut()
 
     def finish(self) -> None:
-        """The agent stops: end now if nothing is under way, else after the answer."""
+        """The agent stops: close now if no request runs, otherwise after the response."""
         if self._transport is None:
             self.cut()
         elif self.phase in (ConnectionPhase.SILENT, ConnectionPhase.IDLE) or self.answered:
-            self._end_after_answer()
+            self._close_after_response()
             self._transport.close()
         elif self.phase is ConnectionPhase.ANSWERING:
-            self._end_after_answer()
+            self._close_after_response()
 
     def cut(self) -> None:
-        """End at once, whatever is under way, and count nothing."""
+        """Close at once, even during a request, and count nothing."""
         self._ended_here = True
         if self._transport is not None:
             self._transport.abort()
         elif self._opening is not None:
             self._opening.cancel()
 
-    def _end_after_answer(self) -> None:
+    def _close_after_response(self) -> None:
         self._ended_here = True
         if self._http is not None:
             self._http.close()
 
     def _settle(self, now_s: float) -> None:
-        """The answer is out once the peer has taken all of it; until then the request's clock runs on."""
+        """The response is complete once the peer has read all of it; until then the request's clock runs."""
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0:
             self.phase, self.since_s, self.answered = ConnectionPhase.IDLE, now_s, False
 
 
 class Connections:
-    """Every guard of the process: the cap, the sweeper, the counts."""
+    """Every guard of the process: the maximum number, the sweeper, the counts."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -257,8 +257,8 @@ class Connections:
         return tuple(self._guards)
 
     def admit(self, guard: ConnectionGuard) -> bool:
-        """Take the guard in if there is room. When full, the longest silent one makes room, but nobody who
-        has ever asked for something: so those who say nothing cannot keep out those who do."""
+        """Admit the guard below the maximum. At the maximum, close the oldest connection that has never sent a
+        request; so connections that send nothing cannot keep out others."""
         if self.stopping:
             return False
         if len(self._guards) >= self.limits.connections:
@@ -287,11 +287,11 @@ class Connections:
             try:
                 self.sweep(loop.time())
             except Exception:
-                # Without a sweeper every bound on time would be gone: it outlives its own mistakes.
-                log.exception("a sweep of the connections failed; the next one comes as usual")
+                # Without the sweeper no time limit would be enforced, so it survives an error.
+                log.exception("checking the connections for their time limits failed; the next check follows")
 
     async def drain(self) -> None:
-        """Let what was begun be finished, within `stop_s`; then cut what is left."""
+        """Finish running requests within `stop_s`; then close the rest."""
         self.stopping = True
         for guard in self.guards:
             guard.finish()

@@ -1,12 +1,12 @@
-"""What one peer may cost: connections, time and header bytes. Values only."""
+"""Limits of connections: their number, times and header bytes. Values only."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`header_s` runs from the connection's first moment (TLS handshake included), later from a request's
-    first byte. `request_s` includes the time that the peer takes to read the answer."""
+    """`header_s` runs from the accept (including the TLS handshake), later from the first byte of a request.
+    `request_s` includes the time that the peer takes to read the response."""
 
     connections: int = 512
     header_s: float = 10.0

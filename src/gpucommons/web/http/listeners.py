@@ -1,5 +1,7 @@
-"""Listening sockets: opened here, so that a port in use is one clear line, and accepted from here, so that
-every connection is counted from its first moment and meets the TLS settings of that moment.
+"""Listening sockets and the accept loop.
+
+A socket that cannot be opened is an error of one line. Every connection is counted from its accept on, and gets the
+TLS settings of that moment.
 """
 
 import asyncio
@@ -13,18 +15,20 @@ from typing import cast
 
 from gpucommons.base.address import Address, UnixAddress
 from gpucommons.base.threads import in_daemon_thread
-from gpucommons.base.unix_socket import listen_unix
+from gpucommons.base.unix_listener import ListenError, listen
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import ConnectionGuard, Connections, HttpProtocol
 from gpucommons.web.http.port_owner import port_owner
 
 _BACKLOG = 512
-# Left to itself the kernel would buffer megabytes for each peer that does not read.
+# Every user may connect: the kernel reports which one did.
+_UNIX_MODE = 0o666
+# By default the kernel buffers megabytes for each peer that does not read.
 _SEND_BUFFER_BYTES = 256 * 1024
 _ACCEPTS_PER_WAKE = 64
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE_WHEN_OUT_S = 1.0
-_TLS_GOODBYE_S = 1.0
+_ACCEPT_PAUSE_S = 1.0
+_TLS_SHUTDOWN_S = 1.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 10\r\n"
     b"Connection: close\r\nContent-Length: 21\r\n\r\ntoo many connections\n"
@@ -35,24 +39,13 @@ log = logging.getLogger(__name__)
 SocketAddress = tuple[str | int, ...]
 
 
-class ListenError(OSError):
-    """One line that names the address, what is wrong and which setting to change."""
-
-
 async def open_sockets(address: Address | UnixAddress, setting: str) -> list[socket.socket]:
-    """Listening sockets for every address that the host stands for. `setting` is where the user wrote it."""
+    """Listening sockets for every address of the host. `setting` names the address, for messages."""
     if isinstance(address, UnixAddress):
         path = address.path
-        return await in_daemon_thread(lambda: [_open_unix(path, setting)])
+        return await in_daemon_thread(lambda: [listen(path, setting, _UNIX_MODE)])
     tcp = address
     return await in_daemon_thread(lambda: _open_sockets(tcp, setting))
-
-
-def _open_unix(path: str, setting: str) -> socket.socket:
-    try:
-        return listen_unix(path, _BACKLOG)
-    except OSError as error:
-        raise ListenError(f"cannot listen on unix:{path}: {error.strerror or error}; change {setting}") from error
 
 
 def _open_sockets(address: Address, setting: str) -> list[socket.socket]:
@@ -64,7 +57,7 @@ def _open_sockets(address: Address, setting: str) -> list[socket.socket]:
             try:
                 opened.append(_listen(family, (sockaddr[0], port, *sockaddr[2:])))
             except OSError as error:
-                # A name may stand for a family that this machine has switched off; one that works is enough.
+                # A name can resolve to a family that this machine has disabled; one working address is enough.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
                 refusals.append(error)
@@ -83,7 +76,7 @@ def _open_sockets(address: Address, setting: str) -> list[socket.socket]:
 
 def _resolve(address: Address, setting: str) -> list[tuple[int, SocketAddress]]:
     if not address.host:
-        # One socket for both families where there is IPv6, else IPv4 alone.
+        # One socket for both families where IPv6 works, otherwise IPv4 only.
         both, ipv4 = (socket.AF_INET6, ("::", address.port)), (socket.AF_INET, ("", address.port))
         return [both if _has_ipv6() else ipv4]
     try:
@@ -124,7 +117,7 @@ def _listen(family: int, sockaddr: SocketAddress) -> socket.socket:
 def _explain(address: Address, setting: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         owner = port_owner(address.port)
-        held = f" by {owner}; stop it" if owner else "; stop what uses it"
+        held = f" by {owner}; stop it" if owner else "; stop the process that uses it"
         return f"cannot listen on {address}: port {address.port} is in use{held}, or change {setting}"
     if error.errno == errno.EACCES:
         return (
@@ -157,7 +150,7 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept_some)
 
     def close(self) -> None:
-        """Accept no more. Connections that stand are not touched."""
+        """Accept no more connections. Open connections are not closed."""
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._socket)
@@ -180,13 +173,13 @@ class Listener:
             self._open(accepted)
 
     def _pause(self, error: OSError) -> None:
-        """The waiting peer stays in the kernel's queue; without a pause the loop would spin on it."""
+        """The waiting connection stays in the kernel's queue; without a pause the loop would spin."""
         self._connections.refused["descriptors"] += 1
         if not self._exhausted:
-            log.warning("cannot accept connections for now: %s; raise the limit of open files", error.strerror)
+            log.warning("cannot accept connections: %s; raise the limit of open files", error.strerror)
         self._exhausted = True
         self._loop.remove_reader(self._socket)
-        self._resume = self._loop.call_later(_PAUSE_WHEN_OUT_S, self._loop.add_reader, self._socket, self._accept_some)
+        self._resume = self._loop.call_later(_ACCEPT_PAUSE_S, self._loop.add_reader, self._socket, self._accept_some)
 
     def _open(self, accepted: socket.socket) -> None:
         tls = self._current_tls()
@@ -204,16 +197,16 @@ class Listener:
         opening.add_done_callback(partial(self._opened, accepted, guard))
 
     async def _complete(self, accepted: socket.socket, guard: ConnectionGuard, tls: Tls | None) -> None:
-        """The transport, and with TLS the handshake. Who fails here never reaches the HTTP protocol.
+        """Makes the transport and, with TLS, the handshake. After a failure the HTTP protocol is not reached.
 
-        A handshake that takes too long is ended by the sweeper, as any other silence.
+        The sweeper ends a handshake that takes too long.
         """
         try:
             await self._loop.connect_accepted_socket(
                 guard.claim,
                 accepted,
                 ssl=tls.context if tls is not None else None,
-                ssl_shutdown_timeout=_TLS_GOODBYE_S if tls is not None else None,
+                ssl_shutdown_timeout=_TLS_SHUTDOWN_S if tls is not None else None,
             )
         except OSError:
             self._connections.refused["tls_handshake"] += 1

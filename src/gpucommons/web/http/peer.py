@@ -1,15 +1,14 @@
-"""Who is at the other end of a Unix socket, as the kernel tells. Over TCP nobody vouches for it: unknown."""
+"""The user at the other end of a Unix socket, as the kernel reports it. The peer of a TCP connection is unknown."""
 
 import asyncio
 import pwd
 import socket
-import struct
 
 from gpucommons.base.threads import in_daemon_thread
+from gpucommons.base.unix_listener import peer_credentials
 
-_CREDENTIALS = struct.Struct("3i")
 _MOST_REMEMBERED = 1024
-# A directory server that does not answer must not keep anybody waiting; the name is asked for again later.
+# A directory server that does not answer must not delay a request; the name is looked up again later.
 _LOOKUP_S = 2.0
 
 
@@ -17,12 +16,11 @@ def peer_uid(transport: asyncio.BaseTransport | None) -> int | None:
     connected = None if transport is None else transport.get_extra_info("socket")
     if connected is None or connected.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return None
-    _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(uid)
+    return peer_credentials(connected).uid
 
 
 class Peers:
-    """uid and name of a connection's other end. Names are looked up off the event loop, once each."""
+    """uid and name of a connection's peer. Each name is looked up once, off the event loop."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}

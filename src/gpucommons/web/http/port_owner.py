@@ -1,4 +1,4 @@
-"""Which process listens on a TCP port, as far as /proc tells. Best effort: every failure means "unknown"."""
+"""The process that listens on a TCP port, from /proc. Best effort: every failure means unknown."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ _LOCAL_ADDRESS, _STATE, _INODE = 1, 3, 9
 
 
 def port_owner(port: int, procfs: Path = Path("/proc")) -> str | None:
-    """ "NAME (pid N)", or None: not Linux, not ours to see, or gone already."""
+    """NAME (pid N); None where it is unknown: not Linux, not visible to this user, or ended."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, procfs)}
     if not sockets:
         return None

@@ -1,4 +1,4 @@
-"""The web server that the agent runs: listeners, routes, bounds and the web configuration put together."""
+"""The agent's web server: listeners, routes, limits and the web configuration."""
 
 import asyncio
 import ipaddress
@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +15,18 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
-from gpucommons.base.unix_socket import SocketFile
 from gpucommons.rules.privacy import Privacy
+from gpucommons.web.access.control import AccessControl
 from gpucommons.web.access.reload import WebConfigFile
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import Connections
-from gpucommons.web.http.dispatch import AccessControl, Dispatcher
+from gpucommons.web.http.dispatch import Dispatcher
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, open_sockets
-from gpucommons.web.routes.app import App, Route
-from gpucommons.web.routes.faces import MetricsProvider
+from gpucommons.web.routes.api import Api
+from gpucommons.web.routes.app import App
+from gpucommons.web.routes.metrics import MetricsProvider
+from gpucommons.web.routes.table import drop_in_routes, main_routes
 
 _LINGER_S = 2.0
 
@@ -39,7 +41,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddress:
-    """A listener that stands: where, and for which dialect (None: all). A Unix socket has the port 0."""
+    """An open listener: its address and its dialect (None for the main listener). A Unix socket has the port 0."""
 
     url: str
     port: int
@@ -49,34 +51,31 @@ class BoundAddress:
 class WebServer:
     """`start` raises ListenError or WebConfigError, each one line, and leaves nothing open when it does.
 
-    `routes` are those that a main listener has beyond the metrics. `before_drain` is told that it is time to end
-    what would go on for ever.
+    `listeners` are (address, dialect), with None for a main listener. Without an `api`, a main listener serves metrics
+    and the plain page only.
     """
 
     def __init__(
         self,
-        faces: MetricsProvider,
+        provider: MetricsProvider,
         listeners: Iterable[tuple[str, str | None]],
         *,
         web_config: Path | None = None,
         limits: ConnectionLimits | None = None,
-        routes: Mapping[str, Route] | None = None,
+        api: Api | None = None,
         show_owners: str = "auto",
-        before_drain: Callable[[], None] = lambda: None,
         snapshot_stale_after_s: float = 10.0,
         poll_s: float = 3.0,
     ) -> None:
-        self._faces = faces
-        self._wanted = [(parse_address(address), dialect) for address, dialect in listeners]
+        self._provider = provider
+        self._configured = [(parse_address(address), dialect) for address, dialect in listeners]
         self._limits = limits or ConnectionLimits()
-        self._routes = dict(routes or {})
+        self._api = api
         self._show_owners = show_owners
-        self._before_drain = before_drain
-        self._socket_files: list[SocketFile] = []
         self._stale_after_s = snapshot_stale_after_s
         self._config = WebConfigFile(web_config, poll_s)
         self._connections = Connections(self._limits)
-        self._door = AccessControl(lambda: self._config.settings)
+        self._access = AccessControl(lambda: self._config.settings)
         self._requests: Counter[tuple[str, int]] = Counter()
         self._listeners: list[Listener] = []
         self._http: list[web.Server] = []
@@ -87,11 +86,12 @@ class WebServer:
         await self._config.load()
         opened: list[tuple[str | None, Address | UnixAddress, list[socket.socket]]] = []
         try:
-            for address, dialect in self._wanted:
+            for address, dialect in self._configured:
                 opened.append((dialect, address, await open_sockets(address, _setting(dialect))))
         except OSError:
-            for _, address, sockets in opened:
-                _close(address, sockets)
+            for _, _, sockets in opened:
+                for listening in sockets:
+                    listening.close()
             raise
         for dialect, address, sockets in opened:
             self._serve(dialect, address, sockets)
@@ -101,14 +101,12 @@ class WebServer:
         ]
 
     async def stop(self) -> None:
-        """Accept no more, finish what was begun, cut what takes too long."""
-        for file in self._socket_files:
-            file.remove()
-        self._socket_files.clear()
+        """Accept no more connections, finish running requests, close the slow ones."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        self._before_drain()
+        if self._api is not None:
+            self._api.close()
         await self._connections.drain()
         for task in self._tasks:
             task.cancel()
@@ -125,27 +123,27 @@ class WebServer:
     def _serve(self, dialect: str | None, address: Address | UnixAddress, sockets: list[socket.socket]) -> None:
         unix = isinstance(address, UnixAddress)
         privacy = Privacy(self._show_owners, unix, not unix and _all_loopback(sockets), os.getuid())
-        app = App(
-            self._faces,
-            dialect,
-            snapshot_stale_after_s=self._stale_after_s,
-            routes=self._routes if dialect is None else None,
+        routes = (
+            main_routes(self._provider, self._api, self._stale_after_s)
+            if dialect is None
+            else drop_in_routes(self._provider, dialect, self._stale_after_s)
         )
+        app = App(routes, self._provider.latest)
         dispatcher = Dispatcher(
-            app, self._door, self._connections, lambda: self._config.settings, self._requests, privacy
+            app, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
         )
         http = web.Server(
             dispatcher,
             access_log=None,
             logger=_peer_log(),
-            # The guards keep time; aiohttp's own timer only must not fire before theirs.
+            # The guards enforce the time limits; aiohttp's own timer must not fire first.
             keepalive_timeout=2 * self._limits.idle_s,
             lingering_time=_LINGER_S,
             max_line_size=self._limits.header_field_bytes,
             max_field_size=self._limits.header_field_bytes,
         )
         self._http.append(http)
-        # On a Unix socket the kernel says who the peer is, and nobody listens in between.
+        # On a Unix socket the kernel identifies the peer, and no third party can read along.
         tls = _no_tls if unix else self._current_tls
         for listening in sockets:
             self._listeners.append(Listener(listening, self._connections, http, tls))
@@ -153,7 +151,6 @@ class WebServer:
 
     def _bound(self, address: Address | UnixAddress, listening: socket.socket, dialect: str | None) -> BoundAddress:
         if isinstance(address, UnixAddress):
-            self._socket_files.append(SocketFile.of(address.path))
             return BoundAddress(str(address), 0, dialect)
         port = listening.getsockname()[1]
         scheme = "http" if self._current_tls() is None else "https"
@@ -171,19 +168,12 @@ def _all_loopback(sockets: Iterable[socket.socket]) -> bool:
     return all(ipaddress.ip_address(listening.getsockname()[0]).is_loopback for listening in sockets)
 
 
-def _close(address: Address | UnixAddress, sockets: Iterable[socket.socket]) -> None:
-    if isinstance(address, UnixAddress):
-        SocketFile.of(address.path).remove()
-    for listening in sockets:
-        listening.close()
-
-
 def _setting(dialect: str | None) -> str:
     return "--listen (web.listen in the configuration)" if dialect is None else f"listeners.{dialect}"
 
 
 class _NoPeerMistakes(logging.Filter):
-    """aiohttp logs a traceback for each malformed request: that is the peer's mistake, and it is counted."""
+    """Drops aiohttp's traceback for each malformed request: that is the peer's mistake, and it is counted."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

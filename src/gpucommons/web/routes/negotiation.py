@@ -1,6 +1,6 @@
-"""Accept and Accept-Encoding -> what to serve. Pure: any header text has an answer, none is an error.
+"""The format and encoding to serve, from Accept and Accept-Encoding. Pure: no header is an error.
 
-Whoever asks for nothing that we have gets the plain text: a scraper can use it, and 406 helps nobody.
+A request that accepts no format of ours gets plain text: a scraper can use that, and cannot use a 406.
 """
 
 import re
@@ -12,7 +12,7 @@ _QUALITY = re.compile(r"(?:1(?:\.0*)?|0(?:\.[0-9]*)?|\.[0-9]+)")
 _OPENMETRICS = "application/openmetrics-text"
 _OPENMETRICS_VERSIONS = ("", "1.0.0")
 _TEXT_VERSIONS = ("", "0.0.4")
-# The exact type counts before the wildcards, whatever their order in the header.
+# The exact type precedes the wildcards, whatever their order in the header.
 _TEXT_PATTERNS = ("text/plain", "text/*", "*/*")
 
 
@@ -29,22 +29,22 @@ class _Offer(NamedTuple):
 
 @lru_cache(maxsize=64)
 def negotiate(accept: str, accept_encoding: str) -> Choice:
-    """Cached: every scraper sends the same two headers with every scrape."""
+    """Cached: a scraper sends the same two headers with every scrape."""
     return Choice(wants_openmetrics(accept), wants_gzip(accept_encoding))
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Only when asked for by name, and no less than plain text."""
+    """Only if OpenMetrics is named, with at least the quality of plain text."""
     offers = list(_offers(accept))
-    asked = max(
+    quality = max(
         (o.quality for o in offers if o.name == _OPENMETRICS and o.version in _OPENMETRICS_VERSIONS),
         default=0.0,
     )
-    return asked > 0 and asked >= _text_quality(offers)
+    return quality > 0 and quality >= _text_quality(offers)
 
 
 def wants_gzip(accept_encoding: str) -> bool:
-    """When gzip is allowed, and not liked less than an identity that was named."""
+    """Only if gzip is allowed, with at least the quality of a named identity."""
     quality = {offer.name: offer.quality for offer in _offers(accept_encoding)}
     gzip = quality.get("gzip", quality.get("x-gzip", quality.get("*", 0.0)))
     return gzip > 0 and gzip >= quality.get("identity", 0.0)
@@ -59,7 +59,7 @@ def _text_quality(offers: list[_Offer]) -> float:
 
 
 def _offers(header: str) -> Iterator[_Offer]:
-    """The items of a header; one whose q is no number is left out, as if it had not been sent."""
+    """The items of a header. An item whose q is not a number is ignored."""
     for item in header.split(","):
         name, *rest = item.split(";")
         parameters = dict(_parameter(text) for text in rest)

@@ -1,6 +1,7 @@
-"""What a handler answers, as a value: status, body, headers. Nothing here touches a connection."""
+"""What an endpoint returns: status, body, headers. Values only."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import gzip
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 
 CLOSED_POLICY = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -18,23 +19,27 @@ _PLAIN_TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """`later` makes the answer, where that takes a while; `live` makes one that goes on: what it yields is sent
-    as it comes."""
+    """With `stream`, the body is what the generator yields, sent piece by piece."""
 
     body: bytes
     content_type: str = _PLAIN_TEXT
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    later: "Callable[[], Awaitable[Response]] | None" = None
-    live: Callable[[], AsyncGenerator[bytes, None]] | None = None
+    stream: Callable[[], AsyncGenerator[bytes, None]] | None = None
 
 
 def text(line: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A short answer for people."""
     return Response(line.encode(), status=status, headers=headers or {})
 
 
+NOT_SAMPLED_YET = text("no sample yet: try again in a second\n", 503, {"Retry-After": "1"})
+
+
 def matches_etag(if_none_match: str, etag: str) -> bool:
-    """Whether what the peer has is what it would get. Weak and strong tags compare alike here."""
+    """Whether the peer has the current content already. Weak and strong tags compare alike here."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return etag in tags or "*" in tags
+
+
+def compressed(body: bytes, level: int = 1) -> bytes:
+    return gzip.compress(body, compresslevel=level, mtime=0)

@@ -1,24 +1,21 @@
-"""The page's files, read once at the start and then handed out: no build step, nothing from another host.
+"""The page's files, read once at the start: no build step, nothing from another host.
 
-Each has an ETag of its content, so that a browser that has it is told so in a few bytes.
+Each has an ETag of its content, so that a browser does not load a file again that it has.
 """
 
-import gzip
 import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.app import Request, Route
 from gpucommons.web.routes.negotiation import wants_gzip
-from gpucommons.web.routes.response import CLOSED_POLICY, Response, matches_etag
+from gpucommons.web.routes.request import Request
+from gpucommons.web.routes.response import CLOSED_POLICY, Response, compressed, matches_etag
 
-BASE = "/static"
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -26,14 +23,13 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Scripts, styles and requests of our own host alone; nothing that stands in the page itself may run.
+# Scripts, styles and requests of this host only, and no inline code.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " + CLOSED_POLICY
 )
 
-# Indentation, and lines that are a comment: good for who reads the source, bytes for who loads the page. The lines
-# themselves stay, so that a browser counts them as the source does.
-_FOR_READERS = re.compile(rb"^[ \t]+(?://.*)?|^//.*", re.MULTILINE)
+# Indentation and comment lines are not served. Empty lines stay in their place, so that line numbers match the source.
+_NOT_SERVED = re.compile(rb"^[ \t]+(?://.*)?|^//.*", re.MULTILINE)
 _VENDORED = "vendor/"
 
 
@@ -48,15 +44,15 @@ class StaticFile:
     def of(cls, name: str, plain: bytes) -> "StaticFile":
         content_type = _TYPES[name[name.rindex(".") :]]
         if name.endswith(".js") and not name.startswith(_VENDORED):
-            plain = _FOR_READERS.sub(b"", plain)
+            plain = _NOT_SERVED.sub(b"", plain)
         digest = hashlib.sha256(plain).hexdigest()[:20]
-        return cls(content_type, plain, gzip.compress(plain, 9, mtime=0), f'"{digest}"')
+        return cls(content_type, plain, compressed(plain, 9), f'"{digest}"')
 
-    def reply(self, asked: Request) -> Response:
+    def endpoint(self, request: Request) -> Response:
         headers = {"ETag": self.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if matches_etag(asked.if_none_match, self.etag):
+        if matches_etag(request.if_none_match, self.etag):
             return Response(b"", self.content_type, 304, headers)
-        if wants_gzip(asked.accept_encoding):
+        if wants_gzip(request.accept_encoding):
             return Response(self.compressed, self.content_type, headers={**headers, "Content-Encoding": "gzip"})
         return Response(self.plain, self.content_type, headers=headers)
 
@@ -76,17 +72,12 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]
             yield name, entry
 
 
-def page_routes(latest: Callable[[], Snapshot | None]) -> dict[str, Route]:
-    found = static_files()
-    index = found.pop("index.html").plain
-    routes = {f"{BASE}/{name}": Route("static", "a file of the page", file.reply) for name, file in found.items()}
-    routes["/"] = Route("page", "this node at a glance", partial(_index, index, latest))
-    return routes
+def index_endpoint(index: StaticFile, latest: Callable[[], Snapshot | None]) -> Callable[[Request], Response]:
+    return lambda request: _index(index.plain, latest(), request)
 
 
-def _index(index: bytes, latest: Callable[[], Snapshot | None], asked: Request) -> Response:
-    """The one place where the page's text is made here: so that it is true before a script has run."""
-    snapshot = latest()
+def _index(index: bytes, snapshot: Snapshot | None, request: Request) -> Response:
+    """Fills in the host name and the scenario, so that both are right before a script has run."""
     hostname = "" if snapshot is None else escape(snapshot.hostname)
     simulated = ""
     if snapshot is not None and snapshot.scenario:
@@ -94,6 +85,6 @@ def _index(index: bytes, latest: Callable[[], Snapshot | None], asked: Request) 
     body = index.replace(b"{hostname}", hostname.encode(errors="replace"))
     body = body.replace(b"{simulated}", simulated.encode(errors="replace"))
     headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
-    if wants_gzip(asked.accept_encoding):
-        body, headers["Content-Encoding"] = gzip.compress(body, 6, mtime=0), "gzip"
+    if wants_gzip(request.accept_encoding):
+        body, headers["Content-Encoding"] = compressed(body, 6), "gzip"
     return Response(body, _TYPES[".html"], headers=headers)

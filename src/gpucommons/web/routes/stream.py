@@ -1,7 +1,8 @@
-"""Live events for viewers: the whole document once, then one delta per snapshot, made once for all who see the same.
+"""Server-sent events for viewers: the whole document once, then one delta per snapshot.
 
-With nobody looking it costs nothing. Who reads too slowly skips to a whole document; who does not read at
-all is ended by the connection's guard. Server-sent events: `snapshot`, `delta`, and `beat` when it is quiet.
+A delta is made once for all viewers that see the same; without viewers nothing is made. A viewer that reads too slowly
+gets a whole document again, and the connection's guard closes one that does not read at all. The events are
+`snapshot`, `delta`, and `beat` when nothing else is sent.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from gpucommons.rules.privacy import Viewer
 
 BEAT_S = 15.0
 MOST_WAITING = 8
-# How long a browser waits before it comes back by itself.
+# How long a browser waits before it reconnects.
 _RETRY_MS = 2000
 _WOKEN_AT_ONCE = 8
 _BEAT = b"event: beat\ndata: {}\n\n"
@@ -23,7 +24,7 @@ Document = Mapping[str, Json]
 
 
 class _Audience:
-    """Those who see the same document. `document` is the one that the last event led to."""
+    """The connections that see the same document. `document` is the state after the last event."""
 
     def __init__(self, document: Document | None) -> None:
         self.document = document
@@ -38,14 +39,14 @@ class _Audience:
         _wake(list(self.connections))
 
     def whole(self) -> bytes:
-        """The document as an event, encoded once for all who come between two snapshots."""
+        """The document as an event, encoded once for all connections that begin between two snapshots."""
         if self._whole is None and self.document is not None:
             self._whole = _event("snapshot", self.document["sequence"], self.document)
         return self._whole or b""
 
 
 class _Connection:
-    """What waits for one connection. Full: it is thrown away, and a whole document comes instead."""
+    """The events that wait for one connection. A full queue is dropped, and a whole document follows instead."""
 
     __slots__ = ("_events", "_most", "_wake", "closed", "needs_whole")
 
@@ -77,7 +78,7 @@ class _Connection:
         return events
 
     async def wait(self, timeout_s: float) -> bool:
-        """Until something comes, or for so long: whether something came."""
+        """Waits for an event or the timeout. False after a timeout."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
         self._wake = woken
@@ -90,7 +91,7 @@ class _Connection:
 
 
 def _wake(connections: list[_Connection]) -> None:
-    """A few in each turn of the event loop: a scrape that comes meanwhile waits for them, not for all."""
+    """Wakes a few in each iteration of the event loop, so that a scrape in between does not wait for all."""
     for connection in connections[:_WOKEN_AT_ONCE]:
         connection.wake()
     if len(connections) > _WOKEN_AT_ONCE:
@@ -103,7 +104,7 @@ def _settle(woken: "asyncio.Future[bool]", came: bool) -> None:
 
 
 class Broadcaster:
-    """`document_of` draws the current document for one viewer; None while there is no snapshot yet."""
+    """`document_of` returns the current document of one viewer; None before the first snapshot."""
 
     def __init__(
         self,
@@ -122,14 +123,14 @@ class Broadcaster:
         return sum(len(audience.connections) for audience in self._audiences.values())
 
     def publish(self) -> None:
-        """There is a new snapshot: one delta for each audience, whatever its size."""
+        """Sends a new snapshot: one delta per audience, whatever its size."""
         for viewer, audience in self._audiences.items():
             document = self._document_of(viewer)
             if document is not None:
                 audience.advance(document)
 
     def close(self) -> None:
-        """The agent stops: every stream ends with its last whole event."""
+        """Ends every stream after its last complete event."""
         self._closed = True
         for audience in self._audiences.values():
             for connection in audience.connections:
@@ -166,5 +167,5 @@ class Broadcaster:
 
 
 def _event(name: str, sequence: Json, data: Json) -> bytes:
-    # JSON has no bare line break, so the data is one line whatever the names in it hold.
+    # JSON escapes line breaks, so the data is one line whatever names it contains.
     return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), str(sequence).encode(), encoded(data))

@@ -56,6 +56,13 @@ export function Absent({ document, source, otherwise }) {
   return html`<p class="absent"><strong>Not on this node.</strong> ${why || otherwise}</p>`;
 }
 
+export const isHidden = (document, section) => Boolean(document.hidden && document.hidden.sections.includes(section));
+
+// What is hidden from this viewer is shown as hidden: an empty list would read as "there is none".
+export function Hidden({ document, section }) {
+  return isHidden(document, section) && html`<p class="quiet" data-hidden=${section}>${document.hidden.sentence}</p>`;
+}
+
 export function Swatch({ name }) {
   return html`<span class=${classes('swatch', name)} aria-hidden="true"></span>`;
 }

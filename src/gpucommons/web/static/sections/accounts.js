@@ -1,15 +1,18 @@
 // What each user held, used and wasted, over today and the last days.
 import { html } from '../html.js';
-import { Absent, Bar, Choice, Section } from '../parts.js';
+import { Absent, Bar, Choice, Hidden, isHidden, Section } from '../parts.js';
 import { hours, kilowattHours, percent } from '../format.js';
 
 export const PERIODS = [['today', 'Today'], ['7d', '7 days'], ['30d', '30 days']];
 
 export function Accounts({ document, period, onPick }) {
   const { accounts } = document;
+  const hidden = isHidden(document, 'accounts');
   if (!accounts || !accounts[period]) {
     return html`<${Section} id="accounts" title="Accounts">
-      ${accounts
+      ${hidden
+        ? html`<${Hidden} document=${document} section="accounts" />`
+        : accounts
         ? html`<p class="quiet">Nothing is in the ledger yet.</p>`
         : html`<${Absent} document=${document} source="statement" otherwise="No ledger is kept here." />`}
     </${Section}>`;
@@ -43,10 +46,11 @@ export function Accounts({ document, period, onPick }) {
         <tbody>
           ${users.map((user) => html`<${User} key=${user} name=${user} row=${statement.users[user]} most=${most} />`)}
         </tbody>
-        <tfoot><${User} name="total" row=${statement.total} total=${true} /></tfoot>
+        <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${statement.total} total=${true} /></tfoot>
       </table>
     </div>
-    ${!users.length && html`<p class="quiet">Nothing was held in this period.</p>`}
+    <${Hidden} document=${document} section="accounts" />
+    ${!users.length && html`<p class="quiet">${hidden ? 'You held no GPU in this period.' : 'No GPU was held in this period.'}</p>`}
   </${Section}>`;
 }
 

@@ -1,6 +1,6 @@
 // Alerts that fire, and what happened lately, newest first.
 import { html, classes } from '../html.js';
-import { Absent, Section } from '../parts.js';
+import { Absent, Hidden, isHidden, Section } from '../parts.js';
 import { clock, duration, words } from '../format.js';
 
 const GRAVE = new Set(['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked', 'resource.oom_kill']);
@@ -21,7 +21,7 @@ function Alerts({ document }) {
   }
   const ids = Object.keys(alerts).sort((a, b) => (alerts[b].since_unix_s || 0) - (alerts[a].since_unix_s || 0));
   if (!ids.length) return html`<p class="quiet">None fires.</p>`;
-  return html`<ul class="list">
+  return html`<${Hidden} document=${document} section="alerts" /><ul class="list">
     ${ids.map((id) => {
       const alert = alerts[id];
       const level = alert.state === 'active' ? (alert.severity === 'critical' ? 'bad' : 'warn') : '';
@@ -49,8 +49,12 @@ function Happened({ document }) {
   const { events } = document;
   if (!events) return html`<${Absent} document=${document} source="journal" otherwise="No events are followed here." />`;
   const ids = Object.keys(events).sort((a, b) => events[b].time_unix_s - events[a].time_unix_s || (a < b ? 1 : -1));
-  if (!ids.length) return html`<p class="quiet">Nothing has happened.</p>`;
-  return html`<ol class="list scroll tall" tabindex="0" aria-label="events, newest first">
+  if (!ids.length) {
+    return isHidden(document, 'events')
+      ? html`<${Hidden} document=${document} section="events" />`
+      : html`<p class="quiet">No events yet.</p>`;
+  }
+  return html`<${Hidden} document=${document} section="events" /><ol class="list scroll tall" tabindex="0" aria-label="events, newest first">
     ${ids.map((id) => {
       const event = events[id];
       return html`<li key=${id} data-event=${id}>

@@ -1,6 +1,6 @@
 // Turns on each shared GPU: who ran when, who waits, why and about how long, quotas and debts.
 import { html, classes } from '../html.js';
-import { Absent, Section, Swatch } from '../parts.js';
+import { Absent, Hidden, Section, Swatch } from '../parts.js';
 import { bytes, count, duration, MISSING, words } from '../format.js';
 import { clientOwners, colour } from '../owners.js';
 
@@ -29,6 +29,7 @@ export function Turns({ document, lit }) {
   const ownerOf = clientOwners(document);
   const note = `${turns.on ? 'on' : 'off'} · ${turns.mode} · ${Object.keys(turns.clients).length} clients`;
   return html`<${Section} id="turns" title="Turns" note=${note}>
+    <${Hidden} document=${document} section="turns" />
     ${!gpus.length && html`<p class="quiet">No client is connected.</p>`}
     <div class="shared">
       ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} />`)}

@@ -2,7 +2,7 @@
 import { html, classes } from '../html.js';
 import { Component } from '../vendor/preact.mjs';
 import { Lazy, Still } from '../lazy.js';
-import { Absent, Choice, Section, Swatch } from '../parts.js';
+import { Absent, Choice, Hidden, isHidden, Section, Swatch } from '../parts.js';
 import { bytes, count, hours, percent, watts, words } from '../format.js';
 import { colour, identity, ownerLabel } from '../owners.js';
 
@@ -67,7 +67,8 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
         <tbody>${rest.map((row) => html`<${Rest} key=${row.id} row=${row} dim=${Boolean(lit)} />`)}</tbody>
       </table>
     </div>
-    ${!rows.length && html`<p class="quiet">${all.length ? 'Nobody matches.' : `Nothing runs on the GPUs by ${view.by}.`}</p>`}
+    <${Hidden} document=${document} section="who" />
+    ${!rows.length && (all.length || !isHidden(document, 'who')) && html`<p class="quiet">${all.length ? 'No row matches.' : `Nothing runs on the GPUs by ${view.by}.`}</p>`}
     ${rows.length > shown.length &&
     html`<p><button type="button" onClick=${() => onView({ all: true })}>Show all ${rows.length}</button></p>`}
     ${who.view.scope !== 'host' && html`<p class="quiet">${who.view.sentence}</p>`}

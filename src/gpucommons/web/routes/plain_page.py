@@ -1,15 +1,18 @@
-"""The plain page at `/`: what is served here and how each source is doing. Pure: a snapshot in, HTML out.
+"""The plain page: the paths that are served here and the state of each source. At `/plain`, and at `/` of a drop-in.
 
-Every text from outside is escaped; the page has no script, and its policy would let none run.
+Every text from outside is escaped. The page has no script, and its policy forbids scripts.
 """
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
+from gpucommons.faces.documents.node import state_of
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
+from gpucommons.web.routes.readiness import readiness_problems
+from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import CLOSED_POLICY, Response
 
 _STYLE = """
@@ -25,27 +28,38 @@ th, td { border-bottom: 1px solid #d0d7de; }
   .fresh { color: #56d364; } .stale, .failing { color: #ff7b72; } .absent { color: #8b949e; }
 }
 """
-_COLUMNS = ("source", "state", "last read", "took", "what is wrong, what to do")
+_COLUMNS = ("source", "state", "last read", "took", "problem and remedy")
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _HEADERS = {"Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; {CLOSED_POLICY}"}
+
+
+def plain_page(
+    latest: Callable[[], Snapshot | None],
+    links: Sequence[tuple[str, str]],
+    stale_after_s: float,
+    clock: Callable[[], float],
+    request: Request,
+) -> Response:
+    now_s, snapshot = clock(), latest()
+    return render(snapshot, links, readiness_problems(snapshot, now_s, stale_after_s), now_s)
 
 
 def render(
     snapshot: Snapshot | None,
     links: Sequence[tuple[str, str]],
-    complaints: Sequence[str],
+    problems: Sequence[str],
     now_monotonic_s: float,
 ) -> Response:
-    """`links` are (path, what is there)."""
+    """`links` are (path, summary)."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8"><title>gpucommons</title>',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<style>{_STYLE}</style></head><body>",
         "<h1>gpucommons</h1>",
-        *_headline(snapshot, complaints),
+        *_headline(snapshot, problems),
         "<ul>",
-        *(f'<li><a href="{escape(path)}">{escape(path)}</a> {escape(what)}</li>' for path, what in links),
+        *(f'<li><a href="{escape(path)}">{escape(path)}</a> {escape(summary)}</li>' for path, summary in links),
         "</ul>",
         *_sources(snapshot, now_monotonic_s),
         "</body></html>",
@@ -53,15 +67,15 @@ def render(
     return Response("\n".join(parts).encode(errors="replace"), "text/html; charset=utf-8", headers=_HEADERS)
 
 
-def _headline(snapshot: Snapshot | None, complaints: Sequence[str]) -> Iterator[str]:
+def _headline(snapshot: Snapshot | None, problems: Sequence[str]) -> Iterator[str]:
     if snapshot is not None:
         if snapshot.scenario:
             yield (
-                f'<p class="simulated">SIMULATED: scenario {escape(snapshot.scenario)}. Nothing here was measured.</p>'
+                f'<p class="simulated">SIMULATED: scenario {escape(snapshot.scenario)}. Nothing here is measured.</p>'
             )
         yield f"<p>Node {escape(snapshot.hostname)}, snapshot {snapshot.sequence}.</p>"
-    if complaints:
-        yield f'<p class="stale">Not ready: {escape("; ".join(complaints))}.</p>'
+    if problems:
+        yield f'<p class="stale">Not ready: {escape("; ".join(problems))}.</p>'
 
 
 def _sources(snapshot: Snapshot | None, now_monotonic_s: float) -> Iterator[str]:
@@ -75,7 +89,7 @@ def _sources(snapshot: Snapshot | None, now_monotonic_s: float) -> Iterator[str]
 
 
 def _row(name: str, state: SourceState, now_monotonic_s: float) -> str:
-    word = _word(state, now_monotonic_s)
+    word = state_of(state, now_monotonic_s)
     last_s = state.last_success_monotonic_s
     read = "never" if last_s is None else f"{max(0.0, now_monotonic_s - last_s):.1f} s ago"
     took = "" if state.duration_s is None else f"{state.duration_s * 1000:.1f} ms"
@@ -85,11 +99,3 @@ def _row(name: str, state: SourceState, now_monotonic_s: float) -> str:
         f'<tr><td>{escape(name)}{essential}</td><td class="{word}">{word}</td><td>{read}</td>'
         f"<td>{took}</td><td>{escape(trouble)}</td></tr>"
     )
-
-
-def _word(state: SourceState, now_monotonic_s: float) -> str:
-    if state.is_fresh(now_monotonic_s):
-        return "fresh"
-    if state.absent:
-        return "absent"
-    return "stale" if state.up else "failing"

@@ -1,4 +1,4 @@
-"""The plain page and readiness: what is stale, what is missing, and nothing that a hostile name could do."""
+"""The plain page and readiness: stale and missing sources, and hostile names as text."""
 
 import base64
 import hashlib
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fakes.faces import snapshot_now
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes import page
-from gpucommons.web.routes.readiness import complaints
+from gpucommons.web.routes import plain_page
+from gpucommons.web.routes.readiness import readiness_problems
 
 NOW_S = 1000.0
 FRESH = SourceState("memory", essential=True, up=True, last_success_monotonic_s=NOW_S - 1, stale_after_s=5)
@@ -24,21 +24,21 @@ ABSENT = SourceState("nvml", absent=True, detail="no NVIDIA driver", remedy="ins
 
 
 def snapshot_at_now(*sources: SourceState, scenario: str | None = None) -> Snapshot:
-    """Of the instant NOW_S, whatever this machine's own clock shows."""
+    """A snapshot of the instant NOW_S, independent of this machine's clock."""
     return replace(snapshot_now(*sources, scenario=scenario), monotonic_s=NOW_S)
 
 
-def test_ready_when_the_essential_are_fresh() -> None:
+def test_ready_when_the_essential_sources_are_fresh() -> None:
     snapshot = snapshot_at_now(FRESH, ABSENT)
-    assert complaints(snapshot, NOW_S, 10) == ()
-    assert complaints(snapshot, NOW_S + 4, 10) == ()
-    assert complaints(snapshot, NOW_S + 5, 10) == ("memory: last read 6.0 s ago",)
+    assert readiness_problems(snapshot, NOW_S, 10) == ()
+    assert readiness_problems(snapshot, NOW_S + 4, 10) == ()
+    assert readiness_problems(snapshot, NOW_S + 5, 10) == ("memory: last read 6.0 s ago",)
 
 
-def test_not_ready_names_what_is_stale() -> None:
-    assert complaints(None, NOW_S, 10) == ("no snapshot yet",)
+def test_not_ready_names_the_stale_sources() -> None:
+    assert readiness_problems(None, NOW_S, 10) == ("no snapshot yet",)
     snapshot = snapshot_at_now(STALE, SourceState("pressure", essential=True, detail="cannot be read"))
-    found = complaints(snapshot, NOW_S + 11, 10)
+    found = readiness_problems(snapshot, NOW_S + 11, 10)
     assert [line.split(":")[0] for line in found] == ["snapshot", "cpu", "pressure"]
     assert "it hangs" in found[1]
     assert "never read" in found[2]
@@ -60,18 +60,18 @@ class Elements(HTMLParser):
         self.text += data
 
 
-def test_the_page_links_shows_the_sources_and_says_what_to_do() -> None:
+def test_the_page_shows_links_sources_and_remedies() -> None:
     links = [("/metrics", "every dialect"), ("/healthz", "lives")]
-    reply = page.render(snapshot_at_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
-    seen = Elements(reply.body.decode())
+    response = plain_page.render(snapshot_at_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
+    seen = Elements(response.body.decode())
     assert ("href", "/metrics") in seen.attributes
     assert ("href", "/healthz") in seen.attributes
     for words in ("SIMULATED: scenario lab", "cpu", "stale", "it hangs", "absent", "install the driver", "fresh"):
         assert words in seen.text
 
 
-def test_the_page_stands_before_the_first_snapshot() -> None:
-    seen = Elements(page.render(None, [("/metrics", "m")], ("no snapshot yet",), NOW_S).body.decode())
+def test_the_page_works_before_the_first_snapshot() -> None:
+    seen = Elements(plain_page.render(None, [("/metrics", "m")], ("no snapshot yet",), NOW_S).body.decode())
     assert "no snapshot yet" in seen.text
     assert "SIMULATED" not in seen.text
 
@@ -83,10 +83,10 @@ HOSTILE = st.text() | st.sampled_from(
 
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_no_text_becomes_markup(name: str, detail: str, scenario: str) -> None:
-    plain = page.render(
+    plain = plain_page.render(
         snapshot_now(SourceState("n", detail="d"), scenario="s" if scenario else None), [("/p", "w")], ("c",), 0
     )
-    hostile = page.render(
+    hostile = plain_page.render(
         snapshot_now(SourceState(name, detail=detail), scenario=scenario), [("/p", detail)], (name,), 0
     )
     before, after = Elements(plain.body.decode()), Elements(hostile.body.decode())
@@ -95,10 +95,10 @@ def test_no_text_becomes_markup(name: str, detail: str, scenario: str) -> None:
     assert not any(attribute.startswith("on") for attribute, _ in after.attributes)
 
 
-def test_the_policy_allows_exactly_the_pages_own_style() -> None:
-    reply = page.render(None, [], (), NOW_S)
-    policy = reply.headers["Content-Security-Policy"]
-    style = re.search(r"<style>(.*?)</style>", reply.body.decode(), re.DOTALL)
+def test_the_policy_allows_only_the_style_of_the_page() -> None:
+    response = plain_page.render(None, [], (), NOW_S)
+    policy = response.headers["Content-Security-Policy"]
+    style = re.search(r"<style>(.*?)</style>", response.body.decode(), re.DOTALL)
     assert style is not None
     digest = base64.b64encode(hashlib.sha256(style.group(1).encode()).digest()).decode()
     assert f"style-src 'sha256-{digest}'" in policy

@@ -1,0 +1,104 @@
+"""What every HTTP client here keeps to: bounded answers, and failures as the caller's own exception.
+
+Follows no redirect, keeps no cookie, uses no proxy variable.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import aiohttp
+
+from gpucommons.base.json_lines import LineSplitter, LineTooLong
+
+_CHUNK_BYTES = 64 * 1024
+_LONGEST_DETAIL = 200
+
+Failure = Callable[[str, str], Exception]
+"""Makes the exception of the caller from a reason (a short constant) and a detail (one line)."""
+
+
+class BodyTooLong(Exception):
+    """The body of a response is longer than the caller allows."""
+
+
+@contextmanager
+def failures_of(server: str, failure: Failure) -> Iterator[None]:
+    """Turns what a request can raise into a `failure`. Errors of connecting pass through as OSErrors."""
+    try:
+        yield
+    except TimeoutError:
+        raise failure("timeout", f"{server} does not answer in time") from None
+    except aiohttp.ClientSSLError as error:
+        raise failure("tls", f"{server} cannot be trusted: {_short(error)}") from None
+    except aiohttp.ClientConnectorError as error:
+        raise error.os_error from None
+    except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, aiohttp.InvalidURL) as error:
+        raise failure("garbage", f"{server} sent a broken answer: {_short(error)}") from None
+    except aiohttp.ClientError as error:
+        raise failure("disconnected", f"{server} closed the connection: {_short(error)}") from None
+    except (LineTooLong, BodyTooLong) as error:
+        raise failure("oversize", f"{server} sent {error}") from None
+
+
+async def get_json(
+    url: str,
+    server: str,
+    failure: Failure,
+    *,
+    parameters: Mapping[str, str] | None = None,
+    timeout_s: float,
+    most_bytes: int,
+) -> object:
+    """One GET on a new connection. Every failure is a `failure`: nothing else is raised."""
+    try:
+        with failures_of(server, failure):
+            async with (
+                aiohttp.ClientSession(
+                    timeout=aiohttp.ClientTimeout(total=timeout_s), cookie_jar=aiohttp.DummyCookieJar()
+                ) as session,
+                session.get(url, params=parameters, allow_redirects=False) as response,
+            ):
+                body = await body_of(response, most_bytes)
+                status = response.status
+    except OSError as error:
+        raise failure("unreachable", f"cannot reach {server} at {url}: {error.strerror or error}") from None
+    if status != 200:
+        raise failure("status", f"{server} answered with status {status}{_reason(body)}")
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise failure("garbage", f"{server} sent an answer that is not JSON") from None
+
+
+async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        size += len(chunk)
+        if size > most_bytes:
+            raise BodyTooLong(f"an answer of more than {most_bytes} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+async def lines_of(response: aiohttp.ClientResponse, most_bytes: int) -> AsyncIterator[bytes]:
+    """The whole lines of a stream as they come; ends when the stream does."""
+    splitter = LineSplitter(most_bytes)
+    async for chunk in response.content.iter_any():
+        for line in splitter.feed(chunk):
+            yield line
+
+
+def _reason(body: bytes) -> str:
+    """What a JSON API says about its refusal: Prometheus sends {"error": ...}, Alertmanager a string."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return ""
+    reason = answer.get("error") if isinstance(answer, dict) else answer
+    return f": {' '.join(reason.split())[:_LONGEST_DETAIL]}" if isinstance(reason, str) else ""
+
+
+def _short(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:_LONGEST_DETAIL]
