@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.settings import PolicySettings
 from gpucommons.scheduler.policy.state import Action, Client, Disconnect, GpuQueue, Send
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
@@ -25,9 +25,9 @@ class Script:
 
 
 class Simulation:
-    def __init__(self, settings: PolicySettings | None = None, start_s: float = 1000.0) -> None:
+    def __init__(self, settings: SchedulerSettings | None = None, start_s: float = 1000.0) -> None:
         self.now = start_s
-        self.policy = Policy(settings or PolicySettings())
+        self.policy = Policy(settings or SchedulerSettings())
         self.gpu: GpuQueue = self.policy.add_gpu(GPU, 0, self.now)
         self.scripts: dict[int, Script] = {}
         self._ids = count(1)
@@ -44,7 +44,7 @@ class Simulation:
         obeys: bool = True,
         request: bool = True,
     ) -> Script:
-        client = Client(next(self._ids), self.gpu, version=version, now_s=self.now)
+        client = Client(next(self._ids), self.gpu, version=version)
         script = self.scripts[client.id] = Script(client, tail_s, obeys)
         self.perform(self.policy.register(client, self.now))
         self.perform(self.policy.limit_core(client, core, self.now))

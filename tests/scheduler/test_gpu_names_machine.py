@@ -5,9 +5,10 @@ import random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.settings import GIB, Mode, PolicySettings
 from gpucommons.scheduler.policy.state import Client, ClientStanding
+from gpucommons.scheduler.policy.terms import GIB, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.named_world import GPUS, NAMES, NamedWorld
 from scheduler.world import Peer
@@ -23,7 +24,7 @@ class NamesMachine(RuleBasedStateMachine):
 
     @initialize(mode=st.sampled_from(MODES), count=st.integers(0, len(GPUS)))
     def begin(self, mode: Mode, count: int) -> None:
-        self.world = NamedWorld(PolicySettings(mode=mode), count)
+        self.world = NamedWorld(SchedulerSettings(mode=mode), count)
 
     def pick(self, who: int) -> Peer:
         return self.world.peers[who % len(self.world.peers)]
@@ -115,7 +116,7 @@ def random_step(world: NamedWorld, dice: random.Random) -> None:
 def test_many_walks(walk_steps: int) -> None:
     for seed in range(walk_steps // STEPS_PER_WALK):
         dice = random.Random(seed)
-        world = NamedWorld(PolicySettings(mode=dice.choice(MODES)), dice.randrange(len(GPUS) + 1))
+        world = NamedWorld(SchedulerSettings(mode=dice.choice(MODES)), dice.randrange(len(GPUS) + 1))
         for _ in range(STEPS_PER_WALK):
             random_step(world, dice)
             world.check()
@@ -126,7 +127,7 @@ def test_many_walks(walk_steps: int) -> None:
 
 
 def serial_world(count: int = 1) -> NamedWorld:
-    return NamedWorld(PolicySettings(mode=Mode.SERIAL), count)
+    return NamedWorld(SchedulerSettings(mode=Mode.SERIAL), count)
 
 
 def join(world: NamedWorld, name: str) -> Peer:
@@ -257,7 +258,7 @@ def test_a_quota_that_moves_goes_on_as_if_it_had_not() -> None:
 
 
 def test_debts_and_revocations_move_too() -> None:
-    world = NamedWorld(PolicySettings(mode=Mode.SERIAL, revoke_after_s=5.0), 1)
+    world = NamedWorld(SchedulerSettings(mode=Mode.SERIAL, revoke_after_s=5.0), 1)
     world.join_named("0", 2, 25)
     deaf = world.peers[0]
     world.ask(deaf)
@@ -282,7 +283,7 @@ def test_the_world_sees_two_exclusive_holders() -> None:
     world = serial_world()
     world.read()
     join(world, "0")
-    stray = Client(99, world.policy.add_gpu("0", None, world.now), now_s=world.now)
+    stray = Client(99, world.policy.add_gpu("0", None, world.now))
     world._true[99] = "GPU-a1"
     world.peers.append(Peer(stray))
     world._perform(world.policy.register(stray, world.now))

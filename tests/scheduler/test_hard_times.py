@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.settings import Mode
+from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, encode
 from scheduler.served import Scripted, serving
 
@@ -79,8 +79,9 @@ def test_a_client_that_does_not_read_is_let_go_and_the_rest_is_unharmed(tmp_path
         assert len(served.reading().clients) == 1
 
 
-def test_no_more_clients_than_allowed_and_the_silent_make_way(tmp_path: Path) -> None:
-    with serving(tmp_path, max_clients=10) as served:
+def test_no_more_clients_than_allowed_and_the_silent_make_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpucommons.scheduler.service.server.MAX_CLIENTS", 10)
+    with serving(tmp_path) as served:
         clients = [Scripted(served.path).register(f"c-{number}") for number in range(8)]
         silent = [Scripted(served.path) for _ in range(2)]
         served.until(lambda reading: reading.connections == 10)
@@ -122,14 +123,14 @@ def test_an_unexpected_error_closes_that_connection_and_is_counted(
         good = Scripted(served.path).register("good").ask().granted()
         server = served.server
         # A bug is put in where a client registers, asks, lets go and leaves, one after the other.
-        for place, name in ((server._devices, "called"), (server.policy, "request"), (server.policy, "release")):
+        for place, name in ((server._devices, "queue_named"), (server.policy, "request"), (server.policy, "release")):
             victims = [Scripted(served.path) for _ in range(3)]
-            if name != "called":
+            if name != "queue_named":
                 victims = [victim.register() for victim in victims]
             working = getattr(place, name)
             served.call(lambda at=place, name=name: setattr(at, name, broken))  # type: ignore[misc]
             for victim in victims:
-                victim.send({"called": T.REGISTER, "request": T.REQ_LOCK, "release": T.LOCK_RELEASED}[name])
+                victim.send({"queue_named": T.REGISTER, "request": T.REQ_LOCK, "release": T.LOCK_RELEASED}[name])
                 assert victim.closed()
             served.call(lambda at=place, name=name, back=working: setattr(at, name, back))  # type: ignore[misc]
         reading = served.until(lambda reading: reading.connections == 1)

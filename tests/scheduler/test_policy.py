@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.simulation import Script, Simulation
 
@@ -14,7 +16,7 @@ T = MessageType
 
 def simulation(**changes: object) -> Simulation:
     """A GPU of 10 GiB, 9 of them safe."""
-    return Simulation(PolicySettings(default_gpu_memory_bytes=10 * GIB, **changes))  # type: ignore[arg-type]
+    return Simulation(SchedulerSettings(default_gpu_memory_gb=10.0, **changes))  # type: ignore[arg-type]
 
 
 def running(sim: Simulation) -> set[int]:
@@ -191,11 +193,11 @@ def test_waiters_take_turns_for_ever() -> None:
 
 
 def test_a_small_client_may_pass_a_big_waiter_for_a_while_only() -> None:
-    sim = simulation()
+    sim = simulation(max_bypass_s=5.0)
     sim.add(memory=5 * GIB)
     big = sim.add(memory=8 * GIB)
     assert runs(sim.add(memory=1 * GIB))
-    sim.policy.settings = PolicySettings(default_gpu_memory_bytes=10 * GIB, max_bypass_s=0.0)
+    sim.run(5.0)
     assert not runs(sim.add(memory=1 * GIB))
     assert not runs(big)
 
@@ -356,7 +358,7 @@ def test_two_that_fill_the_gpu_take_turns() -> None:
     assert (one.client.demand_milli, other.client.demand_milli) == (950, 950)
     assert len(sim.gpu.running) == 1
     waiting = other if runs(one) else one
-    assert sim.policy.why_waiting(waiting.client, sim.now) == "demand"
+    assert wait_reason(sim.policy.terms, waiting.client, sim.now) == "demand"
     for script in (one, other):
         assert sim.billed_s(script) / 300.0 == pytest.approx(0.5, abs=0.03)
     # Turns of about a second, measuring turns of up to three.
@@ -389,8 +391,9 @@ def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it()
     assert big.client.turns - begun >= 9, "a turn of 40 s after each 40 s of the others'"
 
 
-def test_no_measurement_interrupts_those_whose_turn_a_switch_of_memory_will_end() -> None:
-    sim = measurable(solo_refresh_s=10.0)
+def test_no_measurement_interrupts_a_turn_that_a_switch_of_memory_will_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpucommons.scheduler.policy.evaluation.SOLO_REFRESH_S", 10.0)
+    sim = measurable()
     small, other, big = (sim.add(tail_s=0.01, memory=size * GIB) for size in (3, 3, 8))
     with_utilisation(sim, 1000.0, {small.client.id: 0.3, other.client.id: 0.3, big.client.id: 0.95})
     assert sim.billed_s(big) > 450.0, "half of the time, but for what the measurements at the beginning of turns take"
@@ -447,7 +450,7 @@ def test_a_newcomer_is_measured_alone_first() -> None:
     demands[newcomer.client.id] = 0.3
     sim.run(0.1)
     assert running(sim) == {newcomer.client.id}
-    assert sim.policy.why_waiting(settled.client, sim.now) == "solo"
+    assert wait_reason(sim.policy.terms, settled.client, sim.now) == "solo"
     with_utilisation(sim, 3.0, demands)
     assert len(sim.gpu.running) == 2
 

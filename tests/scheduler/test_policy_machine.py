@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 
@@ -18,12 +19,12 @@ MANY = 8
 WHO = st.integers(0, MANY - 1)
 
 SETTINGS = st.builds(
-    PolicySettings,
+    SchedulerSettings,
     mode=st.sampled_from(Mode),
     switch_time_mode=st.sampled_from(SwitchTime),
     work_conserving=st.booleans(),
     fence=st.sampled_from(Fence),
-    max_bypass_s=st.sampled_from([None, 0.0, 5.0]),
+    max_bypass_s=st.sampled_from([0.0, 0.001, 5.0]),
     drop_tail_billing_percent=st.sampled_from([100.0, 70.0]),
 )
 
@@ -35,7 +36,7 @@ class PolicyMachine(RuleBasedStateMachine):
     world: World
 
     @initialize(settings=SETTINGS)
-    def begin(self, settings: PolicySettings) -> None:
+    def begin(self, settings: SchedulerSettings) -> None:
         self.world = World(settings)
 
     def pick(self, who: int) -> Peer:
@@ -143,12 +144,12 @@ def random_step(world: World, dice: random.Random) -> None:
     dice.choices([step for _, step in steps], weights)[0]()
 
 
-def random_settings(dice: random.Random) -> PolicySettings:
-    return PolicySettings(
+def random_settings(dice: random.Random) -> SchedulerSettings:
+    return SchedulerSettings(
         mode=dice.choice(tuple(Mode)),
         work_conserving=dice.random() < 0.3,
         fence=dice.choice(tuple(Fence)),
-        max_bypass_s=dice.choice((None, 0.0, 5.0)),
+        max_bypass_s=dice.choice((0.0, 0.001, 5.0)),
     )
 
 

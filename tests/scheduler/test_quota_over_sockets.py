@@ -93,7 +93,7 @@ def errors(served: Served, clients: list[Busy], begin: float) -> dict[str, float
 
 
 def test_everybody_gets_its_due(tmp_path: Path) -> None:
-    faster = {"compute_window_s": 2.0 / FASTER, "quota_sample_interval_s": 0.05 / FASTER}
+    faster = {"compute_window_ms": 2000 / FASTER, "quota_sample_interval_ms": 50 / FASTER}
     with (
         serving(tmp_path / "a", (), mode="auto", **faster) as together,
         serving(tmp_path / "s", (), mode="serial", **faster) as serial,

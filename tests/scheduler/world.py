@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.settings import Mode, PolicySettings
 from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, Disconnect, GpuQueue
+from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-test"
@@ -32,7 +34,7 @@ class Peer:
 
 
 class World:
-    def __init__(self, settings: PolicySettings, *, hand_over: bool = True) -> None:
+    def __init__(self, settings: SchedulerSettings, *, hand_over: bool = True) -> None:
         """`hand_over`: releases take the short way where there is one, as the server does it."""
         self._hand_over = hand_over
         self.now = FIRST_S
@@ -51,7 +53,7 @@ class World:
     # Steps
 
     def join(self, version: Version, core: int) -> None:
-        client = Client(next(self._ids), self.gpu, version=version, now_s=self.now)
+        client = Client(next(self._ids), self.gpu, version=version)
         self.peers.append(Peer(client))
         self._perform(self.policy.register(client, self.now))
         self._perform(self.policy.limit_core(client, core, self.now))
@@ -69,13 +71,15 @@ class World:
 
     def release(self, peer: Peer) -> None:
         peer.holds = peer.told_to_drop = False
-        heir = peer.client.gpu.heir if self._hand_over and peer.client.standing is ClientStanding.RUNNING else None
-        if heir is None:
+        following = (
+            peer.client.gpu.next_client if self._hand_over and peer.client.standing is ClientStanding.RUNNING else None
+        )
+        if following is None:
             self._perform(self.policy.release(peer.client, self.now))
         else:
-            self.policy.hand_over(peer.client, heir, self.now)
+            self.policy.hand_over(peer.client, following, self.now)
             self.handed_over += 1
-            self._perform([heir.lock_ok])
+            self._perform([following.lock_ok])
 
     def memory(self, peer: Peer, used_bytes: int) -> None:
         self._perform(self.policy.update_memory(peer.client, used_bytes, self.now))
@@ -175,7 +179,7 @@ class World:
         else:
             assert not gpu.overloaded
         staying = [client for client in gpu.running.values() if client.drop_s is None]
-        if self.policy.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
+        if self.policy.terms.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
             assert len(staying) <= 1
 
     def _check_queues(self, gpu: GpuQueue) -> None:
@@ -191,11 +195,11 @@ class World:
             assert (client.id in gpu.draining) == (client.drop_s is not None)
             assert (client.id in gpu.revoked) == client.revoked
             assert not (client.revoked and client.standing is not ClientStanding.IDLE)
-            assert client.told_to_wait <= (client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED))
+            assert client.wait_for_mem_sent <= (client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED))
             if client.standing is ClientStanding.RUNNING:
                 assert peer.holds, "the accounts say it runs, its messages do not"
-        if gpu.heir is not None:
-            assert gpu.heir is next(iter(gpu.waiting.values()))
+        if gpu.next_client is not None:
+            assert gpu.next_client is next(iter(gpu.waiting.values()))
             assert len(gpu.running) == 1
             assert not gpu.draining
         starts = [client.turn_s for client in gpu.running.values()]
@@ -235,7 +239,7 @@ class World:
     def _check_nobody_is_forgotten(self, gpu: GpuQueue) -> None:
         """Whoever waits is held up by something, and that something has a deadline or is another client."""
         for client in gpu.waiting.values():
-            blocked = self.policy.why_waiting(client, self.now)
+            blocked = wait_reason(self.policy.terms, client, self.now)
             front = next(iter(gpu.waiting.values()))
             assert blocked is not None or client is not front, "the first in the queue could run and does not"
         if gpu.waiting and not gpu.running:

@@ -1,11 +1,23 @@
-"""Whose turn it is on each shared GPU: who runs, who waits, why and about how long, quotas, and who ran when. Pure."""
+"""The document of turns on each shared GPU: running and waiting clients, waits, quotas, past turns.
 
-from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, listed, or_null, record
+`gpucommons scheduler status --json` prints it, too. Pure.
+"""
+
+from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, described, listed, or_null, record
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.sharing import ClientSharing, GpuSharing, Timeline
+from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.wait_reasons import sharing_sentence, wait_sentence
 
 _NUMBER, _INTEGER = or_null(NUMBER), or_null(INTEGER)
+WAIT = record(
+    reason=described(TEXT, "quota, turn, memory, demand, solo or ready"),
+    sentence=described(TEXT, "the reason in words"),
+    waited_s=NUMBER,
+    ahead=INTEGER,
+    room_bytes=INTEGER,
+    expected_s=_NUMBER,
+)
 CLIENT = record(
     pod=TEXT,
     namespace=TEXT,
@@ -13,17 +25,20 @@ CLIENT = record(
     uid=_INTEGER,
     gpu_uuid=TEXT,
     gpu_index=_INTEGER,
+    protocol_version=INTEGER,
     standing=TEXT,
     revoked=FLAG,
     pending_drop=FLAG,
     turns_total=INTEGER,
     turn_s=_NUMBER,
-    wait=or_null(record(why=TEXT, waited_s=NUMBER, ahead=INTEGER, room_bytes=INTEGER, expected_s=_NUMBER)),
+    wait=or_null(WAIT),
     allocated_bytes=INTEGER,
     need_bytes=_INTEGER,
     memory_quota_bytes=INTEGER,
+    memory_quota_source=TEXT,
     core_quota_percent=INTEGER,
     core_quota_effective_percent=NUMBER,
+    core_quota_source=TEXT,
     window_usage_s=NUMBER,
     window_limit_s=NUMBER,
     throttled=FLAG,
@@ -36,6 +51,7 @@ GPU = record(
     present=FLAG,
     way=TEXT,
     way_reason=TEXT,
+    way_sentence=described(TEXT, "the way and its reason in words"),
     running=listed(TEXT),
     waiting=listed(TEXT),
     quantum_left_s=_NUMBER,
@@ -62,8 +78,10 @@ SCHEMA = or_null(
 def turns(snapshot: Snapshot, timeline: Timeline, only_uuid: str | None = None) -> Json:
     """Null where the scheduler does not run."""
     sharing = snapshot.readings.sharing
-    if sharing is None:
-        return None
+    return None if sharing is None else turns_of(sharing, timeline, only_uuid)
+
+
+def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None = None) -> Json:
     return {
         "on": sharing.on,
         "mode": sharing.mode,
@@ -82,6 +100,7 @@ def _gpu(gpu: GpuSharing, timeline: Timeline) -> Json:
         "present": gpu.present,
         "way": gpu.way,
         "way_reason": gpu.way_reason,
+        "way_sentence": sharing_sentence(gpu.way_reason),
         "running": list(gpu.running),
         "waiting": [*gpu.wait_queue, *gpu.request_queue],
         "quantum_left_s": rounded(gpu.quantum_left_s, 1),
@@ -113,6 +132,7 @@ def _client(client: ClientSharing) -> Json:
         "uid": _known(client.uid),
         "gpu_uuid": client.gpu_uuid,
         "gpu_index": client.gpu_index,
+        "protocol_version": client.protocol_version,
         "standing": client.standing,
         "revoked": client.revoked,
         "pending_drop": client.pending_drop,
@@ -121,7 +141,8 @@ def _client(client: ClientSharing) -> Json:
         "wait": None
         if wait is None
         else {
-            "why": wait.why,
+            "reason": wait.reason.value,
+            "sentence": wait_sentence(client),
             "waited_s": round(wait.waited_s, 1),
             "ahead": wait.ahead,
             "room_bytes": wait.room_bytes,
@@ -130,8 +151,10 @@ def _client(client: ClientSharing) -> Json:
         "allocated_bytes": client.allocated_bytes,
         "need_bytes": client.need_bytes,
         "memory_quota_bytes": client.memory_quota_bytes,
+        "memory_quota_source": client.memory_quota_source,
         "core_quota_percent": client.core_quota_percent,
         "core_quota_effective_percent": round(client.core_quota_effective_percent, 1),
+        "core_quota_source": client.core_quota_source,
         "window_usage_s": round(client.window_usage_s, 2),
         "window_limit_s": round(client.window_limit_s, 2),
         "throttled": client.throttled,
@@ -142,5 +165,5 @@ def _client(client: ClientSharing) -> Json:
 
 
 def _known(uid: int) -> int | None:
-    """Somebody whose name is not for this viewer has no uid either."""
+    """A client whose name is hidden from this viewer has no uid either."""
     return uid if uid >= 0 else None

@@ -1,14 +1,11 @@
-"""Every setting of the scheduler and its default. Values only: the configuration reads and checks them."""
+"""The settings as the rules use them: words of the config file as enumerations, and what an operator changed since."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-GIB: Final = 1 << 30
+from gpucommons.config.settings import SchedulerSettings
 
-# Where the libraries of nvshare and of XPUShare look for their scheduler.
-NVSHARE_SOCKET: Final = "/var/run/nvshare/scheduler.sock"
-XPUSHARE_SOCKET: Final = "/var/run/xpushare/scheduler.sock"
+GIB: Final = 1 << 30
 
 
 class Mode(StrEnum):
@@ -25,59 +22,42 @@ class SwitchTime(StrEnum):
 
 
 class Fence(StrEnum):
-    """What befalls a client whose turn was revoked: nothing, or its socket is closed."""
+    """What happens to a client whose turn was revoked: nothing, or its socket is closed."""
 
     NONE = "none"
     DISCONNECT = "disconnect"
 
 
-@dataclass(frozen=True, slots=True)
-class PolicySettings:
-    """Times in seconds, memory in bytes. `max_bypass_s` None means two quanta.
+class Terms:
+    """`operator_quantum_s` is the quantum that an operator fixed; None: by the settings."""
 
-    Clients on `xpushare_socket_path` are in the same queues as those on `socket_path`. Empty: not served.
-    """
+    __slots__ = (
+        "corun_milli",
+        "fence",
+        "fixed_switch_time",
+        "mode",
+        "operator_quantum_s",
+        "serial",
+        "settings",
+        "shortest_quantum_s",
+    )
 
-    socket_path: str = NVSHARE_SOCKET
-    xpushare_socket_path: str = ""
-    admin_group: str = ""
-    debug: bool = False
+    # The limits of a quantum that grows with the memory to be moved.
+    SWITCH_TIME_MIN_S: Final = 10.0
+    SWITCH_TIME_MAX_S: Final = 300.0
 
-    mode: Mode = Mode.AUTO
-    corun_limit: float = 1.5
-    turn_quantum_s: float = 1.0
-    solo_refresh_s: float = 60.0
-    max_bypass_s: float | None = None
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self.fence = Fence(settings.fence)
+        self.fixed_switch_time = SwitchTime(settings.switch_time_mode) is SwitchTime.FIXED
+        self.corun_milli = round(settings.corun_limit * 1000)
+        self.operator_quantum_s: float | None = None
+        self.shortest_quantum_s = settings.switch_time_fixed_s if self.fixed_switch_time else self.SWITCH_TIME_MIN_S
+        self.set_mode(Mode(settings.mode))
 
-    switch_time_mode: SwitchTime = SwitchTime.AUTO
-    switch_time_fixed_s: float = 60.0
-    switch_time_s_per_gib: float = 5.0
-    switch_time_min_s: float = 10.0
-    switch_time_max_s: float = 300.0
+    def set_mode(self, mode: Mode) -> None:
+        self.mode = mode
+        self.serial = mode is Mode.SERIAL
 
-    memory_reserve_percent: float = 10.0
-    default_gpu_memory_bytes: int = 16 * GIB
-
-    quota_sample_interval_s: float = 0.05
-    compute_window_s: float = 2.0
-    quota_carryover_percent: float = 25.0
-    drop_tail_billing_percent: float = 100.0
-    work_conserving: bool = False
-
-    drop_resend_s: float = 5.0
-    revoke_after_s: float = 30.0
-    fence: Fence = Fence.NONE
-
-    max_clients: int = 4096
-
-    metrics_enable: bool = False
-    metrics_address: str = "0.0.0.0:9402"
-    nvml_interval_s: float = 1.0
-    metrics_debug_labels: bool = True
-    metrics_stale_ttl_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Words of a config file become what they stand for; raises ValueError on an unknown one."""
-        object.__setattr__(self, "mode", Mode(self.mode))
-        object.__setattr__(self, "switch_time_mode", SwitchTime(self.switch_time_mode))
-        object.__setattr__(self, "fence", Fence(self.fence))
+    def set_quantum(self, seconds: float) -> None:
+        self.operator_quantum_s = self.shortest_quantum_s = seconds
