@@ -55,7 +55,7 @@ class NamedWorld(World):
     def ask(self, peer: Peer) -> None:
         """A revoked client that asks has stopped: that is how the scheduler reads it."""
         if peer.client.revoked:
-            peer.holds = peer.told_to_drop = False
+            peer.holds = peer.must_drop = False
         super().ask(peer)
 
     def leave(self, peer: Peer) -> None:

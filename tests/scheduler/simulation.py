@@ -1,4 +1,4 @@
-"""A simulated node: the policy under scripted clients, in simulated time, without a socket."""
+"""A simulated node: the policy with scripted clients, in simulated time, without sockets."""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ GPU = "GPU-00000000-0000-0000-0000-000000000000"
 
 @dataclass
 class Script:
-    """How a client behaves. It always wants to run; `tail_s` is how long it drains after DROP_LOCK."""
+    """How a client behaves. It always has a request; `tail_s` is the time from DROP_LOCK to its release."""
 
     client: Client
     tail_s: float = 0.0
@@ -99,7 +99,7 @@ class Simulation:
         self.gpu.clock.advance(end)
 
     def billed_s(self, script: Script) -> float:
-        """What a client was billed so far, the running turn included."""
+        """What a client was billed so far, including the running turn."""
         client = script.client
         running = client.id in self.gpu.running
         return client.billed_s + (self.gpu.clock.billed_s - client.turn_mark_s if running else 0.0)

@@ -109,7 +109,7 @@ def test_limits_memory_and_the_switch_reach_it(tmp_path: Path) -> None:
 
 def test_a_scheduler_that_is_not_there_or_goes_away(tmp_path: Path) -> None:
     with pytest.raises(SchedulerGone, match="no scheduler answers"):
-        NvshareClient(str(tmp_path / "nobody"))
+        NvshareClient(str(tmp_path / "absent"))
     with serving(tmp_path, mode=Mode.SERIAL) as served:
         client = NvshareClient(served.path)
         holder = Scripted(served.path).register().ask().granted()

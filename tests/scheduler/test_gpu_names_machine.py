@@ -16,7 +16,7 @@ from scheduler.world import Peer
 MANY = 8
 WHO = st.integers(0, MANY - 1)
 MODES = (Mode.SERIAL, Mode.SERIAL, Mode.AUTO, Mode.CONCURRENT)
-anybody = precondition(lambda self: bool(self.world.peers))
+with_clients = precondition(lambda self: bool(self.world.peers))
 
 
 class NamesMachine(RuleBasedStateMachine):
@@ -35,22 +35,22 @@ class NamesMachine(RuleBasedStateMachine):
         self.world.join_named(name, version, core)
         self.world.ask(self.world.peers[-1])
 
-    @anybody
+    @with_clients
     @rule(who=WHO)
     def leave(self, who: int) -> None:
         self.world.leave(self.pick(who))
 
-    @anybody
+    @with_clients
     @rule(who=WHO)
     def ask(self, who: int) -> None:
         self.world.ask(self.pick(who))
 
-    @anybody
+    @with_clients
     @rule(who=WHO)
     def release(self, who: int) -> None:
         self.world.release(self.pick(who))
 
-    @anybody
+    @with_clients
     @rule(who=WHO, used=st.integers(0, 12))
     def memory(self, who: int, used: int) -> None:
         self.world.memory(self.pick(who), used * GIB)
@@ -85,7 +85,7 @@ class NamesMachine(RuleBasedStateMachine):
             self.world.read()
             self.world.check()
             self.world.check_every_name_is_resolved()
-            self.world.check_everybody_runs()
+            self.world.check_every_client_runs()
             self.world.check()
 
 
@@ -122,7 +122,7 @@ def test_many_walks(walk_steps: int) -> None:
             world.check()
         world.read()
         world.check_every_name_is_resolved()
-        world.check_everybody_runs()
+        world.check_every_client_runs()
         world.check()
 
 
@@ -186,7 +186,7 @@ def test_where_a_turn_meets_another_the_newer_one_is_dropped_and_no_one_else_joi
     waiter = join(world, "GPU-b1")
     assert standings(astray, early, holder, waiter) == ["running", "waiting", "running", "waiting"]
     world._perform(world.devices.update([GpuFacts("GPU-a1", 0), GpuFacts("GPU-b1", 2)], world.now))
-    assert [peer.told_to_drop for peer in (astray, holder)] == [False, True]
+    assert [peer.must_drop for peer in (astray, holder)] == [False, True]
     gpu = holder.client.gpu
     assert list(gpu.running.values()) == [astray.client, holder.client]
     world.release(holder)
@@ -279,7 +279,7 @@ def test_debts_and_revocations_move_too() -> None:
 
 
 def test_the_world_sees_two_exclusive_holders() -> None:
-    """The check itself: a queue beside the GPU's own is what it is there to find."""
+    """The check itself: it finds a second queue of the same GPU."""
     world = serial_world()
     world.read()
     join(world, "0")

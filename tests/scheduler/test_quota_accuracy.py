@@ -1,4 +1,4 @@
-"""Core quotas over a simulated minute: everybody gets its due, however slowly it lets go."""
+"""Core quotas over a simulated minute: every client gets its share, however slowly it releases."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The scheduler on a real socket: what its clients and nvsharectl see."""
+"""The scheduler on a real socket, as its clients and nvsharectl see it."""
 
 import os
 import socket
@@ -75,7 +75,7 @@ def test_frames_may_be_split_and_joined_anywhere(tmp_path: Path) -> None:
             client.granted()
 
 
-def test_memory_decides_who_runs_beside_whom(tmp_path: Path) -> None:
+def test_memory_decides_which_clients_run_together(tmp_path: Path) -> None:
     with serving(tmp_path, default_gpu_memory_gb=10.0) as served:
         first, small, big = (Scripted(served.path).register(name) for name in ("first", "small", "big"))
         first.report(4 * GIB).ask().granted()
@@ -176,7 +176,7 @@ def test_a_fence_closes_the_socket_of_the_revoked(tmp_path: Path) -> None:
         served.until(lambda reading: reading.disconnects.get("fenced") == 1)
 
 
-def test_off_lets_everybody_run_and_on_schedules_again(tmp_path: Path) -> None:
+def test_off_lets_every_client_run_and_on_schedules_again(tmp_path: Path) -> None:
     with serving(tmp_path, mode=Mode.SERIAL) as served:
         holder, waiter = (Scripted(served.path).register(name) for name in "ab")
         holder.ask().granted()
@@ -215,7 +215,7 @@ def test_limits_reach_the_client(tmp_path: Path) -> None:
         assert served.row(asking).core_quota_source == "env"
 
 
-def test_the_gpu_is_found_by_whatever_it_is_called(tmp_path: Path) -> None:
+def test_every_name_of_a_gpu_is_resolved(tmp_path: Path) -> None:
     facts = [GpuFacts("GPU-aaaa", 0, 80 * GIB), GpuFacts("GPU-bbbb", 1, 40 * GIB, mig=("MIG-1", "MIG-2"))]
     with serving(tmp_path) as served:
         early = Scripted(served.path).register("early")
@@ -242,7 +242,7 @@ def test_the_gpu_is_found_by_whatever_it_is_called(tmp_path: Path) -> None:
         assert not gpus["MIG-1"].present
 
 
-def test_queues_of_gpus_that_are_not_there_go_with_their_clients(tmp_path: Path) -> None:
+def test_the_queue_of_an_absent_gpu_is_removed_with_its_last_client(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         served.call(lambda: served.server.update_gpus([GpuFacts("GPU-aaaa", 0), GpuFacts("GPU-bbbb", 1)]))
         clients = [Scripted(served.path).register(gpu=name) for name in ("1", "GPU-cccc")]
@@ -261,7 +261,7 @@ def test_an_unknown_admin_group_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_the_socket_is_for_everybody_and_the_directory_is_closed(tmp_path: Path) -> None:
+def test_every_user_may_connect_and_the_directory_is_not_listable(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         path = Path(served.path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o722
@@ -292,7 +292,7 @@ def test_stopping_closes_every_connection(tmp_path: Path) -> None:
     assert all(client.closed() for client in clients)
 
 
-def test_how_long_each_one_waits_follows_from_the_one_before(tmp_path: Path) -> None:
+def test_the_expected_wait_adds_up_along_the_queue(tmp_path: Path) -> None:
     with serving(tmp_path, mode=Mode.SERIAL) as served:
         holder = Scripted(served.path).register("holder").report(4 * GIB).ask().granted()
         waiters = [Scripted(served.path).register(f"waiter-{gib}").report(gib * GIB) for gib in (8, 0, 2)]

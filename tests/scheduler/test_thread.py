@@ -1,4 +1,4 @@
-"""The scheduler in its own thread: what it is told arrives, what it shows is there, and it ends when asked."""
+"""The scheduler in its own thread: input arrives, output is available, and it stops."""
 
 import asyncio
 import sys

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from gpucommons.model.sharing import WaitReason
 from gpucommons.scheduler.policy import demand
 from gpucommons.scheduler.policy.state import DROP_RESEND_S, Client, ClientStanding, GpuQueue
-from gpucommons.scheduler.policy.terms import GIB, Mode, Terms
+from gpucommons.scheduler.policy.terms import GIB, Terms
 
 TURN, MEMORY, DEMAND, SOLO = WaitReason.TURN, WaitReason.MEMORY, WaitReason.DEMAND, WaitReason.SOLO
 # Overload ends, and a client dropped by it may join others again, only this far below the safe limit.
@@ -27,12 +27,12 @@ def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReas
     """Why this client may not run now, its core quota aside; None: it may."""
     if not gpu.running:
         return MEMORY if blocked_by_revoked(gpu, client) else None
-    if is_exclusive(terms, gpu) or needs_exclusive_turn(terms, client):
+    if terms.serial or (terms.v1_alone and (gpu.running_v1 or client.version == 1)):
         return TURN
     needed = gpu.running_bytes + gpu.held_bytes + client.need_bytes
     if gpu.overloaded or needed > room_bytes(gpu, client):
         return MEMORY
-    if knows_demand(terms, gpu, now):
+    if terms.auto and now < gpu.busy_until_s:
         if gpu.solo is not None or demand.must_be_alone(client):
             return SOLO
         if gpu.demand_milli + (client.demand_milli or 0) > terms.corun_milli:
@@ -44,11 +44,7 @@ def is_exclusive(terms: Terms, gpu: GpuQueue) -> bool:
     """Whether the running clients exclude every other client."""
     if terms.serial:
         return bool(gpu.running)
-    return gpu.running_v1 > 0 and terms.mode is not Mode.CONCURRENT
-
-
-def needs_exclusive_turn(terms: Terms, client: Client) -> bool:
-    return terms.serial or (client.version == 1 and terms.mode is not Mode.CONCURRENT)
+    return terms.v1_alone and gpu.running_v1 > 0
 
 
 def blocked_by_revoked(gpu: GpuQueue, client: Client) -> bool:
@@ -62,7 +58,7 @@ def room_bytes(gpu: GpuQueue, client: Client) -> float:
 
 def knows_demand(terms: Terms, gpu: GpuQueue, now: float) -> bool:
     """Whether mode auto has a measurement to decide by."""
-    return terms.mode is Mode.AUTO and now < gpu.busy_until_s
+    return terms.auto and now < gpu.busy_until_s
 
 
 class QueueScan(NamedTuple):
@@ -148,5 +144,6 @@ def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
     if not gpu.fast_path or len(gpu.running) != 1:
         return None
     for first in gpu.waiting.values():
-        return first if needs_exclusive_turn(terms, first) and not first.wait_for_mem_sent else None
+        exclusive = terms.serial or (terms.v1_alone and first.version == 1)
+        return first if exclusive and not first.wait_for_mem_sent else None
     return None

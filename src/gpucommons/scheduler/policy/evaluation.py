@@ -3,7 +3,18 @@
 from collections.abc import Iterable
 
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.policy import admission, demand
+from gpucommons.scheduler.policy import demand
+from gpucommons.scheduler.policy.admission import (
+    REFIT_RATIO,
+    biggest_waiter,
+    blocked,
+    in_the_way,
+    is_exclusive,
+    knows_demand,
+    next_client,
+    quantum_s,
+    scan_queue,
+)
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.state import (
@@ -17,7 +28,7 @@ from gpucommons.scheduler.policy.state import (
     GpuQueue,
     Send,
 )
-from gpucommons.scheduler.policy.terms import Fence, Mode, Terms
+from gpucommons.scheduler.policy.terms import Fence, Terms
 from gpucommons.scheduler.policy.transitions import Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
@@ -71,9 +82,9 @@ class Evaluation:
             or gpu.revoked
             or gpu.solo
             or gpu.overloaded
-            or admission.knows_demand(self._terms, gpu, now)
+            or knows_demand(self._terms, gpu, now)
         )
-        gpu.next_client = admission.next_client(self._terms, gpu)
+        gpu.next_client = next_client(self._terms, gpu)
 
     # Rule 1: resending
 
@@ -116,7 +127,7 @@ class Evaluation:
     # Rule 2: overload
 
     def _check_overload(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
-        if len(gpu.running) <= 1 or gpu.running_bytes <= gpu.safe_limit_bytes * admission.REFIT_RATIO:
+        if len(gpu.running) <= 1 or gpu.running_bytes <= gpu.safe_limit_bytes * REFIT_RATIO:
             gpu.overloaded = False
         elif gpu.running_bytes > gpu.safe_limit_bytes:
             gpu.overloaded = True
@@ -148,7 +159,7 @@ class Evaluation:
     def _lend(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         """No other client requests the GPU: the throttled client nearest to its refill may run."""
         nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
-        if admission.blocked(self._terms, gpu, nearest, now) is None:
+        if blocked(self._terms, gpu, nearest, now) is None:
             self._transitions.requeue(gpu, nearest, now)
             self._grant(gpu, nearest, now, actions)
             if nearest.bucket is not None:
@@ -162,25 +173,25 @@ class Evaluation:
         gpu.biggest_waiter = None
         while waiting:
             first = next(iter(waiting.values()))
-            if admission.blocked(terms, gpu, first, now) is None:
+            if blocked(terms, gpu, first, now) is None:
                 self._grant(gpu, first, now, actions)
-                if len(gpu.running) == 1 and admission.is_exclusive(terms, gpu):
+                if len(gpu.running) == 1 and is_exclusive(terms, gpu):
                     # The others wait at least the shortest quantum: how long exactly is computed then.
                     return now + terms.shortest_quantum_s if waiting else NEVER
                 continue
-            front, reason, fitting = admission.scan_queue(terms, gpu, now)
+            front, reason, fitting = scan_queue(terms, gpu, now)
             if fitting is not None:
                 self._grant(gpu, fitting, now, actions)
             elif front is not None:
-                if terms.mode is Mode.AUTO:
-                    gpu.biggest_waiter = admission.biggest_waiter(gpu)
+                if terms.auto:
+                    gpu.biggest_waiter = biggest_waiter(gpu)
                 return self._make_room(gpu, front, reason, now, actions)
             else:
                 return NEVER
         return NEVER
 
     def _grant(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
-        if not gpu.running and admission.knows_demand(self._terms, gpu, now) and demand.must_be_alone(client):
+        if not gpu.running and knows_demand(self._terms, gpu, now) and demand.must_be_alone(client):
             demand.begin_solo(gpu, client, now)
         self._transitions.begin_turn(gpu, client, now)
         if client.wait_for_mem_sent:
@@ -196,10 +207,10 @@ class Evaluation:
         again_s = gpu.busy_until_s if reason is WaitReason.DEMAND or reason is WaitReason.SOLO else NEVER
         if gpu.solo is not None and reason is WaitReason.SOLO:
             return again_s
-        victims = admission.in_the_way(self._terms, gpu, front, reason)
+        victims = in_the_way(self._terms, gpu, front, reason)
         if not victims:
             return again_s
-        due_s = max(victim.turn_s + admission.quantum_s(self._terms, victim, front, reason) for victim in victims)
+        due_s = max(victim.turn_s + quantum_s(self._terms, victim, front, reason) for victim in victims)
         if due_s > now + EPSILON_S:
             return min(due_s, again_s)
         for victim in victims:

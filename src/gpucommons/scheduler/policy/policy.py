@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.policy import admission, demand
+from gpucommons.scheduler.policy import demand
+from gpucommons.scheduler.policy.admission import blocked, is_exclusive, next_client
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.evaluation import Evaluation
 from gpucommons.scheduler.policy.state import NEVER, Action, Client, ClientStanding, DropReason, GpuQueue, Send
@@ -64,7 +65,7 @@ class Policy:
         measured = demand.measured_client(gpu, window_s, now)
         if measured is not None:
             demand.learn(gpu, measured, busy_ratio, now)
-        elif self.terms.mode is Mode.AUTO:
+        elif self.terms.auto:
             self._evaluation.refresh_demand(gpu, now, actions)
         self._evaluation.evaluate(gpu, now, actions)
         return actions
@@ -82,7 +83,7 @@ class Policy:
         gpu = client.gpu
         terms = self.terms
         if (
-            (gpu.running if terms.serial else admission.is_exclusive(terms, gpu))
+            (gpu.running if terms.serial else is_exclusive(terms, gpu))
             and gpu.fast_path
             and client.standing is IDLE
             and client.bucket is None
@@ -123,7 +124,7 @@ class Policy:
                 client.requested_again = True
 
     def _send_wait_for_mem(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
-        if admission.blocked(self.terms, gpu, client, now) is WaitReason.MEMORY:
+        if blocked(self.terms, gpu, client, now) is WaitReason.MEMORY:
             client.wait_for_mem_sent = True
             gpu.wait_for_mem += 1
             actions.append(Send(client, MessageType.WAIT_FOR_MEM))
@@ -149,7 +150,7 @@ class Policy:
         """A release where `new` is the GPU's `next_client` and was sent LOCK_OK: the same as `release`, but faster."""
         gpu = old.gpu
         self._transitions.hand_over(gpu, old, new, now)
-        gpu.next_client = admission.next_client(self.terms, gpu)
+        gpu.next_client = next_client(self.terms, gpu)
         gpu.deadline_s = now + self.terms.shortest_quantum_s if gpu.waiting else NEVER
 
     def disconnect(self, client: Client, now: float) -> list[Action]:

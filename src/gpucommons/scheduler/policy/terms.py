@@ -29,9 +29,11 @@ class Fence(StrEnum):
 
 
 class Terms:
-    """`operator_quantum_s` is the quantum that an operator fixed; None: by the settings."""
+    """`operator_quantum_s` is the quantum that an operator fixed; None: by the settings. `v1_alone`: v1 clients run
+    alone, because their memory is not known."""
 
     __slots__ = (
+        "auto",
         "corun_milli",
         "fence",
         "fixed_switch_time",
@@ -40,6 +42,7 @@ class Terms:
         "serial",
         "settings",
         "shortest_quantum_s",
+        "v1_alone",
     )
 
     # The limits of a quantum that grows with the memory to be moved.
@@ -58,6 +61,8 @@ class Terms:
     def set_mode(self, mode: Mode) -> None:
         self.mode = mode
         self.serial = mode is Mode.SERIAL
+        self.auto = mode is Mode.AUTO
+        self.v1_alone = mode is not Mode.CONCURRENT
 
     def set_quantum(self, seconds: float) -> None:
         self.operator_quantum_s = self.shortest_quantum_s = seconds
