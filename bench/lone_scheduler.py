@@ -8,15 +8,15 @@ import sys
 
 import uvloop
 
-from gpucommons.scheduler.policy.settings import Mode, PolicySettings
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.service.server import SchedulerServer
 
 
-async def serve(path: str, mode: Mode) -> None:
-    server = SchedulerServer(PolicySettings(socket_path=path, mode=mode))
+async def serve(path: str, mode: str) -> None:
+    server = SchedulerServer(SchedulerSettings(socket=path, xpushare_socket="", mode=mode))
     await server.start()
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], Mode(sys.argv[2])))
+    uvloop.run(serve(sys.argv[1], sys.argv[2]))

@@ -37,7 +37,14 @@ from gpucommons.model.ownership import (
     Workload,
 )
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
-from gpucommons.model.sharing import ClientSharing, GpuSharing, HistogramReading, SharingReading, WaitReading
+from gpucommons.model.sharing import (
+    ClientSharing,
+    GpuSharing,
+    HistogramReading,
+    SharingReading,
+    WaitReading,
+    WaitReason,
+)
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, SimulatedSource, wobble
@@ -300,7 +307,7 @@ class DemoNode:
             ahead = (place - holder - 1) % 3
             number = (place + 2 * index) % len(self.users)
             throttled = place == 2 and not running
-            why = "quota" if throttled else "turn"
+            reason = WaitReason.QUOTA if throttled else WaitReason.TURN
             yield ClientSharing(
                 client_id=f"{0xA0 + 16 * index + place:016x}",
                 pod=f"{self.users[number]}-job",
@@ -314,12 +321,11 @@ class DemoNode:
                 standing="running" if running else "throttled" if throttled else "waiting",
                 revoked=False,
                 pending_drop=False,
-                connected_s=elapsed_s + 60,
                 turn_s=elapsed_s % 7 if running else None,
                 turns=int(elapsed_s // 21) + (1 if elapsed_s % 21 >= 7 * place else 0),
                 wait=None
                 if running
-                else WaitReading(why, elapsed_s % 7 + 7 * ahead, ahead, 9 * GIB, 7.0 * (ahead + 1)),
+                else WaitReading(reason, elapsed_s % 7 + 7 * ahead, ahead, 9 * GIB, 7.0 * (ahead + 1)),
                 allocated_bytes=(12 + 9 * place) * GIB,
                 allocated_peak_bytes=(14 + 9 * place) * GIB,
                 nvml_bytes=None,

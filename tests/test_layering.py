@@ -16,7 +16,7 @@ BELOW: dict[str, set[str]] = {
     "sources": {"base", "model", "rules"},
     "attribution": {"base", "model", "rules"},
     "holding": {"base", "model", "rules", "attribution"},
-    "scheduler": {"base", "model", "rules"},
+    "scheduler": {"base", "model", "rules", "config"},
     "ledger": {"base", "model", "rules"},
     "simulation": {"base", "model", "rules", "sources", "attribution", "holding"},
     "sampling": {"base", "model", "rules", "sources", "attribution", "holding", "scheduler", "ledger"},

@@ -21,7 +21,7 @@ CLOCK_USERS = (
     "sources/ds01/test_window.py",
     "rules/test_node_health.py",
     "sampling",
-    "scheduler/test_control.py",
+    "scheduler/test_control_socket.py",
     "scheduler/test_policy.py",
     "scheduler/test_quotas.py",
     "scheduler/test_server.py",

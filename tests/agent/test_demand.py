@@ -1,4 +1,4 @@
-"""The whole way of `auto`: the driver tells how busy the GPU is, the scheduler learns it, two busy jobs take turns."""
+"""Mode `auto` end to end: the driver reports utilisation, the scheduler learns demand, two busy jobs take turns."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ def work(path: str, pod: str, enough: threading.Event) -> None:
 
 @pytest.mark.parametrize("cost_us", [0, 4000])
 def test_two_busy_jobs_are_measured_and_take_turns(tmp_path: Path, cost_us: int) -> None:
-    """Whatever it costs to ask GPM: another call as costly moves to the slow lane and shows that its time has come."""
+    """Also where GPM is slow; another call that is as slow moves to the slow lane, which shows that it was timed."""
     needs_program("cc")
     (tmp_path / "library").mkdir()
     driver = FakeNvml(tmp_path / "driver", build(tmp_path / "library"))

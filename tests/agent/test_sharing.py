@@ -1,22 +1,24 @@
-"""Every NVSHARE_* and XPUSHARE_* variable keeps its meaning, through the configuration into the scheduler."""
+"""Every NVSHARE_* and XPUSHARE_* variable keeps its meaning, from the configuration to the scheduler."""
 
-from dataclasses import replace
+from enum import StrEnum
 
 import pytest
 
 from gpucommons.agent.agent import Agent
-from gpucommons.agent.sharing import metrics_listeners, scheduler_settings
+from gpucommons.agent.machine import machine_parts
+from gpucommons.agent.sharing import check_sockets, metrics_listeners, nvml_cadence_s
 from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
-from gpucommons.scheduler.policy.settings import GIB, XPUSHARE_SOCKET, Mode, PolicySettings, SwitchTime
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.model.sharing import WaitReason
+from gpucommons.scheduler.policy import admission
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 
 
-def told(**variables: str) -> PolicySettings:
-    return scheduler_settings(load(None, variables, {}).settings.scheduler)
-
-
-def test_the_defaults_are_the_schedulers_own() -> None:
-    assert told() == replace(PolicySettings(), xpushare_socket_path=XPUSHARE_SOCKET)
+def scheduler(**variables: str) -> SchedulerSettings:
+    return load(None, variables, {}).settings.scheduler
 
 
 # Each variable without its prefix, and a value that is not the default.
@@ -40,7 +42,7 @@ VARIABLES = {
 LISTENER_VARIABLES = {"METRICS_ENABLE", "METRICS_ADDR"}
 
 
-def test_the_tables_name_every_variable_there_is() -> None:
+def test_the_table_has_every_variable() -> None:
     aliases = {alias for key in keys() for alias in key.guards["aliases"]}
     for prefix in ("NVSHARE_", "XPUSHARE_"):
         found = {alias.removeprefix(prefix) for alias in aliases if alias.startswith(prefix)}
@@ -56,7 +58,7 @@ def test_a_variable_of_xpushare_means_what_its_nvshare_twin_means(name: str) -> 
         with_only("XPUSHARE", VARIABLES[name]) == with_only("NVSHARE", VARIABLES[name]) != load(None, {}, {}).settings
     )
     both = load(None, {f"NVSHARE_{name}": VARIABLES[name], f"XPUSHARE_{name}": VARIABLES[name]}, {})
-    assert both.warnings == (), "the same value twice is no conflict"
+    assert both.warnings == (), "the same value twice is not a conflict"
 
 
 def test_xpushares_variable_wins_and_the_conflict_is_one_warning() -> None:
@@ -74,39 +76,76 @@ def test_xpushares_variable_wins_and_the_conflict_is_one_warning() -> None:
 
 
 def test_one_path_for_both_sockets_is_refused() -> None:
+    both = scheduler(GPUCOMMONS_SCHEDULER_SOCKET="/run/s", GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET="/run/s")
     with pytest.raises(ConfigError, match=r"scheduler\.xpushare_socket are both /run/s"):
-        told(GPUCOMMONS_SCHEDULER_SOCKET="/run/s", GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET="/run/s")
+        check_sockets(both)
 
 
-def test_every_variable() -> None:
-    settings = told(**{f"NVSHARE_{name}": value for name, value in VARIABLES.items()})
+def test_every_variable_sets_its_key() -> None:
+    settings = scheduler(**{f"NVSHARE_{name}": value for name, value in VARIABLES.items()})
     assert settings.debug is True
-    assert settings.mode is Mode.SERIAL
-    assert settings.switch_time_mode is SwitchTime.FIXED
+    assert settings.mode == "serial"
+    assert settings.switch_time_mode == "fixed"
     assert settings.switch_time_fixed_s == 30
-    assert settings.switch_time_s_per_gib == 2
+    assert settings.switch_time_multiplier == 2
     assert settings.memory_reserve_percent == 20
-    assert settings.default_gpu_memory_bytes == 80 * GIB
-    assert settings.quota_sample_interval_s == 0.1
-    assert settings.compute_window_s == 4
+    assert settings.default_gpu_memory_gb == 80
+    assert settings.quota_sample_interval_ms == 100
+    assert settings.compute_window_ms == 4000
     assert settings.quota_carryover_percent == 50
     assert settings.drop_tail_billing_percent == 70
+    assert settings.metrics_nvml_interval_ms == 500
     assert settings.metrics_debug_labels is False
     assert settings.metrics_stale_ttl_s == 300
 
 
+def test_the_policy_uses_the_keys_in_their_units() -> None:
+    policy = Policy(scheduler(**{f"NVSHARE_{name}": value for name, value in VARIABLES.items()}))
+    gpu = policy.add_gpu("GPU-0", 0, 0.0)
+    assert (gpu.total_bytes, gpu.safe_limit_bytes) == (80 * GIB, 64 * GIB)
+    assert gpu.clock.window_s == 4.0
+    assert (policy.terms.mode, policy.terms.fixed_switch_time) == (Mode.SERIAL, True)
+    first, second = Client(1, gpu), Client(2, gpu)
+    assert admission.quantum_s(policy.terms, first, second, WaitReason.TURN) == 30
+
+
+@pytest.mark.parametrize("choices", [Mode, SwitchTime, Fence])
+def test_the_words_of_the_configuration_are_those_of_the_policy(choices: type[StrEnum]) -> None:
+    name = {Mode: "mode", SwitchTime: "switch_time_mode", Fence: "fence"}[choices]
+    key = next(key for key in keys() if key.path == f"scheduler.{name}")
+    assert set(key.guards["choices"]) == {choice.value for choice in choices}
+
+
+@pytest.mark.parametrize(
+    ("enabled", "interval_s", "nvml_ms", "cadence_s"),
+    [("0", "1", "5000", 1.0), ("1", "1", "5000", 5.0), ("1", "2", "500", 2.0), ("1", "0.5", "1000", 1.0)],
+)
+def test_nvml_is_read_at_most_at_its_interval_while_the_scheduler_is_enabled(
+    enabled: str, interval_s: str, nvml_ms: str, cadence_s: float
+) -> None:
+    variables = {
+        "GPUCOMMONS_SCHEDULER_ENABLED": enabled,
+        "GPUCOMMONS_SAMPLING_INTERVAL_S": interval_s,
+        "NVSHARE_METRICS_NVML_INTERVAL_MS": nvml_ms,
+    }
+    settings = load(None, variables, {}).settings
+    assert nvml_cadence_s(settings) == cadence_s
+    (source,) = [source for source in machine_parts(settings).sources if source.name == "nvml"]
+    assert source.cadence_s == cadence_s
+
+
 def test_a_bad_variable_is_named() -> None:
     with pytest.raises(ConfigError, match="NVSHARE_SCHEDULING_MODE"):
-        told(NVSHARE_SCHEDULING_MODE="sometimes")
+        scheduler(NVSHARE_SCHEDULING_MODE="sometimes")
     with pytest.raises(ConfigError, match="NVSHARE_COMPUTE_WINDOW_MS"):
-        told(NVSHARE_COMPUTE_WINDOW_MS="soon")
+        scheduler(NVSHARE_COMPUTE_WINDOW_MS="soon")
 
 
 def listener(**variables: str) -> list[tuple[str, str]]:
     return metrics_listeners(load(None, variables, {}).settings.scheduler)
 
 
-def test_the_listener_opens_where_its_users_expect_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_listener_opens_at_nvshares_address(caplog: pytest.LogCaptureFixture) -> None:
     assert listener() == []
     assert listener(NVSHARE_METRICS_ENABLE="1") == [("0.0.0.0:9402", "nvshare")]
     assert "open to the network" in caplog.text
@@ -114,7 +153,7 @@ def test_the_listener_opens_where_its_users_expect_it(caplog: pytest.LogCaptureF
     assert listener(NVSHARE_METRICS_ENABLE="1", NVSHARE_METRICS_ADDR="127.0.0.1:1") == [("127.0.0.1:1", "nvshare")]
 
 
-def test_each_program_has_its_listener(caplog: pytest.LogCaptureFixture) -> None:
+def test_nvshare_and_xpushare_have_separate_listeners(caplog: pytest.LogCaptureFixture) -> None:
     assert listener(XPUSHARE_METRICS_ENABLE="1") == [("0.0.0.0:9402", "xpushare")]
     assert "xpushare metrics on 0.0.0.0:9402 are open to the network (XPUSHARE_METRICS_ADDR)" in caplog.text
     both = listener(NVSHARE_METRICS_ENABLE="1", XPUSHARE_METRICS_ENABLE="1", XPUSHARE_METRICS_ADDR="9403")
@@ -140,7 +179,7 @@ def test_two_listeners_on_one_port_are_refused_before_any_is_open(variables: dic
     assert "\n" not in message
 
 
-def test_two_listeners_on_two_addresses_or_free_ports_are_fine() -> None:
+def test_two_addresses_or_free_ports_are_accepted() -> None:
     for nvshare, xpushare in (("127.0.0.1:9402", "127.0.0.2:9402"), ("127.0.0.1:0", "127.0.0.1:0")):
         variables = {"GPUCOMMONS_LISTENERS_NVSHARE": nvshare, "GPUCOMMONS_LISTENERS_XPUSHARE": xpushare}
         Agent(load(None, variables, {}).settings)

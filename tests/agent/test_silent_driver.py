@@ -53,21 +53,21 @@ def first_uuid(agent: RunningAgent) -> str:
 
 
 def still_waits(client: Scripted) -> bool:
-    """Whether all that the scheduler sent until now is no LOCK_OK: it answers a connection's frames in order."""
+    """Whether the scheduler has not sent LOCK_OK yet: it answers a connection's frames in order."""
     client.send(MessageType.REGISTER, pod="again")
     reply = client.receive()
     return reply is not None and reply.type == MessageType.SCHED_ON
 
 
 def served_in_turn(holder: Scripted, waiters: list[Scripted]) -> None:
-    """Each gets the lock when the one before lets go, and none earlier."""
+    """Each client gets the lock when the one before releases it, not earlier."""
     while waiters:
         assert all(still_waits(waiter) for waiter in waiters), "two clients hold one GPU"
         holder.release()
         holder = waiters.pop(0).granted()
 
 
-def test_newcomers_wait_while_the_driver_is_silent_and_after(tmp_path: Path) -> None:
+def test_new_clients_wait_while_the_driver_does_not_answer_and_after(tmp_path: Path) -> None:
     with serial_agent(tmp_path) as (agent, driver, path):
         wait_for_driver(agent, 1)
         uuid = first_uuid(agent)
@@ -83,7 +83,7 @@ def test_newcomers_wait_while_the_driver_is_silent_and_after(tmp_path: Path) -> 
         assert still_waits(other)
 
 
-def test_clients_that_come_before_the_first_reading_never_run_together(tmp_path: Path) -> None:
+def test_clients_before_the_first_reading_never_run_together(tmp_path: Path) -> None:
     with serial_agent(tmp_path, HANG) as (agent, driver, path):
         holder = Scripted(path).register("holder", gpu="0").ask().granted()
         waiters = [Scripted(path).register(gpu=name).ask() for name in ("", "0", "all")]

@@ -123,7 +123,7 @@ def test_rows_say_what_the_document_says() -> None:
     turns = turn_rows(document)
     assert [row.cells[1] for row in turns] == ["0", "0", "0", "1", "1", "1"]
     assert turns[0].cells[2].startswith("runs")
-    assert "another's turn" in turns[1].cells[2]
+    assert "another client has the turn" in turns[1].cells[2]
 
 
 def test_a_node_without_anything_has_no_rows() -> None:

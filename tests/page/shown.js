@@ -83,6 +83,7 @@ async () => {
     if (client.wait) check('turns', `${row} [data-f="expected_s"]`, f.duration(client.wait.expected_s));
     const standing = main.querySelector(`${row} [data-f="standing"]`).textContent;
     const state = client.turn_s !== null ? 'running' : 'waits';
+    if (client.wait && !standing.includes(client.wait.sentence)) wrong.push(`${row}: shows ${standing}, API says ${client.wait.sentence}`);
     if (!standing.startsWith(state)) wrong.push(`${row}: shows ${standing}, API says ${state}`);
   }
   for (const uuid of Object.keys(turns ? turns.gpus : {})) {

@@ -80,7 +80,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
-        "window_s debug_labels socket_path connections"
+        "window_s debug_labels connections"
     ),
     GpuSharing: (
         "uuid index present running request_queue wait_queue running_memory_bytes "
@@ -90,7 +90,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     ),
     ClientSharing: (
         "client_id pod namespace gpu_uuid gpu_index protocol_version pid uid gid standing revoked "
-        "pending_drop connected_s turn_s turns wait allocated_bytes allocated_peak_bytes nvml_bytes "
+        "pending_drop turn_s turns wait allocated_bytes allocated_peak_bytes nvml_bytes "
         "overhead_bytes need_bytes memory_quota_bytes memory_quota_source core_quota_percent "
         "core_quota_effective_percent core_quota_source window_usage_s window_limit_s throttled debt_s "
         "billed_s demand_ratio"

@@ -12,10 +12,11 @@ it makes a UUID's beginning ambiguous that a client uses.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.policy.settings import GIB, Mode, PolicySettings
 from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.policy.terms import GIB, Mode
 from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 
@@ -32,7 +33,7 @@ NAMES = (
 
 
 class NamedWorld(World):
-    def __init__(self, settings: PolicySettings, count: int) -> None:
+    def __init__(self, settings: SchedulerSettings, count: int) -> None:
         """`count`: how many of GPUS the machine has at first. None of them was read yet."""
         super().__init__(settings)
         self.policy.remove_gpu(self.gpu)
@@ -45,8 +46,8 @@ class NamedWorld(World):
 
     def join_named(self, name: str, version: Version, core: int) -> None:
         name = name if version == 2 else ""
-        gpu = self.devices.called(name, self.now)
-        client = Client(next(self._ids), gpu, version=version, gpu_name=name, now_s=self.now)
+        gpu = self.devices.queue_named(name, self.now)
+        client = Client(next(self._ids), gpu, version=version, gpu_name=name)
         self._true[client.id] = resolve(name, self.machine)
         self.peers.append(Peer(client))
         self._perform(self.policy.register(client, self.now, core))
@@ -54,7 +55,7 @@ class NamedWorld(World):
     def ask(self, peer: Peer) -> None:
         """A revoked client that asks has stopped: that is how the scheduler reads it."""
         if peer.client.revoked:
-            peer.holds = peer.told_to_drop = False
+            peer.holds = peer.must_drop = False
         super().ask(peer)
 
     def leave(self, peer: Peer) -> None:
@@ -111,8 +112,8 @@ class NamedWorld(World):
         return [p for p in self.peers if p.holds and not p.client.revoked and self._true[p.client.id] == uuid]
 
     def _check_exclusive(self, holders: Sequence[Peer]) -> None:
-        exclusive = self.policy.mode is Mode.SERIAL or any(peer.client.version == 1 for peer in holders)
-        if exclusive and self.policy.mode is not Mode.CONCURRENT:
+        exclusive = self.policy.terms.mode is Mode.SERIAL or any(peer.client.version == 1 for peer in holders)
+        if exclusive and self.policy.terms.mode is not Mode.CONCURRENT:
             assert len(holders) <= 1, "one device has two exclusive holders"
 
     def check_every_name_is_resolved(self) -> None:

@@ -1,18 +1,18 @@
-"""A scheduler on a real socket, in a thread of its own, and a scripted client that speaks any frame to it."""
+"""A scheduler on a real socket, in its own thread, and a scripted client that can send any frame."""
 
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import uvloop
 
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.scheduler.policy.quotas import QuotaRule
-from gpucommons.scheduler.policy.settings import PolicySettings
 from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, ReplyDecoder, SchedulerReply, Version, encode
 from gpucommons.scheduler.service.server import SchedulerServer
 from waiting import until
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class Served:
-    """`call` runs on the scheduler's own thread, as everything in the agent does."""
+    """`call` and `run` execute on the scheduler's thread."""
 
-    def __init__(self, settings: PolicySettings, rules: tuple[QuotaRule, ...] = ()) -> None:
-        self.path = settings.socket_path
+    def __init__(self, settings: SchedulerSettings, rules: tuple[QuotaRule, ...] = ()) -> None:
+        self.path = settings.socket
         self._settings = settings
         self._rules = rules
         self._loop = uvloop.new_event_loop()
@@ -47,11 +47,14 @@ class Served:
         await server.start()
         return server
 
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
     def call(self, function: Callable[[], T]) -> T:
         async def run() -> T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE_S)
+        return self.run(run())
 
     def reading(self) -> SharingReading:
         return self.call(lambda: self.server.read_now())
@@ -64,17 +67,17 @@ class Served:
         return next(row for row in self.reading().clients if row.client_id == client.id)
 
     def until(self, condition: Callable[[SharingReading], bool]) -> SharingReading:
-        """Waits until the scheduler's own state is as wanted."""
+        """Waits until the condition is true of the scheduler's state."""
 
-        def wanted() -> SharingReading | None:
+        def found() -> SharingReading | None:
             reading = self.reading()
             return reading if condition(reading) else None
 
-        return until(wanted)
+        return until(found)
 
 
 class Scripted:
-    """One connection. `id` is what the scheduler called it in its answer to REGISTER."""
+    """One connection. `id` is the client id from the answer to REGISTER."""
 
     def __init__(self, path: str, version: Version = 2) -> None:
         self.version: Version = version
@@ -129,7 +132,7 @@ class Scripted:
         return self
 
     def nothing(self) -> bool:
-        """Whether nothing is there to be read now."""
+        """Whether there is nothing to read now."""
         if self._replies:
             return False
         self.socket.setblocking(False)
@@ -142,7 +145,7 @@ class Scripted:
         return not self._replies
 
     def closed(self) -> bool:
-        """Reads on until the scheduler closes; True when it did."""
+        """Reads until the scheduler closes the connection; True when it has."""
         while self.receive() is not None:
             pass
         return True
@@ -152,14 +155,19 @@ class Scripted:
 
 
 def control(path: str, type: MessageType, data: bytes = b"", version: Version = 2) -> None:
-    """What nvsharectl does: one frame, and gone."""
+    """What nvsharectl does: sends one frame and closes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ctl:
         ctl.connect(path)
         ctl.sendall(encode(version, type, id=CONTROL_ID, data=data))
 
 
+def scheduler_settings(socket: Path | str, **settings: object) -> SchedulerSettings:
+    """One socket; no other unless `settings` have it."""
+    return SchedulerSettings(**{"socket": str(socket), "xpushare_socket": "", **settings})  # type: ignore[arg-type]
+
+
 @contextmanager
 def serving(tmp_path: Path, rules: tuple[QuotaRule, ...] = (), **settings: object) -> Iterator[Served]:
-    chosen = PolicySettings(socket_path=str(tmp_path / "nvshare" / "s.sock"), **settings)  # type: ignore[arg-type]
+    chosen = scheduler_settings(tmp_path / "nvshare" / "s.sock", **settings)
     with Served(chosen, rules) as served:
         yield served

@@ -1,12 +1,12 @@
-"""A simulated node: the policy under scripted clients, in simulated time, without a socket."""
+"""A simulated node: the policy with scripted clients, in simulated time, without sockets."""
 
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.settings import PolicySettings
 from gpucommons.scheduler.policy.state import Action, Client, Disconnect, GpuQueue, Send
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
@@ -15,7 +15,7 @@ GPU = "GPU-00000000-0000-0000-0000-000000000000"
 
 @dataclass
 class Script:
-    """How a client behaves. It always wants to run; `tail_s` is how long it drains after DROP_LOCK."""
+    """How a client behaves. It always has a request; `tail_s` is the time from DROP_LOCK to its release."""
 
     client: Client
     tail_s: float = 0.0
@@ -25,9 +25,9 @@ class Script:
 
 
 class Simulation:
-    def __init__(self, settings: PolicySettings | None = None, start_s: float = 1000.0) -> None:
+    def __init__(self, settings: SchedulerSettings | None = None, start_s: float = 1000.0) -> None:
         self.now = start_s
-        self.policy = Policy(settings or PolicySettings())
+        self.policy = Policy(settings or SchedulerSettings())
         self.gpu: GpuQueue = self.policy.add_gpu(GPU, 0, self.now)
         self.scripts: dict[int, Script] = {}
         self._ids = count(1)
@@ -44,7 +44,7 @@ class Simulation:
         obeys: bool = True,
         request: bool = True,
     ) -> Script:
-        client = Client(next(self._ids), self.gpu, version=version, now_s=self.now)
+        client = Client(next(self._ids), self.gpu, version=version)
         script = self.scripts[client.id] = Script(client, tail_s, obeys)
         self.perform(self.policy.register(client, self.now))
         self.perform(self.policy.limit_core(client, core, self.now))
@@ -99,7 +99,7 @@ class Simulation:
         self.gpu.clock.advance(end)
 
     def billed_s(self, script: Script) -> float:
-        """What a client was billed so far, the running turn included."""
+        """What a client was billed so far, including the running turn."""
         client = script.client
         running = client.id in self.gpu.running
         return client.billed_s + (self.gpu.clock.billed_s - client.turn_mark_s if running else 0.0)

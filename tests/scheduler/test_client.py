@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpucommons.scheduler.policy.quotas import QuotaValues
-from gpucommons.scheduler.policy.settings import GIB, Mode
+from gpucommons.scheduler.policy.terms import GIB, Mode
 from gpucommons.scheduler.protocol import client as client_module
 from gpucommons.scheduler.protocol.client import NvshareClient, SchedulerGone
 from scheduler.served import Scripted, serving
@@ -36,7 +36,7 @@ def test_a_turn_is_held_until_somebody_else_wants_it(tmp_path: Path) -> None:
 
 def test_without_a_path_it_takes_the_socket_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second = tmp_path / "xpushare" / "s.sock"
-    with serving(tmp_path, xpushare_socket_path=str(second)) as served:
+    with serving(tmp_path, xpushare_socket=str(second)) as served:
         monkeypatch.setattr(client_module, "NVSHARE_SOCKET", str(tmp_path / "none.sock"))
         monkeypatch.setattr(client_module, "XPUSHARE_SOCKET", str(second))
         with NvshareClient(pod="one") as client:
@@ -109,7 +109,7 @@ def test_limits_memory_and_the_switch_reach_it(tmp_path: Path) -> None:
 
 def test_a_scheduler_that_is_not_there_or_goes_away(tmp_path: Path) -> None:
     with pytest.raises(SchedulerGone, match="no scheduler answers"):
-        NvshareClient(str(tmp_path / "nobody"))
+        NvshareClient(str(tmp_path / "absent"))
     with serving(tmp_path, mode=Mode.SERIAL) as served:
         client = NvshareClient(served.path)
         holder = Scripted(served.path).register().ask().granted()

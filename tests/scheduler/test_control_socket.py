@@ -1,41 +1,42 @@
-"""The operator's door: everybody may ask, few may order, and bad requests are told in one line."""
+"""The control socket: every user may read the status, admins may give orders, and errors are one line."""
 
 import asyncio
 import json
-import multiprocessing
-import os
 import socket
 from collections.abc import Awaitable, Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.faces.documents.turns import turns_of
+from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
 from gpucommons.scheduler.service.server import SchedulerServer
-from needs import needs_root
+from scheduler.served import Scripted, scheduler_settings
 
-Ask = Callable[[object], Awaitable[dict[str, object]]]
+T = MessageType
+Send = Callable[[object], Awaitable[dict[str, Any]]]
 
 
-def with_socket(directory: Path, scenario: Callable[[SchedulerServer, Ask], Awaitable[None]]) -> None:
+def with_socket(directory: Path, scenario: Callable[[SchedulerServer, Send], Awaitable[None]]) -> None:
     async def run() -> None:
-        server = SchedulerServer(PolicySettings(socket_path=str(directory / "scheduler.sock")))
-        control = ControlSocket(server)
+        server = SchedulerServer(scheduler_settings(directory / "scheduler.sock"))
+        control = ControlSocket(server, lambda reading: turns_of(reading, {}))
         await server.start()
         await control.start()
 
-        async def ask(request: object) -> dict[str, object]:
-            reader, writer = await asyncio.open_unix_connection(control_path(server.settings.socket_path))
+        async def send(request: object) -> dict[str, Any]:
+            reader, writer = await asyncio.open_unix_connection(control_path(server.settings.socket))
             line = request if isinstance(request, bytes) else json.dumps(request).encode() + b"\n"
             writer.write(line)
-            answer: dict[str, object] = json.loads(await asyncio.wait_for(reader.readline(), 10))
+            answer: dict[str, Any] = json.loads(await asyncio.wait_for(reader.readline(), 10))
             writer.close()
             return answer
 
         try:
-            await scenario(server, ask)
+            await scenario(server, send)
         finally:
             await control.stop()
             await server.stop()
@@ -44,107 +45,84 @@ def with_socket(directory: Path, scenario: Callable[[SchedulerServer, Ask], Awai
 
 
 def test_orders_are_carried_out(tmp_path: Path) -> None:
-    async def scenario(server: SchedulerServer, ask: Ask) -> None:
-        assert (await ask({"command": "off"}))["ok"]
-        assert server.policy.on is False
-        assert (await ask({"command": "on"}))["ok"]
-        assert server.policy.on is True
-        assert (await ask({"command": "set-quantum", "seconds": 7}))["ok"]
-        assert server.policy.operator_quantum_s == 7
-        assert (await ask({"command": "set-limit", "target": "ml/train", "memory": "8Gi", "core": "25"}))["ok"]
-        status = (await ask({"command": "status"}))["answer"]
-        assert isinstance(status, dict)
-        assert status["fixed_quantum_s"] == 7
-        described = (await ask({"command": "describe"}))["answer"]
-        assert "scheduler on" in str(described)
+    async def scenario(server: SchedulerServer, send: Send) -> None:
+        client = await asyncio.to_thread(lambda: Scripted(server.settings.socket).register("pod", "ns"))
+        assert (await send({"command": "off"}))["ok"]
+        await asyncio.to_thread(client.expect, T.SCHED_OFF)
+        assert (await send({"command": "status"}))["answer"]["on"] is False
+        assert (await send({"command": "on"}))["ok"]
+        await asyncio.to_thread(client.expect, T.SCHED_ON)
+        assert (await send({"command": "set-quantum", "seconds": 7.5}))["ok"]
+        assert (await send({"command": "status"}))["answer"]["fixed_quantum_s"] == 7.5
+        answer = await send({"command": "set-limit", "target": "pod", "memory": "8Gi", "core": "25"})
+        assert answer["answer"] == "pod is limited; 1 connected client updated"
+        update = await asyncio.to_thread(client.expect, T.UPDATE_LIMIT)
+        assert update.memory_limit_bytes == 8 * GIB
+        update = await asyncio.to_thread(client.expect, T.UPDATE_CORE_LIMIT)
+        assert update.core_limit_percent == 25
+        row = (await send({"command": "status"}))["answer"]["clients"][client.id]
+        assert (row["core_quota_percent"], row["core_quota_source"]) == (25, "set-limit")
+
+    with_socket(tmp_path, scenario)
+
+
+def test_a_limit_of_a_pod_applies_to_later_clients(tmp_path: Path) -> None:
+    async def scenario(server: SchedulerServer, send: Send) -> None:
+        answer = await send({"command": "set-limit", "target": "later-pod", "core": "30"})
+        assert answer["answer"] == "later-pod is limited; 0 connected clients updated"
+        client = await asyncio.to_thread(lambda: Scripted(server.settings.socket).register("later-pod"))
+        assert (await send({"command": "status"}))["answer"]["clients"][client.id]["core_quota_percent"] == 30
 
     with_socket(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
-    ("request_", "says"),
+    ("request_", "expected"),
     [
-        ({"command": "dance"}, "dance"),
-        ({}, "no command"),
+        ({"command": "dance"}, "unknown command 'dance': use status, on, off, set-quantum, set-limit"),
+        ({}, "unknown command None"),
         ([], "JSON object"),
-        (b"not json\n", "not JSON"),
-        ({"command": "set-quantum", "seconds": "soon"}, "soon"),
-        ({"command": "set-quantum", "seconds": -1}, "-1"),
+        (b"not json\n", "invalid JSON"),
+        ({"command": "set-quantum", "seconds": "soon"}, "invalid quantum 'soon'"),
+        ({"command": "set-quantum", "seconds": -1}, "invalid quantum -1"),
+        ({"command": "set-quantum", "seconds": 0}, "invalid quantum 0"),
         ({"command": "set-limit", "target": "x"}, "--memory"),
-        ({"command": "set-limit", "target": "x", "memory": "8x"}, "8x"),
-        ({"command": "set-limit", "target": "x", "core": "101"}, "101"),
+        ({"command": "set-limit", "target": "x", "memory": "8x"}, "invalid amount of memory '8x'"),
+        ({"command": "set-limit", "target": "x", "core": "101"}, "invalid share of a GPU '101'"),
+        ({"command": "set-limit", "target": "0123456789abcdef", "core": "5"}, "no client 0123456789abcdef"),
         ({"command": "set-limit"}, "target"),
-        ({"command": "explain", "target": "nobody"}, "nobody"),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path: Path, request_: object, says: str) -> None:
-    async def scenario(_: SchedulerServer, ask: Ask) -> None:
-        answer = await ask(request_)
+def test_a_bad_request_is_answered_in_one_line(tmp_path: Path, request_: object, expected: str) -> None:
+    async def scenario(_: SchedulerServer, send: Send) -> None:
+        answer = await send(request_)
         assert answer["ok"] is False
-        assert says in str(answer["error"])
-        assert (await ask({"command": "status"}))["ok"], "and the next one is served"
+        assert expected in answer["error"]
+        assert "\n" not in answer["error"]
+        assert (await send({"command": "status"}))["ok"], "the next request is served"
 
     with_socket(tmp_path, scenario)
 
 
-def test_a_stranger_may_ask_but_not_order(tmp_path: Path) -> None:
-    needs_root()
-    tmp_path.chmod(0o711)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-
-    async def scenario(server: SchedulerServer, ask: Ask) -> None:
-        path = control_path(server.settings.socket_path)
-        refused, told = [await asyncio.to_thread(as_nobody, path, name) for name in ("off", "status")]
-        assert refused["ok"] is False
-        assert "admin_group" in str(refused["error"])
-        assert server.policy.on is True
-        assert server.policy.refusals["control_not_admin"] == 1
-        assert told["ok"] is True
-
-    with_socket(tmp_path, scenario)
-
-
-def as_nobody(path: str, command: str) -> dict[str, object]:
-    """Asks as another user: from a child that has given up our rights."""
-    ours, its = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_ask_as_nobody, args=(path, command, its))
-    child.start()
-    assert ours.poll(20), "no answer"
-    answer: dict[str, object] = json.loads(ours.recv_bytes())
-    child.join()
-    return answer
-
-
-def _ask_as_nobody(path: str, command: str, answers: Connection) -> None:
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(path)
-        peer.sendall(json.dumps({"command": command}).encode() + b"\n")
-        answers.send_bytes(peer.makefile("rb").readline())
-
-
-def test_silent_and_endless_peers_harm_nobody(tmp_path: Path) -> None:
-    async def scenario(server: SchedulerServer, ask: Ask) -> None:
-        path = control_path(server.settings.socket_path)
+def test_silent_and_endless_peers_delay_no_other(tmp_path: Path) -> None:
+    async def scenario(server: SchedulerServer, send: Send) -> None:
+        path = control_path(server.settings.socket)
         silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
         for peer in silent:
             peer.connect(path)
         endless = socket.socket(socket.AF_UNIX)
         endless.connect(path)
         endless.send(b"x" * 100_000)
-        assert (await ask({"command": "status"}))["ok"]
+        assert (await send({"command": "status"}))["ok"]
         for peer in (*silent, endless):
             peer.close()
-        assert (await ask({"command": "status"}))["ok"]
+        assert (await send({"command": "status"}))["ok"]
 
     with_socket(tmp_path, scenario)
 
 
-def test_the_socket_goes_with_the_scheduler(tmp_path: Path) -> None:
-    async def scenario(_: SchedulerServer, ask: Ask) -> None:
+def test_the_socket_is_removed_with_the_scheduler(tmp_path: Path) -> None:
+    async def scenario(_: SchedulerServer, send: Send) -> None:
         assert {path.name for path in tmp_path.iterdir()} == {"scheduler.sock", "control.sock"}  # noqa: ASYNC240
 
     with_socket(tmp_path, scenario)

@@ -5,9 +5,10 @@ import random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.settings import GIB, Mode, PolicySettings
 from gpucommons.scheduler.policy.state import Client, ClientStanding
+from gpucommons.scheduler.policy.terms import GIB, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.named_world import GPUS, NAMES, NamedWorld
 from scheduler.world import Peer
@@ -15,7 +16,7 @@ from scheduler.world import Peer
 MANY = 8
 WHO = st.integers(0, MANY - 1)
 MODES = (Mode.SERIAL, Mode.SERIAL, Mode.AUTO, Mode.CONCURRENT)
-anybody = precondition(lambda self: bool(self.world.peers))
+with_clients = precondition(lambda self: bool(self.world.peers))
 
 
 class NamesMachine(RuleBasedStateMachine):
@@ -23,7 +24,7 @@ class NamesMachine(RuleBasedStateMachine):
 
     @initialize(mode=st.sampled_from(MODES), count=st.integers(0, len(GPUS)))
     def begin(self, mode: Mode, count: int) -> None:
-        self.world = NamedWorld(PolicySettings(mode=mode), count)
+        self.world = NamedWorld(SchedulerSettings(mode=mode), count)
 
     def pick(self, who: int) -> Peer:
         return self.world.peers[who % len(self.world.peers)]
@@ -34,22 +35,22 @@ class NamesMachine(RuleBasedStateMachine):
         self.world.join_named(name, version, core)
         self.world.ask(self.world.peers[-1])
 
-    @anybody
+    @with_clients
     @rule(who=WHO)
     def leave(self, who: int) -> None:
         self.world.leave(self.pick(who))
 
-    @anybody
+    @with_clients
     @rule(who=WHO)
     def ask(self, who: int) -> None:
         self.world.ask(self.pick(who))
 
-    @anybody
+    @with_clients
     @rule(who=WHO)
     def release(self, who: int) -> None:
         self.world.release(self.pick(who))
 
-    @anybody
+    @with_clients
     @rule(who=WHO, used=st.integers(0, 12))
     def memory(self, who: int, used: int) -> None:
         self.world.memory(self.pick(who), used * GIB)
@@ -84,7 +85,7 @@ class NamesMachine(RuleBasedStateMachine):
             self.world.read()
             self.world.check()
             self.world.check_every_name_is_resolved()
-            self.world.check_everybody_runs()
+            self.world.check_every_client_runs()
             self.world.check()
 
 
@@ -115,18 +116,18 @@ def random_step(world: NamedWorld, dice: random.Random) -> None:
 def test_many_walks(walk_steps: int) -> None:
     for seed in range(walk_steps // STEPS_PER_WALK):
         dice = random.Random(seed)
-        world = NamedWorld(PolicySettings(mode=dice.choice(MODES)), dice.randrange(len(GPUS) + 1))
+        world = NamedWorld(SchedulerSettings(mode=dice.choice(MODES)), dice.randrange(len(GPUS) + 1))
         for _ in range(STEPS_PER_WALK):
             random_step(world, dice)
             world.check()
         world.read()
         world.check_every_name_is_resolved()
-        world.check_everybody_runs()
+        world.check_every_client_runs()
         world.check()
 
 
 def serial_world(count: int = 1) -> NamedWorld:
-    return NamedWorld(PolicySettings(mode=Mode.SERIAL), count)
+    return NamedWorld(SchedulerSettings(mode=Mode.SERIAL), count)
 
 
 def join(world: NamedWorld, name: str) -> Peer:
@@ -185,7 +186,7 @@ def test_where_a_turn_meets_another_the_newer_one_is_dropped_and_no_one_else_joi
     waiter = join(world, "GPU-b1")
     assert standings(astray, early, holder, waiter) == ["running", "waiting", "running", "waiting"]
     world._perform(world.devices.update([GpuFacts("GPU-a1", 0), GpuFacts("GPU-b1", 2)], world.now))
-    assert [peer.told_to_drop for peer in (astray, holder)] == [False, True]
+    assert [peer.must_drop for peer in (astray, holder)] == [False, True]
     gpu = holder.client.gpu
     assert list(gpu.running.values()) == [astray.client, holder.client]
     world.release(holder)
@@ -257,7 +258,7 @@ def test_a_quota_that_moves_goes_on_as_if_it_had_not() -> None:
 
 
 def test_debts_and_revocations_move_too() -> None:
-    world = NamedWorld(PolicySettings(mode=Mode.SERIAL, revoke_after_s=5.0), 1)
+    world = NamedWorld(SchedulerSettings(mode=Mode.SERIAL, revoke_after_s=5.0), 1)
     world.join_named("0", 2, 25)
     deaf = world.peers[0]
     world.ask(deaf)
@@ -278,11 +279,11 @@ def test_debts_and_revocations_move_too() -> None:
 
 
 def test_the_world_sees_two_exclusive_holders() -> None:
-    """The check itself: a queue beside the GPU's own is what it is there to find."""
+    """The check itself: it finds a second queue of the same GPU."""
     world = serial_world()
     world.read()
     join(world, "0")
-    stray = Client(99, world.policy.add_gpu("0", None, world.now), now_s=world.now)
+    stray = Client(99, world.policy.add_gpu("0", None, world.now))
     world._true[99] = "GPU-a1"
     world.peers.append(Peer(stray))
     world._perform(world.policy.register(stray, world.now))

@@ -1,4 +1,4 @@
-"""What ends or starves other schedulers: clients that vanish, flood, stall or lie, and descriptors that run out."""
+"""Hostile conditions: clients that vanish, flood, stall or lie, and descriptors that run out."""
 
 import json
 import random
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.settings import Mode
+from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, encode
 from scheduler.served import Scripted, serving
 
@@ -35,7 +35,7 @@ def test_a_thousand_clients_vanish_at_once(tmp_path: Path) -> None:
         assert served.gpu().running == (survivor.id,)
 
 
-def test_a_byte_at_a_time_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_client_that_sends_single_bytes_delays_no_other(tmp_path: Path) -> None:
     with serving(tmp_path, mode=Mode.SERIAL) as served:
         slow = Scripted(served.path)
         frame = encode(2, T.REGISTER, pod="slow")
@@ -63,7 +63,7 @@ def test_five_thousand_connects_and_closes(tmp_path: Path) -> None:
         Scripted(served.path).register().ask().granted()
 
 
-def test_a_client_that_does_not_read_is_let_go_and_the_rest_is_unharmed(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_closed_and_the_others_continue(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         good = Scripted(served.path).register("good").ask().granted()
         deaf = Scripted(served.path).register("deaf").ask()
@@ -79,8 +79,11 @@ def test_a_client_that_does_not_read_is_let_go_and_the_rest_is_unharmed(tmp_path
         assert len(served.reading().clients) == 1
 
 
-def test_no_more_clients_than_allowed_and_the_silent_make_way(tmp_path: Path) -> None:
-    with serving(tmp_path, max_clients=10) as served:
+def test_the_number_of_clients_is_limited_and_silent_ones_are_closed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpucommons.scheduler.service.server.MAX_CLIENTS", 10)
+    with serving(tmp_path) as served:
         clients = [Scripted(served.path).register(f"c-{number}") for number in range(8)]
         silent = [Scripted(served.path) for _ in range(2)]
         served.until(lambda reading: reading.connections == 10)
@@ -121,15 +124,15 @@ def test_an_unexpected_error_closes_that_connection_and_is_counted(
     with serving(tmp_path, mode=Mode.SERIAL) as served:
         good = Scripted(served.path).register("good").ask().granted()
         server = served.server
-        # A bug is put in where a client registers, asks, lets go and leaves, one after the other.
-        for place, name in ((server._devices, "called"), (server.policy, "request"), (server.policy, "release")):
+        # A bug is inserted where a client registers, requests, releases and disconnects, one after the other.
+        for place, name in ((server._devices, "queue_named"), (server.policy, "request"), (server.policy, "release")):
             victims = [Scripted(served.path) for _ in range(3)]
-            if name != "called":
+            if name != "queue_named":
                 victims = [victim.register() for victim in victims]
             working = getattr(place, name)
             served.call(lambda at=place, name=name: setattr(at, name, broken))  # type: ignore[misc]
             for victim in victims:
-                victim.send({"called": T.REGISTER, "request": T.REQ_LOCK, "release": T.LOCK_RELEASED}[name])
+                victim.send({"queue_named": T.REGISTER, "request": T.REQ_LOCK, "release": T.LOCK_RELEASED}[name])
                 assert victim.closed()
             served.call(lambda at=place, name=name, back=working: setattr(at, name, back))  # type: ignore[misc]
         reading = served.until(lambda reading: reading.connections == 1)

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.simulation import Script, Simulation
 
@@ -14,7 +16,7 @@ T = MessageType
 
 def simulation(**changes: object) -> Simulation:
     """A GPU of 10 GiB, 9 of them safe."""
-    return Simulation(PolicySettings(default_gpu_memory_bytes=10 * GIB, **changes))  # type: ignore[arg-type]
+    return Simulation(SchedulerSettings(default_gpu_memory_gb=10.0, **changes))  # type: ignore[arg-type]
 
 
 def running(sim: Simulation) -> set[int]:
@@ -34,7 +36,7 @@ def report(sim: Simulation, script: Script, used_bytes: int) -> None:
     sim.perform(sim.policy.update_memory(script.client, used_bytes, sim.now))
 
 
-# Who may run beside whom
+# Which clients may run together
 
 
 def test_serial_is_one_at_a_time() -> None:
@@ -56,7 +58,7 @@ def test_clients_that_fit_run_together() -> None:
     assert scripts[3].received[-2:] == [T.MEM_AVAILABLE, T.LOCK_OK]
 
 
-def test_one_that_fits_nowhere_runs_alone() -> None:
+def test_a_client_larger_than_the_gpu_runs_alone() -> None:
     sim = simulation()
     assert runs(sim.add(memory=30 * GIB))
 
@@ -70,14 +72,14 @@ def test_the_need_includes_the_overhead() -> None:
     assert not runs(second)
 
 
-def test_v1_clients_run_alone_for_nobody_knows_their_memory() -> None:
+def test_v1_clients_run_alone_because_their_memory_is_not_known() -> None:
     for mode, together in ((Mode.AUTO, False), (Mode.CONCURRENT, True)):
         sim = simulation(mode=mode)
         sim.add(version=1)
         assert [runs(sim.add(version=1)), runs(sim.add(version=2))] == [together, together]
 
 
-def test_v1_clients_are_never_told_about_memory() -> None:
+def test_v1_clients_get_no_message_about_memory() -> None:
     sim = simulation()
     sim.add(memory=9 * GIB)
     old = sim.add(version=1)
@@ -131,7 +133,7 @@ def test_serial_mode_ends_the_turns_of_all_but_the_oldest() -> None:
 
 
 def dropped_after(sim: Simulation, script: Script) -> float | None:
-    """How long from now until this client is told to drop."""
+    """How long from now until this client gets DROP_LOCK."""
     begin = sim.now
     for _ in range(4000):
         sim.run(0.1)
@@ -153,12 +155,12 @@ def test_a_fixed_quantum_and_one_set_by_the_operator() -> None:
     holder = fixed.add()
     fixed.add()
     assert dropped_after(fixed, holder) == pytest.approx(25.0, abs=0.11)
-    told = simulation(mode=Mode.SERIAL)
-    holder = told.add()
-    told.add()
-    told.run(2.0)
-    told.perform(told.policy.set_quantum(3.0, told.now))
-    assert dropped_after(told, holder) == pytest.approx(1.0, abs=0.11)
+    fixed = simulation(mode=Mode.SERIAL)
+    holder = fixed.add()
+    fixed.add()
+    fixed.run(2.0)
+    fixed.perform(fixed.policy.set_quantum(3.0, fixed.now))
+    assert dropped_after(fixed, holder) == pytest.approx(1.0, abs=0.11)
 
 
 def test_nobody_is_dropped_while_nobody_waits() -> None:
@@ -191,11 +193,11 @@ def test_waiters_take_turns_for_ever() -> None:
 
 
 def test_a_small_client_may_pass_a_big_waiter_for_a_while_only() -> None:
-    sim = simulation()
+    sim = simulation(max_bypass_s=5.0)
     sim.add(memory=5 * GIB)
     big = sim.add(memory=8 * GIB)
     assert runs(sim.add(memory=1 * GIB))
-    sim.policy.settings = PolicySettings(default_gpu_memory_bytes=10 * GIB, max_bypass_s=0.0)
+    sim.run(5.0)
     assert not runs(sim.add(memory=1 * GIB))
     assert not runs(big)
 
@@ -261,13 +263,13 @@ def test_who_ignores_the_drop_is_told_every_five_seconds_and_revoked_after_thirt
     sim = simulation(mode=Mode.SERIAL)
     deaf, other = sim.add(obeys=False), sim.add(obeys=False)
     sim.run(10.0)
-    told: list[tuple[int, int]] = []
+    drops: list[tuple[int, int]] = []
     for second in range(1, 32):
         count = deaf.received.count(T.DROP_LOCK)
-        if not told or count != told[-1][1]:
-            told.append((second - 1, count))
+        if not drops or count != drops[-1][1]:
+            drops.append((second - 1, count))
         sim.run(1.0)
-    assert told == [(0, 1), (5, 2), (10, 3), (15, 4), (20, 5), (25, 6), (30, 7)]
+    assert drops == [(0, 1), (5, 2), (10, 3), (15, 4), (20, 5), (25, 6), (30, 7)]
     assert deaf.client.revoked
     assert runs(other)
     assert sim.gpu.drops["revoked"] == 1  # type: ignore[index]
@@ -330,14 +332,14 @@ def test_what_is_lent_ends_when_somebody_else_wants_it_and_nothing_is_looked_at_
 
 
 def measurable(**changes: object) -> Simulation:
-    """A GPU of which is known how busy it is: idle, so far."""
+    """A GPU whose utilisation is measured: idle so far."""
     sim = simulation(**changes)
     sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 0.9, sim.now))
     return sim
 
 
 def with_utilisation(sim: Simulation, seconds: float, demands: dict[int, float]) -> None:
-    """Lets time pass with one sample a second, as the driver would tell it from what ran."""
+    """Lets time pass with one utilisation sample a second, computed from the clients that ran."""
     for _ in range(round(seconds)):
         sim.run(1.0)
         busy = min(1.0, sum(demands[id] for id in sim.gpu.running))
@@ -356,7 +358,7 @@ def test_two_that_fill_the_gpu_take_turns() -> None:
     assert (one.client.demand_milli, other.client.demand_milli) == (950, 950)
     assert len(sim.gpu.running) == 1
     waiting = other if runs(one) else one
-    assert sim.policy.why_waiting(waiting.client, sim.now) == "demand"
+    assert wait_reason(sim.policy.terms, waiting.client, sim.now) == "demand"
     for script in (one, other):
         assert sim.billed_s(script) / 300.0 == pytest.approx(0.5, abs=0.03)
     # Turns of about a second, measuring turns of up to three.
@@ -389,14 +391,15 @@ def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it()
     assert big.client.turns - begun >= 9, "a turn of 40 s after each 40 s of the others'"
 
 
-def test_no_measurement_interrupts_those_whose_turn_a_switch_of_memory_will_end() -> None:
-    sim = measurable(solo_refresh_s=10.0)
+def test_no_measurement_interrupts_a_turn_that_a_switch_of_memory_will_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpucommons.scheduler.policy.evaluation.SOLO_REFRESH_S", 10.0)
+    sim = measurable()
     small, other, big = (sim.add(tail_s=0.01, memory=size * GIB) for size in (3, 3, 8))
     with_utilisation(sim, 1000.0, {small.client.id: 0.3, other.client.id: 0.3, big.client.id: 0.95})
     assert sim.billed_s(big) > 450.0, "half of the time, but for what the measurements at the beginning of turns take"
 
 
-def test_who_is_deaf_to_it_keeps_nobody_else_from_passing() -> None:
+def test_an_unresponsive_client_does_not_keep_others_from_passing() -> None:
     sim = simulation()
     deaf, big = sim.add(memory=3 * GIB, obeys=False), sim.add(memory=8 * GIB)
     sim.run(41.0)
@@ -447,7 +450,7 @@ def test_a_newcomer_is_measured_alone_first() -> None:
     demands[newcomer.client.id] = 0.3
     sim.run(0.1)
     assert running(sim) == {newcomer.client.id}
-    assert sim.policy.why_waiting(settled.client, sim.now) == "solo"
+    assert wait_reason(sim.policy.terms, settled.client, sim.now) == "solo"
     with_utilisation(sim, 3.0, demands)
     assert len(sim.gpu.running) == 2
 

@@ -1,8 +1,9 @@
-"""Core quotas over a simulated minute: everybody gets its due, however slowly it lets go."""
+"""Core quotas over a simulated minute: every client gets its share, however slowly it releases."""
 
 import pytest
 
-from gpucommons.scheduler.policy.settings import Mode, PolicySettings
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.policy.terms import Mode
 from scheduler.simulation import Simulation
 
 MINUTE_S = 60.0
@@ -30,7 +31,7 @@ def due_percent(limits: tuple[int, ...]) -> list[float]:
 @pytest.mark.parametrize("mode", [Mode.AUTO, Mode.SERIAL])
 @pytest.mark.parametrize(("limits", "tails_s"), CASES)
 def test_everybody_gets_its_due(mode: Mode, limits: tuple[int, ...], tails_s: tuple[float, ...]) -> None:
-    simulation = Simulation(PolicySettings(mode=mode))
+    simulation = Simulation(SchedulerSettings(mode=mode))
     scripts = [simulation.add(core=limit, tail_s=tail_s) for limit, tail_s in zip(limits, tails_s, strict=True)]
     # Not only at the end of a minute that suits us: at any time in its last seconds.
     simulation.run(MINUTE_S - 8.0)
@@ -52,7 +53,7 @@ def test_an_idle_client_saves_up_little() -> None:
 
 
 def test_a_share_that_is_borrowed_is_given_back_at_once() -> None:
-    simulation = Simulation(PolicySettings(mode=Mode.SERIAL, work_conserving=True))
+    simulation = Simulation(SchedulerSettings(mode=Mode.SERIAL, work_conserving=True))
     borrower = simulation.add(core=25)
     simulation.run(MINUTE_S)
     assert simulation.billed_s(borrower) == pytest.approx(MINUTE_S)
@@ -72,7 +73,7 @@ def test_without_borrowing_an_idle_gpu_stays_idle() -> None:
 
 def test_part_of_the_tail_can_be_left_unbilled() -> None:
     """As the original does it when asked to: then slow clients get more than their quota."""
-    simulation = Simulation(PolicySettings(drop_tail_billing_percent=0.0))
+    simulation = Simulation(SchedulerSettings(drop_tail_billing_percent=0.0))
     script = simulation.add(core=25, tail_s=0.3)
     simulation.run(MINUTE_S)
     assert simulation.billed_s(script) / MINUTE_S > 0.3

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[tuple[int, float], ...]] = {
 
 @dataclass
 class Busy:
-    """A client that always wants to run and takes its time to release."""
+    """A client that always has a request and releases slowly."""
 
     case: str
     limit: int
@@ -92,23 +92,23 @@ def errors(served: Served, clients: list[Busy], begin: float) -> dict[str, float
     return found
 
 
-def test_everybody_gets_its_due(tmp_path: Path) -> None:
-    faster = {"compute_window_s": 2.0 / FASTER, "quota_sample_interval_s": 0.05 / FASTER}
+def test_all_clients_gets_its_due(tmp_path: Path) -> None:
+    faster = {"compute_window_ms": 2000 / FASTER, "quota_sample_interval_ms": 50 / FASTER}
     with (
         serving(tmp_path / "a", (), mode="auto", **faster) as together,
         serving(tmp_path / "s", (), mode="serial", **faster) as serial,
     ):
         nodes = [(served, busy_clients(served)) for served in (together, serial)]
-        everybody = [busy for _, clients in nodes for busy in clients]
-        for busy in everybody:
+        all_clients = [busy for _, clients in nodes for busy in clients]
+        for busy in all_clients:
             busy.client.ask()
         begin = time.monotonic()
-        play(everybody, LENGTH_S)
+        play(all_clients, LENGTH_S)
         for _ in range(EXTRA_TIMES):
             found = {name: error for served, clients in nodes for name, error in errors(served, clients, begin).items()}
             wrong = {name: round(error, 2) for name, error in found.items() if abs(error) > 2.0}
             if not wrong:
                 return
-            # A machine that stood still for a moment owes that moment to somebody: debts are paid, so look again.
-            play(everybody, LENGTH_S / 3)
+            # If the machine stalled for a moment, a client has a debt of that moment: check again after it is paid.
+            play(all_clients, LENGTH_S / 3)
         raise AssertionError(wrong)

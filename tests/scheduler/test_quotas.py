@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpucommons.scheduler.policy.limit_book import LimitTable
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import (
     ClientLimits,
@@ -15,8 +16,8 @@ from gpucommons.scheduler.policy.quotas import (
     parse_core,
     parse_memory,
 )
-from gpucommons.scheduler.policy.settings import GIB, PolicySettings
 from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.policy.terms import GIB
 
 
 @pytest.mark.parametrize(
@@ -38,15 +39,15 @@ def test_amounts_of_memory(text: str, amount: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "8 Gi b", "8gi", "0", "0.0000001K", "1e9", "٣Gi", "9" * 40 + "Gi"])
-def test_what_is_no_amount_of_memory(text: str) -> None:
-    with pytest.raises(ValueError, match="no amount of memory"):
+def test_invalid_amounts_of_memory(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid amount of memory"):
         parse_memory(text)
 
 
 def test_shares() -> None:
     assert [parse_core(text) for text in ("1", "25", "100", "50%")] == [1, 25, 100, 50]
     for text in ("0", "101", "", "-5", "2.5", "1000", "٣"):
-        with pytest.raises(ValueError, match="no share of a GPU"):
+        with pytest.raises(ValueError, match="invalid share of a GPU"):
             parse_core(text)
 
 
@@ -63,7 +64,7 @@ def test_xpushares_annotation_wins_over_nvshares_of_the_same_limit() -> None:
     both = {"nvshare.com/gpu-memory-limit": "4Gi", "xpushare.com/gpu-memory-limit": "2Gi"}
     for annotations in (both, dict(reversed(both.items()))):
         assert from_annotations({**annotations, "nvshare.com/gpu-core-limit": "30"}) == QuotaValues(2 * GIB, 30)
-    with pytest.raises(ValueError, match=r"xpushare.com/gpu-memory-limit: 'much'"):
+    with pytest.raises(ValueError, match=r"xpushare.com/gpu-memory-limit: invalid amount of memory 'much'"):
         from_annotations({**both, "xpushare.com/gpu-memory-limit": "much"})
 
 
@@ -103,15 +104,15 @@ def test_the_order_of_the_sources() -> None:
 
 
 def test_a_limit_set_for_a_pod_holds_for_its_later_clients_and_one_for_a_client_goes_with_it() -> None:
-    policy = Policy(PolicySettings())
+    policy = Policy(SchedulerSettings())
     gpu = policy.add_gpu("g", 0, 0.0)
     first, second = (Client(id, gpu, pod="pod", namespace="ns") for id in (1, 2))
-    book = LimitTable()
-    book.enter(first, 0, 0)
-    book.set_limit("ns/pod", QuotaValues(core_percent=40))
-    book.set_limit("0000000000000001", QuotaValues(memory_bytes=7))
-    book.set_limit("0000000000000001", QuotaValues(core_percent=20))
-    assert book.decide(first) == ClientLimits(7, "set-limit", 20, "set-limit")
-    assert book.enter(second, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
-    book.leave(first)
-    assert book.enter(first, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
+    lookup = LimitLookup()
+    lookup.enter(first, 0, 0)
+    lookup.set_limit("ns/pod", QuotaValues(core_percent=40))
+    lookup.set_limit("0000000000000001", QuotaValues(memory_bytes=7))
+    lookup.set_limit("0000000000000001", QuotaValues(core_percent=20))
+    assert lookup.decide(first) == ClientLimits(7, "set-limit", 20, "set-limit")
+    assert lookup.enter(second, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
+    lookup.leave(first)
+    assert lookup.enter(first, 0, 0) == ClientLimits(0, "none", 40, "set-limit")

@@ -1,4 +1,4 @@
-"""On a real GPU with real torch jobs: turns where they pay, together where that pays, and nobody left behind."""
+"""On a real GPU with real torch jobs: turns where they gain, together where that gains, and no job starves."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ SOLO_S, PAIR_S, UNCOORDINATED_S = 12, 60, 15
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A running agent's socket. Its GPU source tells the scheduler how busy the GPU is."""
+    """The socket of a running agent, whose GPU source measures the utilisation for the scheduler."""
     path = str(tmp_path_factory.mktemp("nvshare") / "scheduler.sock")
     with running_agent("--scheduler", environment={"GPUCOMMONS_SCHEDULER_SOCKET": path}) as agent:
         if agent.get("/metrics")[1].find("nvshare_nvml_up 1") < 0:
@@ -24,7 +24,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def shares(scheduler: str, sizes: list[int], seconds: float) -> list[float]:
-    """Each job's throughput beside the others over its throughput alone, both under the scheduler."""
+    """Each job's throughput with the others divided by its throughput alone, both under the scheduler."""
     alone = {size: run_jobs(scheduler, [size], SOLO_S)[0] for size in dict.fromkeys(sizes)}
     together = run_jobs(scheduler, sizes, seconds)
     return [rate / alone[size] for rate, size in zip(together, sizes, strict=True)]

@@ -13,18 +13,19 @@ from pathlib import Path
 import pytest
 
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.scheduler.policy.settings import Mode
+from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.served import Scripted, Served, control, serving
-from scheduler.test_server import NOBODY, as_nobody
+from scheduler.test_admins import Peer, as_peer
 
 T = MessageType
+NOBODY = 65534
 
 
 @contextmanager
 def serving_both(tmp_path: Path, **settings: object) -> Iterator[tuple[Served, str]]:
     second = str(tmp_path / "xpushare" / "s.sock")
-    with serving(tmp_path, xpushare_socket_path=second, **settings) as served:  # type: ignore[arg-type]
+    with serving(tmp_path, xpushare_socket=second, **settings) as served:  # type: ignore[arg-type]
         yield served, second
 
 
@@ -80,7 +81,7 @@ def test_a_second_socket_that_is_served_or_is_a_file_is_refused_and_the_first_is
     path = tmp_path / "xpushare" / "s.sock"
     with serving_both(tmp_path / "a") as (_, taken):
         refused = pytest.raises(ListenError, match=r"pid \d+\) listens there.* scheduler\.xpushare_socket")
-        with refused, serving(tmp_path / "b", xpushare_socket_path=taken):
+        with refused, serving(tmp_path / "b", xpushare_socket=taken):
             pass
         assert not (tmp_path / "b" / "nvshare" / "s.sock").exists()
         Scripted(taken).register()
@@ -104,7 +105,7 @@ def test_without_the_right_to_create_it_the_second_is_left_out_with_one_line() -
         # One that is missing; and one of root's, where a scheduler of root's is served.
         with serving_both(directory) as (_, served_by_root):
             for second in (str(directory / "missing" / "s.sock"), served_by_root):
-                assert as_nobody(partial(serve_first_alone, directory / "mine", second)) == 0
+                assert as_peer(Peer(NOBODY, NOBODY), partial(serve_first_alone, directory / "mine", second)) == 0
 
 
 def serve_first_alone(directory: Path, second: str) -> None:
@@ -112,7 +113,7 @@ def serve_first_alone(directory: Path, second: str) -> None:
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("gpucommons").addHandler(handler)
-    with serving(directory, xpushare_socket_path=second) as served:
+    with serving(directory, xpushare_socket=second) as served:
         Scripted(served.path).register().ask().granted()
     assert len(lines) == 1, lines
     assert second in lines[0]

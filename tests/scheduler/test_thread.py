@@ -1,4 +1,4 @@
-"""The scheduler in its own thread: what it is told arrives, what it shows is there, and it ends when asked."""
+"""The scheduler in its own thread: input arrives, output is available, and it stops."""
 
 import asyncio
 import sys
@@ -11,11 +11,11 @@ import pytest
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
-from gpucommons.scheduler.policy.settings import GIB, PolicySettings
+from gpucommons.scheduler.policy.quotas import QuotaValues
+from gpucommons.scheduler.policy.terms import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.thread import SchedulerThread
-from scheduler.served import PATIENCE_S, Scripted
+from scheduler.served import PATIENCE_S, Scripted, scheduler_settings
 
 
 async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading], bool]) -> SharingReading:
@@ -28,7 +28,7 @@ async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading]
 
 
 async def play(path: str) -> None:
-    scheduler = SchedulerThread(PolicySettings(socket_path=path))
+    scheduler = SchedulerThread(scheduler_settings(path), str)
     assert scheduler.reading is None
     scheduler.update_gpus([])
     await scheduler.start()
@@ -38,10 +38,8 @@ async def play(path: str) -> None:
     await until(scheduler, lambda reading: reading.gpus[0].total_memory_bytes == 80 * GIB)
     scheduler.set_annotations({("ns", "pod"): QuotaValues(core_percent=50)})
     await asyncio.to_thread(client.expect, MessageType.UPDATE_CORE_LIMIT)
-    scheduler.set_rules([QuotaRule(quota=QuotaValues(memory_bytes=GIB))])
-    await asyncio.to_thread(client.expect, MessageType.UPDATE_LIMIT)
     with pytest.raises(ListenError, match="another process"):
-        await SchedulerThread(PolicySettings(socket_path=path)).start()
+        await SchedulerThread(scheduler_settings(path), str).start()
     await scheduler.stop()
     assert await asyncio.to_thread(client.closed)
     scheduler.update_gpus([])

@@ -1,7 +1,7 @@
-"""A policy in a world of arbitrary clients, and what must hold in it after every step.
+"""A policy with arbitrary clients, and the invariants that are checked after every step.
 
-The world sees only events and actions, and keeps its own books beside the policy's: messages sent, who may
-hold the lock, wall time in which somebody ran. `check` compares the two.
+The world sees only events and actions, and keeps its own accounts: messages sent, clients that may hold the lock, wall
+time in which a client ran. `check` compares them with the policy's.
 """
 
 from collections import Counter
@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.settings import Mode, PolicySettings
 from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, Disconnect, GpuQueue
+from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-test"
@@ -22,18 +24,18 @@ PATIENCE_S = 4000.0
 
 @dataclass
 class Peer:
-    """A client as the wire shows it: whether it may believe to hold the lock, and what it still awaits."""
+    """A client as seen on the wire: whether it may hold the lock, and what it waits for."""
 
     client: Client
     holds: bool = False
     awaits: bool = False
-    told_to_drop: bool = False
+    must_drop: bool = False
     grants: int = 0
 
 
 class World:
-    def __init__(self, settings: PolicySettings, *, hand_over: bool = True) -> None:
-        """`hand_over`: releases take the short way where there is one, as the server does it."""
+    def __init__(self, settings: SchedulerSettings, *, hand_over: bool = True) -> None:
+        """`hand_over`: releases use the fast path where there is one, as the server does."""
         self._hand_over = hand_over
         self.now = FIRST_S
         self.policy = Policy(settings)
@@ -45,13 +47,13 @@ class World:
         self.handed_over = 0
         self.log: list[tuple[float, int, str]] = []
         self._ids = count(1)
-        # Every queue that there ever was: what one counted does not go with it.
+        # Every queue that ever existed: the counts of a removed queue still matter.
         self._queues: dict[int, GpuQueue] = {}
 
     # Steps
 
     def join(self, version: Version, core: int) -> None:
-        client = Client(next(self._ids), self.gpu, version=version, now_s=self.now)
+        client = Client(next(self._ids), self.gpu, version=version)
         self.peers.append(Peer(client))
         self._perform(self.policy.register(client, self.now))
         self._perform(self.policy.limit_core(client, core, self.now))
@@ -63,19 +65,21 @@ class World:
         self._perform(actions)
 
     def ask(self, peer: Peer) -> None:
-        if not peer.holds or peer.told_to_drop:
+        if not peer.holds or peer.must_drop:
             peer.awaits = True
         self._perform(self.policy.request(peer.client, self.now))
 
     def release(self, peer: Peer) -> None:
-        peer.holds = peer.told_to_drop = False
-        heir = peer.client.gpu.heir if self._hand_over and peer.client.standing is ClientStanding.RUNNING else None
-        if heir is None:
+        peer.holds = peer.must_drop = False
+        following = (
+            peer.client.gpu.next_client if self._hand_over and peer.client.standing is ClientStanding.RUNNING else None
+        )
+        if following is None:
             self._perform(self.policy.release(peer.client, self.now))
         else:
-            self.policy.hand_over(peer.client, heir, self.now)
+            self.policy.hand_over(peer.client, following, self.now)
             self.handed_over += 1
-            self._perform([heir.lock_ok])
+            self._perform([following.lock_ok])
 
     def memory(self, peer: Peer, used_bytes: int) -> None:
         self._perform(self.policy.update_memory(peer.client, used_bytes, self.now))
@@ -102,12 +106,12 @@ class World:
         self._perform(self.policy.resize(self.gpu, total_bytes, self.now))
 
     def advance(self, seconds: float, *, obey: bool = False) -> None:
-        """Lets time pass, with every deadline on the way. `obey`: who is told to drop does so at once."""
+        """Lets time pass, with every deadline on the way. `obey`: clients that get DROP_LOCK release at once."""
         end = self.now + seconds
         turns = 0
         while (due := self.policy.next_deadline_s()) <= end:
             turns += 1
-            assert turns < 100_000, "the policy asks to be called for ever"
+            assert turns < 100_000, "the policy never stops to set deadlines"
             self._pass_until(max(due, self.now))
             self._perform(self.policy.tick(self.now))
             if obey:
@@ -121,7 +125,7 @@ class World:
 
     def _obey(self) -> None:
         for peer in self.peers:
-            if peer.told_to_drop or (peer.holds and peer.client.drop_s is not None):
+            if peer.must_drop or (peer.holds and peer.client.drop_s is not None):
                 self.release(peer)
 
     def _perform(self, actions: Sequence[Action]) -> None:
@@ -135,19 +139,19 @@ class World:
 
     def _receive(self, peer: Peer, message: MessageType) -> None:
         if message is MessageType.LOCK_OK:
-            assert peer.awaits or peer.holds, "a client that did not ask was given the lock"
-            peer.holds, peer.awaits, peer.told_to_drop = True, False, False
+            assert peer.awaits or peer.holds, "a client without a request got the lock"
+            peer.holds, peer.awaits, peer.must_drop = True, False, False
             peer.grants += 1
         elif message is MessageType.DROP_LOCK:
-            assert peer.holds, "a client that holds nothing was told to drop it"
-            peer.told_to_drop = True
+            assert peer.holds, "a client without the lock got DROP_LOCK"
+            peer.must_drop = True
         elif message in (MessageType.SCHED_ON, MessageType.SCHED_OFF):
-            peer.holds, peer.awaits, peer.told_to_drop = False, False, False
+            peer.holds, peer.awaits, peer.must_drop = False, False, False
         elif message in (MessageType.WAIT_FOR_MEM, MessageType.MEM_AVAILABLE):
             assert peer.client.version == 2
             assert peer.awaits
 
-    # What must hold
+    # Invariants
 
     def check(self) -> None:
         queues = list(self.policy.gpus.values())
@@ -159,7 +163,7 @@ class World:
             self._check_memory(gpu)
             self._check_queues(gpu)
             self._check_sums(gpu)
-            self._check_nobody_is_forgotten(gpu)
+            self._check_no_client_is_forgotten(gpu)
         self._check_accounts()
         self._check_counters()
 
@@ -175,7 +179,7 @@ class World:
         else:
             assert not gpu.overloaded
         staying = [client for client in gpu.running.values() if client.drop_s is None]
-        if self.policy.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
+        if self.policy.terms.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
             assert len(staying) <= 1
 
     def _check_queues(self, gpu: GpuQueue) -> None:
@@ -191,11 +195,11 @@ class World:
             assert (client.id in gpu.draining) == (client.drop_s is not None)
             assert (client.id in gpu.revoked) == client.revoked
             assert not (client.revoked and client.standing is not ClientStanding.IDLE)
-            assert client.told_to_wait <= (client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED))
+            assert client.wait_for_mem_sent <= (client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED))
             if client.standing is ClientStanding.RUNNING:
-                assert peer.holds, "the accounts say it runs, its messages do not"
-        if gpu.heir is not None:
-            assert gpu.heir is next(iter(gpu.waiting.values()))
+                assert peer.holds, "the policy says that it runs, its messages do not"
+        if gpu.next_client is not None:
+            assert gpu.next_client is next(iter(gpu.waiting.values()))
             assert len(gpu.running) == 1
             assert not gpu.draining
         starts = [client.turn_s for client in gpu.running.values()]
@@ -208,16 +212,16 @@ class World:
         assert gpu.demand_milli == sum(client.demand_milli or 0 for client in running)
         assert gpu.running_v1 == sum(client.version == 1 for client in running)
         assert gpu.held_bytes == sum(client.need_bytes for client in gpu.revoked.values())
-        wanting = [p.client for p in self._peers_of(gpu) if p.client.standing is not ClientStanding.IDLE]
-        limited = {client.id for client in wanting if client.bucket is not None}
+        active = [p.client for p in self._peers_of(gpu) if p.client.standing is not ClientStanding.IDLE]
+        limited = {client.id for client in active if client.bucket is not None}
         assert set(gpu.limited) == limited
         assert set(gpu.limited_running) == limited & set(gpu.running)
         assert gpu.limited_percent == sum(gpu.clients[id].core_limit_percent for id in limited)
-        rates = sum(client.bucket.rate for client in wanting if client.bucket is not None)
+        rates = sum(client.bucket.rate for client in active if client.bucket is not None)
         assert rates <= 1.0 + 1e-9
 
     def _check_accounts(self) -> None:
-        """Bills sum to the wall time in which clients ran, over all queues that there ever were."""
+        """Bills sum to the wall time in which clients ran, over all queues that ever existed."""
         open_turns = 0.0
         for gpu in self.policy.gpus.values():
             gpu.clock.advance(self.now)
@@ -232,22 +236,22 @@ class World:
         assert sum(gpu.wait_for_mem for gpu in queues) == self.sent[MessageType.WAIT_FOR_MEM]
         assert sum(gpu.mem_available for gpu in queues) == self.sent[MessageType.MEM_AVAILABLE]
 
-    def _check_nobody_is_forgotten(self, gpu: GpuQueue) -> None:
-        """Whoever waits is held up by something, and that something has a deadline or is another client."""
+    def _check_no_client_is_forgotten(self, gpu: GpuQueue) -> None:
+        """Every waiting client is blocked by a deadline or by another client."""
         for client in gpu.waiting.values():
-            blocked = self.policy.why_waiting(client, self.now)
+            blocked = wait_reason(self.policy.terms, client, self.now)
             front = next(iter(gpu.waiting.values()))
             assert blocked is not None or client is not front, "the first in the queue could run and does not"
         if gpu.waiting and not gpu.running:
             assert gpu.revoked, "nothing runs, nothing is in the way, and a client waits"
         if gpu.waiting and gpu.running and not gpu.revoked:
-            assert gpu.deadline_s < float("inf"), "a client waits and nothing will ever look again"
+            assert gpu.deadline_s < float("inf"), "a client waits, and there is no deadline"
         if gpu.throttled:
             assert gpu.deadline_s < float("inf")
         assert gpu.deadline_s > self.now - 1e-3
 
-    def check_everybody_runs(self) -> None:
-        """From here, if clients drop the lock when told, every waiter gets its turn."""
+    def check_every_client_runs(self) -> None:
+        """If clients release when they get DROP_LOCK, every waiting client gets its turn."""
         if not self.policy.on:
             return
         for peer in [p for p in self.peers if p.client.revoked]:
@@ -258,4 +262,4 @@ class World:
         grants = {id(peer): peer.grants for peer in waiting}
         self.advance(PATIENCE_S, obey=True)
         for peer in waiting:
-            assert peer.grants > grants[id(peer)], "a waiter never ran although all others let go"
+            assert peer.grants > grants[id(peer)], "a waiting client never ran although all others released"

@@ -31,7 +31,7 @@ def test_one_runs_and_the_others_are_told_why_not(elapsed_s: float) -> None:
         assert gpu.running_memory_bytes == running[0].allocated_bytes <= gpu.running_memory_peak_bytes
         for client in clients:
             assert (client.wait is None) == (client.standing == "running") == (client.turn_s is not None)
-            assert client.wait is None or client.wait.why == ("quota" if client.throttled else "turn")
+            assert client.wait is None or client.wait.reason == ("quota" if client.throttled else "turn")
             assert client.wait is None or min(client.wait.waited_s, client.wait.expected_s or 0.0) >= 0
             assert 0 <= client.window_usage_s <= client.window_limit_s + 1e-6
             assert client.memory_quota_bytes == 0 or client.allocated_bytes <= client.memory_quota_bytes
@@ -50,7 +50,7 @@ def test_the_turns_change_and_a_quota_is_spent_now_and_then() -> None:
 
 def counters(reading: SharingReading) -> Iterator[float]:
     for client in reading.clients:
-        yield from (client.turns, client.billed_s, client.connected_s)
+        yield from (client.turns, client.billed_s)
     for gpu in reading.gpus:
         yield gpu.busy_seconds
         yield from gpu.drop_lock.values()

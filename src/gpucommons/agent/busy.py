@@ -1,7 +1,7 @@
-"""How busy each GPU was, told once per measurement and with the time it spans: never an old one again.
+"""How busy each GPU was: each measurement is returned once, with the time that it spans.
 
-GPM's graphics activity where the GPU has it, else NVML's utilisation; never now the one and now the other, for a job
-that waits for its launches is at 99 % by the one and at 30 % by the other.
+GPM's graphics activity where the GPU has it, else NVML's utilisation. The two are never mixed for one GPU: a job that
+waits for its launches is at 99 % by NVML and at 30 % by GPM.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.scheduler.policy.devices import Busy
 
-# The driver calls that tell it, to be made each second whatever they cost: GPM takes 1 to 4 ms on an H200.
+# The driver calls that measure it, made in every reading even if they are slow: GPM takes 1 to 4 ms on an H200.
 MEASURED_BY: Final = frozenset({"gpm", "utilization"})
-# NVML's utilisation is over up to this long, whenever it was last asked.
+# NVML's utilisation spans up to this long, however often it is read.
 _LEAST_SPAN_S: Final = 1.0
 
 
@@ -24,7 +24,7 @@ class BusyMeter:
         self._measured_s: dict[str, float] = {}
 
     def of(self, snapshot: Snapshot) -> Mapping[str, Busy]:
-        """By UUID, what was measured since the last snapshot."""
+        """The measurements since the last snapshot, by UUID."""
         reading, source = snapshot.readings.gpus, snapshot.sources.get("nvml")
         if reading is None or reading is self._reading:
             return {}
@@ -38,7 +38,7 @@ class BusyMeter:
             ratio = self._new_ratio(gpu)
             if ratio is None:
                 continue
-            # GPM's figure is of the time between two passes, wherever in them it was taken.
+            # GPM's value spans the time between two passes, wherever in a pass it was taken.
             before_s, self._measured_s[uuid] = self._measured_s.get(uuid), begun_s
             if before_s is not None:
                 found[uuid] = Busy(ratio, min(before_s, begun_s - _LEAST_SPAN_S))

@@ -7,6 +7,7 @@ from gpucommons.agent.busy import MEASURED_BY
 from gpucommons.agent.cluster import pod_source
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.parts import Background, Parts
+from gpucommons.agent.sharing import nvml_cadence_s
 from gpucommons.config.settings import Settings
 from gpucommons.model.containers import all_containers
 from gpucommons.sampling.attributed import attributed, this_machine
@@ -64,7 +65,11 @@ def _linux(settings: Settings) -> Parts:
         PressureSource(procfs, sampling.interval_s),
         *_node_exporter_sources(settings),
         ProcessSource(procfs, sampling.processes_interval_s, settings.processes.busiest),
-        NvmlSource(procfs, sampling.interval_s, keep_fast=MEASURED_BY if settings.scheduler.enabled else frozenset()),
+        NvmlSource(
+            procfs,
+            nvml_cadence_s(settings),
+            keep_fast=MEASURED_BY if settings.scheduler.enabled else frozenset(),
+        ),
         seen_docker,
         seen_podman,
         ContainerUsageSource(

@@ -1,4 +1,4 @@
-"""Whether two drop-in listeners ask for the same port: found before any of them is opened. Pure."""
+"""Checks that no two drop-in listeners use the same port, before any of them is opened. Pure."""
 
 from collections.abc import Iterable
 from itertools import combinations
@@ -10,7 +10,7 @@ _EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})
 
 
 def check_ports(listeners: Iterable[tuple[str, str]]) -> None:
-    """`listeners` are addresses and their dialects; raises ConfigError, one line, if two of them clash."""
+    """`listeners` are addresses and their dialects. Raises ConfigError, one line, if two of them clash."""
     for (address, dialect), (other_address, other_dialect) in combinations(listeners, 2):
         if _clash(parse_address(address), parse_address(other_address)):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Turns in the agent: the scheduler from settings, fed with what the GPUs and pods tell, read as a source."""
+"""The scheduler in the agent: started as a service, fed with readings of GPUs and pods, read as a source."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -9,58 +9,44 @@ from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.parts import Parts
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import SchedulerSettings as Section
-from gpucommons.config.settings import Settings, SharingQuotaSettings
+from gpucommons.config.settings import SchedulerSettings, Settings, SharingQuotaSettings
+from gpucommons.faces.documents.turns import turns_of
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues, from_annotations, parse_core, parse_memory
-from gpucommons.scheduler.policy.settings import GIB, Fence, Mode, PolicySettings, SwitchTime
 from gpucommons.scheduler.service.thread import SchedulerThread
 from gpucommons.sources.source import SourceStarting
 
 log = logging.getLogger(__name__)
 
 
-def scheduler_settings(section: Section) -> PolicySettings:
-    """The configuration's keys, in the units of their variables, as the scheduler's settings."""
-    if section.xpushare_socket == section.socket:
+def check_sockets(scheduler: SchedulerSettings) -> None:
+    """Raises ConfigError if both client sockets have the same path."""
+    if scheduler.xpushare_socket == scheduler.socket:
         raise ConfigError(
-            f"scheduler.socket and scheduler.xpushare_socket are both {section.socket}: "
+            f"scheduler.socket and scheduler.xpushare_socket are both {scheduler.socket}: "
             "set scheduler.xpushare_socket to another path, or to '' for one socket"
         )
-    return PolicySettings(
-        socket_path=section.socket,
-        xpushare_socket_path=section.xpushare_socket,
-        admin_group=section.admin_group,
-        debug=section.debug,
-        mode=Mode(section.mode),
-        corun_limit=section.corun_limit,
-        turn_quantum_s=section.turn_quantum_s,
-        max_bypass_s=section.max_bypass_s or None,
-        switch_time_mode=SwitchTime(section.switch_time_mode),
-        switch_time_fixed_s=section.switch_time_fixed_s,
-        switch_time_s_per_gib=section.switch_time_multiplier,
-        memory_reserve_percent=section.memory_reserve_percent,
-        default_gpu_memory_bytes=int(section.default_gpu_memory_gb * GIB),
-        quota_sample_interval_s=section.quota_sample_interval_ms / 1000,
-        compute_window_s=section.compute_window_ms / 1000,
-        quota_carryover_percent=section.quota_carryover_percent,
-        drop_tail_billing_percent=section.drop_tail_billing_percent,
-        work_conserving=section.work_conserving,
-        revoke_after_s=section.revoke_after_s,
-        fence=Fence(section.fence),
-        metrics_debug_labels=section.metrics_debug_labels,
-        metrics_stale_ttl_s=section.metrics_stale_ttl_s,
+
+
+def nvml_cadence_s(settings: Settings) -> float:
+    """How often NVML is read. With the scheduler, at most every `metrics_nvml_interval_ms`, as in nvshare."""
+    interval_s = settings.sampling.interval_s
+    return (
+        max(interval_s, settings.scheduler.metrics_nvml_interval_ms / 1000)
+        if settings.scheduler.enabled
+        else interval_s
     )
 
 
 def with_sharing(parts: Parts, settings: Settings) -> Parts:
-    """The same parts and the scheduler: a source of turns, a service for clients, an observer of the GPUs."""
+    """Adds the scheduler: a source of turns, a service for clients, an observer of the GPUs."""
+    check_sockets(settings.scheduler)
     rules = [_rule(name, rule) for name, rule in settings.sharing_quotas.items()]
-    sharing = Sharing(scheduler_settings(settings.scheduler), rules, settings.sampling.interval_s)
+    sharing = Sharing(settings.scheduler, rules, settings.sampling.interval_s)
     return replace(
         parts,
         sources=[*parts.sources, sharing],
@@ -78,14 +64,14 @@ def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:
     return QuotaRule(section.pod, section.namespace, section.uid, QuotaValues(memory, core))
 
 
-def metrics_listeners(section: Section) -> list[tuple[str, str]]:
-    """The drop-in listeners that NVSHARE_METRICS_ENABLE and XPUSHARE_METRICS_ENABLE open: address and dialect."""
-    wanted = (
-        (section.metrics_enable, section.metrics_addr, "nvshare"),
-        (section.xpushare_metrics_enable, section.xpushare_metrics_addr, "xpushare"),
+def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
+    """The drop-in listeners of NVSHARE_METRICS_ENABLE and XPUSHARE_METRICS_ENABLE: address and dialect."""
+    candidates = (
+        (scheduler.metrics_enable, scheduler.metrics_addr, "nvshare"),
+        (scheduler.xpushare_metrics_enable, scheduler.xpushare_metrics_addr, "xpushare"),
     )
     found = []
-    for enabled, text, dialect in wanted:
+    for enabled, text, dialect in candidates:
         if not enabled:
             continue
         address = f"0.0.0.0:{text}" if parse_decimal(text) is not None else text
@@ -96,7 +82,7 @@ def metrics_listeners(section: Section) -> list[tuple[str, str]]:
 
 
 class Sharing:
-    """The scheduler as a part of the agent: a service, a source, and an observer of snapshots."""
+    """The scheduler as a service, a source, and an observer of snapshots."""
 
     name = "scheduler"
     feeds = "sharing"
@@ -105,14 +91,14 @@ class Sharing:
     essential = False
     runs_on: Literal["loop"] = "loop"
 
-    def __init__(self, settings: PolicySettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
+    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
         self.cadence_s = cadence_s
-        self._scheduler = SchedulerThread(settings, rules)
+        self._scheduler = SchedulerThread(settings, lambda reading: turns_of(reading, {}), rules)
         self._busy = BusyMeter()
         self._pods: PodReading | None = None
 
     async def start(self) -> None:
-        """Raises ListenError, one line, where the socket cannot be served."""
+        """Raises ListenError, one line, if a socket cannot be served."""
         await self._scheduler.start()
 
     async def stop(self) -> None:
@@ -121,16 +107,16 @@ class Sharing:
     def read(self) -> SharingReading:
         reading = self._scheduler.reading
         if reading is None:
-            raise SourceStarting("the scheduler is not started")
+            raise SourceStarting("the scheduler has not started yet")
         return reading
 
     def observe(self, snapshot: Snapshot) -> None:
         gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
-        # While the driver does not answer the last known GPUs hold: a silence is not a reading without GPUs.
+        # While the driver does not answer, the last known GPUs stay: no reading is not a reading without GPUs.
         if gpus is not None:
             busy = self._busy.of(snapshot)
             self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
-        # While the pods cannot be read the last known annotations hold.
+        # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods
             self._scheduler.set_annotations(dict(_annotated(pods)))
@@ -152,6 +138,6 @@ def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], QuotaValues]
         try:
             quota = from_annotations(pod.annotations)
         except ValueError as error:
-            log.warning("pod %s/%s: %s; it is not limited by it", pod.namespace, pod.name, error)
+            log.warning("pod %s/%s: %s; the annotation is ignored", pod.namespace, pod.name, error)
             continue
         yield (pod.namespace, pod.name), quota

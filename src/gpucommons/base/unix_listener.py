@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 _CREDENTIALS: Final = struct.Struct("3i")
 # Linux: the supplementary groups of the peer. Python has no name for it.
 _SO_PEERGROUPS: Final = 59
-_MOST_GROUPS: Final = 1024
+# Python's getsockopt returns at most 1024 bytes. A peer with more groups counts as a member of none.
+_MOST_GROUPS: Final = 256
 
 _DIRECTORY_MODE: Final = 0o711
 # Every user may connect; the kernel reports which one did.

@@ -1,4 +1,4 @@
-"""`gpucommons scheduler ...`: see whose turn it is, and give orders to the agent that runs."""
+"""`gpucommons scheduler ...`: the status of turns, and orders to the running agent."""
 
 import json
 import socket
@@ -10,11 +10,14 @@ import typer
 
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.run import CommandError
+from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.scheduler.service.control_socket import control_path
 
-app = typer.Typer(help="Turns on shared GPUs: who runs, who waits and why; switch it, limit clients.")
+app = typer.Typer(
+    help="Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients."
+)
 
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 _CLEAR = "\033[2J\033[H"
 
 Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
@@ -26,18 +29,18 @@ SocketPath = Annotated[
 ]
 
 
-def ask(config: Path | None, socket_path: str | None, request: dict[str, object]) -> Any:
+def send(config: Path | None, socket_path: str | None, request: dict[str, object]) -> Any:
     path = control_path(socket_path or load_settings(config, {}).settings.scheduler.socket)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_PATIENCE_S)
+            connection.settimeout(_TIMEOUT_S)
             connection.connect(path)
             connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as answers:
                 reply = json.loads(answers.readline())
     except FileNotFoundError:
         raise CommandError(
-            f"no scheduler runs here: {path} does not exist; start one: gpucommons up --scheduler"
+            f"the scheduler does not run here: {path} does not exist; start it with: gpucommons up --scheduler"
         ) from None
     except (OSError, ValueError) as error:
         raise CommandError(f"the scheduler at {path} does not answer: {error}") from error
@@ -48,17 +51,17 @@ def ask(config: Path | None, socket_path: str | None, request: dict[str, object]
 
 @app.command()
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew each second until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON document of /api/v1/turns.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Print again each second until Ctrl-C.")] = False,
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
-    """Per GPU: who runs, who waits and why, memory, quantum left."""
+    """Print running and waiting clients of each GPU, why they wait, memory, and the time left of the turn."""
     while True:
-        answer = ask(config, socket_path, {"command": "status" if as_json else "describe"})
+        turns = send(config, socket_path, {"command": "status"})
         if watch:
             typer.echo(_CLEAR, nl=False)
-        typer.echo(json.dumps(answer, indent=2) if as_json else answer)
+        typer.echo(json.dumps(turns, indent=2) if as_json else "\n".join(status_lines(turns)))
         if not watch:
             return
         time.sleep(1)
@@ -67,13 +70,13 @@ def status(
 @app.command()
 def on(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let clients take turns."""
-    typer.echo(ask(config, socket_path, {"command": "on"}))
+    typer.echo(send(config, socket_path, {"command": "on"}))
 
 
 @app.command()
 def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
-    """Let every client run free."""
-    typer.echo(ask(config, socket_path, {"command": "off"}))
+    """Let every client run, unscheduled."""
+    typer.echo(send(config, socket_path, {"command": "off"}))
 
 
 @app.command("set-quantum")
@@ -83,7 +86,7 @@ def set_quantum(
     socket_path: SocketPath = None,
 ) -> None:
     """Fix the length of a turn."""
-    typer.echo(ask(config, socket_path, {"command": "set-quantum", "seconds": seconds}))
+    typer.echo(send(config, socket_path, {"command": "set-quantum", "seconds": seconds}))
 
 
 @app.command("set-limit")
@@ -96,10 +99,13 @@ def set_limit(
 ) -> None:
     """Limit a client, or all clients of a pod, for as long as the agent runs."""
     request: dict[str, object] = {"command": "set-limit", "target": target, "memory": memory, "core": core}
-    typer.echo(ask(config, socket_path, request))
+    typer.echo(send(config, socket_path, request))
 
 
 @app.command()
 def explain(target: Target, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
-    """Say in plain words why a client waits, and about how long."""
-    typer.echo(ask(config, socket_path, {"command": "explain", "target": target}))
+    """Say why a client waits, and about how long."""
+    lines = explanations(send(config, socket_path, {"command": "status"}), target)
+    if not lines:
+        raise CommandError(f"no client or pod {target!r}: see 'gpucommons scheduler status'")
+    typer.echo("\n".join(lines))

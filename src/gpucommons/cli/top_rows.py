@@ -13,14 +13,6 @@ MISSING = "-"
 SPARK_WIDTH = 15
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _HARMLESS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")
-_WHY = {
-    "quota": "quota used up",
-    "turn": "another's turn",
-    "memory": "memory",
-    "demand": "GPU busy",
-    "solo": "one is measured",
-    "ready": "next",
-}
 
 Document = Mapping[str, Any]
 
@@ -72,9 +64,9 @@ PROCESS_COLUMNS = (
     Column("Owner", False, 18),
 )
 TURN_COLUMNS = (
-    Column("Client", False, 19, wide=True),
+    Column("Client", False, 19),
     Column("GPU", width=3),
-    Column("Now", False, 23),
+    Column("Now", False, 23, wide=True),
     Column("Wait", width=7),
     Column("Quota", width=6),
     Column("Turns", width=6),
@@ -231,7 +223,7 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
     if client["turn_s"] is not None:
         now = f"runs {duration(client['turn_s'])}"
     elif wait is not None:
-        now = f"waits {duration(wait['waited_s'])}: {_WHY.get(wait['why'], wait['why'])}"
+        now = f"waits {duration(wait['waited_s'])}: {wait['sentence']}"
     else:
         now = client["standing"]
     cells = (

@@ -270,7 +270,11 @@ class SchedulerSettings:
         aliases=("XPUSHARE_METRICS_ADDR",),
     )
     metrics_nvml_interval_ms: float = option(
-        1000.0, "how often the GPUs are read, at most", minimum=100, aliases=nvshare_aliases("METRICS_NVML_INTERVAL_MS")
+        1000.0,
+        "least milliseconds between two readings of the GPUs while the scheduler is enabled; "
+        "sampling.interval_s applies where it is longer, and demand is not measured above 6000",
+        minimum=100,
+        aliases=nvshare_aliases("METRICS_NVML_INTERVAL_MS"),
     )
     metrics_debug_labels: bool = option(
         True,

@@ -1,10 +1,11 @@
-"""Whose turn it is on every GPU, at an instant: what the scheduler shows of itself.
+"""The scheduler's state at an instant: clients, queues and turns of every shared GPU.
 
-Client rows are NamedTuples, not dataclasses: a node may have thousands, and they are made anew every second.
+Client rows are NamedTuples, not dataclasses: a node may have thousands, and they are made again every second.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 # Seconds. Hand-offs take microseconds, turns and waits seconds to minutes.
@@ -15,20 +16,29 @@ TURN_BUCKETS: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 1
 
 @dataclass(frozen=True, slots=True)
 class HistogramReading:
-    """`counts` are cumulative and one longer than `bounds`: the last is everything."""
+    """`counts` are cumulative and one longer than `bounds`: the last is the total."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
 
 
+class WaitReason(StrEnum):
+    """Why a client that requested a turn does not run: rules/wait_reasons.py has the sentences."""
+
+    QUOTA = "quota"
+    TURN = "turn"
+    MEMORY = "memory"
+    DEMAND = "demand"
+    SOLO = "solo"
+    READY = "ready"
+
+
 class WaitReading(NamedTuple):
-    """Why a client that asked does not run, and about how long it still will not.
+    """A client's wait. `ahead` clients are before it in the queue; `room_bytes` is free under the safe limit;
+    `expected_s` is an estimate, None where there is none."""
 
-    `why` is one of quota, turn, memory, demand, solo, ready. `room_bytes` is free under the safe limit.
-    """
-
-    why: str
+    reason: WaitReason
     waited_s: float
     ahead: int
     room_bytes: int
@@ -36,7 +46,7 @@ class WaitReading(NamedTuple):
 
 
 class ClientSharing(NamedTuple):
-    """One client. Times are lengths, not instants; a need that cannot be known (v1 clients) is None."""
+    """One client. Times are durations; `need_bytes` is None for v1 clients, which do not report their memory."""
 
     client_id: str
     pod: str
@@ -50,7 +60,6 @@ class ClientSharing(NamedTuple):
     standing: str
     revoked: bool
     pending_drop: bool
-    connected_s: float
     turn_s: float | None
     turns: int
     wait: WaitReading | None
@@ -74,7 +83,7 @@ class ClientSharing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuSharing:
-    """One GPU's queues. `way` is how its clients share it now (alone, together, turns), `way_reason` why."""
+    """One GPU's queues. `way` is how its clients share it now (alone, together, turns, free), `way_reason` why."""
 
     uuid: str
     index: int | None
@@ -102,7 +111,7 @@ class GpuSharing:
 
 @dataclass(frozen=True, slots=True)
 class SharingReading:
-    """`departed` are the last rows of clients that left, for as long as the stale time-to-live keeps them."""
+    """`departed` are the last rows of disconnected clients, kept for `metrics_stale_ttl_s`."""
 
     on: bool
     mode: str
@@ -116,13 +125,12 @@ class SharingReading:
     handoff_seconds: HistogramReading
     window_s: float
     debug_labels: bool = True
-    socket_path: str = ""
     connections: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`end_wall_s` is None while it runs. `uid` is whose client it was."""
+    """One turn of a client. `end_wall_s` is None while it runs; `uid` is the user of the client."""
 
     id: str
     client_id: str

@@ -1,4 +1,4 @@
-"""Whose turn it is on each GPU: frames (wire), rules (policy), the socket shell (server).
+"""Turns on shared GPUs: frames and a client library (protocol), the rules (policy), sockets and thread (service).
 
-Knows neither Prometheus nor NVML: what it shows is model.sharing, what it learns comes as plain values.
+It imports neither faces nor sources: its state is `model.sharing`, its input plain values.
 """

@@ -1,10 +1,20 @@
-"""What the scheduler of scenario lab shows of itself: five clients on two GPUs, their turns, quotas and waits."""
+"""The scheduler's state in scenario lab: five clients on two GPUs, their turns, quotas and waits."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gpucommons.model.pods import Pod
-from gpucommons.model.sharing import ClientSharing, GpuSharing, HistogramReading, SharingReading, WaitReading
+from gpucommons.model.sharing import (
+    DRAIN_BUCKETS,
+    HANDOFF_BUCKETS,
+    TURN_BUCKETS,
+    ClientSharing,
+    GpuSharing,
+    HistogramReading,
+    SharingReading,
+    WaitReading,
+    WaitReason,
+)
 from gpucommons.simulation import lab_pods, lab_turns
 from gpucommons.simulation.lab_containers import FINETUNE, NOTEBOOK
 from gpucommons.simulation.lab_gpus import MEMORY_BYTES, LabGpus
@@ -17,15 +27,12 @@ _SAFE_LIMIT_BYTES = MEMORY_BYTES * 9 // 10
 _OVERHEAD_BYTES = 400 * 2**20
 _MOST_STEPS_BYTES = 8 * 2**26
 _UPDATE_EVERY_S = 5.0
-_SHORT_BUCKETS = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
-_DRAIN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_TURN_BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _DROPS = ("quantum", "quota", "memory", "revoked")
 _SILENT = ("SCHED_ON", "SCHED_OFF", "WAIT_FOR_MEM", "MEM_AVAILABLE", "PREPARE_SWAP_OUT")
 
 
 class _Client(NamedTuple):
-    """One client. `drop` is why its turns end, empty for one that gives them back; `drain_s` is how long it takes."""
+    """One client. `drop` is why its turns end, empty if it releases by itself; `drain_s` is the time of a release."""
 
     number: int
     pod: str
@@ -63,7 +70,7 @@ SHARED_GPUS = tuple(sorted({client.job.gpu for client in _CLIENTS}))
 
 
 class LabSharing:
-    """`at` draws what the scheduler would show. Its GPUs are those of the lab."""
+    """`at` gives the scheduler's state at an instant. The GPUs are those of the lab."""
 
     def __init__(self, gpus: LabGpus) -> None:
         self._uuids = {index: gpus.identities[index].uuid for index in SHARED_GPUS}
@@ -80,9 +87,8 @@ class LabSharing:
             messages=_messages(elapsed_s),
             disconnects={"closed": 3},
             refusals={"repeated_request": 1},
-            handoff_seconds=_histogram(_SHORT_BUCKETS, [(0.00004, begun - begun // 3), (0.00009, begun // 3)]),
+            handoff_seconds=_histogram(HANDOFF_BUCKETS, [(0.00004, begun - begun // 3), (0.00009, begun // 3)]),
             window_s=WINDOW_S,
-            socket_path="/var/run/nvshare/scheduler.sock",
             connections=len(_CLIENTS),
         )
 
@@ -109,17 +115,17 @@ class LabSharing:
             way="turns",
             way_reason="serial_mode",
             quantum_left_s=left_s[0] if left_s and queue else None,
-            # Somebody has the turn at any time.
+            # A client has the turn at any time.
             busy_seconds=UPTIME_S + elapsed_s,
             drop_lock={drop: sum(count for client, count in ended if client.drop == drop) for drop in _DROPS},
             wait_for_mem=0,
             mem_available=0,
             wait_seconds=_histogram(
-                _TURN_BUCKETS,
+                TURN_BUCKETS,
                 [(c.rota.throttled_s + c.rota.wait_s, c.rota.begun(elapsed_s) - 1) for c in clients],
             ),
-            turn_seconds=_histogram(_TURN_BUCKETS, [(client.rota.run_s, count) for client, count in ended]),
-            drain_seconds=_histogram(_DRAIN_BUCKETS, [(c.drain_s, count) for c, count in ended if c.drop]),
+            turn_seconds=_histogram(TURN_BUCKETS, [(client.rota.run_s, count) for client, count in ended]),
+            drain_seconds=_histogram(DRAIN_BUCKETS, [(c.drain_s, count) for c, count in ended if c.drop]),
         )
 
     def _row(self, client: _Client, elapsed_s: float) -> ClientSharing:
@@ -139,7 +145,6 @@ class LabSharing:
             standing=phase.standing,
             revoked=False,
             pending_drop=False,
-            connected_s=UPTIME_S + elapsed_s,
             turn_s=phase.since_s if phase.standing == "running" else None,
             turns=rota.begun(elapsed_s),
             wait=_wait(client, elapsed_s),
@@ -167,7 +172,7 @@ def _on_gpu(index: int) -> Iterator[_Client]:
 
 
 def _queue(index: int, elapsed_s: float) -> list[_Client]:
-    """Those who wait, whose turn comes next first; after them those who may not run yet."""
+    """The waiting clients, the next to run first; then the throttled clients."""
     phases = [(client.rota.phase(elapsed_s), client) for client in _on_gpu(index)]
     queued = [(phase, client) for phase, client in phases if phase.standing != "running"]
     queued.sort(key=lambda each: (each[0].standing == "throttled", each[0].left_s))
@@ -181,7 +186,7 @@ def _wait(client: _Client, elapsed_s: float) -> WaitReading | None:
     throttled = phase.standing == "throttled"
     running = (c for c in _on_gpu(client.job.gpu) if c.rota.has_turn(elapsed_s))
     return WaitReading(
-        why="quota" if throttled else "turn",
+        reason=WaitReason.QUOTA if throttled else WaitReason.TURN,
         waited_s=client.rota.waited_s(elapsed_s),
         ahead=0 if throttled else _queue(client.job.gpu, elapsed_s).index(client),
         room_bytes=_SAFE_LIMIT_BYTES - sum(_allocated_bytes(c, elapsed_s) for c in running),
@@ -190,7 +195,7 @@ def _wait(client: _Client, elapsed_s: float) -> WaitReading | None:
 
 
 def _allocated_bytes(client: _Client, elapsed_s: float) -> int:
-    """As the client tells it: what the driver sees of it, less the driver's own part."""
+    """As the client reports it: what the driver reports, less the overhead."""
     return client.job.memory_bytes(elapsed_s) - _OVERHEAD_BYTES
 
 
@@ -203,7 +208,7 @@ def _messages(elapsed_s: float) -> dict[str, int]:
     ended = sum(client.rota.ended(elapsed_s) for client in _CLIENTS)
     return dict.fromkeys(_SILENT, 0) | {
         "REGISTER": len(_CLIENTS) + 3,
-        # Whoever ends a turn asks for the next one at once.
+        # A client that ends a turn requests the next one at once.
         "REQ_LOCK": len(_CLIENTS) + ended,
         "LOCK_OK": begun,
         "DROP_LOCK": sum(client.rota.ended(elapsed_s) for client in _CLIENTS if client.drop),
@@ -216,7 +221,7 @@ def _messages(elapsed_s: float) -> dict[str, int]:
 
 
 def _histogram(bounds: tuple[float, ...], observed: Iterable[tuple[float, int]]) -> HistogramReading:
-    """Of values and how often each was observed."""
+    """From values, and how often each was observed."""
     values = list(observed)
     counts = tuple(sum(count for value, count in values if value <= bound) for bound in bounds)
     return HistogramReading(

@@ -1,18 +1,18 @@
-"""The turns of scenario lab: on each of two GPUs its clients run one after the other, round and round.
+"""The turns of scenario lab: on each of two GPUs the clients run one after the other, in a fixed round.
 
-Each client's part of the round is fixed, so that whatever is counted of it is known for any instant at once.
+Each client's part of the round is fixed, so all its counts can be computed for any instant.
 """
 
 from typing import NamedTuple
 
-# For how long the scheduler had been up when the run begins: whole rounds of both GPUs.
+# How long the scheduler had been up when the run begins: whole rounds of both GPUs.
 UPTIME_S = 3600.0
 QUANTUM_S = 10.0
 WINDOW_S = 20.0
 
 
 class TurnPhase(NamedTuple):
-    """What a client does now, since when and for how long still."""
+    """What a client does now, since when, and for how much longer."""
 
     standing: str
     since_s: float
@@ -20,7 +20,7 @@ class TurnPhase(NamedTuple):
 
 
 class Rota(NamedTuple):
-    """A client's round: it runs, is throttled where its quota is spent, and waits for its turn to come again."""
+    """A client's round: it runs, is throttled if its quota is spent, and waits for its next turn."""
 
     offset_s: float
     run_s: float
@@ -43,7 +43,7 @@ class Rota(NamedTuple):
         return self.phase(elapsed_s).standing == "running"
 
     def waited_s(self, elapsed_s: float) -> float:
-        """Since it asked: a quota that is spent is waited for as well."""
+        """Since the request; the time in which it is throttled counts as well."""
         return self._up_s(elapsed_s) % self.round_s - self.run_s
 
     def begun(self, elapsed_s: float) -> int:
@@ -53,7 +53,7 @@ class Rota(NamedTuple):
         return self.begun(elapsed_s) - self.has_turn(elapsed_s)
 
     def ran_s(self, elapsed_s: float) -> float:
-        """All of its turns together, this one included."""
+        """All of its turns, the current one included."""
         whole, part_s = divmod(self._up_s(elapsed_s), self.round_s)
         return whole * self.run_s + min(part_s, self.run_s)
 
@@ -61,10 +61,10 @@ class Rota(NamedTuple):
         return UPTIME_S + elapsed_s - self.offset_s
 
 
-# GPU 4: a fine-tuning uses up its quantum, a notebook gives its turn back early.
+# GPU 4: a fine-tuning job uses its whole quantum, a notebook releases early.
 FINETUNE = Rota(0.0, 10.0, 0.0, 6.0)
 NOTEBOOK = Rota(10.0, 6.0, 0.0, 10.0)
-# GPU 5: a service, its worker, whose quota is a quarter of the window, and somebody's evaluation.
+# GPU 5: a service, its worker with a quota of a quarter of the window, and an evaluation job.
 SERVE = Rota(0.0, 10.0, 0.0, 10.0)
 WORKER = Rota(10.0, 5.0, 5.0, 10.0)
 EVALUATION = Rota(15.0, 5.0, 0.0, 15.0)

@@ -10,7 +10,7 @@ def test_each_that_waits_is_told_with_its_reason() -> None:
     snapshot = Snapshot(0, 0.0, 0.0, "h", readings=Readings(sharing=sharing))
     (family,) = waits.collect(snapshot)
     told = {labels[2]: (labels[4], value) for labels, value in family.points}
-    waiting = {row.client_id: (row.wait.why, row.wait.waited_s) for row in sharing.clients if row.wait is not None}
+    waiting = {row.client_id: (row.wait.reason, row.wait.waited_s) for row in sharing.clients if row.wait is not None}
     assert waiting
     assert len(waiting) < len(sharing.clients)
     assert told == waiting

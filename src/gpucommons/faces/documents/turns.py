@@ -1,4 +1,7 @@
-"""Turns on each shared GPU: which clients run, which wait and why, their quotas, and the recent turns. Pure."""
+"""Turns on each shared GPU: which clients run, which wait and why, their quotas, and the recent turns. Pure.
+
+`gpucommons scheduler status --json` prints this document, too.
+"""
 
 from typing import NamedTuple
 
@@ -11,13 +14,15 @@ from gpucommons.faces.documents.schema import (
     TEXT,
     Record,
     by_key,
+    described,
     listed,
     or_null,
     record,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.sharing import ClientSharing, GpuSharing, Timeline, Turn, WaitReading
+from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn, WaitReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.wait_reasons import sharing_sentence, wait_sentence
 
 
 class _GpuTurns(NamedTuple):
@@ -25,12 +30,18 @@ class _GpuTurns(NamedTuple):
     turns: tuple[Turn, ...]
 
 
-_WAIT = Record[WaitReading](
-    why=(TEXT, lambda wait: wait.why),
-    waited_s=(NUMBER, lambda wait: round(wait.waited_s, 1)),
-    ahead=(INTEGER, lambda wait: wait.ahead),
-    room_bytes=(INTEGER, lambda wait: wait.room_bytes),
-    expected_s=(NUMBER_OR_NULL, lambda wait: rounded(wait.expected_s, 1)),
+class _Waiting(NamedTuple):
+    client: ClientSharing
+    wait: WaitReading
+
+
+_WAIT = Record[_Waiting](
+    reason=(described(TEXT, "quota, turn, memory, demand, solo or ready"), lambda at: at.wait.reason.value),
+    sentence=(described(TEXT, "the reason in words"), lambda at: wait_sentence(at.client)),
+    waited_s=(NUMBER, lambda at: round(at.wait.waited_s, 1)),
+    ahead=(INTEGER, lambda at: at.wait.ahead),
+    room_bytes=(INTEGER, lambda at: at.wait.room_bytes),
+    expected_s=(NUMBER_OR_NULL, lambda at: rounded(at.wait.expected_s, 1)),
 )
 CLIENT = Record[ClientSharing](
     pod=(TEXT, lambda client: client.pod),
@@ -39,17 +50,20 @@ CLIENT = Record[ClientSharing](
     uid=(INTEGER_OR_NULL, lambda client: _uid(client.uid)),
     gpu_uuid=(TEXT, lambda client: client.gpu_uuid),
     gpu_index=(INTEGER_OR_NULL, lambda client: client.gpu_index),
+    protocol_version=(INTEGER, lambda client: client.protocol_version),
     standing=(TEXT, lambda client: client.standing),
     revoked=(FLAG, lambda client: client.revoked),
     pending_drop=(FLAG, lambda client: client.pending_drop),
     turns_total=(INTEGER, lambda client: client.turns),
     turn_s=(NUMBER_OR_NULL, lambda client: rounded(client.turn_s, 1)),
-    wait=(or_null(_WAIT.schema), lambda client: _WAIT.build_or_null(client.wait)),
+    wait=(or_null(_WAIT.schema), lambda client: _wait(client)),
     allocated_bytes=(INTEGER, lambda client: client.allocated_bytes),
     need_bytes=(INTEGER_OR_NULL, lambda client: client.need_bytes),
     memory_quota_bytes=(INTEGER, lambda client: client.memory_quota_bytes),
+    memory_quota_source=(TEXT, lambda client: client.memory_quota_source),
     core_quota_percent=(INTEGER, lambda client: client.core_quota_percent),
     core_quota_effective_percent=(NUMBER, lambda client: round(client.core_quota_effective_percent, 1)),
+    core_quota_source=(TEXT, lambda client: client.core_quota_source),
     window_usage_s=(NUMBER, lambda client: round(client.window_usage_s, 2)),
     window_limit_s=(NUMBER, lambda client: round(client.window_limit_s, 2)),
     throttled=(FLAG, lambda client: client.throttled),
@@ -69,6 +83,10 @@ GPU = Record[_GpuTurns](
     present=(FLAG, lambda at: at.gpu.present),
     way=(TEXT, lambda at: at.gpu.way),
     way_reason=(TEXT, lambda at: at.gpu.way_reason),
+    way_sentence=(
+        described(TEXT, "the way and its reason in words"),
+        lambda at: sharing_sentence(at.gpu.way_reason),
+    ),
     running=(listed(TEXT), lambda at: list(at.gpu.running)),
     waiting=(listed(TEXT), lambda at: [*at.gpu.wait_queue, *at.gpu.request_queue]),
     quantum_left_s=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.quantum_left_s, 1)),
@@ -95,8 +113,10 @@ SCHEMA = or_null(
 def turns(snapshot: Snapshot, timeline: Timeline, only_uuid: str | None = None) -> Json:
     """Null where the scheduler does not run."""
     sharing = snapshot.readings.sharing
-    if sharing is None:
-        return None
+    return None if sharing is None else turns_of(sharing, timeline, only_uuid)
+
+
+def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None = None) -> Json:
     return {
         "on": sharing.on,
         "mode": sharing.mode,
@@ -111,6 +131,10 @@ def turns(snapshot: Snapshot, timeline: Timeline, only_uuid: str | None = None) 
             client.client_id: CLIENT.build(client) for client in sharing.clients if only_uuid in (None, client.gpu_uuid)
         },
     }
+
+
+def _wait(client: ClientSharing) -> Json:
+    return None if client.wait is None else _WAIT.build(_Waiting(client, client.wait))
 
 
 def _uid(uid: int) -> int | None:

@@ -1,0 +1,40 @@
+"""Which clients run on each GPU. Pure: an event and a time go in, actions come out; no clock, socket or thread.
+
+An event is a method of `Policy` (policy.py). It changes the state (state.py) through `Transitions` (transitions.py),
+the only code that changes a client's standing. Then every GPU that it touched is evaluated in full (evaluation.py), by
+verdicts that change nothing (admission.py). `deadline_s` of a GPU is when `tick` must be called next.
+
+The rules, in the order in which an evaluation applies them:
+
+ 1. Resending. A client that does not answer DROP_LOCK gets it again every 5 s. After `revoke_after_s` its turn ends in
+    the accounts (revoked). The memory that it holds still counts. `fence` closes its socket.
+ 2. Overload. If the running clients grow past the safe limit, all but the oldest are dropped (memory). No client joins
+    until the memory of the running ones is down to 90 % of the limit, or one of them runs alone.
+ 3. Refill. A throttled client queues again once its bucket is refilled.
+ 4. Spending. A running client whose core quota is spent is dropped (quota). Core limits that sum above 100 among the
+    clients that run, wait or are throttled are scaled down in proportion. With `work_conserving` a client that runs
+    alone while no other waits is not dropped.
+ 5. Admission. First come, first served. A client may run if nothing runs, or if it fits next to the running clients:
+      - serial: nothing fits. v1 clients do not report their memory: they run alone, except in concurrent mode.
+      - memory: the needs (allocated memory and overhead) of all running clients, and the memory that revoked clients
+        hold, stay within the safe limit.
+      - auto, while the GPU's utilisation is known: the demands sum to at most `corun_limit`. A client of unknown
+        demand runs alone until it is measured; each minute one client per GPU is measured again.
+    Later clients that fit may pass one that does not, until it has waited `max_bypass_s` or a running client was just
+    dropped: then the room is reserved. A client that waits for memory gets WAIT_FOR_MEM once, and MEM_AVAILABLE before
+    LOCK_OK.
+ 6. Making room. While the first client in the queue waits for room, the oldest turns that must end for it are dropped
+    (quantum), all at once, when each has had its quantum. The quantum is `turn_quantum_s` where only demand is in the
+    way and all running and waiting clients fit into memory; else it grows with the memory to be moved.
+
+Each GPU has its own queue, by UUID. Clients whose GPU is not known yet share one queue, whatever they name: two clients
+that may mean the same GPU are never in two queues, so they never both have an exclusive turn. When their GPUs become
+known:
+
+ 7. Moving. All such clients move to the queues of their GPUs at once, with their turns, waits and debts, before any
+    queue is served again. Where a turn arrives on a GPU that has turns already, all but the oldest are dropped
+    (quantum); the admission rules count each of them until it is released.
+
+Repeats are harmless: REQ_LOCK of a running client is answered again, of a waiting client ignored; LOCK_RELEASED out of
+turn is ignored. All are counted in `refusals`. While the scheduler is off every client runs, unbilled.
+"""

@@ -1,18 +1,17 @@
-"""The accounts of turns: who is billed how much GPU time, and when a core quota is spent or refilled.
+"""The accounts of turns: how much GPU time a turn is billed, and when a core quota is spent or refilled.
 
 Pure arithmetic on seconds. The bill of a turn is its wall time divided by the number of clients that ran on
-the GPU meanwhile: TurnClock integrates that for all of them at once, so that a turn costs two readings.
+the GPU meanwhile: TurnClock integrates that for all clients at once, so a turn costs two readings.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
-from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.config.settings import SchedulerSettings
 
-# Wake-ups are floats: what is this close has been reached, or a deadline could repeat for ever.
+# Deadlines are floats: one that is this close counts as reached, or it could repeat for ever.
 EPSILON_S: Final = 1e-6
-# How much share a client may save up while it waits for others: enough to make up for their turns, not
-# enough to own the GPU for minutes once they leave.
+# How much a client may save while it waits for other clients: enough to make up for their turns, not
+# enough to hold the GPU for minutes once they leave.
 _LONGEST_SAVING_S: Final = 30.0
 # Shorter slices spread the share more evenly over a window; two keep switches rare and the error small.
 _SLICES_PER_WINDOW: Final = 2
@@ -20,7 +19,7 @@ _TAIL_SMOOTHING: Final = 0.5
 
 
 class TurnClock:
-    """One GPU's time as it is billed: it advances by dt / n while n clients run, and stands while none do."""
+    """One GPU's time as it is billed: it advances by dt / n while n clients run, and stops while none do."""
 
     __slots__ = ("at_s", "billed_s", "busy_s", "running", "window_billed_s", "window_end_s", "window_s")
 
@@ -47,7 +46,7 @@ class TurnClock:
         self.at_s = now_s
 
     def _roll(self, now_s: float) -> None:
-        """Opens the window that `now_s` is in, and notes what the clock showed when that window began."""
+        """Opens the window that `now_s` is in, and records what the clock showed when that window began."""
         passed = (now_s - self.window_end_s) // self.window_s
         start = self.window_end_s + passed * self.window_s
         self.window_end_s = start + self.window_s
@@ -55,37 +54,33 @@ class TurnClock:
         self.window_billed_s = self.billed_s + inside
 
 
-@dataclass(frozen=True, slots=True)
-class BucketRules:
-    window_s: float
-    sample_interval_s: float
-    carryover_ratio: float
-    tail_billing_ratio: float
-
-    @classmethod
-    def of(cls, settings: PolicySettings) -> "BucketRules":
-        return cls(
-            settings.compute_window_s,
-            settings.quota_sample_interval_s,
-            settings.quota_carryover_percent / 100,
-            settings.drop_tail_billing_percent / 100,
-        )
-
-
-class Bucket:
-    """A core quota as a token bucket that remembers debt in full.
+class TokenBucket:
+    """A core quota as a token bucket that keeps debt in full.
 
     The balance (seconds of GPU time) fills at `rate` and is spent by the bill of the turns. It swings evenly
-    around zero: a turn ends at about -band and the next may begin at +band, so that the share over any long
-    stretch is the rate. The tail between DROP_LOCK and the release is foreseen from the last ones, and
-    billed as it comes: a client that drains slowly is asked to stop earlier, not allowed more.
+    around zero: a turn ends at about -band and the next may begin at +band, so the share over a long time is
+    the rate. The tail between DROP_LOCK and the release is predicted from earlier tails and billed in full: a
+    client that drains slowly is dropped earlier, and does not get more.
     """
 
-    __slots__ = ("balance_s", "borrowing", "rate", "rules", "settled_s", "tail_s", "throttled")
+    __slots__ = (
+        "_carryover_s",
+        "_sample_interval_s",
+        "_window_s",
+        "balance_s",
+        "borrowing",
+        "rate",
+        "settled_s",
+        "tail_s",
+        "throttled",
+    )
 
-    def __init__(self, limit_percent: int, rules: BucketRules, now_s: float) -> None:
+    def __init__(self, limit_percent: int, settings: SchedulerSettings, now_s: float) -> None:
         self.rate = limit_percent / 100
-        self.rules = rules
+        self._window_s = settings.compute_window_ms / 1000
+        self._sample_interval_s = settings.quota_sample_interval_ms / 1000
+        # What a whole window's quota may leave for the next, at a rate of 1.
+        self._carryover_s = self._window_s * settings.quota_carryover_percent / 100
         self.balance_s = 0.0
         self.settled_s = now_s
         self.tail_s = 0.0
@@ -94,34 +89,33 @@ class Bucket:
 
     @property
     def band_s(self) -> float:
-        rules = self.rules
-        slice_s = self.rate * rules.window_s / _SLICES_PER_WINDOW
-        return max(slice_s, rules.sample_interval_s + self.tail_s) * (1.0 - self.rate) / 2
+        slice_s = self.rate * self._window_s / _SLICES_PER_WINDOW
+        return max(slice_s, self._sample_interval_s + self.tail_s) * (1.0 - self.rate) / 2
 
     def settle_running(self, now_s: float, spent_s: float) -> None:
-        """Brings the balance up to now for a client that runs. Borrowed time is free: nobody wanted it."""
+        """Updates the balance of a client that runs. Borrowed time is free: no other client requested it."""
         if self.borrowing:
             self.settled_s = now_s
         else:
-            self.settle_wanting(now_s, spent_s)
+            self.settle_waiting(now_s, spent_s)
 
-    def settle_wanting(self, now_s: float, spent_s: float) -> None:
+    def settle_waiting(self, now_s: float, spent_s: float) -> None:
         saved = self.balance_s + self.rate * (now_s - self.settled_s) - spent_s
         self.balance_s = min(saved, self.rate * _LONGEST_SAVING_S + self.band_s)
         self.settled_s = now_s
 
     def settle_idle(self, now_s: float) -> None:
-        """The same for a client that wanted nothing: it keeps little of a share that it did not use."""
+        """Updates the balance of a client that requested nothing: it keeps little of the share that it did not use."""
         idle_s = now_s - self.settled_s
-        keep = max(self.band_s, self.rules.carryover_ratio * self.rate * self.rules.window_s)
+        keep = max(self.band_s, self.rate * self._carryover_s)
         if self.balance_s < keep:
             self.balance_s = min(keep, self.balance_s + self.rate * idle_s)
-        elif idle_s > self.rules.window_s:
+        elif idle_s > self._window_s:
             self.balance_s = keep
         self.settled_s = now_s
 
     def spent_after_s(self, running: int) -> float | None:
-        """How long a turn can go on from here until it must be asked to end; None: for ever, or while it is lent."""
+        """How long the turn may last from now until it is dropped; None: without limit, or while it borrows."""
         if self.borrowing:
             return None
         drain = 1.0 / running - self.rate
@@ -130,14 +124,14 @@ class Bucket:
         return (self.balance_s + self.band_s) / drain - self.tail_s
 
     def refilled_s(self) -> float:
-        """When the next turn may begin, if it goes on waiting."""
+        """When the next turn may begin, if the client continues to wait."""
         return self.settled_s + max(0.0, self.band_s - self.balance_s) / self.rate
 
     def is_over(self) -> bool:
-        """Whether a request must wait for a refill, whatever the last turn's end was."""
+        """Whether a request must wait for a refill, however the last turn ended."""
         return self.balance_s <= -self.band_s + EPSILON_S
 
     def learn_tail(self, tail_s: float) -> None:
-        """The first tail is taken as it is, later ones are smoothed."""
+        """The first tail is taken as is, later ones are smoothed."""
         known = self.tail_s or tail_s
         self.tail_s = known + _TAIL_SMOOTHING * (tail_s - known)

@@ -1,16 +1,16 @@
-"""How busy a client keeps the GPU when it runs alone, and the solo turns in which that is measured. Books only."""
+"""Demand: how busy a client keeps the GPU when it runs alone, and the solo turns in which it is measured."""
 
 from typing import Final
 
 from gpucommons.scheduler.policy.state import NEVER, Client, GpuQueue
 
-# A solo turn ends without a measurement after this long; after so many of them the demand stays unknown. It is longer
-# where measurements are far apart: one has to begin and to end within the turn.
+# A solo turn without a measurement ends after this long; after so many of them the demand stays unknown. It is longer
+# where measurements are far apart: one must begin and end within the turn.
 _SOLO_LIMIT_S: Final = 3.0
 _SOLO_SPANS: Final = 2.5
 _SOLO_TRIES: Final = 3
-# Utilisation older than this is unknown, or older than so many of the times it spans; and so is one of so long a time
-# that nobody can be kept alone for it.
+# Utilisation is valid for this long, or for so many times its span. One that spans too long a time is not used: no
+# client can run alone for that long.
 _BUSY_FRESH_S: Final = 5.0
 _BUSY_FRESH_SPANS: Final = 3.0
 _LONGEST_SPAN_S: Final = 6.0
@@ -18,7 +18,7 @@ _SMOOTHING: Final = 0.5
 
 
 def sampled(gpu: GpuQueue, window_s: float, now: float) -> None:
-    """How busy the device was is known again, if it was measured over a time that is short enough."""
+    """The device's utilisation was measured. It is used if it spans a short enough time."""
     if window_s <= _LONGEST_SPAN_S:
         gpu.busy_span_s = window_s
         gpu.busy_until_s = now + max(_BUSY_FRESH_S, _BUSY_FRESH_SPANS * window_s)
@@ -33,12 +33,12 @@ def _unmeasured(client: Client) -> bool:
 
 
 def must_be_alone(client: Client) -> bool:
-    """Whether its demand is to be measured in its next turn."""
+    """Whether the client's demand is to be measured in its next turn."""
     return client.refresh_demand or _unmeasured(client)
 
 
 def measured_client(gpu: GpuQueue, window_s: float, now: float) -> Client | None:
-    """Whose doing the last `window_s` of utilisation was: of the one client that ran all that time, if one did."""
+    """The client that caused the last `window_s` of utilisation: the only one that ran, all that time; else None."""
     if len(gpu.running) != 1 or gpu.revoked:
         return None
     client = next(iter(gpu.running.values()))
@@ -60,8 +60,8 @@ def learn(gpu: GpuQueue, client: Client, busy_ratio: float, now: float) -> None:
 
 
 def stalest(gpu: GpuQueue, refresh_s: float, now: float) -> Client | None:
-    """Who is to be measured, under contention: one that runs since before anything could be, or once per `refresh_s`
-    the one that was measured longest ago."""
+    """The client to measure, under contention: a running one that was never measured, or once per `refresh_s` the
+    one measured longest ago."""
     if gpu.solo is not None or len(gpu.running) + len(gpu.waiting) < 2:
         return None
     newcomer = next(filter(_unmeasured, gpu.running.values()), None)
@@ -72,13 +72,13 @@ def stalest(gpu: GpuQueue, refresh_s: float, now: float) -> Client | None:
 
 
 def begin_solo(gpu: GpuQueue, client: Client, now: float) -> None:
-    """From now on nobody joins this client; its time is up some time after it is really alone."""
+    """No client joins this one from now on. The time limit starts when it is alone."""
     gpu.solo = client
     gpu.solo_until_s = _solo_end_s(gpu, now) if len(gpu.running) <= 1 else NEVER
 
 
 def turn_ended(gpu: GpuQueue, client: Client, now: float) -> None:
-    """After `client` left the running ones."""
+    """`client` no longer runs."""
     gpu.alone_s = now
     if gpu.solo is client:
         end_solo(gpu)

@@ -1,8 +1,8 @@
-"""Which GPUs are known, and which of them a client means. Plain values in; the policy gets what changed.
+"""The known GPUs, and which of them a client means. Plain values in; events for the policy out.
 
-A GPU that was read once stays known: a driver that does not answer, or a lost GPU, takes no name away. A client whose
-name fits no known GPU shares the queue `default` with all other such clients, and moves to its GPU's queue when a
-reading shows which that is. A client that has its GPU keeps it, whatever index the GPU has later.
+A GPU that was read once stays known: a driver that does not answer, or a lost GPU, does not change what a name means.
+A client whose name matches no known GPU shares the queue `default` with all other such clients, and moves to its GPU's
+queue when a reading shows which one that is. A client that has its GPU keeps it, whatever index the GPU has later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from gpucommons.scheduler.policy.overhead import next_overhead
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Action, ClientStanding, GpuQueue
 
-# Above this a running client counts as hot: its figures say nothing about its overhead.
+# Above this a running client is hot: its memory says nothing about its overhead.
 _HOT_RATIO: Final = 0.5
 _MOST_NAMES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The share of the time since then, on the monotonic clock, in which a device was busy."""
+    """The share of time in which a device was busy since `since_s` on the monotonic clock."""
 
     ratio: float
     since_s: float
@@ -29,8 +29,8 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One device as NVML and GPM report it. `busy` where it was measured again; `process_bytes` is by host pid; `mig`
-    holds the UUIDs of its MIG devices, in the driver's order."""
+    """One device as NVML and GPM report it. `busy` is set where it was measured again; `process_bytes` is by host pid;
+    `mig` holds the UUIDs of its MIG devices, in the driver's order."""
 
     uuid: str
     index: int
@@ -45,7 +45,7 @@ class DeviceTable:
         self._policy = policy
         self._known: dict[str, KnownGpu] = {}
         self._generation = 0
-        # The UUIDs by the names that clients use. Emptied when the GPUs change, and when it grows.
+        # UUIDs by the names that clients use. Cleared when the GPUs change, and when it grows too large.
         self._resolved: dict[str, str | None] = {}
         policy.add_gpu(DEFAULT_GPU, None, now)
 
@@ -55,7 +55,7 @@ class DeviceTable:
         return frozenset(gpu.uuid for gpu in self._known.values() if gpu.generation == self._generation)
 
     def update(self, facts: Sequence[GpuFacts], now: float) -> list[Action]:
-        """A reading of the devices. While the driver does not answer there is none, and nothing changes."""
+        """A reading of the devices. While the driver does not answer, this is not called and nothing changes."""
         changed = self._remember(facts)
         actions: list[Action] = []
         for fact in facts:
@@ -74,12 +74,12 @@ class DeviceTable:
             self.forget_unused(gpu)
         return actions
 
-    def called(self, name: str, now: float) -> GpuQueue:
-        """The queue for a client that names its GPU so."""
+    def queue_named(self, name: str, now: float) -> GpuQueue:
+        """The queue for a client that uses this name for its GPU."""
         return self._queue(self._resolve(name) or DEFAULT_GPU, now)
 
     def forget_unused(self, gpu: GpuQueue) -> None:
-        """The queue of a GPU that is not there goes with its last client; `default` stays while no GPU is known."""
+        """Removes the queue of an absent GPU without clients; `default` stays while no GPU is known."""
         alone = gpu.key == DEFAULT_GPU and not self._known
         if not gpu.clients and not alone and gpu.key not in self.present:
             self._policy.remove_gpu(gpu)
@@ -99,7 +99,7 @@ class DeviceTable:
         return gpu
 
     def _remember(self, facts: Sequence[GpuFacts]) -> bool:
-        """Notes the GPUs of a reading; returns whether they differ from the last reading's."""
+        """Records the GPUs of a reading; returns whether they differ from the last reading's."""
         generation = self._generation
         read = {}
         for fact in facts:
@@ -115,13 +115,13 @@ class DeviceTable:
         return True
 
     def _mig_with(self, before: tuple[str, ...], read: tuple[str, ...]) -> tuple[str, ...]:
-        """A MIG device in use cannot be destroyed: one that has clients stays known where a reading misses it."""
+        """A MIG device in use cannot be destroyed: one with clients stays known if a reading omits it."""
         missed = tuple(uuid for uuid in before if uuid not in read and uuid in self._policy.gpus)
-        # A reading without any has missed them all: then their numbers stay, too.
+        # A reading without any MIG device omitted them all: their numbers stay the same.
         return (*read, *missed) if read or not missed else before
 
     def _move_resolved(self, now: float) -> list[Action]:
-        """Takes the clients of `default` whose GPU is known now to its queue."""
+        """Moves the clients of `default` whose GPU is known now to its queue."""
         unresolved = self._policy.gpus.get(DEFAULT_GPU)
         if unresolved is None:
             return []

@@ -1,7 +1,7 @@
-"""Which GPU a client means by its name for it. Pure.
+"""Which GPU a client's name for it means. Pure.
 
-A client passes on NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES as it found it, or nothing at all. It takes its
-turns on one GPU: the first that it names, which is the one that CUDA calls device 0 for it.
+A client sends NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES as it is set, or nothing. It takes its turns on one GPU:
+the first of the list, which is CUDA's device 0.
 
 | name                            | GPU                                                                |
 |---------------------------------|--------------------------------------------------------------------|
@@ -11,8 +11,8 @@ turns on one GPU: the first that it names, which is the one that CUDA calls devi
 | `GPU-...`, `MIG-...`            | that device; the beginning of a UUID is enough where it is unique  |
 | a list of these                 | the first of the list                                              |
 
-The names are resolved against the GPUs of the latest reading; where none fits, against those that were last seen in
-earlier ones, the most recent first.
+Names are resolved against the GPUs of the latest reading; where none matches, against GPUs that only earlier readings
+had, the most recent first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,8 +30,8 @@ _UNNAMED: Final = frozenset({"", "all", "none", "void"})
 
 @dataclass(frozen=True, slots=True)
 class KnownGpu:
-    """A GPU as it was last seen. `mig` holds the UUIDs of its MIG devices; GPUs that were last seen together have the
-    same `generation`, and later ones a higher."""
+    """A GPU as it was last read. `mig` holds the UUIDs of its MIG devices. GPUs that were last read together have the
+    same `generation`; a later reading has a higher one."""
 
     uuid: str
     index: int
@@ -40,7 +40,7 @@ class KnownGpu:
 
 
 def resolve(name: str, known: Iterable[KnownGpu]) -> str | None:
-    """The UUID of the GPU or MIG device that is meant; None where no known one fits."""
+    """The UUID of the GPU or MIG device; None where no known one matches."""
     first = name.split(",", 1)[0].strip()
     recent_first = sorted(known, key=lambda gpu: (-gpu.generation, gpu.index))
     for _, together in groupby(recent_first, key=attrgetter("generation")):
@@ -64,8 +64,8 @@ def _resolve_among(first: str, gpus: Sequence[KnownGpu]) -> str | None:
     return gpu.mig[number] if number is not None and number < len(gpu.mig) else None
 
 
-def _by_uuid(wanted: str, gpus: Iterable[KnownGpu]) -> str | None:
+def _by_uuid(prefix: str, gpus: Iterable[KnownGpu]) -> str | None:
     uuids = [uuid for gpu in gpus for uuid in (gpu.uuid, *gpu.mig)]
-    matching = [uuid for uuid in uuids if uuid.lower().startswith(wanted)]
-    exact = [uuid for uuid in matching if uuid.lower() == wanted]
+    matching = [uuid for uuid in uuids if uuid.lower().startswith(prefix)]
+    exact = [uuid for uuid in matching if uuid.lower() == prefix]
     return (exact or matching)[0] if exact or len(matching) == 1 else None

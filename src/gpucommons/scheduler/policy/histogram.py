@@ -1,4 +1,4 @@
-"""A histogram that is cheap to feed: what is observed goes on a pile, which is counted now and then."""
+"""A histogram with a cheap `observe`: values are collected, and counted later."""
 
 from bisect import bisect_right
 from typing import Final
@@ -9,27 +9,27 @@ _PART: Final = 1024
 
 
 class Histogram:
-    """Call `observe` for each value; `count` when there is time, at the latest once per reading."""
+    """Call `observe` for each value; `count` when there is time, at least once per reading."""
 
-    __slots__ = ("_bounds", "_counts", "_pile", "_sum", "observe")
+    __slots__ = ("_bounds", "_counts", "_pending", "_sum", "observe")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._pile: list[float] = []
-        self.observe = self._pile.append
+        self._pending: list[float] = []
+        self.observe = self._pending.append
 
     def count(self) -> bool:
-        """Counts a part of the pile that takes no noticeable time. Returns whether some is left."""
-        part = self._pile[:_PART]
-        del self._pile[:_PART]
+        """Counts a bounded part of the collected values. Returns whether some are left."""
+        part = self._pending[:_PART]
+        del self._pending[:_PART]
         part.sort()
         for place, bound in enumerate(self._bounds):
             self._counts[place] += bisect_right(part, bound)
         self._counts[-1] += len(part)
         self._sum += sum(part)
-        return bool(self._pile)
+        return bool(self._pending)
 
     def reading(self) -> HistogramReading:
         while self.count():

@@ -1,7 +1,7 @@
-"""What a client's process takes on the GPU besides what it allocates: its contexts and libraries (O_base).
+"""The memory of a client's process on the GPU besides its allocations: contexts and libraries (O_base).
 
-Pure. It is only seen while the client has allocated little and its kernels do not blur the picture; it is
-smoothed, and kept within what a CUDA context can plausibly take.
+Pure. It is sampled only while the client has allocated little and runs no kernels. It is smoothed, and kept within
+what a CUDA context can plausibly take.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ _MOST_BYTES: Final = 4096 * MIB
 
 
 def next_overhead(known_bytes: int | None, allocated_bytes: int, nvml_bytes: int | None, hot: bool) -> int | None:
-    """The estimate after one more sample; None as long as there never was a usable one."""
+    """The estimate after one more sample; None while there was no usable sample."""
     if nvml_bytes is None or hot or allocated_bytes >= _SMALL_ALLOCATION_BYTES:
         return known_bytes
     sample = min(max(nvml_bytes - allocated_bytes, _LEAST_BYTES), _MOST_BYTES)

@@ -1,10 +1,10 @@
-"""How much memory and how large a share of the GPU a client may have, and who said so. Pure.
+"""How much memory and what share of the GPU's time a client may have, and which source says so. Pure.
 
-Memory and share are looked up one by one; the first of these that names a value gives it:
-  set-limit    what an operator set for that client or its pod, for as long as the agent runs
+Memory and share are looked up separately; the first source that has a value decides:
+  set-limit    set by an operator for that client or its pod, for as long as the agent runs
   annotation   xpushare.com/ or else nvshare.com/, gpu-memory-limit and gpu-core-limit, on the pod
   config       the first rule of the config file whose patterns match the client's pod, namespace and uid
-  env          what the client itself asked for when it registered
+  env          requested by the client itself when it registered
   none         no limit
 """
 
@@ -35,7 +35,7 @@ _LARGEST_BYTES: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class QuotaValues:
-    """What one source says; None where it says nothing."""
+    """The values of one source; None where it has none."""
 
     memory_bytes: int | None = None
     core_percent: int | None = None
@@ -56,7 +56,7 @@ class QuotaRule:
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What holds for a client, and where each half comes from."""
+    """The limits in force for a client, and the source of each."""
 
     memory_bytes: int = NO_MEMORY_LIMIT
     memory_source: str = "none"
@@ -71,10 +71,10 @@ def parse_memory(text: str) -> int:
     """Bytes of `8Gi`, `512Mi`, `10G`, `1073741824`; raises ValueError on anything else."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no amount of memory: use a number with Ki, Mi, Gi, K, M, G or bytes")
+        raise ValueError(f"invalid amount of memory {text!r}: use bytes, or a number with Ki, Mi, Gi, K, M or G")
     amount = int(float(match[1]) * _UNITS[match[2]])
     if not 0 < amount <= _LARGEST_BYTES:
-        raise ValueError(f"{text!r} is no amount of memory: it must be above 0 and at most 1024 PiB")
+        raise ValueError(f"invalid amount of memory {text!r}: use more than 0 and at most 1024 PiB")
     return amount
 
 
@@ -82,7 +82,7 @@ def parse_core(text: str) -> int:
     """Percent of the GPU's time, 1..100; raises ValueError on anything else."""
     percent = parse_decimal(text.strip().removesuffix("%"))
     if percent is None or not 1 <= percent <= 100:
-        raise ValueError(f"{text!r} is no share of a GPU: use a whole number from 1 to 100")
+        raise ValueError(f"invalid share of a GPU {text!r}: use a whole number from 1 to 100")
     return percent
 
 
@@ -95,7 +95,7 @@ def from_annotations(annotations: Mapping[str, str]) -> QuotaValues:
 
 
 def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Callable[[str], int]) -> int | None:
-    """The value of the first of these annotations that the pod has; None if it has none of them."""
+    """The value of the first of these annotations that is set; None if none is."""
     name = next((name for name in names if name in annotations), None)
     if name is None:
         return None
@@ -106,7 +106,7 @@ def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Call
 
 
 def from_client(memory_limit_bytes: int, core_limit_percent: int) -> QuotaValues:
-    """What a client asked for in its REGISTER frame; nonsense counts as nothing."""
+    """The limits that a client requests in its REGISTER frame; values out of range are ignored."""
     return QuotaValues(
         memory_limit_bytes if 0 < memory_limit_bytes <= _LARGEST_BYTES else None,
         core_limit_percent if 0 < core_limit_percent < NO_CORE_LIMIT else None,

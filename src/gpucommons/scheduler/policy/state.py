@@ -1,21 +1,23 @@
-"""What the policy remembers: one Client per connection, one GpuQueue per device. It alone changes them."""
+"""The policy's state: one Client per connection, one GpuQueue per device. Only this package changes them."""
 
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
-from gpucommons.scheduler.policy.billing import Bucket, TurnClock
+from gpucommons.scheduler.policy.billing import TokenBucket, TurnClock
 from gpucommons.scheduler.policy.histogram import Histogram
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 NEVER: Final = float("inf")
 LONG_AGO: Final = float("-inf")
+# How often DROP_LOCK is sent again, and how long the room that it makes is reserved.
+DROP_RESEND_S: Final = 5.0
 _HANDOVERS_PER_STEP: Final = 512
 
 
 class ClientStanding(StrEnum):
-    """idle: asked for nothing. throttled: asked, but its quota is spent. waiting: asked, and may run."""
+    """idle: no request. throttled: requested, but its core quota is spent. waiting: requested, and in the queue."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -24,7 +26,7 @@ class ClientStanding(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Why a client was told DROP_LOCK: the values of the metric's label."""
+    """Why DROP_LOCK was sent: the values of the metric's label."""
 
     QUANTUM = "quantum"
     QUOTA = "quota"
@@ -33,7 +35,7 @@ class DropReason(StrEnum):
 
 
 class Send(NamedTuple):
-    """Asks the shell to send a message. `value` is its payload where it has one: a memory or a core limit."""
+    """Send a message to this client. `value` is its payload, if it has one: a memory or core limit."""
 
     client: "Client"
     message: MessageType
@@ -41,7 +43,7 @@ class Send(NamedTuple):
 
 
 class Peer(Protocol):
-    """What the shell knows a client by. The policy never looks at it."""
+    """The service's connection to a client. The policy does not use it."""
 
     @property
     def closing(self) -> str: ...
@@ -55,10 +57,9 @@ class Peer(Protocol):
 
 
 class Client:
-    """One registered client. Its need is None where it cannot be known: v1 clients do not tell."""
+    """One registered client. v1 clients do not report memory: their need is 0 here."""
 
     __slots__ = (
-        "asked_again",
         "billed_s",
         "bucket",
         "core_limit_percent",
@@ -84,18 +85,18 @@ class Client:
         "pid",
         "pod",
         "refresh_demand",
-        "registered_s",
+        "requested_again",
         "revoked",
         "settled_mark_s",
         "solo_tries",
         "standing",
-        "told_to_wait",
         "turn_mark_s",
         "turn_s",
         "turns",
         "uid",
         "used_bytes",
         "version",
+        "wait_for_mem_sent",
         "wait_s",
         "window_base_s",
         "window_end_s",
@@ -113,11 +114,10 @@ class Client:
         uid: int = 0,
         gid: int = 0,
         gpu_name: str = "",
-        now_s: float = 0.0,
     ) -> None:
         self.id = id
         self.gpu = gpu
-        # Its own name for the GPU: needed again when the GPUs become known after it came.
+        # The client's name for the GPU: resolved again when the GPUs become known later.
         self.gpu_name = gpu_name
         self.version: Version = version
         self.pod = pod
@@ -125,33 +125,32 @@ class Client:
         self.pid = pid
         self.uid = uid
         self.gid = gid
-        self.registered_s = now_s
-        # For the shell alone: its way to this client.
+        # For the service only.
         self.peer: Peer | None = None
 
-        # The one answer of the hot path, made once.
+        # The only answer of the hot path, made once.
         self.lock_ok = Send(self, MessageType.LOCK_OK)
 
         self.standing = ClientStanding.IDLE
         self.revoked = False
-        self.asked_again = False
+        self.requested_again = False
 
-        # Memory: what it reported, the most it ever reported, its context's own overhead, NVML's figure.
+        # Memory: reported, highest reported, overhead of its contexts, NVML's value.
         self.used_bytes = 0
         self.peak_bytes = 0
         self.overhead_bytes: int | None = None
         self.nvml_bytes: int | None = None
         self.need_bytes = 0
         self.memory_limit_bytes = 0
-        # It was dropped because memory ran over: it must fit with a margin before it may join others again.
+        # Dropped by an overload: it must fit with a margin before it may join other clients again.
         self.must_refit = False
 
-        # The wait: since when it asked, since when only others hold it up, whether WAIT_FOR_MEM was sent.
+        # The wait: time of the request, time since which only other clients block it, whether WAIT_FOR_MEM was sent.
         self.wait_s = 0.0
         self.eligible_s = 0.0
-        self.told_to_wait = False
+        self.wait_for_mem_sent = False
 
-        # The turn: when it began, and what the GPU's turn clock showed then and at the last settlement.
+        # The turn: when it began; the GPU's turn clock then and at the last settlement.
         self.turn_s = 0.0
         self.turn_mark_s = 0.0
         self.settled_mark_s = 0.0
@@ -162,13 +161,13 @@ class Client:
 
         # Accounts and quota. No bucket: no core limit.
         self.billed_s = 0.0
-        # What it was billed before the window that ends at `window_end_s` began.
+        # What it had been billed when the window that ends at `window_end_s` began.
         self.window_base_s = 0.0
         self.window_end_s = 0.0
         self.core_limit_percent = 100
-        self.bucket: Bucket | None = None
+        self.bucket: TokenBucket | None = None
 
-        # Demand: how busy it keeps the GPU when alone, in thousandths; when that was measured.
+        # Demand: how busy it keeps the GPU when it runs alone, in thousandths; when that was measured.
         self.demand_milli: int | None = None
         self.demand_s = LONG_AGO
         self.solo_tries = 0
@@ -176,7 +175,7 @@ class Client:
 
 
 class GpuQueue:
-    """One device and its queues. `waiting` is in order of arrival, `running` in order of turn start."""
+    """One device and its queues. `waiting` is in the order of the requests, `running` in the order of the turns."""
 
     __slots__ = (
         "alone_s",
@@ -189,8 +188,8 @@ class GpuQueue:
         "demand_milli",
         "draining",
         "drops",
+        "fast_path",
         "handovers",
-        "heir",
         "held_bytes",
         "index",
         "key",
@@ -199,10 +198,9 @@ class GpuQueue:
         "limited_running",
         "limited_scale",
         "mem_available",
-        "name",
+        "next_client",
         "overloaded",
         "peak_running_bytes",
-        "plain",
         "refill_s",
         "refreshed_s",
         "revoked",
@@ -225,7 +223,6 @@ class GpuQueue:
     def __init__(self, key: str, index: int | None, now_s: float, window_s: float) -> None:
         self.key = key
         self.index = index
-        self.name = ""
         self.total_bytes = 0
         self.total_known = False
         self.safe_limit_bytes = 0
@@ -237,7 +234,7 @@ class GpuQueue:
         self.draining: dict[int, Client] = {}
         self.revoked: dict[int, Client] = {}
 
-        # Sums over `running`, kept as it changes; `held_bytes` is what revoked clients still occupy.
+        # Sums over `running`; `held_bytes` is the memory that revoked clients hold.
         self.running_bytes = 0
         self.running_v1 = 0
         self.demand_milli = 0
@@ -245,15 +242,15 @@ class GpuQueue:
         self.peak_running_bytes = 0
         self.overloaded = False
 
-        # Core limits of those that want to run: their sum, and by how much they are scaled down.
+        # Core limits of the clients that run, wait or are throttled: their sum, and the factor that scales them down.
         self.limited: dict[int, Client] = {}
         self.limited_running: dict[int, Client] = {}
         self.limited_percent = 0
         self.limited_scale = 1.0
         self.refill_s = NEVER
 
-        # Demand: how long a time the last busy sample is of and until when it counts, when a turn last ended without a
-        # hand-over, and the client whose turn is kept alone so that it can be measured.
+        # Demand: the time that the last busy sample spans and until when it is valid, when a turn last ended without a
+        # hand-over, and the client that runs alone to be measured.
         self.busy_span_s = 0.0
         self.busy_until_s = LONG_AGO
         self.alone_s = now_s
@@ -263,10 +260,10 @@ class GpuQueue:
 
         self.clock = TurnClock(now_s, window_s)
         self.deadline_s = NEVER
-        # Nothing out of the ordinary at the last evaluation; and who then runs next, where that is certain.
-        self.plain = True
-        self.heir: Client | None = None
-        # Of those that wait, at the last evaluation; None where nobody's memory has to be moved.
+        # At the last evaluation: whether no limit, drain, overload or measurement was in force; the client that runs
+        # next, where that is certain; the biggest waiting client, None where no memory has to be moved.
+        self.fast_path = True
+        self.next_client: Client | None = None
         self.biggest_waiter: Client | None = None
 
         self.drops = dict.fromkeys(DropReason, 0)
@@ -275,12 +272,12 @@ class GpuQueue:
         self.turns_wait = Histogram(TURN_BUCKETS)
         self.turns_length = Histogram(TURN_BUCKETS)
         self.turns_drain = Histogram(DRAIN_BUCKETS)
-        # Of hand-overs not yet in the histograms, by turns: how long a turn was, how long the next one waited.
-        # Numbers in a row, for pairs of them would be work for the garbage collector.
+        # Hand-overs not yet in the histograms, alternating: length of the turn, wait of the next client. A flat list
+        # of numbers: pairs would be work for the garbage collector.
         self.handovers: list[float] = []
 
     def count_some(self) -> bool:
-        """Moves a part of what was noted into the histograms. Returns whether some is left."""
+        """Moves some of the recorded hand-overs into the histograms. Returns whether some are left."""
         part = self.handovers[: 2 * _HANDOVERS_PER_STEP]
         del self.handovers[: 2 * _HANDOVERS_PER_STEP]
         for length_s in part[::2]:
@@ -291,9 +288,6 @@ class GpuQueue:
         return bool(self.handovers) or any(left)
 
 
-__all__ = ["Action", "Disconnect", "Send"]
-
-
 class Disconnect(NamedTuple):
     """Close this client's connection: its turn was revoked."""
 
@@ -302,3 +296,8 @@ class Disconnect(NamedTuple):
 
 
 Action = Send | Disconnect
+
+
+def client_name(client_id: int) -> str:
+    """The id as clients and users see it."""
+    return f"{client_id:016x}"

@@ -5,9 +5,9 @@
             with client.turn():
                 step(batch)
 
-It behaves as the library does: `turn` waits for the lock if it is not held, the lock is kept from one turn to the
-next, and it is given back between turns when the scheduler asks for it, or after a while without any. Nothing
-is submitted to the GPU outside `turn`; `synchronize` waits for what was.
+It behaves as the library does: `turn` waits for the lock if it is not held. The lock is kept from one turn to the
+next, and released between turns when the scheduler sends DROP_LOCK, or after a while without a turn. Submit work to the
+GPU inside `turn` only; `synchronize` waits until that work is done.
 """
 
 import os
@@ -18,10 +18,11 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Self
 
-from gpucommons.scheduler.policy.settings import NVSHARE_SOCKET, XPUSHARE_SOCKET
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.protocol.wire import MessageType, ReplyDecoder, SchedulerReply, Version, encode
 
 _POLL_S = 0.25
+NVSHARE_SOCKET, XPUSHARE_SOCKET = SchedulerSettings().socket, SchedulerSettings().xpushare_socket
 
 
 class SchedulerGone(ConnectionError):
@@ -29,7 +30,7 @@ class SchedulerGone(ConnectionError):
 
 
 def default_socket() -> str:
-    """nvshare's socket, or XPUShare's on a machine, or in a container, that has only that one."""
+    """nvshare's socket, or XPUShare's on a machine or in a container that has only that one."""
     return XPUSHARE_SOCKET if os.path.exists(XPUSHARE_SOCKET) and not os.path.exists(NVSHARE_SOCKET) else NVSHARE_SOCKET
 
 
@@ -84,7 +85,7 @@ class NvshareClient:
 
     @contextmanager
     def turn(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Holds the lock for as long as the block runs; raises TimeoutError if it did not come in time."""
+        """Holds the lock while the block runs; raises TimeoutError if it was not granted in time."""
         with self._changed:
             self._acquire(None if timeout_s is None else monotonic() + timeout_s)
             self._inside += 1
@@ -98,7 +99,7 @@ class NvshareClient:
                     self._release()
 
     def report_memory(self, used_bytes: int) -> None:
-        """Tells how much is allocated in all; the scheduler decides by it who fits beside whom. v1 cannot tell."""
+        """Reports how much is allocated in total; the scheduler uses it for admission. v1 has no such message."""
         with self._changed:
             if self._version == 2:
                 self._send(MessageType.MEM_UPDATE, memory_usage_bytes=used_bytes)
@@ -120,7 +121,7 @@ class NvshareClient:
         self._socket.close()
 
     def _acquire(self, deadline_s: float | None) -> None:
-        """Waits for the lock. While the scheduler is off everybody has it."""
+        """Waits for the lock. While the scheduler is off, every client has it."""
         while self._on and (not self._holds or self._must_drop):
             if self._gone:
                 raise SchedulerGone("the scheduler closed the connection")
@@ -129,11 +130,11 @@ class NvshareClient:
                 self._send(MessageType.REQ_LOCK)
             left = None if deadline_s is None else deadline_s - monotonic()
             if left is not None and left <= 0:
-                raise TimeoutError("the lock did not come in time")
+                raise TimeoutError("the lock was not granted in time")
             self._changed.wait(left)
 
     def _release(self) -> None:
-        """Between turns only. What was submitted ends first: the next client may start the moment we tell."""
+        """Between turns only. Submitted work ends first: the next client may start at once."""
         if self._synchronize is not None:
             self._synchronize()
         self._holds = self._must_drop = False
@@ -141,14 +142,14 @@ class NvshareClient:
         self._changed.notify_all()
 
     def _handshake(self) -> None:
-        """Waits for the answer to REGISTER; whatever comes along with it is obeyed too."""
+        """Waits for the answer to REGISTER; messages that arrive with it are handled, too."""
         while not self.client_id:
             data = self._socket.recv(4096)
             if not data:
-                raise ConnectionResetError("it closed the connection")
+                raise ConnectionResetError("the scheduler closed the connection")
             with self._changed:
                 for reply in self._decoder.feed(data):
-                    self._obey(reply)
+                    self._handle(reply)
 
     def _listen(self) -> None:
         while not self._gone:
@@ -164,7 +165,7 @@ class NvshareClient:
                     self._gone = True
                     self._changed.notify_all()
                 for reply in self._decoder.feed(data):
-                    self._obey(reply)
+                    self._handle(reply)
 
     def _release_if_idle(self) -> None:
         with self._changed:
@@ -173,7 +174,7 @@ class NvshareClient:
                 with suppress(OSError):
                     self._release()
 
-    def _obey(self, reply: SchedulerReply) -> None:
+    def _handle(self, reply: SchedulerReply) -> None:
         kind = reply.type
         if kind in (MessageType.SCHED_ON, MessageType.SCHED_OFF):
             self._switched(kind == MessageType.SCHED_ON, reply)

@@ -1,7 +1,7 @@
 """nvshare's frames, sans-IO: bytes in, typed messages out, and back. One Decoder per connection.
 
-It never touches a socket and never raises on what a peer sent: garbage comes out as one ProtocolError
-with a short constant reason, after which the decoder is dead and yields nothing more.
+It has no socket and never raises on what a peer sent: invalid data gives one ProtocolError with a short constant
+reason, and the decoder returns nothing more after it.
 """
 
 import struct
@@ -51,7 +51,7 @@ _LONGEST_QUANTUM_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """`claimed_pid` is the pid in the client's own namespace; limits are what its environment asked for."""
+    """`claimed_pid` is the pid in the client's own namespace; limits are those of its environment."""
 
     version: Version
     pod: str
@@ -79,7 +79,7 @@ class MemoryUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """What nvsharectl asks: on, off, or a quantum (only then `quantum_s` is set)."""
+    """A request of nvsharectl: on, off, or a quantum (only then `quantum_s` is set)."""
 
     type: MessageType
     quantum_s: int | None = None
@@ -87,7 +87,7 @@ class ControlRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolError:
-    """What arrived is no frame of this protocol. The reason is a label value: short, constant, no data."""
+    """The data is not a frame of this protocol. The reason is a label value: short, constant, without data."""
 
     reason: str
 
@@ -99,8 +99,7 @@ REQUEST_LOCK: Final = RequestLock()
 LOCK_RELEASED: Final = LockReleased()
 
 _NOTHING: Final[tuple[Received, ...]] = ()
-# A frame that carries nothing but its type always means the same: one shared tuple spares the hot path
-# a list and an object for each message.
+# Frames without a payload: shared tuples save the hot path a list and an object for each message.
 _BARE: Final[tuple[tuple[Received, ...] | None, ...]] = tuple(
     (REQUEST_LOCK,) if kind == MessageType.REQ_LOCK else (LOCK_RELEASED,) if kind == MessageType.LOCK_RELEASED else None
     for kind in range(256)
@@ -108,10 +107,10 @@ _BARE: Final[tuple[tuple[Received, ...] | None, ...]] = tuple(
 
 
 class Decoder:
-    """Frames of one connection. `version` is None until the first frame tells it.
+    """Frames of one connection. `version` is None until the first frame.
 
-    Data of at least `lone_bytes` begins with a whole frame of a client, whose first byte is its type. Who deals
-    with such a frame without feeding it may go on with the next.
+    Data of at least `lone_bytes` begins with a whole frame of a client, whose first byte is its type. A caller may
+    handle such a frame itself and feed only the rest.
     """
 
     __slots__ = ("_control", "_dead", "_frame_bytes", "_pending", "lone_bytes", "version")
@@ -119,14 +118,14 @@ class Decoder:
     def __init__(self) -> None:
         self.version: Version | None = None
         self._frame_bytes = 0
-        # How long data is that holds exactly one frame of a client, while nothing is left over.
+        # The size of data that holds exactly one frame of a client, while no bytes are pending.
         self.lone_bytes = _NO_SIZE
         self._pending = b""
         self._control = False
         self._dead = False
 
     def feed(self, data: bytes) -> Sequence[Received]:
-        """Everything that became complete with these bytes, in order."""
+        """The messages that these bytes complete, in order."""
         if len(data) == self.lone_bytes:
             bare = _BARE[data[0]]
             if bare is not None:
@@ -156,7 +155,7 @@ class Decoder:
         return found
 
     def _first_frame(self, data: bytes) -> Received | None:
-        """The first frame, once it is whole; settles the version. None: more bytes are needed."""
+        """The first frame, once it is complete; it decides the version. None: more bytes are needed."""
         if not data:
             return None
         if data[0] not in _FIRST_TYPES:
@@ -223,7 +222,7 @@ class Decoder:
 
 
 def _text(raw: bytes) -> str:
-    """Up to the first NUL. Bytes that are no UTF-8 stay apart from each other as escapes."""
+    """Up to the first NUL. Bytes that are not UTF-8 become escapes."""
     return raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
@@ -253,7 +252,7 @@ def encode(
     core_limit_percent: int = 0,
     pid: int = 0,
 ) -> bytes:
-    """One frame. A v1 frame has no room for the later fields: they are left out."""
+    """One frame. A v1 frame has no room for the later fields: they are omitted."""
     if version == 1:
         return _V1.pack(type, _padded(pod, 254), _padded(namespace, 254), id, data)
     return _V2.pack(
@@ -291,7 +290,7 @@ PLAIN: Final[dict[Version, tuple[bytes, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SchedulerReply:
-    """A frame as a client sees it, from the scheduler."""
+    """A frame from the scheduler, as a client reads it."""
 
     type: int
     data: str = ""
@@ -300,7 +299,7 @@ class SchedulerReply:
 
 
 class ReplyDecoder:
-    """The client's side: frames of a known version. Unknown types pass, as real clients let them."""
+    """The client's side: frames of a known version. Unknown types are returned, too: real clients ignore them."""
 
     __slots__ = ("_frame_bytes", "_pending", "_version")
 

@@ -1,14 +1,14 @@
-"""One client's connection: bytes to messages to policy events. Decides nothing itself.
+"""One client's connection: bytes to messages to policy events. It decides nothing.
 
-It reads and writes its socket directly, without a transport: LOCK_OK leaves before the books are brought up
-to date, and what the kernel holds for a client that does not read is all that is ever held for it.
+It reads and writes its socket directly, without a transport: LOCK_OK is sent before the accounts are updated, and
+nothing but the kernel's buffer is held for a client that does not read.
 """
 
 import socket
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from gpucommons.base.unix_listener import PeerCredentials, peer_credentials, peer_groups
+from gpucommons.base.unix_listener import PeerCredentials, peer_credentials
 from gpucommons.scheduler.policy.state import Client, ClientStanding
 from gpucommons.scheduler.protocol.wire import (
     LOCK_RELEASED,
@@ -25,9 +25,7 @@ from gpucommons.scheduler.protocol.wire import (
     encode,
     encode_status,
 )
-
-if TYPE_CHECKING:
-    from gpucommons.scheduler.service.server import SchedulerServer
+from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 RUNNING: Final = ClientStanding.RUNNING
 # Plain integers: an enum member as an index costs a call.
@@ -36,13 +34,23 @@ _LOCK_RELEASED: Final = int(MessageType.LOCK_RELEASED)
 _STATUS: Final = frozenset({MessageType.SCHED_ON, MessageType.SCHED_OFF})
 
 
+class ConnectionOwner(Protocol):
+    """What a connection reports to the server that accepted it."""
+
+    def register(self, connection: "Connection", message: Register, now: float) -> Client: ...
+    def control_frame(self, connection: "Connection", message: ControlRequest, now: float) -> None: ...
+    def closed(self, connection: "Connection") -> None: ...
+    def failed(self, connection: "Connection", error: Exception) -> None: ...
+
+
 class Connection:
     __slots__ = (
         "_decoder",
+        "_owner",
         "_plain",
         "_recv_into",
         "_send",
-        "_server",
+        "_turns",
         "client",
         "closing",
         "credentials",
@@ -50,22 +58,23 @@ class Connection:
         "socket",
     )
 
-    def __init__(self, server: "SchedulerServer", peer: socket.socket) -> None:
+    def __init__(self, turns: TurnLoop, owner: ConnectionOwner, peer: socket.socket) -> None:
         self.socket = peer
         self.client: Client | None = None
         self.credentials: PeerCredentials = peer_credentials(peer)
-        # Why this connection ended; empty while it lives.
+        # Why this connection ended; empty while it is open.
         self.closing = ""
-        self._server = server
+        self._turns = turns
+        self._owner = owner
         self._recv_into = peer.recv_into
         self._send = peer.send
         self._decoder = Decoder()
-        self._speak(2)
+        self._use_version(2)
 
     def readable(self) -> None:
-        """The loop calls this whenever there is something to read."""
-        server = self._server
-        buffer = server.buffer
+        """The loop calls this whenever the socket is readable."""
+        turns = self._turns
+        buffer = turns.buffer
         try:
             size = self._recv_into(buffer)
         except (BlockingIOError, InterruptedError):
@@ -83,14 +92,14 @@ class Connection:
             if client is not None and size >= frame_bytes and buffer[0] == _LOCK_RELEASED:
                 self._released(client, now)
                 if size > frame_bytes:
-                    self._received(bytes(server.view[frame_bytes:size]), now)
+                    self._received(bytes(turns.view[frame_bytes:size]), now)
             else:
-                self._received(bytes(server.view[:size]), now)
+                self._received(bytes(turns.view[:size]), now)
                 client = self.client
-            if client is not None and client.gpu.deadline_s < server.armed_s:
-                server.arm(client.gpu.deadline_s, now)
+            if client is not None and client.gpu.deadline_s < turns.armed_s:
+                turns.arm(client.gpu.deadline_s, now)
         except Exception as error:
-            server.failed(self, error)
+            self._owner.failed(self, error)
 
     def _received(self, data: bytes, now: float) -> None:
         client = self.client
@@ -100,29 +109,29 @@ class Connection:
             elif message is LOCK_RELEASED:
                 self._released(client, now)
             elif message is REQUEST_LOCK:
-                server = self._server
-                server.messages[_REQ_LOCK] += 1
-                actions = server.policy.request(client, now)
+                turns = self._turns
+                turns.messages[_REQ_LOCK] += 1
+                actions = turns.policy.request(client, now)
                 if actions:
-                    server.perform(actions)
+                    turns.perform(actions)
             else:
                 self._rare(client, message, now)
 
     def _released(self, client: Client, now: float) -> None:
-        """Where it is certain who runs next, that client is told first, and the books are brought up to date after."""
-        server = self._server
-        heir = client.gpu.heir
-        if heir is not None and client.standing is RUNNING:
-            server.grant(heir)
-            server.policy.hand_over(client, heir, now)
+        """Where the next client is certain, its LOCK_OK is sent first, and the accounts are updated afterwards."""
+        turns = self._turns
+        next_client = client.gpu.next_client
+        if next_client is not None and client.standing is RUNNING:
+            turns.grant(next_client)
+            turns.policy.hand_over(client, next_client, now)
         else:
-            server.perform(server.policy.release(client, now))
-        server.messages[_LOCK_RELEASED] += 1
-        if now >= server.time_handoff_s:
-            server.time_handoff(now)
+            turns.perform(turns.policy.release(client, now))
+        turns.messages[_LOCK_RELEASED] += 1
+        if now >= turns.time_handoff_s:
+            turns.time_handoff(now)
 
     def write(self, frame: bytes) -> None:
-        """Sends at once or not at all: a client for which the kernel has no more room does not read."""
+        """Sends at once or not at all: a client whose kernel buffer is full does not read."""
         try:
             if self._send(frame) == len(frame):
                 return
@@ -146,13 +155,10 @@ class Connection:
         self.write(frame)
 
     def close(self, reason: str) -> None:
-        """Ends the connection. The policy hears of it from the loop: it may be busy with an event now."""
+        """Ends the connection. The policy gets the event later, from the loop: it may be handling one now."""
         if not self.closing:
             self.closing = reason
-            self._server.closed(self)
-
-    def groups(self) -> frozenset[int]:
-        return peer_groups(self.socket)
+            self._owner.closed(self)
 
     # Messages off the hot path
 
@@ -160,28 +166,28 @@ class Connection:
         if self.closing:
             return None
         if isinstance(message, Register):
-            self._server.messages[MessageType.REGISTER] += 1
-            self._speak(message.version)
-            self.client = self._server.register(self, message, now)
+            self._turns.messages[MessageType.REGISTER] += 1
+            self._use_version(message.version)
+            self.client = self._owner.register(self, message, now)
         elif isinstance(message, ControlRequest):
-            self._server.messages[message.type] += 1
-            self._server.control_frame(self, message, now)
+            self._turns.messages[message.type] += 1
+            self._owner.control_frame(self, message, now)
         elif isinstance(message, ProtocolError):
             self.close(message.reason)
         return self.client
 
     def _rare(self, client: Client, message: Received, now: float) -> None:
-        server = self._server
+        turns = self._turns
         if isinstance(message, MemoryUpdate):
-            server.messages[MessageType.MEM_UPDATE] += 1
-            server.apply(server.policy.update_memory(client, message.used_bytes, now), now)
+            turns.messages[MessageType.MEM_UPDATE] += 1
+            turns.apply(turns.policy.update_memory(client, message.used_bytes, now), now)
         elif isinstance(message, Register):
-            server.messages[MessageType.REGISTER] += 1
-            server.policy.refusals["repeated_register"] += 1
-            server.perform([server.policy.status_of(client)])
+            turns.messages[MessageType.REGISTER] += 1
+            turns.policy.refusals["repeated_register"] += 1
+            turns.perform([turns.policy.status_of(client)])
         elif isinstance(message, ProtocolError):
             self.close(message.reason)
 
-    def _speak(self, version: Version) -> None:
+    def _use_version(self, version: Version) -> None:
         self._plain = PLAIN[version]
         self.lock_ok = self._plain[MessageType.LOCK_OK]

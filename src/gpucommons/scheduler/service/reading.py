@@ -1,31 +1,29 @@
-"""The scheduler's state as the frozen values that every face is drawn from. It changes nothing of it."""
+"""The policy's state as the frozen values of model.sharing. It changes nothing."""
 
 from typing import Final, NamedTuple
 
-from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading
-from gpucommons.scheduler.policy.policy import Block, Policy
+from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading, WaitReason
+from gpucommons.scheduler.policy import admission
+from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import ClientLimits
-from gpucommons.scheduler.policy.settings import Mode
-from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue
+from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, client_name
+from gpucommons.scheduler.policy.terms import Mode, Terms
 
 
-class Ahead(NamedTuple):
-    """How many stand before a client in its queue, who is the last of them, and when that one's turn is expected."""
+class QueuePosition(NamedTuple):
+    """How many clients are ahead in the queue, the last of them, and how long until that one runs, if known."""
 
-    number: int
-    last: Client | None
-    last_expected_s: float | None
-
-
-NOBODY_AHEAD: Final = Ahead(0, None, None)
+    ahead: int
+    previous: Client | None
+    previous_expected_s: float | None
 
 
-def client_name(client_id: int) -> str:
-    return f"{client_id:016x}"
+FRONT: Final = QueuePosition(0, None, None)
 
 
-def read_client(policy: Policy, client: Client, limits: ClientLimits, ahead: Ahead, now: float) -> ClientSharing:
-    """One row."""
+def read_client(
+    terms: Terms, client: Client, limits: ClientLimits, position: QueuePosition, now: float
+) -> ClientSharing:
     gpu = client.gpu
     bucket = client.bucket
     running = client.standing is ClientStanding.RUNNING
@@ -43,10 +41,9 @@ def read_client(policy: Policy, client: Client, limits: ClientLimits, ahead: Ahe
         standing=client.standing.value,
         revoked=client.revoked,
         pending_drop=client.drop_s is not None,
-        connected_s=now - client.registered_s,
         turn_s=now - client.turn_s if running else None,
         turns=client.turns,
-        wait=_read_wait(policy, client, ahead, now),
+        wait=_read_wait(terms, client, position, now),
         allocated_bytes=client.used_bytes,
         allocated_peak_bytes=client.peak_bytes,
         nvml_bytes=client.nvml_bytes,
@@ -72,46 +69,52 @@ def _window_usage_s(client: Client, running: bool) -> float:
     return closed + (clock.billed_s - max(client.turn_mark_s, clock.window_billed_s) if running else 0.0)
 
 
-def _read_wait(policy: Policy, client: Client, ahead: Ahead, now: float) -> WaitReading | None:
+def _read_wait(terms: Terms, client: Client, position: QueuePosition, now: float) -> WaitReading | None:
     if client.standing is not ClientStanding.WAITING and client.standing is not ClientStanding.THROTTLED:
         return None
     gpu = client.gpu
-    why = policy.why_waiting(client, now)
+    reason = admission.wait_reason(terms, client, now)
     return WaitReading(
-        why="ready" if why is None else why.value,
+        reason=reason or WaitReason.READY,
         waited_s=now - client.wait_s,
-        ahead=ahead.number,
+        ahead=position.ahead,
         room_bytes=max(0, gpu.safe_limit_bytes - gpu.running_bytes - gpu.held_bytes),
-        expected_s=_expected_wait_s(policy, client, why, ahead, now),
+        expected_s=_expected_wait_s(terms, client, reason, position, now),
     )
 
 
-def _expected_wait_s(policy: Policy, client: Client, why: Block | None, ahead: Ahead, now: float) -> float | None:
-    """An estimate: the turn in the way of the first ends with its quantum, and so does that of each one ahead."""
+def _expected_wait_s(
+    terms: Terms, client: Client, reason: WaitReason | None, position: QueuePosition, now: float
+) -> float | None:
+    """An estimate: the turn in the way of the first client ends with its quantum, and so does each turn ahead."""
     gpu = client.gpu
     if client.standing is ClientStanding.THROTTLED:
         return None if client.bucket is None else max(0.0, client.bucket.refilled_s() - now)
-    if why is None:
+    if reason is None:
         return 0.0
-    if ahead.last is not None:
-        before_s = ahead.last_expected_s
-        return None if before_s is None else before_s + policy.quantum_s(ahead.last, client, why)
+    if position.previous is not None:
+        before_s = position.previous_expected_s
+        return None if before_s is None else before_s + admission.quantum_s(terms, position.previous, client, reason)
     holder = next(iter(gpu.running.values()), None)
-    return None if holder is None else max(0.0, holder.turn_s + policy.quantum_s(holder, client, why) - now)
+    return (
+        None if holder is None else max(0.0, holder.turn_s + admission.quantum_s(terms, holder, client, reason) - now)
+    )
 
 
 def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
     while gpu.count_some():
         pass
     queued = [*gpu.waiting.values(), *gpu.throttled.values()]
-    way, reason = _way(policy, gpu, now)
+    front = next(iter(gpu.waiting.values()), None)
+    blocked = None if front is None else admission.wait_reason(policy.terms, front, now)
+    way, reason = _way(policy, gpu, blocked, now)
     return GpuSharing(
         uuid=gpu.key,
         index=gpu.index,
         present=present,
         running=tuple(map(client_name, gpu.running)),
-        request_queue=tuple(client_name(client.id) for client in queued if not client.told_to_wait),
-        wait_queue=tuple(client_name(client.id) for client in queued if client.told_to_wait),
+        request_queue=tuple(client_name(client.id) for client in queued if not client.wait_for_mem_sent),
+        wait_queue=tuple(client_name(client.id) for client in queued if client.wait_for_mem_sent),
         running_memory_bytes=gpu.running_bytes,
         running_memory_peak_bytes=gpu.peak_running_bytes,
         total_memory_bytes=gpu.total_bytes,
@@ -120,7 +123,7 @@ def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSha
         overloaded=gpu.overloaded,
         way=way,
         way_reason=reason,
-        quantum_left_s=_quantum_left_s(policy, gpu, now),
+        quantum_left_s=_quantum_left_s(policy.terms, gpu, front, blocked, now),
         busy_seconds=gpu.clock.busy_s,
         drop_lock={reason.value: count for reason, count in gpu.drops.items()},
         wait_for_mem=gpu.wait_for_mem,
@@ -131,34 +134,32 @@ def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSha
     )
 
 
-def _way(policy: Policy, gpu: GpuQueue, now: float) -> tuple[str, str]:
-    """How the clients share this GPU now, and why: two short constants."""
+def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) -> tuple[str, str]:
+    """How the clients share this GPU now, and why; `blocked` is why the first client in the queue waits."""
     if not policy.on:
         return "free", "scheduler_off"
     if len(gpu.running) + len(gpu.waiting) <= 1:
         return "alone", "no_contention"
     if gpu.overloaded:
         return "turns", "memory_overload"
-    front = next(iter(gpu.waiting.values()), None)
-    why = None if front is None else policy.why_waiting(front, now)
-    if why is Block.TURN:
-        return "turns", "serial_mode" if policy.mode is Mode.SERIAL else "memory_unknown"
-    if why is Block.MEMORY:
+    if blocked is WaitReason.TURN:
+        return "turns", "serial_mode" if policy.terms.serial else "memory_unknown"
+    if blocked is WaitReason.MEMORY:
         return "turns", "memory"
-    if why is Block.DEMAND:
+    if blocked is WaitReason.DEMAND:
         return "turns", "demand"
-    if why is Block.SOLO:
+    if blocked is WaitReason.SOLO:
         return "turns", "measuring_demand"
-    if policy.mode is Mode.CONCURRENT:
+    if policy.terms.mode is Mode.CONCURRENT:
         return "together", "concurrent_mode"
-    return "together", "demand_fits" if policy.knows_demand(gpu, now) else "demand_unknown"
+    return "together", "demand_fits" if admission.knows_demand(policy.terms, gpu, now) else "demand_unknown"
 
 
-def _quantum_left_s(policy: Policy, gpu: GpuQueue, now: float) -> float | None:
-    """Until the oldest turn may be ended; None while nobody waits for its room."""
-    front = next(iter(gpu.waiting.values()), None)
+def _quantum_left_s(
+    terms: Terms, gpu: GpuQueue, front: Client | None, blocked: WaitReason | None, now: float
+) -> float | None:
+    """Until the oldest turn may be dropped; None while no client waits for its room."""
     holder = next(iter(gpu.running.values()), None)
-    why = None if front is None else policy.why_waiting(front, now)
-    if front is None or holder is None or why is None or gpu.deadline_s == NEVER:
+    if front is None or holder is None or blocked is None or gpu.deadline_s == NEVER:
         return None
-    return max(0.0, holder.turn_s + policy.quantum_s(holder, front, why) - now)
+    return max(0.0, holder.turn_s + admission.quantum_s(terms, holder, front, blocked) - now)

@@ -1,6 +1,6 @@
-"""The scheduler in a thread of its own, so that no scrape, page or sample of the agent holds up a hand-off.
+"""The scheduler in its own thread, so that no scrape, page or sample of the agent delays a hand-off.
 
-What it shows is one attribute; what it is told is handed over to its loop. Nothing else crosses between the threads.
+Its output is one attribute, its input is calls on its loop. Nothing else crosses between the threads.
 """
 
 import asyncio
@@ -13,23 +13,27 @@ from typing import Final
 
 import uvloop
 
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
-from gpucommons.scheduler.policy.settings import PolicySettings
-from gpucommons.scheduler.service.control_socket import ControlSocket
+from gpucommons.scheduler.service.control_socket import ControlSocket, Document
 from gpucommons.scheduler.service.server import SchedulerServer
 
-# How long another thread of ours may compute before the scheduler gets its turn, three times in a hand-off: Python's
-# own default is fifty times that, and every hand-off during a scrape would feel it.
+# How long another thread of the agent may compute before the scheduler's thread runs, three times in a hand-off.
+# Python's default is fifty times that, and would delay every hand-off during a scrape.
 _SWITCH_INTERVAL_S: Final = 0.0001
 
 
 class SchedulerThread:
-    """Start and stop it from the agent's loop; tell it things from any thread."""
+    """Call `start` and `stop` from the agent's loop, the other methods from any thread.
 
-    def __init__(self, settings: PolicySettings, rules: Sequence[QuotaRule] = ()) -> None:
+    `document` makes the JSON document that the control socket answers with.
+    """
+
+    def __init__(self, settings: SchedulerSettings, document: Document, rules: Sequence[QuotaRule] = ()) -> None:
         self._settings = settings
+        self._document = document
         self._rules = tuple(rules)
         self._server: SchedulerServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -37,7 +41,7 @@ class SchedulerThread:
         self._thread: threading.Thread | None = None
 
     async def start(self) -> None:
-        """Raises ListenError if a socket cannot be served; then no thread is left."""
+        """Raises ListenError if a socket cannot be served; the thread has ended then."""
         sys.setswitchinterval(min(_SWITCH_INTERVAL_S, sys.getswitchinterval()))
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="scheduler", daemon=True)
@@ -51,7 +55,7 @@ class SchedulerThread:
     async def stop(self) -> None:
         thread = self._thread
         if thread is not None:
-            self._tell(self._stop.set)
+            self._call(self._stop.set)
             await asyncio.to_thread(thread.join)
 
     @property
@@ -65,20 +69,17 @@ class SchedulerThread:
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))
 
-    def set_rules(self, rules: Sequence[QuotaRule]) -> None:
-        self._to_server(lambda server: server.set_rules(rules))
-
-    def _to_server(self, news: Callable[[SchedulerServer], None]) -> None:
+    def _to_server(self, event: Callable[[SchedulerServer], None]) -> None:
         server = self._server
         if server is not None:
-            self._tell(lambda: news(server))
+            self._call(lambda: event(server))
 
-    def _tell(self, call: Callable[[], object]) -> None:
-        """Runs it on the scheduler's loop, unless that has ended."""
+    def _call(self, function: Callable[[], object]) -> None:
+        """Runs the function on the scheduler's loop, unless that is closed."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it is closed, perhaps since a moment: asking before would be too early
-                loop.call_soon_threadsafe(call)
+            with suppress(RuntimeError):  # The loop may be closed at any moment: a check before the call would race.
+                loop.call_soon_threadsafe(function)
 
     def _run(self, started: "Future[None]") -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -87,7 +88,7 @@ class SchedulerThread:
 
     async def _serve(self, started: "Future[None]") -> None:
         server = SchedulerServer(self._settings, self._rules)
-        control = ControlSocket(server)
+        control = ControlSocket(server, self._document)
         try:
             await server.start()
             await control.start()

@@ -1,4 +1,4 @@
-"""gpucommons_sharing_*: how each GPU is shared and why, how long waits, turns and hand-offs take, who was revoked."""
+"""gpucommons_sharing_*: how each GPU is shared and why; lengths of waits, turns and hand-offs; revoked clients."""
 
 from collections.abc import Iterator
 
@@ -9,31 +9,35 @@ from gpucommons.model.snapshot import Snapshot
 _GPU = ("gpu", "uuid")
 _CLIENT = ("namespace", "pod", "client_id", "uuid")
 
-ON = gauge("gpucommons_sharing_on", "1 while the scheduler gives out turns, 0 while everybody runs freely.", "mode")
+ON = gauge(
+    "gpucommons_sharing_on", "Whether the scheduler grants turns (1) or every client runs unscheduled (0).", "mode"
+)
 WAY = gauge(
     "gpucommons_sharing_way_info",
-    "1; how the clients share the GPU now (alone, together, turns or free), and the reason for it.",
+    "Way in which the clients share the GPU now (alone, together, turns or free), and its reason; always 1.",
     *_GPU,
     "way",
     "reason",
 )
-BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which some client held the lock of the GPU.", *_GPU)
-WAIT = histogram("gpucommons_sharing_wait_seconds", "From a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
+BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which a client held the lock of the GPU.", *_GPU)
+WAIT = histogram("gpucommons_sharing_wait_seconds", "Time from a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
 TURN = histogram("gpucommons_sharing_turn_seconds", "Length of turns.", *_GPU, buckets=TURN_BUCKETS)
 DRAIN = histogram(
     "gpucommons_sharing_drop_to_release_seconds",
-    "From DROP_LOCK until the client has released.",
+    "Time from DROP_LOCK to the release.",
     *_GPU,
     buckets=DRAIN_BUCKETS,
 )
 HANDOFF = histogram(
     "gpucommons_sharing_handoff_seconds",
-    "From the bytes of a release to the next client's LOCK_OK, of a sample of them.",
+    "Time from the bytes of a release to the next client's LOCK_OK, for a sample of the hand-offs.",
     buckets=HANDOFF_BUCKETS,
 )
 REFUSALS = counter("gpucommons_sharing_refusals_total", "Messages that were refused or had no effect.", "reason")
 CONNECTIONS = gauge("gpucommons_sharing_connections", "Open connections, registered or not.")
-REVOKED = gauge("gpucommons_sharing_client_revoked", "1 while a client runs on whose turn was revoked.", *_CLIENT)
+REVOKED = gauge(
+    "gpucommons_sharing_client_revoked", "Client whose turn was revoked and that has not released; always 1.", *_CLIENT
+)
 DEMAND = gauge(
     "gpucommons_sharing_client_demand_ratio",
     "Share of time in which the client keeps the GPU busy when it runs alone, as measured.",

@@ -1,4 +1,4 @@
-"""gpucommons_sharing_client_wait_*: who waits for a turn, for how long already, and why."""
+"""gpucommons_sharing_client_wait_*: how long each client has waited for a turn, and why."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from gpucommons.model.snapshot import Snapshot
 
 WAIT = gauge(
     "gpucommons_sharing_client_wait_seconds",
-    "How long a client that asked for a turn has been waiting, and for what: turn, memory, quota, demand, solo, ready.",
+    "Time that a client has waited for its turn so far, by reason: turn, memory, quota, demand, solo or ready.",
     "namespace",
     "pod",
     "client_id",
@@ -24,5 +24,5 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         return
     waiting = ((row, row.wait) for row in sharing.clients if row.wait is not None)
     yield WAIT.of(
-        ((row.namespace, row.pod, row.client_id, row.gpu_uuid, wait.why), wait.waited_s) for row, wait in waiting
+        ((row.namespace, row.pod, row.client_id, row.gpu_uuid, wait.reason), wait.waited_s) for row, wait in waiting
     )

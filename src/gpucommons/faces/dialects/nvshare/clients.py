@@ -1,7 +1,7 @@
-"""nvshare_client_*: each client's memory and share of the GPU. v1 clients do not tell their memory: it is left out.
+"""nvshare_client_*: each client's memory and share of the GPU. v1 clients do not report their memory: it is omitted.
 
 `client_id` and `host_pid` are debug labels. Without them the clients of one pod on one GPU are one series: amounts are
-summed, yes-or-no values are 1 if one of them is.
+summed, flags are 1 if one client's is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ Pod = Sequence[ClientSharing]
 
 
 class _Value(NamedTuple):
-    """One metric: of a client by itself, which is the rule and must be quick, and of the clients of a pod as one."""
+    """One metric: its value for one client, the usual case, which must be fast, and for all clients of a pod."""
 
     metric: Metric
     of_client: Callable[[ClientSharing], float | None]
@@ -30,11 +30,13 @@ def _gauge(name: str, help: str, *labels: str) -> Metric:
     return gauge(f"nvshare_client_{name}", help, *labels, optional=_DEBUG & set(labels))
 
 
-INFO = _gauge("info", "1; a registered client, its GPU and its pid on the host.", *_CLIENT, "gpu_index", "host_pid")
-NVML_USED = _gauge("nvml_used_bytes", "GPU memory of the client's process as NVML sees it.", *_CLIENT, "host_pid")
+INFO = _gauge(
+    "info", "Registered client, with its GPU and its pid on the host; always 1.", *_CLIENT, "gpu_index", "host_pid"
+)
+NVML_USED = _gauge("nvml_used_bytes", "GPU memory of the client's process according to NVML.", *_CLIENT, "host_pid")
 QUOTA_SOURCE = _gauge(
     "memory_quota_source_info",
-    "1; where the memory quota in force comes from: annotation, env, config or none.",
+    "Source of the memory quota in force (annotation, env, config or none); always 1.",
     "namespace",
     "pod",
     "client_id",
@@ -43,7 +45,7 @@ QUOTA_SOURCE = _gauge(
 
 
 def _sum(metric: Metric, read: Callable[[ClientSharing], float | None]) -> _Value:
-    """The sum over a pod's clients, of those that have the value; None where none has."""
+    """The sum over a pod's clients that have the value; None if none has."""
 
     def of_pod(pod: Pod) -> float | None:
         found = [amount for client in pod if (amount := read(client)) is not None]
@@ -77,7 +79,7 @@ def _need_upper(client: ClientSharing) -> int | None:
 
 
 def _quota(pod: Pod) -> float:
-    """No limit for one client of a pod is no limit for the pod."""
+    """A pod with a client without a limit has no limit."""
     quotas = [client.memory_quota_bytes for client in pod]
     return 0 if 0 in quotas else sum(quotas)
 
@@ -88,19 +90,21 @@ def _usage_ratio(pod: Pod) -> float | None:
 
 
 _VALUES: tuple[_Value, ...] = (
-    # v1 clients do not tell their memory.
+    # v1 clients do not report their memory.
     _sum(
-        _gauge("managed_allocated_bytes", "Memory that the client reports to have allocated.", *_CLIENT),
+        _gauge("managed_allocated_bytes", "Memory that the client reports as allocated.", *_CLIENT),
         lambda client: None if client.protocol_version == 1 else client.allocated_bytes,
     ),
     _sum(
-        _gauge("managed_allocated_peak_bytes", "The most that it ever reported.", *_CLIENT),
+        _gauge(
+            "managed_allocated_peak_bytes", "Highest amount of memory that the client reported as allocated.", *_CLIENT
+        ),
         lambda client: None if client.protocol_version == 1 else client.allocated_peak_bytes,
     ),
     _sum(
         _gauge(
             "memory_overhead_baseline_bytes",
-            "What its process takes besides what it allocates, smoothed (O_base).",
+            "Memory of the client's process besides its allocations, smoothed (O_base).",
             *_CLIENT,
         ),
         lambda client: client.overhead_bytes,
@@ -108,56 +112,73 @@ _VALUES: tuple[_Value, ...] = (
     _sum(
         _gauge(
             "memory_need_estimated_bytes",
-            "What it is taken to need: allocated, and the overhead where it is known.",
+            "Estimated need of the client: allocated memory, and the overhead where it is known.",
             *_CLIENT,
         ),
         lambda client: client.need_bytes,
     ),
     _sum(
-        _gauge("memory_need_upper_bytes", "The most that it can need: allocated, and all that NVML sees.", *_CLIENT),
+        _gauge(
+            "memory_need_upper_bytes",
+            "Upper bound of the client's need: allocated memory, and the process's memory according to NVML.",
+            *_CLIENT,
+        ),
         _need_upper,
     ),
     _Value(
-        _gauge("memory_quota_bytes", "Its memory quota; 0 is unlimited.", *_CLIENT),
+        _gauge("memory_quota_bytes", "Memory quota of the client; 0 is unlimited.", *_CLIENT),
         lambda client: client.memory_quota_bytes,
         _quota,
     ),
-    _any(_gauge("memory_quota_exceeded", "1 if it has allocated more than its quota.", *_CLIENT), _exceeded),
+    _any(
+        _gauge(
+            "memory_quota_exceeded",
+            "Whether the client has allocated more than its memory quota (1) or not (0).",
+            *_CLIENT,
+        ),
+        _exceeded,
+    ),
     _sum(
-        _gauge("core_quota_config_percent", "Its share of the GPU's time as configured, 1 to 100.", *_CLIENT),
+        _gauge("core_quota_config_percent", "Configured share of the GPU's time, 1 to 100.", *_CLIENT),
         lambda client: client.core_quota_percent,
     ),
     _sum(
         _gauge(
             "core_quota_effective_percent",
-            "Its share after the shares of all that want to run were scaled to 100.",
+            "Share of the GPU's time after the shares of all running and waiting clients were scaled to 100.",
             *_CLIENT,
         ),
         lambda client: client.core_quota_effective_percent,
     ),
     _sum(
-        _gauge("core_window_usage_ms", "GPU time billed to it in this window, the running turn included.", *_CLIENT),
+        _gauge(
+            "core_window_usage_ms", "GPU time billed to the client in this window, the running turn included.", *_CLIENT
+        ),
         lambda client: 1000 * client.window_usage_s,
     ),
     _sum(
-        _gauge("core_window_limit_ms", "GPU time that its share of a window is.", *_CLIENT),
+        _gauge("core_window_limit_ms", "GPU time of the client's share of a window.", *_CLIENT),
         lambda client: 1000 * client.window_limit_s,
     ),
     _Value(
-        _gauge("core_usage_ratio", "This window's usage over its limit.", *_CLIENT),
+        _gauge("core_usage_ratio", "Usage of this window divided by its limit.", *_CLIENT),
         lambda client: client.window_usage_s / client.window_limit_s if client.window_limit_s else None,
         _usage_ratio,
     ),
     _any(
-        _gauge("throttled", "1 while its share is used up and it waits for more.", *_CLIENT),
+        _gauge(
+            "throttled", "Whether the client's share is used up and it waits for a refill (1) or not (0).", *_CLIENT
+        ),
         lambda client: client.throttled,
     ),
     _any(
-        _gauge("pending_drop", "1 from DROP_LOCK until it has released.", *_CLIENT),
+        _gauge(
+            "pending_drop", "Whether DROP_LOCK was sent and the client has not released yet (1) or not (0).", *_CLIENT
+        ),
         lambda client: client.pending_drop,
     ),
     _sum(
-        _gauge("quota_debt_ms", "GPU time that it had beyond its share and still owes.", *_CLIENT),
+        _gauge("quota_debt_ms", "GPU time that the client used beyond its share and still owes.", *_CLIENT),
         lambda client: 1000 * client.debt_s,
     ),
 )
@@ -196,10 +217,10 @@ def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
 
 
 def _folded(sharing: SharingReading) -> list[tuple[_Labels, Pod]]:
-    """By pod and GPU. Those that left show only where none of their pod is left."""
-    living = _grouped(sharing.clients)
-    departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in living}
-    return [*living.items(), *departed.items()]
+    """By pod and GPU. Departed clients count only if no client of their pod is connected."""
+    connected = _grouped(sharing.clients)
+    departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in connected}
+    return [*connected.items(), *departed.items()]
 
 
 def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
@@ -210,11 +231,11 @@ def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientShari
 
 
 def _sources(pods: Iterable[tuple[_Labels, Pod]]) -> list[Point]:
-    """A pod on two GPUs, or with two clients, has each of its sources once."""
+    """Each source once, also for a pod on two GPUs or with two clients."""
     found: dict[tuple[str, ...], float] = {}
     for (namespace, pod_name, client_id, _), pod in pods:
         for client in pod:
-            # What an operator set is configuration to nvshare's users: their dashboards know four sources.
+            # nvshare has four sources: a limit set by an operator counts as config.
             source = "config" if client.memory_quota_source == "set-limit" else client.memory_quota_source
             found[(namespace, pod_name, client_id, source)] = 1
     return list(found.items())

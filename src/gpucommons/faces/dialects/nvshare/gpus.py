@@ -1,6 +1,6 @@
-"""nvshare_nvml_up, nvshare_gpu_*: the GPUs in the names of nvshare's exporter. Without NVML only nvml_up is there.
+"""nvshare_nvml_up, nvshare_gpu_*: the GPUs in the names of nvshare's exporter. Without NVML only nvml_up is present.
 
-Its used memory is all that is not free, what the driver reserves included: used + free = total.
+Used memory is all memory that is not free, the driver's reserve included: used + free = total.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu_uuid", "gpu_index")
 
-NVML_UP = gauge("nvshare_nvml_up", "1 if NVML answers, else 0.")
-INFO = gauge("nvshare_gpu_info", "1; the name of the GPU.", *_GPU, "gpu_name")
+NVML_UP = gauge("nvshare_nvml_up", "Whether NVML answers (1) or not (0).")
+INFO = gauge("nvshare_gpu_info", "Name of the GPU; always 1.", *_GPU, "gpu_name")
 MEMORY_TOTAL = gauge("nvshare_gpu_memory_total_bytes", "Memory of the GPU.", *_GPU)
 MEMORY_USED = gauge(
     "nvshare_gpu_memory_used_bytes", "Memory of the GPU that is not free, the driver's reserve included.", *_GPU
@@ -24,7 +24,7 @@ MEMORY_UTILIZATION = gauge(
     "Share of time in which the memory was read or written, 0 to 1.",
     *_GPU,
 )
-PROCESSES = gauge("nvshare_gpu_process_count", "Compute processes on the GPU that NVML sees.", *_GPU)
+PROCESSES = gauge("nvshare_gpu_process_count", "Compute processes on the GPU according to NVML.", *_GPU)
 
 
 def _ratio(percent: int | None) -> float | None:

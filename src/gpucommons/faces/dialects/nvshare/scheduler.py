@@ -1,4 +1,4 @@
-"""nvshare_scheduler_*: queues, memory and events of the scheduler, there for every GPU from the start."""
+"""nvshare_scheduler_*: queues, memory and events of the scheduler, present for every GPU from the start."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,27 +13,41 @@ _GAUGES: tuple[tuple[Metric, Callable[[GpuSharing], float]], ...] = (
         lambda gpu: len(gpu.running),
     ),
     (
-        gauge("nvshare_scheduler_request_queue_clients", "Clients that wait for a turn or for their share.", *_GPU),
+        gauge(
+            "nvshare_scheduler_request_queue_clients",
+            "Clients that wait for a turn or for a refill of their share.",
+            *_GPU,
+        ),
         lambda gpu: len(gpu.request_queue),
     ),
     (
-        gauge("nvshare_scheduler_wait_queue_clients", "Clients that were told to wait for memory.", *_GPU),
+        gauge("nvshare_scheduler_wait_queue_clients", "Clients that were sent WAIT_FOR_MEM and still wait.", *_GPU),
         lambda gpu: len(gpu.wait_queue),
     ),
     (
-        gauge("nvshare_scheduler_running_memory_bytes", "What the running clients are taken to need.", *_GPU),
+        gauge("nvshare_scheduler_running_memory_bytes", "Estimated need of the running clients.", *_GPU),
         lambda gpu: gpu.running_memory_bytes,
     ),
     (
-        gauge("nvshare_scheduler_peak_running_memory_bytes", "The most that ever ran at once.", *_GPU),
+        gauge(
+            "nvshare_scheduler_peak_running_memory_bytes", "Highest estimated need of clients that ran at once.", *_GPU
+        ),
         lambda gpu: gpu.running_memory_peak_bytes,
     ),
     (
-        gauge("nvshare_scheduler_memory_safe_limit_bytes", "What may run at once: the memory less the reserve.", *_GPU),
+        gauge(
+            "nvshare_scheduler_memory_safe_limit_bytes",
+            "Memory that may be in use at once: the GPU's memory less the reserve.",
+            *_GPU,
+        ),
         lambda gpu: gpu.safe_limit_bytes,
     ),
     (
-        gauge("nvshare_scheduler_memory_overloaded", "1 while running clients have outgrown the safe limit.", *_GPU),
+        gauge(
+            "nvshare_scheduler_memory_overloaded",
+            "Whether the running clients have outgrown the safe limit (1) or not (0).",
+            *_GPU,
+        ),
         lambda gpu: int(gpu.overloaded),
     ),
 )

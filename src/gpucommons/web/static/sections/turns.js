@@ -1,20 +1,11 @@
-// Turns on each shared GPU: who ran when, who waits, why and about how long, quotas and debts.
+// Turns on each shared GPU: past turns, the queue, why and how long clients wait, quotas and debts.
 import { html, classes } from '../html.js';
 import { Absent, Hidden, Section, Swatch } from '../parts.js';
-import { bytes, count, duration, MISSING, words } from '../format.js';
+import { bytes, count, duration, MISSING } from '../format.js';
 import { clientOwners, colour } from '../owners.js';
 
 const LONGEST_S = 600;
 const SHORTEST_S = 60;
-const WAYS = { alone: 'one client', together: 'together', turns: 'in turns', free: 'unscheduled' };
-const WHY = {
-  quota: 'its core quota is used up',
-  turn: "it is another's turn",
-  memory: 'not enough memory is free',
-  demand: 'the GPU is busy enough',
-  solo: 'another is being measured alone',
-  ready: 'next',
-};
 
 export function Turns({ document, lit }) {
   const { turns } = document;
@@ -38,7 +29,7 @@ export function Turns({ document, lit }) {
 }
 
 const clientsOf = (turns, uuid) => Object.keys(turns.clients).filter((id) => turns.clients[id].gpu_uuid === uuid);
-// The same as the agent's timeline calls it.
+// The same label as in the agent's timeline.
 const nameOf = (client, id) => (client.pod ? (client.namespace ? `${client.namespace}/${client.pod}` : client.pod) : id);
 const shortOf = (name) => name.slice(name.indexOf('/') + 1);
 
@@ -49,7 +40,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
     <header>
       <h3>${gpu.index === null ? uuid : `GPU ${gpu.index}`}</h3>
       <p class="note">
-        ${WAYS[gpu.way] || words(gpu.way)}, ${words(gpu.way_reason)}
+        <span data-f="way">${gpu.way_sentence}</span>
         ${gpu.quantum_left_s !== null && html` · turn ends in <span data-f="quantum_left_s">${duration(gpu.quantum_left_s)}</span>`}
         ${' · '}${bytes(gpu.running_memory_bytes)} running of ${bytes(gpu.safe_limit_bytes)}
         ${gpu.overloaded && html` · <span class="mark bad">overloaded</span>`}
@@ -78,7 +69,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
   </article>`;
 }
 
-// Those who run, then the queue in its order, then the others.
+// Running clients, then the queue in its order, then the others.
 function ordered(turns, uuid) {
   const gpu = turns.gpus[uuid];
   const first = [...gpu.running, ...gpu.waiting].filter((id) => turns.clients[id]);
@@ -104,17 +95,17 @@ function Client({ id, client, owner, window, dim }) {
   </tr>`;
 }
 
-function standing(client) {
+export function standing(client) {
   if (client.revoked) return html`<span class="mark bad">turn revoked</span>`;
-  if (client.turn_s !== null) return html`<b>running</b> for ${duration(client.turn_s)}${client.pending_drop ? ', told to stop' : ''}`;
+  if (client.turn_s !== null) return html`<b>running</b> for ${duration(client.turn_s)}${client.pending_drop ? ', dropped' : ''}`;
   if (!client.wait) return client.standing;
-  return `waits ${duration(client.wait.waited_s)}: ${WHY[client.wait.why] || words(client.wait.why)}${client.wait.ahead ? `, ${client.wait.ahead} ahead` : ''}`;
+  return `waits ${duration(client.wait.waited_s)}: ${client.wait.sentence}${client.wait.ahead ? `, ${client.wait.ahead} ahead` : ''}`;
 }
 
-// A lane for each client, with time to scale: the lanes stay where they are and the view moves along.
+// One lane per client, with time to scale: the lanes stay in place and the view moves.
 function Timeline({ gpu, clients, now, ownerOf, lit }) {
   const shown = Object.entries(gpu.timeline).filter(([, turn]) => (turn.end_unix_s ?? now) > now - LONGEST_S);
-  if (!shown.length) return html`<p class="quiet">Nobody has run in the last ${duration(LONGEST_S)}.</p>`;
+  if (!shown.length) return html`<p class="quiet">No client has run in the last ${duration(LONGEST_S)}.</p>`;
   const lanes = [...new Set(shown.map(([, turn]) => turn.client))].sort();
   const labels = new Map(shown.map(([, turn]) => [turn.client, turn.label]));
   const oldest = Math.min(...shown.map(([, turn]) => turn.start_unix_s));

@@ -1,21 +1,22 @@
-"""The core quotas of one GPU's clients: who has one, at what rate it fills, when it is spent or refilled.
+"""The core quotas of one GPU's clients: which clients have one, at what rate it fills, when it is spent or refilled.
 
-Books only: what follows from a spent or refilled quota is decided by the policy.
+Accounts only: evaluation.py decides what follows from a spent or refilled quota.
 """
 
 from collections.abc import Iterator
 
-from gpucommons.scheduler.policy.billing import EPSILON_S, Bucket, BucketRules
-from gpucommons.scheduler.policy.settings import PolicySettings
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.policy.billing import EPSILON_S, TokenBucket
 from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue
 
 
-class Shares:
-    def __init__(self, settings: PolicySettings) -> None:
-        self._rules = BucketRules.of(settings)
+class CoreQuotas:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self._tail_billing_ratio = settings.drop_tail_billing_percent / 100
 
     def limit(self, client: Client, percent: int, now: float) -> None:
-        """A changed limit keeps the balance: nobody escapes a debt by a change of quota."""
+        """A changed limit keeps the balance: a change of quota does not cancel a debt."""
         gpu = client.gpu
         self.leave(client, now)
         client.core_limit_percent = percent
@@ -23,7 +24,7 @@ class Shares:
             client.bucket = None
             gpu.limited_running.pop(client.id, None)
         elif client.bucket is None:
-            client.bucket = Bucket(percent, self._rules, now)
+            client.bucket = TokenBucket(percent, self._settings, now)
         else:
             client.bucket.rate = percent / 100
         if client.standing is not ClientStanding.IDLE:
@@ -34,7 +35,7 @@ class Shares:
         self.find_refill(gpu)
 
     def move(self, client: Client, target: GpuQueue, now: float) -> None:
-        """Makes `target` the client's GPU. Its balance goes along. The turn clocks of both must stand at `now`."""
+        """Makes `target` the client's GPU; the balance is kept. Both turn clocks must have been advanced to `now`."""
         self.leave(client, now)
         running = client.gpu.limited_running.pop(client.id, None)
         client.gpu = target
@@ -44,8 +45,8 @@ class Shares:
         if client.standing is not ClientStanding.IDLE:
             self._join(client, now)
 
-    def want(self, client: Client, now: float) -> bool:
-        """A client with a quota asks. Returns whether it must wait for a refill first."""
+    def request(self, client: Client, now: float) -> bool:
+        """A client with a quota requests a turn. Returns whether it must wait for a refill first."""
         bucket = client.bucket
         assert bucket is not None
         bucket.settle_idle(now)
@@ -56,7 +57,7 @@ class Shares:
     def begin_turn(self, client: Client, now: float) -> None:
         bucket = client.bucket
         assert bucket is not None
-        bucket.settle_wanting(now, 0.0)
+        bucket.settle_waiting(now, 0.0)
         bucket.throttled = False
         client.settled_mark_s = client.gpu.clock.billed_s
         client.gpu.limited_running[client.id] = client
@@ -71,7 +72,7 @@ class Shares:
             bucket.learn_tail(now - client.drop_s)
 
     def leave(self, client: Client, now: float) -> None:
-        """The client wants to run no more, or its quota is about to change."""
+        """The client withdraws its request or ends its turn, or its quota is about to change."""
         gpu = client.gpu
         if client.bucket is not None and gpu.limited.pop(client.id, None) is not None:
             self._settle_standing(client, now)
@@ -80,19 +81,19 @@ class Shares:
             self._rescale(gpu, now)
 
     def settle(self, client: Client, now: float) -> None:
-        """Brings the bucket of a running client up to now. After DROP_LOCK the tail's own share is billed."""
+        """Brings the bucket of a running client up to now. After DROP_LOCK only the tail's share is billed."""
         bucket = client.bucket
         assert bucket is not None
         billed = client.gpu.clock.billed_s
         spent = billed - client.settled_mark_s
         if client.drop_s is not None:
-            spent *= self._rules.tail_billing_ratio
+            spent *= self._tail_billing_ratio
         bucket.settle_running(now, spent)
         client.settled_mark_s = billed
 
-    def spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[tuple[Client, Bucket]]:
-        """The running clients whose quota is spent, and that were not told to stop yet. What was lent ends unless
-        `lend` still holds."""
+    def spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[tuple[Client, TokenBucket]]:
+        """The running clients whose quota is spent and that were not dropped yet. Borrowing ends unless `lend` is
+        still true."""
         for client in gpu.limited_running.values():
             if client.drop_s is None:
                 self.settle(client, now)
@@ -104,19 +105,19 @@ class Shares:
                     yield client, bucket
 
     def refilled(self, gpu: GpuQueue, now: float) -> list[Client]:
-        """The throttled clients whose share is back, in the order in which it came back."""
+        """The throttled clients whose quota is refilled, in the order of the refills."""
         back = [(client.bucket.refilled_s(), client) for client in gpu.throttled.values() if client.bucket is not None]
         back.sort(key=lambda pair: pair[0])
         return [client for due, client in back if due <= now + EPSILON_S]
 
     def find_refill(self, gpu: GpuQueue) -> None:
-        """Notes when the next throttled client has its share again."""
+        """Sets when the next throttled client is refilled."""
         gpu.refill_s = min(
             (client.bucket.refilled_s() for client in gpu.throttled.values() if client.bucket), default=NEVER
         )
 
     def due(self, gpu: GpuQueue, now: float) -> float:
-        """When the next quota is spent or refilled. The buckets of running clients must be settled at `now`."""
+        """When the next quota is spent or refilled. The buckets of running clients must have been settled at `now`."""
         due = gpu.refill_s if gpu.throttled else NEVER
         for client in gpu.limited_running.values():
             if client.drop_s is None and client.bucket is not None:
@@ -134,7 +135,7 @@ class Shares:
             self._rescale(gpu, now)
 
     def _rescale(self, gpu: GpuQueue, now: float) -> None:
-        """Limits above 100 in sum are scaled in proportion among those that want to run."""
+        """Limits above 100 in sum are scaled in proportion among the clients that run, wait or are throttled."""
         scale = 1.0 if gpu.limited_percent <= 100 else 100 / gpu.limited_percent
         if scale == gpu.limited_scale:
             return
@@ -149,4 +150,4 @@ class Shares:
         if client.standing is ClientStanding.RUNNING:
             self.settle(client, now)
         elif client.bucket is not None:
-            client.bucket.settle_wanting(now, 0.0)
+            client.bucket.settle_waiting(now, 0.0)

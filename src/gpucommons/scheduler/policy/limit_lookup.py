@@ -1,39 +1,38 @@
-"""Which limits hold for which client now: what the sources of quotas say, looked up and remembered. Pure."""
+"""Which limits are in force for each client: the sources of quotas, looked up by client. Pure."""
 
 from collections.abc import Mapping, Sequence
 
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.quotas import ClientLimits, QuotaRule, QuotaValues
-from gpucommons.scheduler.policy.state import Client
-from gpucommons.scheduler.service.reading import client_name
+from gpucommons.scheduler.policy.state import Client, client_name
 
 
 def names(client: Client) -> tuple[str, str, str]:
-    """What a client can be called, the most telling first: its id, namespace/pod, pod."""
+    """The names that mean this client, the most specific first: its id, namespace/pod, pod."""
     return client_name(client.id), f"{client.namespace}/{client.pod}", client.pod
 
 
-class LimitTable:
+class LimitLookup:
     def __init__(self, rules: Sequence[QuotaRule] = ()) -> None:
         self.rules = tuple(rules)
         self.annotations: Mapping[tuple[str, str], QuotaValues] = {}
         self._set: dict[str, QuotaValues] = {}
-        self._asked: dict[int, QuotaValues] = {}
+        self._requested: dict[int, QuotaValues] = {}
         self._limits: dict[int, ClientLimits] = {}
 
     def enter(self, client: Client, memory_limit_bytes: int, core_limit_percent: int) -> ClientLimits:
-        """A new client, and what it asked for itself."""
+        """A new client, with the limits that it requested itself."""
         if memory_limit_bytes or core_limit_percent:
-            self._asked[client.id] = quotas.from_client(memory_limit_bytes, core_limit_percent)
+            self._requested[client.id] = quotas.from_client(memory_limit_bytes, core_limit_percent)
         return self.decide(client)
 
     def leave(self, client: Client) -> None:
         del self._limits[client.id]
-        self._asked.pop(client.id, None)
+        self._requested.pop(client.id, None)
         self._set.pop(client_name(client.id), None)
 
     def set_limit(self, target: str, quota: QuotaValues) -> None:
-        """`target` is a client id, `namespace/pod` or a pod. What the quota does not name stays as it was set."""
+        """`target` is a client id, `namespace/pod` or a pod. A value that the quota omits stays as it was set."""
         old = self._set.get(target, QuotaValues())
         self._set[target] = QuotaValues(
             old.memory_bytes if quota.memory_bytes is None else quota.memory_bytes,
@@ -44,19 +43,19 @@ class LimitTable:
         return self._limits.get(client.id, quotas.NO_LIMITS)
 
     def decide(self, client: Client) -> ClientLimits:
-        """What holds for this client now."""
+        """Looks up the limits in force for this client now."""
         limits = self._limits[client.id] = self._look_up(client)
         return limits
 
     def _look_up(self, client: Client) -> ClientLimits:
-        asked = self._asked.get(client.id)
-        if not (self._set or self.annotations or self.rules or asked):
+        requested = self._requested.get(client.id)
+        if not (self._set or self.annotations or self.rules or requested):
             return quotas.NO_LIMITS
         return quotas.decide(
             set_limit=self._set_for(client),
             annotation=self.annotations.get((client.namespace, client.pod)),
             config=quotas.from_rules(self.rules, client.pod, client.namespace, client.uid),
-            env=asked,
+            env=requested,
         )
 
     def _set_for(self, client: Client) -> QuotaValues:

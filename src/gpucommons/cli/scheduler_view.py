@@ -1,0 +1,85 @@
+"""The document of turns as text, for `gpucommons scheduler status` and `explain`. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpucommons.cli.who_view import printable
+from gpucommons.rules.wait_reasons import gibibytes
+from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
+
+Document = Mapping[str, Any]
+
+
+def status_lines(turns: Document) -> Iterator[str]:
+    quantum = turns["fixed_quantum_s"]
+    fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
+    yield f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}, {len(turns['clients'])} clients"
+    for uuid, gpu in turns["gpus"].items():
+        yield from _gpu_lines(uuid, gpu, turns["clients"])
+
+
+def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
+    left = gpu["quantum_left_s"]
+    end = "" if left is None else f", turn ends in about {seconds(left)}"
+    assumed = "" if gpu["total_memory_measured"] else " (assumed)"
+    memory = f"{gibibytes(gpu['running_memory_bytes'])} running, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
+    yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}"
+    yield f"  memory: {memory}{assumed}"
+    for id in gpu["running"]:
+        if id in clients:
+            yield f"  running  {_client_name(id, clients[id])} for {seconds(clients[id]['turn_s'] or 0.0)}"
+    for id in gpu["waiting"]:
+        wait = clients[id]["wait"] if id in clients else None
+        if wait is not None:
+            yield f"  waiting  {_client_name(id, clients[id])} for {seconds(wait['waited_s'])}: {wait['sentence']}"
+
+
+def explanations(turns: Document, target: str) -> list[str]:
+    """One line for each client that a client id, NAMESPACE/POD or pod means."""
+    return [
+        _explanation(turns, id, client)
+        for id, client in turns["clients"].items()
+        if target in (id, f"{client['namespace']}/{client['pod']}", client["pod"])
+    ]
+
+
+def _explanation(turns: Document, id: str, client: Document) -> str:
+    gpu = turns["gpus"].get(client["gpu_uuid"])
+    subject = f"{_client_name(id, client)} on {_gpu_name(client['gpu_uuid'], gpu)}"
+    wait = client["wait"]
+    if not turns["on"]:
+        return f"{subject} runs unscheduled: the scheduler is off."
+    if client["revoked"]:
+        return f"{subject} did not release its turn in time: the turn was revoked, and its memory still counts."
+    if wait is not None:
+        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; "
+        return (
+            f"{subject} has been waiting for {seconds(wait['waited_s'])}: {wait['sentence']}; "
+            f"{ahead}{_expected(wait['expected_s'])}."
+        )
+    if client["turn_s"] is not None:
+        dropped = ", and was asked to release" if client["pending_drop"] else ""
+        return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
+    return f"{subject} is idle: it has no request."
+
+
+def _expected(expected_s: float | None) -> str:
+    return (
+        "the time of its next turn is not known" if expected_s is None else f"next turn in about {seconds(expected_s)}"
+    )
+
+
+def _client_name(id: str, client: Document) -> str:
+    return f"{printable(client['namespace'])}/{printable(client['pod'])} ({id})"
+
+
+def _gpu_name(uuid: str, gpu: Document | None) -> str:
+    if uuid == DEFAULT_GPU:
+        return "unknown GPU"
+    return f"GPU {uuid}" if gpu is None or gpu["index"] is None else f"GPU {gpu['index']} ({uuid})"
+
+
+def seconds(length_s: float) -> str:
+    if length_s < 10:
+        return f"{length_s:.1f} s"
+    return f"{length_s:.0f} s" if length_s < 180 else f"{length_s / 60:.0f} min"

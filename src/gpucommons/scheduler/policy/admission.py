@@ -1,0 +1,149 @@
+"""Verdicts on one GPU's clients: which may run, what is in the way, how long a turn lasts. They change nothing."""
+
+from itertools import islice
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from gpucommons.model.sharing import WaitReason
+from gpucommons.scheduler.policy import demand
+from gpucommons.scheduler.policy.state import DROP_RESEND_S, Client, ClientStanding, GpuQueue
+from gpucommons.scheduler.policy.terms import GIB, Terms
+
+TURN, MEMORY, DEMAND, SOLO = WaitReason.TURN, WaitReason.MEMORY, WaitReason.DEMAND, WaitReason.SOLO
+# Overload ends, and a client dropped by it may join others again, only this far below the safe limit.
+REFIT_RATIO: Final = 0.9
+# How many waiting clients are checked for one that fits: bounds the work of one message.
+_BYPASS_WINDOW: Final = 64
+
+
+def wait_reason(terms: Terms, client: Client, now: float) -> WaitReason | None:
+    """Why a client waits; None if it does not wait, or is about to run."""
+    if client.standing is ClientStanding.THROTTLED:
+        return WaitReason.QUOTA
+    return blocked(terms, client.gpu, client, now) if client.standing is ClientStanding.WAITING else None
+
+
+def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReason | None:
+    """Why this client may not run now, its core quota aside; None: it may."""
+    if not gpu.running:
+        return MEMORY if blocked_by_revoked(gpu, client) else None
+    if terms.serial or (terms.v1_alone and (gpu.running_v1 or client.version == 1)):
+        return TURN
+    needed = gpu.running_bytes + gpu.held_bytes + client.need_bytes
+    if gpu.overloaded or needed > room_bytes(gpu, client):
+        return MEMORY
+    if terms.auto and now < gpu.busy_until_s:
+        if gpu.solo is not None or demand.must_be_alone(client):
+            return SOLO
+        if gpu.demand_milli + (client.demand_milli or 0) > terms.corun_milli:
+            return DEMAND
+    return None
+
+
+def is_exclusive(terms: Terms, gpu: GpuQueue) -> bool:
+    """Whether the running clients exclude every other client."""
+    if terms.serial:
+        return bool(gpu.running)
+    return terms.v1_alone and gpu.running_v1 > 0
+
+
+def blocked_by_revoked(gpu: GpuQueue, client: Client) -> bool:
+    """Whether the client could not even run alone, because of the memory that revoked clients hold."""
+    return gpu.held_bytes > 0 and gpu.held_bytes + client.need_bytes > gpu.safe_limit_bytes
+
+
+def room_bytes(gpu: GpuQueue, client: Client) -> float:
+    return gpu.safe_limit_bytes * REFIT_RATIO if client.must_refit else gpu.safe_limit_bytes
+
+
+def knows_demand(terms: Terms, gpu: GpuQueue, now: float) -> bool:
+    """Whether mode auto has a measurement to decide by."""
+    return terms.auto and now < gpu.busy_until_s
+
+
+class QueueScan(NamedTuple):
+    """The first client that the running ones block, why they do, and the first client that may pass it and run."""
+
+    front: Client | None
+    reason: WaitReason
+    fitting: Client | None
+
+
+def scan_queue(terms: Terms, gpu: GpuQueue, now: float) -> QueueScan:
+    front: Client | None = None
+    reason = TURN
+    for client in islice(gpu.waiting.values(), _BYPASS_WINDOW):
+        blocked_by = blocked(terms, gpu, client, now)
+        if blocked_by is None:
+            return QueueScan(front, reason, client)
+        if front is None and not blocked_by_revoked(gpu, client):
+            front, reason = client, blocked_by
+            if is_exclusive(terms, gpu) or room_is_reserved(terms, gpu, front, reason, now):
+                break
+    return QueueScan(front, reason, None)
+
+
+def room_is_reserved(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> bool:
+    """Whether no client may pass `front` any more: it was passed for long enough, or a client was dropped for it."""
+    if any(client.drop_s is not None and now - client.drop_s < DROP_RESEND_S for client in gpu.draining.values()):
+        return True
+    limit_s = terms.settings.max_bypass_s
+    if not limit_s:
+        holder = next(iter(gpu.running.values()), front)
+        limit_s = 2 * quantum_s(terms, holder, front, reason)
+    return now - front.eligible_s >= limit_s
+
+
+def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason) -> list[Client]:
+    """The oldest turns that must end before `front` fits, without those that were dropped already."""
+    staying = [client for client in gpu.running.values() if client.drop_s is None]
+    if reason is TURN or reason is SOLO:
+        return staying
+    need = front.need_bytes + gpu.held_bytes + sum(client.need_bytes for client in staying)
+    demand_milli = (front.demand_milli or 0) + sum(client.demand_milli or 0 for client in staying)
+    room = room_bytes(gpu, front)
+    for count, client in enumerate(staying):
+        if need <= room and not (reason is DEMAND and demand_milli > terms.corun_milli):
+            return staying[:count]
+        need -= client.need_bytes
+        demand_milli -= client.demand_milli or 0
+    return staying
+
+
+def quantum_s(terms: Terms, holder: Client, front: Client, reason: WaitReason) -> float:
+    """How long the turn of `holder` lasts while `front` waits for its room."""
+    settings = terms.settings
+    if terms.operator_quantum_s is not None:
+        return terms.operator_quantum_s
+    if reason is DEMAND or reason is SOLO:
+        # Turns that end in a switch of memory are long. If the others were short, their clients would get next to
+        # nothing: all turns are long unless no memory has to be moved.
+        # A client of known demand does not wait long to be measured again.
+        biggest = front.gpu.biggest_waiter
+        if biggest is None or (reason is SOLO and front.demand_milli is not None):
+            return settings.turn_quantum_s
+        front = biggest
+    if terms.fixed_switch_time:
+        return settings.switch_time_fixed_s
+    moved_gib = max(holder.used_bytes, front.used_bytes) / GIB
+    return min(max(settings.switch_time_multiplier * moved_gib, terms.SWITCH_TIME_MIN_S), terms.SWITCH_TIME_MAX_S)
+
+
+def biggest_waiter(gpu: GpuQueue) -> Client | None:
+    """None where all running and waiting clients fit into memory at once: their turns move nothing."""
+    waiting = list(islice(gpu.waiting.values(), _BYPASS_WINDOW))
+    needed = gpu.running_bytes + gpu.held_bytes + sum(client.need_bytes for client in waiting)
+    if needed <= gpu.safe_limit_bytes and all(client.version == 2 for client in waiting):
+        return None
+    return max(waiting, key=attrgetter("used_bytes"))
+
+
+def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
+    """The client that runs when the running one releases, where that is certain: turns are exclusive, and no quota,
+    drain or measurement matters."""
+    if not gpu.fast_path or len(gpu.running) != 1:
+        return None
+    for first in gpu.waiting.values():
+        exclusive = terms.serial or (terms.v1_alone and first.version == 1)
+        return first if exclusive and not first.wait_for_mem_sent else None
+    return None

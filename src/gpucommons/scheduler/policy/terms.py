@@ -1,0 +1,68 @@
+"""The settings as the rules use them: words of the config file as enumerations, and what an operator changed since."""
+
+from enum import StrEnum
+from typing import Final
+
+from gpucommons.config.settings import SchedulerSettings
+
+GIB: Final = 1 << 30
+
+
+class Mode(StrEnum):
+    """serial: one at a time. concurrent: together while memory fits. auto: also by measured demand."""
+
+    SERIAL = "serial"
+    CONCURRENT = "concurrent"
+    AUTO = "auto"
+
+
+class SwitchTime(StrEnum):
+    AUTO = "auto"
+    FIXED = "fixed"
+
+
+class Fence(StrEnum):
+    """What happens to a client whose turn was revoked: nothing, or its socket is closed."""
+
+    NONE = "none"
+    DISCONNECT = "disconnect"
+
+
+class Terms:
+    """`operator_quantum_s` is the quantum that an operator fixed; None: by the settings. `v1_alone`: v1 clients run
+    alone, because their memory is not known."""
+
+    __slots__ = (
+        "auto",
+        "corun_milli",
+        "fence",
+        "fixed_switch_time",
+        "mode",
+        "operator_quantum_s",
+        "serial",
+        "settings",
+        "shortest_quantum_s",
+        "v1_alone",
+    )
+
+    # The limits of a quantum that grows with the memory to be moved.
+    SWITCH_TIME_MIN_S: Final = 10.0
+    SWITCH_TIME_MAX_S: Final = 300.0
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self.fence = Fence(settings.fence)
+        self.fixed_switch_time = SwitchTime(settings.switch_time_mode) is SwitchTime.FIXED
+        self.corun_milli = round(settings.corun_limit * 1000)
+        self.operator_quantum_s: float | None = None
+        self.shortest_quantum_s = settings.switch_time_fixed_s if self.fixed_switch_time else self.SWITCH_TIME_MIN_S
+        self.set_mode(Mode(settings.mode))
+
+    def set_mode(self, mode: Mode) -> None:
+        self.mode = mode
+        self.serial = mode is Mode.SERIAL
+        self.auto = mode is Mode.AUTO
+        self.v1_alone = mode is not Mode.CONCURRENT
+
+    def set_quantum(self, seconds: float) -> None:
+        self.operator_quantum_s = self.shortest_quantum_s = seconds

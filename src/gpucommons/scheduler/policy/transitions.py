@@ -1,0 +1,205 @@
+"""The only code that changes a client's standing: idle, waiting, throttled, running, and revoked while idle.
+
+With the standing it changes the GPU's queues, its sums over the running clients, and the bill of a turn. It decides
+nothing. The GPU's turn clock must have been advanced to `now` before each call.
+"""
+
+from gpucommons.scheduler.policy import demand
+from gpucommons.scheduler.policy.billing import TurnClock
+from gpucommons.scheduler.policy.core_quotas import CoreQuotas
+from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
+
+IDLE, WAITING, THROTTLED, RUNNING = (
+    ClientStanding.IDLE,
+    ClientStanding.WAITING,
+    ClientStanding.THROTTLED,
+    ClientStanding.RUNNING,
+)
+
+
+class Transitions:
+    def __init__(self, quotas: CoreQuotas) -> None:
+        self._quotas = quotas
+
+    # Waiting
+
+    def enqueue(self, gpu: GpuQueue, client: Client, now: float) -> None:
+        """A request. A revoked client that requests again has stopped: the memory that it holds counts no more."""
+        if client.revoked:
+            self.forget_revocation(gpu, client)
+        client.requested_again = False
+        if client.bucket is not None and self._quotas.request(client, now):
+            client.wait_s = client.eligible_s = now
+            client.standing = THROTTLED
+            gpu.throttled[client.id] = client
+            self._quotas.find_refill(gpu)
+        else:
+            self.enqueue_unlimited(gpu, client, now)
+
+    def enqueue_unlimited(self, gpu: GpuQueue, client: Client, now: float) -> None:
+        """A request of a client without a core limit, or within it."""
+        client.wait_s = client.eligible_s = now
+        client.standing = WAITING
+        gpu.waiting[client.id] = client
+
+    def requeue(self, gpu: GpuQueue, client: Client, now: float) -> None:
+        """A throttled client may run again. It is the last in the queue; its wait for other clients begins now."""
+        del gpu.throttled[client.id]
+        gpu.waiting[client.id] = client
+        client.standing = WAITING
+        client.eligible_s = now
+        if client.bucket is not None:
+            client.bucket.throttled = False
+
+    def dequeue(self, gpu: GpuQueue, client: Client, now: float) -> None:
+        """A waiting or throttled client withdraws its request; for others nothing changes."""
+        if client.standing is WAITING:
+            del gpu.waiting[client.id]
+        elif client.standing is THROTTLED:
+            del gpu.throttled[client.id]
+        else:
+            return
+        client.standing = IDLE
+        client.wait_for_mem_sent = False
+        self._quotas.leave(client, now)
+
+    # Turns
+
+    def begin_turn(self, gpu: GpuQueue, client: Client, now: float) -> None:
+        del gpu.waiting[client.id]
+        self._occupy(gpu, client)
+        client.standing = RUNNING
+        client.turn_s = now
+        client.turn_mark_s = gpu.clock.billed_s
+        client.must_refit = False
+        if client.bucket is not None:
+            self._quotas.begin_turn(client, now)
+        gpu.turns_wait.observe(now - client.wait_s)
+
+    def end_turn(self, gpu: GpuQueue, client: Client, now: float) -> None:
+        """The turn ends in the accounts."""
+        clock = gpu.clock
+        if client.window_end_s != clock.window_end_s:
+            _open_window(client, clock)
+        client.billed_s += clock.billed_s - client.turn_mark_s
+        client.turns += 1
+        if client.bucket is not None:
+            self._quotas.end_turn(client, now)
+        if client.drop_s is not None:
+            gpu.turns_drain.observe(now - client.drop_s)
+            client.drop_s = None
+            del gpu.draining[client.id]
+        self._vacate(gpu, client)
+        demand.turn_ended(gpu, client, now)
+        gpu.turns_length.observe(now - client.turn_s)
+        client.standing = IDLE
+
+    def hand_over(self, gpu: GpuQueue, old: Client, new: Client, now: float) -> None:
+        """`end_turn` and `begin_turn` of clients without a core limit, where turns are exclusive: the hot path."""
+        clock = gpu.clock
+        if now >= clock.window_end_s:
+            clock.advance(now)
+        if old.window_end_s != clock.window_end_s:
+            _open_window(old, clock)
+        # One client runs before and after: the clock is not set, it advances as the wall clock.
+        billed = clock.billed_s + now - clock.at_s
+        old.billed_s += billed - old.turn_mark_s
+        old.turns += 1
+        old.standing = IDLE
+        gpu.handovers.extend((now - old.turn_s, now - new.wait_s))
+        running = gpu.running
+        del running[old.id]
+
+        id = new.id
+        del gpu.waiting[id]
+        running[id] = new
+        new.standing = RUNNING
+        new.turn_s = now
+        new.turn_mark_s = billed
+        need = gpu.running_bytes = new.need_bytes
+        if need > gpu.peak_running_bytes:
+            gpu.peak_running_bytes = need
+        gpu.running_v1 = 2 - new.version
+        gpu.demand_milli = new.demand_milli or 0
+
+    def revoke(self, gpu: GpuQueue, client: Client, now: float) -> None:
+        """The turn ends in the accounts; the client may still run, and the memory that it holds still counts."""
+        self.end_turn(gpu, client, now)
+        client.revoked = True
+        client.requested_again = False
+        gpu.revoked[client.id] = client
+        gpu.held_bytes += client.need_bytes
+
+    def forget_revocation(self, gpu: GpuQueue, client: Client) -> None:
+        if client.revoked:
+            client.revoked = False
+            gpu.held_bytes -= client.need_bytes
+            del gpu.revoked[client.id]
+
+    # Any standing
+
+    def change_need(self, client: Client) -> None:
+        """The client's memory or overhead changed."""
+        gpu = client.gpu
+        need = client.used_bytes + (client.overhead_bytes or 0)
+        grown = need - client.need_bytes
+        client.need_bytes = need
+        if client.standing is RUNNING:
+            gpu.running_bytes += grown
+            if gpu.running_bytes > gpu.peak_running_bytes:
+                gpu.peak_running_bytes = gpu.running_bytes
+        elif client.revoked:
+            gpu.held_bytes += grown
+
+    def move(self, client: Client, target: GpuQueue, now: float) -> None:
+        """Moves a client to another GPU as it is: standing, turn, wait and debt."""
+        source, id = client.gpu, client.id
+        del source.clients[id]
+        target.clients[id] = client
+        if client.revoked:
+            source.held_bytes -= client.need_bytes
+            target.held_bytes += client.need_bytes
+            target.revoked[id] = source.revoked.pop(id)
+        self._quotas.move(client, target, now)
+        if client.standing is WAITING:
+            target.waiting[id] = source.waiting.pop(id)
+        elif client.standing is THROTTLED:
+            target.throttled[id] = source.throttled.pop(id)
+            self._quotas.find_refill(source)
+            self._quotas.find_refill(target)
+        elif client.standing is RUNNING:
+            client.billed_s += source.clock.billed_s - client.turn_mark_s
+            client.turn_mark_s = target.clock.billed_s
+            self._vacate(source, client)
+            demand.turn_ended(source, client, now)
+            self._occupy(target, client)
+            # Other clients may have caused the device's activity until now.
+            target.alone_s = now
+            if client.drop_s is not None:
+                target.draining[id] = source.draining.pop(id)
+
+    def _occupy(self, gpu: GpuQueue, client: Client) -> None:
+        gpu.running[client.id] = client
+        gpu.clock.running += 1
+        gpu.running_bytes += client.need_bytes
+        if gpu.running_bytes > gpu.peak_running_bytes:
+            gpu.peak_running_bytes = gpu.running_bytes
+        if client.version == 1:
+            gpu.running_v1 += 1
+        if client.demand_milli is not None:
+            gpu.demand_milli += client.demand_milli
+
+    def _vacate(self, gpu: GpuQueue, client: Client) -> None:
+        del gpu.running[client.id]
+        gpu.clock.running -= 1
+        gpu.running_bytes -= client.need_bytes
+        if client.version == 1:
+            gpu.running_v1 -= 1
+        if client.demand_milli is not None:
+            gpu.demand_milli -= client.demand_milli
+
+
+def _open_window(client: Client, clock: TurnClock) -> None:
+    """Records what the client had been billed when the present window began."""
+    client.window_end_s = clock.window_end_s
+    client.window_base_s = client.billed_s + max(0.0, clock.window_billed_s - client.turn_mark_s)

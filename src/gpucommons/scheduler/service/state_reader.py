@@ -1,0 +1,121 @@
+"""The scheduler's state as one SharingReading: at once, or every second in small steps so that no hand-off waits."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Final
+
+from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.scheduler.policy.devices import DeviceTable
+from gpucommons.scheduler.policy.limit_lookup import LimitLookup
+from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.reading import FRONT, QueuePosition, read_client, read_gpu
+from gpucommons.scheduler.service.turn_loop import TurnLoop
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+# Rows made before the sockets are served again: a fraction of a millisecond of work.
+_ROWS_PER_STEP: Final = 8
+_MOST_DEPARTED: Final = 10_000
+
+
+class StateReader:
+    """`latest` is the reading of the last second. `connections` returns the number of open connections."""
+
+    def __init__(
+        self,
+        turns: TurnLoop,
+        devices: DeviceTable,
+        limits: LimitLookup,
+        disconnects: Counter[str],
+        connections: Callable[[], int],
+    ) -> None:
+        self._turns = turns
+        self._policy = turns.policy
+        self._settings = turns.policy.settings
+        self._devices = devices
+        self._limits = limits
+        self._disconnects = disconnects
+        self._connections = connections
+        self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MOST_DEPARTED)
+        self.latest = self.read_now()
+
+    def read_now(self) -> SharingReading:
+        return self._assemble(list(self._rows()))
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            try:
+                self.latest = await self._read_in_steps()
+            except Exception:
+                log.exception("cannot read the scheduler's state; the last reading is kept")
+
+    def keep_departed(self, client: Client, now: float) -> None:
+        """Keeps the last row of a client that disconnects, if `metrics_stale_ttl_s` is set."""
+        if self._settings.metrics_stale_ttl_s > 0:
+            self._departed.append((now + self._settings.metrics_stale_ttl_s, self._row(client, FRONT)))
+
+    async def _read_in_steps(self) -> SharingReading:
+        rows: list[ClientSharing] = []
+        for _ in self._count_hand_overs():
+            await asyncio.sleep(0)
+        for row in self._rows():
+            rows.append(row)
+            if len(rows) % _ROWS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return self._assemble(rows)
+
+    def _count_hand_overs(self) -> Iterator[None]:
+        """Updates the histograms, a part at a time."""
+        for gpu in list(self._policy.gpus.values()):
+            while gpu.count_some():
+                yield
+
+    def _rows(self) -> Iterator[ClientSharing]:
+        """One row per client. Clients may connect and disconnect between two rows."""
+        for gpu in list(self._policy.gpus.values()):
+            # In the order of the queue: a client's expected wait follows from that of the client ahead.
+            queue = list(gpu.waiting.values())
+            others = [client for client in gpu.clients.values() if client.id not in gpu.waiting]
+            position = FRONT
+            for client in queue:
+                row = self._row(client, position)
+                yield row
+                expected_s = None if row.wait is None else row.wait.expected_s
+                position = QueuePosition(position.ahead + 1, client, expected_s)
+            for client in others:
+                yield self._row(client, FRONT)
+
+    def _row(self, client: Client, position: QueuePosition) -> ClientSharing:
+        now = monotonic()
+        client.gpu.clock.advance(now)
+        return read_client(self._policy.terms, client, self._limits.of(client), position, now)
+
+    def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
+        now = monotonic()
+        policy, present = self._policy, self._devices.present
+        while self._departed and self._departed[0][0] <= now:
+            self._departed.popleft()
+        gpus = list(policy.gpus.values())
+        for gpu in gpus:
+            gpu.clock.advance(now)
+        return SharingReading(
+            on=policy.on,
+            mode=policy.terms.mode.value,
+            fixed_quantum_s=policy.terms.operator_quantum_s,
+            gpus=tuple(read_gpu(policy, gpu, gpu.key in present, now) for gpu in gpus),
+            clients=tuple(rows),
+            departed=tuple(row for _, row in self._departed),
+            messages={kind.name: self._turns.messages[kind] for kind in MessageType},
+            disconnects=dict(self._disconnects),
+            refusals=dict(policy.refusals),
+            handoff_seconds=self._turns.handoffs.reading(),
+            window_s=self._settings.compute_window_ms / 1000,
+            debug_labels=self._settings.metrics_debug_labels,
+            connections=self._connections(),
+        )

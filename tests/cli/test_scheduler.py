@@ -1,0 +1,107 @@
+"""`gpucommons scheduler` against a running agent."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running import RunningAgent, command, running_agent
+from scheduler.served import Scripted
+from waiting import until
+
+# They change while the two documents are fetched, or are kept by the agent alone.
+CHANGING = {
+    "turn_s",
+    "window_usage_s",
+    "waited_s",
+    "expected_s",
+    "quantum_left_s",
+    "busy_seconds_total",
+    "billed_s_total",
+    "timeline",
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("sockets") / "s.sock")
+
+
+@pytest.fixture(scope="module")
+def agent(path: str) -> Iterator[RunningAgent]:
+    environment = {
+        "GPUCOMMONS_SCHEDULER_SOCKET": path,
+        "GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": "",
+        "NVSHARE_SCHEDULING_MODE": "serial",
+    }
+    with running_agent("--scheduler", environment=environment) as found:
+        yield found
+
+
+def scheduler(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return command("scheduler", *arguments, "--socket", path)
+
+
+def steady(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: None if key in CHANGING else steady(value) for key, value in document.items()}
+    return document
+
+
+def test_status_json_is_the_document_of_the_api(agent: RunningAgent, path: str) -> None:
+    holder = Scripted(path).register("holder", "ns").ask().granted()
+    waiter = Scripted(path).register("waiter", "ns").ask()
+
+    def both_clients() -> Any:
+        turns = json.loads(agent.get("/api/v1/turns")[1])["turns"]
+        known = turns is not None and {holder.id, waiter.id} <= turns["clients"].keys()
+        return turns if known and turns["clients"][waiter.id]["wait"] else None
+
+    turns = until(both_clients)
+    done = scheduler(path, "status", "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert steady(printed) == steady(turns)
+    assert printed["clients"][waiter.id]["wait"]["sentence"] == "another client has the turn"
+    for client in (holder, waiter):
+        client.close()
+
+
+def test_status_and_explain_name_running_and_waiting_clients(agent: RunningAgent, path: str) -> None:
+    holder = Scripted(path).register("first", "ns").ask().granted()
+    waiter = Scripted(path).register("se\x1b[31mcond", "ns").ask()
+    status = until(lambda: text if "waiting" in (text := scheduler(path, "status").stdout) else None)
+    assert status.startswith("scheduler on, mode serial, 2 clients\n")
+    assert "one at a time: serial mode" in status
+    assert "safe limit 14.4 GiB (assumed)" in status
+    assert f"  running  ns/first ({holder.id}) for " in status
+    assert f"  waiting  ns/se\\x1b[31mcond ({waiter.id}) for " in status
+    explained = scheduler(path, "explain", waiter.id).stdout
+    assert "another client has the turn; 0 ahead; next turn in about" in explained
+    assert "has been running for" in scheduler(path, "explain", "ns/first").stdout
+    waiter.close()
+    idle = Scripted(path).register("idle", "ns")
+    assert "is idle: it has no request" in scheduler(path, "explain", "idle").stdout
+    assert scheduler(path, "off").stdout == "the scheduler is off: every client runs, unscheduled and unbilled\n"
+    assert "runs unscheduled: the scheduler is off" in scheduler(path, "explain", "idle").stdout
+    assert scheduler(path, "status").stdout.startswith("scheduler OFF")
+    scheduler(path, "on")
+    for client in (holder, idle):
+        client.close()
+
+
+def test_errors_are_one_line(agent: RunningAgent, path: str, tmp_path: Path) -> None:
+    for arguments, expected in (
+        (("explain", "absent"), "no client or pod 'absent': see 'gpucommons scheduler status'"),
+        (("set-quantum", "0"), "invalid quantum 0.0: use 0.1 to 86400 seconds"),
+        (("set-limit", "pod"), "nothing to set: give --memory, --core or both"),
+    ):
+        done = scheduler(path, *arguments)
+        assert done.returncode != 0
+        assert expected in done.stderr
+        assert done.stderr.count("\n") == 1
+    done = scheduler(str(tmp_path / "s.sock"), "status")
+    assert "start it with: gpucommons up --scheduler" in done.stderr
