@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given as any_of
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from gpucommons.faces.dialects.dcgm import DCGM, dcgm_dialect
-from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions, only_pod
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings, MigInstance, MigMemory
 from gpucommons.model.job_mapping import JobMappingReading, MappedJob
@@ -15,6 +16,7 @@ from gpucommons.model.ownership import Attribution, Place, PodPlace, ProcessShar
 from gpucommons.model.pods import DeviceId, Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.rules.pod_placement import PodLabels
 from parsing import parsed
 
 MIB = 2**20
@@ -32,7 +34,7 @@ def given(pod: str, device: str, replica: int | None = None, container: str = "m
     return PodDevices("ml", pod, container, "nvidia.com/gpu", (DeviceId(device, gpu_uuid=device, replica=replica),))
 
 
-def told(
+def series_of(
     name: str, *allocated: PodDevices, dialect: object = DCGM, **readings: object
 ) -> list[tuple[dict[str, str], float]]:
     """The series of one family, as Prometheus reads them."""
@@ -45,8 +47,8 @@ def told(
 
 
 def pod_labels(*allocated: PodDevices) -> dict[str, tuple[str | None, str | None, str | None]]:
-    series = [labels for labels, _ in told("DCGM_FI_DEV_POWER_USAGE", *allocated)]
-    assert len(series) == len(GPUS), "one series per GPU, whoever holds it: sums stay right"
+    series = [labels for labels, _ in series_of("DCGM_FI_DEV_POWER_USAGE", *allocated)]
+    assert len(series) == len(GPUS), "one series per GPU and however many holders: sums stay right"
     return {labels["UUID"]: (labels.get("pod"), labels.get("namespace"), labels.get("container")) for labels in series}
 
 
@@ -71,7 +73,7 @@ SHARED = (given("a", "GPU-0", 0), given("b", "GPU-0", 3), given("whole", "GPU-1"
 
 def by_pod(name: str, **readings: object) -> dict[tuple[str, str | None, str | None], float]:
     """By GPU, pod and virtual GPU."""
-    series = told(name, *SHARED, dialect=PER_POD, **readings)
+    series = series_of(name, *SHARED, dialect=PER_POD, **readings)
     return {(labels["UUID"], labels.get("pod"), labels.get("vgpu")): value for labels, value in series}
 
 
@@ -125,7 +127,7 @@ def test_per_pod_utilization_and_memory_are_the_pods_own_beside_the_gpus() -> No
     }
     uids = {
         labels["pod"]: labels.get("pod_uid")
-        for labels, _ in told("DCGM_FI_DEV_FB_USED", *SHARED, dialect=PER_POD, **readings)
+        for labels, _ in series_of("DCGM_FI_DEV_FB_USED", *SHARED, dialect=PER_POD, **readings)
         if "pod" in labels
     }
     assert uids == {"a": "uid-a", "b": "uid-b", "whole": None}
@@ -167,7 +169,7 @@ def jobs(**by_place: tuple[str, ...]) -> JobMappingReading:
 
 
 def test_each_job_of_a_gpu_has_its_series() -> None:
-    series = told("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g1=("4711", "4712")))
+    series = series_of("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g1=("4711", "4712")))
     assert [(labels["UUID"], labels.get("hpc_job"), value) for labels, value in series] == [
         ("GPU-0", None, 100),
         ("GPU-1", "4711", 100),
@@ -186,15 +188,15 @@ def test_per_pod_a_mig_device_has_the_memory_of_its_pod_and_nobodys_utilization(
         "gpus": GpuReading("580", "13", "13.0", (running,), 1, 1),
         "attribution": attributed(share(1, "busy", 1)),
     }
-    memory = told("DCGM_FI_DEV_FB_USED", *given_to, dialect=PER_POD, **readings)
+    memory = series_of("DCGM_FI_DEV_FB_USED", *given_to, dialect=PER_POD, **readings)
     assert {(labels["GPU_I_ID"], labels.get("pod")): value for labels, value in memory} == {
         ("1", None): 1,
         ("2", None): 2,
         ("1", "busy"): 3,
         ("2", "idle"): 0,
     }
-    utilization = told("DCGM_FI_DEV_GPU_UTIL", *given_to, dialect=PER_POD, **readings)
-    assert [labels.get("pod") for labels, _ in utilization] == [None], "not told under MIG, and so not 0"
+    utilization = series_of("DCGM_FI_DEV_GPU_UTIL", *given_to, dialect=PER_POD, **readings)
+    assert [labels.get("pod") for labels, _ in utilization] == [None], "unknown under MIG, and so not 0"
 
 
 def test_a_job_on_a_mig_device_is_named_by_gpu_and_instance() -> None:
@@ -202,16 +204,16 @@ def test_a_job_on_a_mig_device_is_named_by_gpu_and_instance() -> None:
         "gpus": GpuReading("580", "13", "13.0", (SPLIT,), 1, 1),
         "job_mapping": jobs(g0=("board",), g0_2=("8",)),
     }
-    memory = told("DCGM_FI_DEV_FB_USED", **readings)
+    memory = series_of("DCGM_FI_DEV_FB_USED", **readings)
     assert [(labels["GPU_I_ID"], labels.get("hpc_job"), value) for labels, value in memory] == [
         ("1", None, 1),
         ("2", "8", 2),
     ]
-    assert [labels.get("hpc_job") for labels, _ in told("DCGM_FI_DEV_POWER_USAGE", **readings)] == ["board"]
+    assert [labels.get("hpc_job") for labels, _ in series_of("DCGM_FI_DEV_POWER_USAGE", **readings)] == ["board"]
 
 
 def test_jobs_and_pods_multiply() -> None:
-    series = told("DCGM_FI_DEV_POWER_USAGE", *SHARED, dialect=PER_POD, job_mapping=jobs(g0=("1", "2")))
+    series = series_of("DCGM_FI_DEV_POWER_USAGE", *SHARED, dialect=PER_POD, job_mapping=jobs(g0=("1", "2")))
     assert [(labels["pod"], labels["hpc_job"]) for labels, _ in series if labels["UUID"] == "GPU-0"] == [
         ("a", "1"),
         ("a", "2"),
@@ -223,6 +225,23 @@ def test_jobs_and_pods_multiply() -> None:
 @any_of(st.text(min_size=1))
 @settings(deadline=None)
 def test_any_job_id_is_a_label_value(job: str) -> None:
-    series = told("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g0=(job,)))
+    series = series_of("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g0=(job,)))
     assert len(series) == 3
     assert series[0][0]["hpc_job"]
+
+
+@pytest.mark.parametrize(
+    ("holders", "labels"),
+    [
+        ((), ("", "", "")),
+        ((PodLabels("train", "ml", "main"),), ("main", "ml", "train")),
+        ((PodLabels("train", "ml", "main", 0), PodLabels("train", "ml", "main", 1)), ("main", "ml", "train")),
+        ((PodLabels("train", "ml", "a"), PodLabels("train", "ml", "b")), ("", "ml", "train")),
+        ((PodLabels("train", "ml", "main", 0), PodLabels("train", "web", "main", 1)), ("", "", "")),
+        ((PodLabels("train", "ml", "main", 0), PodLabels("serve", "ml", "main", 1)), ("", "", "")),
+    ],
+)
+def test_labels_name_a_pod_only_if_it_alone_holds_the_gpu(
+    holders: tuple[PodLabels, ...], labels: tuple[str, str, str]
+) -> None:
+    assert only_pod(holders) == labels

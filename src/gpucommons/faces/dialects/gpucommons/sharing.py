@@ -1,4 +1,4 @@
-"""gpucommons_sharing_*: how each GPU is shared and why, how long waits, turns and hand-offs take, who was revoked."""
+"""gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client."""
 
 from collections.abc import Iterator
 
@@ -9,40 +9,51 @@ from gpucommons.model.snapshot import Snapshot
 _GPU = ("gpu", "uuid")
 _CLIENT = ("namespace", "pod", "client_id", "uuid")
 
-ON = gauge("gpucommons_sharing_on", "1 while the scheduler gives out turns, 0 while everybody runs freely.", "mode")
+ON = gauge(
+    "gpucommons_sharing_on", "State of the scheduler: 1 while it gives turns, 0 while all clients run freely.", "mode"
+)
 WAY = gauge(
     "gpucommons_sharing_way_info",
-    "1; how the clients share the GPU now (alone, together, turns or free), and the reason for it.",
+    "Way in which the clients share a GPU (alone, together, turns or free) and the reason for it; always 1.",
     *_GPU,
     "way",
     "reason",
 )
-BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which some client held the lock of the GPU.", *_GPU)
-WAIT = histogram("gpucommons_sharing_wait_seconds", "From a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
-TURN = histogram("gpucommons_sharing_turn_seconds", "Length of turns.", *_GPU, buckets=TURN_BUCKETS)
+BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which a client held the lock of a GPU.", *_GPU)
+WAIT = histogram("gpucommons_sharing_wait_seconds", "Time from a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
+TURN = histogram("gpucommons_sharing_turn_seconds", "Duration of turns.", *_GPU, buckets=TURN_BUCKETS)
 DRAIN = histogram(
     "gpucommons_sharing_drop_to_release_seconds",
-    "From DROP_LOCK until the client has released.",
+    "Time from DROP_LOCK until the client has released the lock.",
     *_GPU,
     buckets=DRAIN_BUCKETS,
 )
 HANDOFF = histogram(
     "gpucommons_sharing_handoff_seconds",
-    "From the bytes of a release to the next client's LOCK_OK, of a sample of them.",
+    "Time from receiving a release to sending the next client's LOCK_OK, for a sample of hand-offs.",
     buckets=HANDOFF_BUCKETS,
 )
 REFUSALS = counter("gpucommons_sharing_refusals_total", "Messages that were refused or had no effect.", "reason")
-CONNECTIONS = gauge("gpucommons_sharing_connections", "Open connections, registered or not.")
-REVOKED = gauge("gpucommons_sharing_client_revoked", "1 while a client runs on whose turn was revoked.", *_CLIENT)
+CONNECTIONS = gauge("gpucommons_sharing_connections", "Open connections to the scheduler, registered or not.")
+REVOKED = gauge(
+    "gpucommons_sharing_client_revoked", "Client whose turn was revoked and that still runs; always 1.", *_CLIENT
+)
 DEMAND = gauge(
     "gpucommons_sharing_client_demand_ratio",
-    "Share of time in which the client keeps the GPU busy when it runs alone, as measured.",
+    "Share of time in which a client keeps the GPU busy when it runs alone, as measured.",
     *_CLIENT,
 )
 BILLED = counter(
     "gpucommons_sharing_client_billed_seconds_total",
-    "GPU time billed to the client: the wall time of its turns over the number of clients that ran meanwhile.",
+    "GPU time billed to a client: the time of its turns divided by the number of clients that ran at the same time.",
     *_CLIENT,
+)
+
+WAITING = gauge(
+    "gpucommons_sharing_client_wait_seconds",
+    "Time for which a client has been waiting, and for what: turn, memory, quota, demand, solo or ready.",
+    *_CLIENT,
+    "why",
 )
 
 CATALOGUE: tuple[Metric, ...] = (
@@ -58,6 +69,7 @@ CATALOGUE: tuple[Metric, ...] = (
     REVOKED,
     DEMAND,
     BILLED,
+    WAITING,
 )
 
 
@@ -78,6 +90,8 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield REVOKED.of((labels, 1) for labels, row in clients if row.revoked)
     yield DEMAND.of((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None)
     yield BILLED.of((labels, row.billed_s) for labels, row in clients)
+    waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
+    yield WAITING.of(((*labels, wait.why), wait.waited_s) for labels, wait in waiting)
 
 
 def _wait(gpu: GpuSharing) -> HistogramReading:

@@ -1,7 +1,7 @@
-"""nvshare_client_*: each client's memory and share of the GPU. v1 clients do not tell their memory: it is left out.
+"""nvshare_client_*: each client's memory and share of the GPU. v1 clients do not report memory: it is omitted.
 
-`client_id` and `host_pid` are debug labels. Without them the clients of one pod on one GPU are one series: amounts are
-summed, yes-or-no values are 1 if one of them is.
+`client_id` and `host_pid` are debug labels. Without them the clients of one pod on one GPU share a series: amounts are
+summed, and a flag is 1 if it is 1 for any of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ Pod = Sequence[ClientSharing]
 
 
 class _Value(NamedTuple):
-    """One metric: of a client by itself, which is the rule and must be quick, and of the clients of a pod as one."""
+    """One metric: its value for a single client, the common case, and for the clients of a pod together."""
 
     metric: Metric
     of_client: Callable[[ClientSharing], float | None]
@@ -30,11 +30,13 @@ def _gauge(name: str, help: str, *labels: str) -> Metric:
     return gauge(f"nvshare_client_{name}", help, *labels, optional=_DEBUG & set(labels))
 
 
-INFO = _gauge("info", "1; a registered client, its GPU and its pid on the host.", *_CLIENT, "gpu_index", "host_pid")
-NVML_USED = _gauge("nvml_used_bytes", "GPU memory of the client's process as NVML sees it.", *_CLIENT, "host_pid")
+INFO = _gauge(
+    "info", "Registered client with its GPU and its pid on the host; always 1.", *_CLIENT, "gpu_index", "host_pid"
+)
+NVML_USED = _gauge("nvml_used_bytes", "GPU memory of a client's process as reported by NVML.", *_CLIENT, "host_pid")
 QUOTA_SOURCE = _gauge(
     "memory_quota_source_info",
-    "1; where the memory quota in force comes from: annotation, env, config or none.",
+    "Origin of a client's memory quota: annotation, env, config or none; always 1.",
     "namespace",
     "pod",
     "client_id",
@@ -43,7 +45,7 @@ QUOTA_SOURCE = _gauge(
 
 
 def _sum(metric: Metric, read: Callable[[ClientSharing], float | None]) -> _Value:
-    """The sum over a pod's clients, of those that have the value; None where none has."""
+    """The sum over the clients of a pod that have the value; None if none has it."""
 
     def of_pod(pod: Pod) -> float | None:
         found = [amount for client in pod if (amount := read(client)) is not None]
@@ -77,7 +79,7 @@ def _need_upper(client: ClientSharing) -> int | None:
 
 
 def _quota(pod: Pod) -> float:
-    """No limit for one client of a pod is no limit for the pod."""
+    """A pod is unlimited if one of its clients is."""
     quotas = [client.memory_quota_bytes for client in pod]
     return 0 if 0 in quotas else sum(quotas)
 
@@ -88,19 +90,19 @@ def _usage_ratio(pod: Pod) -> float | None:
 
 
 _VALUES: tuple[_Value, ...] = (
-    # v1 clients do not tell their memory.
+    # v1 clients do not report their memory.
     _sum(
-        _gauge("managed_allocated_bytes", "Memory that the client reports to have allocated.", *_CLIENT),
+        _gauge("managed_allocated_bytes", "Memory that a client has allocated, as it reports.", *_CLIENT),
         lambda client: None if client.protocol_version == 1 else client.allocated_bytes,
     ),
     _sum(
-        _gauge("managed_allocated_peak_bytes", "The most that it ever reported.", *_CLIENT),
+        _gauge("managed_allocated_peak_bytes", "Highest allocated memory that a client has reported.", *_CLIENT),
         lambda client: None if client.protocol_version == 1 else client.allocated_peak_bytes,
     ),
     _sum(
         _gauge(
             "memory_overhead_baseline_bytes",
-            "What its process takes besides what it allocates, smoothed (O_base).",
+            "Memory that a client's process uses beyond its allocations, smoothed (O_base).",
             *_CLIENT,
         ),
         lambda client: client.overhead_bytes,
@@ -108,56 +110,68 @@ _VALUES: tuple[_Value, ...] = (
     _sum(
         _gauge(
             "memory_need_estimated_bytes",
-            "What it is taken to need: allocated, and the overhead where it is known.",
+            "Estimated memory need of a client: allocated memory plus the overhead if known.",
             *_CLIENT,
         ),
         lambda client: client.need_bytes,
     ),
     _sum(
-        _gauge("memory_need_upper_bytes", "The most that it can need: allocated, and all that NVML sees.", *_CLIENT),
+        _gauge(
+            "memory_need_upper_bytes",
+            "Upper bound of a client's memory need: allocated memory plus what NVML reports.",
+            *_CLIENT,
+        ),
         _need_upper,
     ),
     _Value(
-        _gauge("memory_quota_bytes", "Its memory quota; 0 is unlimited.", *_CLIENT),
+        _gauge("memory_quota_bytes", "Memory quota of a client; 0 is unlimited.", *_CLIENT),
         lambda client: client.memory_quota_bytes,
         _quota,
     ),
-    _any(_gauge("memory_quota_exceeded", "1 if it has allocated more than its quota.", *_CLIENT), _exceeded),
+    _any(
+        _gauge("memory_quota_exceeded", "State of a client's memory quota: 1 if exceeded, else 0.", *_CLIENT), _exceeded
+    ),
     _sum(
-        _gauge("core_quota_config_percent", "Its share of the GPU's time as configured, 1 to 100.", *_CLIENT),
+        _gauge("core_quota_config_percent", "Configured share of GPU time of a client, 1 to 100.", *_CLIENT),
         lambda client: client.core_quota_percent,
     ),
     _sum(
         _gauge(
             "core_quota_effective_percent",
-            "Its share after the shares of all that want to run were scaled to 100.",
+            "Share of GPU time of a client after scaling the shares of all requesting clients to 100.",
             *_CLIENT,
         ),
         lambda client: client.core_quota_effective_percent,
     ),
     _sum(
-        _gauge("core_window_usage_ms", "GPU time billed to it in this window, the running turn included.", *_CLIENT),
+        _gauge(
+            "core_window_usage_ms", "GPU time billed to a client in this window, including the running turn.", *_CLIENT
+        ),
         lambda client: 1000 * client.window_usage_s,
     ),
     _sum(
-        _gauge("core_window_limit_ms", "GPU time that its share of a window is.", *_CLIENT),
+        _gauge("core_window_limit_ms", "GPU time that a client may use in one window.", *_CLIENT),
         lambda client: 1000 * client.window_limit_s,
     ),
     _Value(
-        _gauge("core_usage_ratio", "This window's usage over its limit.", *_CLIENT),
+        _gauge("core_usage_ratio", "Usage of a client in this window divided by its limit.", *_CLIENT),
         lambda client: client.window_usage_s / client.window_limit_s if client.window_limit_s else None,
         _usage_ratio,
     ),
     _any(
-        _gauge("throttled", "1 while its share is used up and it waits for more.", *_CLIENT),
+        _gauge("throttled", "Throttling of a client: 1 while it has used up its share and waits, else 0.", *_CLIENT),
         lambda client: client.throttled,
     ),
     _any(
-        _gauge("pending_drop", "1 from DROP_LOCK until it has released.", *_CLIENT),
+        _gauge(
+            "pending_drop",
+            "Pending release of a client: 1 from DROP_LOCK until it has released the lock, else 0.",
+            *_CLIENT,
+        ),
         lambda client: client.pending_drop,
     ),
     _sum(
-        _gauge("quota_debt_ms", "GPU time that it had beyond its share and still owes.", *_CLIENT),
+        _gauge("quota_debt_ms", "GPU time that a client has used beyond its share and still owes.", *_CLIENT),
         lambda client: 1000 * client.debt_s,
     ),
 )
@@ -196,7 +210,7 @@ def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
 
 
 def _folded(sharing: SharingReading) -> list[tuple[_Labels, Pod]]:
-    """By pod and GPU. Those that left show only where none of their pod is left."""
+    """By pod and GPU. Departed clients appear only if no client of their pod is left."""
     living = _grouped(sharing.clients)
     departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in living}
     return [*living.items(), *departed.items()]
@@ -210,11 +224,11 @@ def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientShari
 
 
 def _sources(pods: Iterable[tuple[_Labels, Pod]]) -> list[Point]:
-    """A pod on two GPUs, or with two clients, has each of its sources once."""
+    """Each source once, also for a pod with two GPUs or two clients."""
     found: dict[tuple[str, ...], float] = {}
     for (namespace, pod_name, client_id, _), pod in pods:
         for client in pod:
-            # What an operator set is configuration to nvshare's users: their dashboards know four sources.
+            # nvshare's dashboards know four sources: a limit set by an operator counts as configuration.
             source = "config" if client.memory_quota_source == "set-limit" else client.memory_quota_source
             found[(namespace, pod_name, client_id, source)] = 1
     return list(found.items())

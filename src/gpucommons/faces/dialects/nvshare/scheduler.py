@@ -1,4 +1,4 @@
-"""nvshare_scheduler_*: queues, memory and events of the scheduler, there for every GPU from the start."""
+"""nvshare_scheduler_*: queues, memory and messages of the scheduler, for every GPU from the start."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,31 +9,45 @@ from gpucommons.model.snapshot import Snapshot
 _GPU = ("gpu_uuid", "gpu_index")
 _GAUGES: tuple[tuple[Metric, Callable[[GpuSharing], float]], ...] = (
     (
-        gauge("nvshare_scheduler_running_clients", "Clients that hold the lock of the GPU.", *_GPU),
+        gauge("nvshare_scheduler_running_clients", "Clients that hold the lock of a GPU.", *_GPU),
         lambda gpu: len(gpu.running),
     ),
     (
-        gauge("nvshare_scheduler_request_queue_clients", "Clients that wait for a turn or for their share.", *_GPU),
+        gauge(
+            "nvshare_scheduler_request_queue_clients", "Clients that wait for a turn or for more of their share.", *_GPU
+        ),
         lambda gpu: len(gpu.request_queue),
     ),
     (
-        gauge("nvshare_scheduler_wait_queue_clients", "Clients that were told to wait for memory.", *_GPU),
+        gauge("nvshare_scheduler_wait_queue_clients", "Clients that wait for memory.", *_GPU),
         lambda gpu: len(gpu.wait_queue),
     ),
     (
-        gauge("nvshare_scheduler_running_memory_bytes", "What the running clients are taken to need.", *_GPU),
+        gauge("nvshare_scheduler_running_memory_bytes", "Estimated memory need of the running clients.", *_GPU),
         lambda gpu: gpu.running_memory_bytes,
     ),
     (
-        gauge("nvshare_scheduler_peak_running_memory_bytes", "The most that ever ran at once.", *_GPU),
+        gauge(
+            "nvshare_scheduler_peak_running_memory_bytes",
+            "Highest estimated memory need of the clients that ran at one time.",
+            *_GPU,
+        ),
         lambda gpu: gpu.running_memory_peak_bytes,
     ),
     (
-        gauge("nvshare_scheduler_memory_safe_limit_bytes", "What may run at once: the memory less the reserve.", *_GPU),
+        gauge(
+            "nvshare_scheduler_memory_safe_limit_bytes",
+            "Memory that running clients may need in all: that of the GPU without the reserve.",
+            *_GPU,
+        ),
         lambda gpu: gpu.safe_limit_bytes,
     ),
     (
-        gauge("nvshare_scheduler_memory_overloaded", "1 while running clients have outgrown the safe limit.", *_GPU),
+        gauge(
+            "nvshare_scheduler_memory_overloaded",
+            "Overload of the memory: 1 while the running clients exceed the safe limit, else 0.",
+            *_GPU,
+        ),
         lambda gpu: int(gpu.overloaded),
     ),
 )
