@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.compose_file import Host, compose_file
+from gpucommons.stack.compose_file import ComposeHost, compose_file
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import cluster_config, settings_rules
 from gpucommons.stack.render import packaged, to_yaml
 
 _MADE = "# Drawn from the code by `make deploy-files`; a change here is lost.\n"
-_NODE_USER = Host(user="65534:65534", has_gpus=True)
+_NODE_USER = ComposeHost(user="65534:65534", has_gpus=True)
 
 
 def compose() -> str:

@@ -29,7 +29,7 @@ from deploy.deployments import (
     unit_command,
 )
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.compose_file import Host as ComposeHost
+from gpucommons.stack.compose_file import ComposeHost
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.render import rendered
 from needs import needs_program

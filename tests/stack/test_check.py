@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.stack.check import Problem, problems_in, run_here
+from gpucommons.stack.check import ConfigProblem, problems_in, run_here
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.stack import check, prepare
 from needs import needs_program
@@ -69,10 +69,10 @@ def test_nothing_is_replaced_by_a_broken_configuration(tmp_path: Path) -> None:
 @given(st.text())
 def test_whatever_a_tool_says_is_survived(output: str) -> None:
     for problem in problems_in(output, lambda file, name: None):
-        assert isinstance(problem, Problem)
+        assert isinstance(problem, ConfigProblem)
         assert problem.message
 
 
 def test_one_problem_said_twice_is_one() -> None:
     said = "  FAILED:\n     r/c.yml: yaml: line 1: bad\n     r/c.yml: yaml: line 1: bad\n"
-    assert list(problems_in(said, lambda file, name: None)) == [Problem("r/c.yml", 1, "bad")]
+    assert list(problems_in(said, lambda file, name: None)) == [ConfigProblem("r/c.yml", 1, "bad")]

@@ -12,7 +12,7 @@ import yaml
 
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
-from gpucommons.stack.compose_file import Host, compose_file
+from gpucommons.stack.compose_file import ComposeHost, compose_file
 from gpucommons.stack.engine import choose
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.grafana import ensure_password
@@ -43,7 +43,7 @@ LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
 def test_docker_compose_takes_it(tmp_path: Path, settings: StackSettings, has_gpus: bool) -> None:
     needs_program("docker-compose")
     file = tmp_path / "compose.yaml"
-    file.write_text(to_yaml(compose_file(settings, LAYOUT, Host("1000:1000", has_gpus))))
+    file.write_text(to_yaml(compose_file(settings, LAYOUT, ComposeHost("1000:1000", has_gpus))))
     command = ["docker-compose", "--file", str(file), "config", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_docker_compose_takes_it(tmp_path: Path, settings: StackSettings, has_gp
 
 
 def test_no_service_is_root_or_open_to_the_network() -> None:
-    services = compose_file(StackSettings(), LAYOUT, Host("1000:1000", False))["services"]
+    services = compose_file(StackSettings(), LAYOUT, ComposeHost("1000:1000", False))["services"]
     assert set(services) == {"prometheus", "alertmanager", "grafana"}
     for service in services.values():
         assert service["user"] == "1000:1000"
@@ -207,7 +207,8 @@ def test_what_docker_refuses_is_told(
         ComposeEngine(stack_in(tmp_path / "data", settings_on_free_ports())).start()
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", ["start", "reload", "update", "check", "build"])
+def test_without_docker_the_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(StackError, match="not installed: docker; install with: sudo apt install"):
-        ComposeEngine(stack_in(tmp_path, replace(settings_on_free_ports(), engine="compose"))).start()
+    with pytest.raises(StackError, match=r"^docker is not installed; install it with: sudo apt install.*$"):
+        getattr(ComposeEngine(stack_in(tmp_path, replace(settings_on_free_ports(), engine="compose"))), verb)()

@@ -17,7 +17,7 @@ import pytest
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.compose_file import ALERTMANAGER_IMAGE, GRAFANA_IMAGE, PROMETHEUS_IMAGE
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Answer, get
+from gpucommons.stack.health import HttpResponse, get
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.test_check import BROKEN, GOOD
@@ -138,4 +138,4 @@ def test_a_life(docker: Dockerd, tmp_path: Path) -> None:
 
 def body(url: str) -> bytes:
     answer = get(url)
-    return answer.body if isinstance(answer, Answer) else b""
+    return answer.body if isinstance(answer, HttpResponse) else b""

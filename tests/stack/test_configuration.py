@@ -12,7 +12,7 @@ import yaml
 from certificates import Authority
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.dialects.all import DIALECTS
-from gpucommons.stack.alertmanager import Secrets, alertmanager_config
+from gpucommons.stack.alertmanager import AlertmanagerSecrets, alertmanager_config
 from gpucommons.stack.check import check_directory
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.layout import Layout
@@ -21,7 +21,7 @@ from gpucommons.stack.render import to_yaml, write
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
 
-NO_SECRETS = Secrets(None, "", "")
+NO_SECRETS = AlertmanagerSecrets(None, "", "")
 
 
 def full_settings(tmp_path: Path) -> StackSettings:

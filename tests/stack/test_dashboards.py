@@ -8,7 +8,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.__main__ import BOARDS, drawn
+from dashboards.__main__ import BOARDS, to_json
 from stack.promql import DASHBOARDS, PanelQuery, dashboards, metric_names, panel_queries, panels
 from stack.test_rules import known_names
 
@@ -17,7 +17,7 @@ CHOSEN = {"node": ".*", "gpu": ".*", "user": "alice"}
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_what_is_committed_is_what_the_code_draws(name: str) -> None:
-    assert (DASHBOARDS / f"{name}.json").read_text() == drawn(BOARDS[name]), "run: make dashboards"
+    assert (DASHBOARDS / f"{name}.json").read_text() == to_json(BOARDS[name]), "run: make dashboards"
 
 
 def test_nothing_else_is_shipped() -> None:

@@ -23,8 +23,8 @@ from certificates import Authority
 from dashboards.may_be_empty import MAY_BE_EMPTY
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.stack import render
-from gpucommons.stack.alertmanager import Timing, alertmanager_config
-from gpucommons.stack.health import Answer, get
+from gpucommons.stack.alertmanager import NotificationTiming, alertmanager_config
+from gpucommons.stack.health import HttpResponse, get
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import read_pid_file
 from needs import needs_program
@@ -37,7 +37,7 @@ from stack.time_lapse import time_lapse
 from waiting import until
 
 FACTOR = 100
-QUICK = Timing(0.0, 1.0, 1.5, 1.0)
+QUICK = NotificationTiming(0.0, 1.0, 1.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Api:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         answer = get(f"http://{self.address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", 10)
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, HttpResponse), answer
         assert answer.status == 200, f"{expression}: {answer.body.decode()}"
         result: list[dict[str, Any]] = json.loads(answer.body)["data"]["result"]
         return result
@@ -66,7 +66,7 @@ class Site:
 
     def alerts(self) -> list[dict[str, Any]]:
         answer = get(f"http://{self.alertmanager}/api/v2/alerts")
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, HttpResponse), answer
         found: list[dict[str, Any]] = json.loads(answer.body)
         return found
 
@@ -92,7 +92,7 @@ def running_victoria(data: Path) -> Iterator[str]:
     command = ["victoria-metrics", f"-storageDataPath={data}", f"-httpListenAddr={address}", "-search.latencyOffset=0s"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: isinstance(get(f"http://{address}/health"), Answer), "VictoriaMetrics answers")
+        until(lambda: isinstance(get(f"http://{address}/health"), HttpResponse), "VictoriaMetrics answers")
         yield address
     finally:
         process.terminate()
@@ -196,10 +196,10 @@ def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(si
     until(lambda: site.hook.groups("DS01GPUCriticalTemperature"), "the webhook is told")
     (alert,) = site.hook.groups("DS01GPUCriticalTemperature")[0]["alerts"]
     assert alert["status"] == "firing"
-    assert alert["annotations"]["summary"].startswith("GPU 1 of faults is about to slow down or stop: 91 C")
+    assert alert["annotations"]["summary"].startswith("GPU 1 of faults is close to its thermal limit: 91 C")
 
     until(lambda: [s for s in site.mail.subjects if "DS01GPUCriticalTemperature" in s], "an email arrives")
-    assert "GPU 1 of faults is about to slow down or stop: 91 C" in site.mail.body("DS01GPUCriticalTemperature")
+    assert "GPU 1 of faults is close to its thermal limit: 91 C" in site.mail.body("DS01GPUCriticalTemperature")
     first = site.mail.messages[0]
     assert (first["From"], first["To"]) == ("gpus@example.org", "admin@example.org")
 

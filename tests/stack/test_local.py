@@ -17,7 +17,7 @@ import yaml
 from certificates import Authority
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Answer, get, healthy
+from gpucommons.stack.health import HttpResponse, get, healthy
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import StartedProcess, read_pid_file, wait_gone
 from needs import needs_program
@@ -69,7 +69,7 @@ def test_a_life(bench: Bench) -> None:
     (bench.site / "mine.yml").write_text(GOOD.replace("alert: A", "alert: Mine"))
     bench.engine().reload()
     rules = get(f"http://{bench.settings.prometheus_listen}/api/v1/rules")
-    assert isinstance(rules, Answer)
+    assert isinstance(rules, HttpResponse)
     assert b'"Mine"' in rules.body
     assert processes(bench.root) == first, "nothing was restarted"
 
@@ -148,7 +148,7 @@ def test_a_port_in_use_is_named_with_who_holds_it(bench: Bench) -> None:
     assert processes(bench.root) == {}, "nothing was started"
 
 
-def test_a_stranger_on_our_port_is_not_our_stack(bench: Bench) -> None:
+def test_another_program_on_our_port_is_reported_as_down(bench: Bench) -> None:
     class Ready(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -167,7 +167,7 @@ def test_a_stranger_on_our_port_is_not_our_stack(bench: Bench) -> None:
         server.shutdown()
         server.server_close()
     assert not by_service["prometheus"].ok
-    assert "not of this stack" in by_service["prometheus"].detail
+    assert "another program answers" in by_service["prometheus"].detail
 
 
 def test_a_program_that_cannot_run_is_told_with_its_last_words(bench: Bench) -> None:
@@ -181,9 +181,13 @@ def test_a_program_that_cannot_run_is_told_with_its_last_words(bench: Bench) -> 
     assert processes(bench.root) == {}, "half a stack is no stack"
 
 
-def test_what_is_missing_is_named_with_how_to_install_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_named_with_the_command_to_install_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(StackError, match=r"prometheus, alertmanager, promtool, amtool; install with: sudo apt install"):
+    with pytest.raises(
+        StackError, match=r"prometheus, alertmanager, promtool, amtool are not installed; install with: sudo apt"
+    ):
         bench.engine().start()
 
 
