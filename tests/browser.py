@@ -1,4 +1,4 @@
-"""A real Chromium that watches itself: an error on the console or a request to another host fails the test."""
+"""A real Chromium: an error on the console or a request to another host fails the test."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Watch:
-    """What a page did that it must not do."""
+    """Errors of a page and its requests to other hosts."""
 
     host: str
     complaints: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ def opened(
     theme: str = "light",
     lost_is_fine: bool = False,
 ) -> Iterator[Page]:
-    """The page with its first readings drawn. Whatever it did wrong by the end fails the test."""
+    """The page after its first readings. Its errors fail the test at the end."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
     watch = Watch(urlsplit(url).netloc, lost_is_fine=lost_is_fine)
     page = context.new_page()

@@ -1,4 +1,4 @@
-"""Handlers of a test's own behind real guards and a real listener."""
+"""Handlers of a test behind real guards and a real listener."""
 
 import asyncio
 import socket

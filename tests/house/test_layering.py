@@ -35,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "faces.dialects": {"", "faces.exposition", "model", "rules"},
     "faces.history": {"model", "rules"},
     "faces.documents": {"base", "faces.history", "model", "rules"},
-    "stack": {"config", "faces.dialects"},
+    "stack": {"base", "config", "faces.dialects"},
     "web": set(),
     "web.access": {"base"},
     "web.routes": {"faces.documents", "faces.history", "model", "rules"},

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: it shows what the API says, does what it offers, and asks nobody else for anything."""
+"""The page in a real Chromium: it shows the values of the API, its controls work, and it contacts no other host."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from waiting import until
 HERE = Path(__file__).resolve().parent
 SHOWN = (HERE / "shown.js").read_text()
 AXE = HERE / "vendor" / "axe.min.js"
-# High enough that all of it is in view: what is not is drawn only now and then.
+# High enough that everything is in view: other parts are updated less often.
 TALL = 6000
 
 
@@ -46,7 +46,7 @@ def formatting(browser: Browser, demo: str) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def playing() -> Iterator[Mapping[str, str]]:
-    """Agents that sample so seldom that the page and the API can be looked at in the same second, by name."""
+    """Agents by name, which sample so rarely that the page and the API can be compared at one snapshot."""
     slowly = ("--interval", "2")
     with (
         demo_agent("--lost", "7", "--hot", "5", *slowly) as demo,
@@ -80,7 +80,7 @@ def test_every_section_shows_what_the_api_says(
         assert sections <= set(result["compared"]), result["compared"]
         for section in ("node", "gpus", "who", "turns", "accounts", "events", "history"):
             absent = page.locator(f"#{section} .absent, #{section} > .quiet")
-            assert section in result["compared"] or absent.count(), f"{section} shows nothing, and does not say why"
+            assert section in result["compared"] or absent.count(), f"{section} shows nothing and gives no reason"
 
 
 def rows(page: Page) -> list[str]:
@@ -96,7 +96,7 @@ def numbers(page: Page, field: str) -> list[float]:
 
 
 def nearly_sorted(values: list[float]) -> bool:
-    """Rows keep their places for a few snapshots while their values move: near-equals must not swap every second."""
+    """Rows keep their places for some snapshots while values change, so that close values do not swap constantly."""
     return all(earlier <= 1.05 * later for earlier, later in itertools.pairwise(values))
 
 
@@ -124,17 +124,17 @@ def test_sort_by_mouse_and_keyboard(browser: Browser, demo: str) -> None:
 
 def test_filter_search_and_group(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
-        everybody = rows(page)
+        all_rows = rows(page)
         page.select_option("#who select", "0")
         expect(page.locator("#who tr[data-row]")).to_have_count(3)
         page.fill("#who input[type=search]", "ALI")
         expect(page.locator("#who tr[data-row]")).to_have_count(1)
         assert rows(page) == ["user/1000"]
-        page.fill("#who input[type=search]", "nobody of that name")
-        expect(page.get_by_text("Nobody matches.")).to_be_visible()
+        page.fill("#who input[type=search]", "no such name")
+        expect(page.locator("#who p.quiet")).to_be_visible()
         page.fill("#who input[type=search]", "")
         page.select_option("#who select", "")
-        expect(page.locator("#who tr[data-row]")).to_have_count(len(everybody))
+        expect(page.locator("#who tr[data-row]")).to_have_count(len(all_rows))
         for by, kind in (("Users", "user"), ("Pods", "pod"), ("Containers", "container")):
             page.click(f"#who .choice button:has-text('{by}')")
             groups: Any = page.evaluate(f"fetch('/api/v1/who?by={kind}').then(a => a.json()).then(a => a.groups)")
@@ -187,7 +187,7 @@ def test_a_lost_connection_says_so_and_heals_itself(browser: Browser) -> None:
         agent.stop()
         expect(page.locator(".link")).to_have_attribute("data-link", "lost")
         expect(page.locator(".link")).to_contain_text("connection lost")
-        assert page.locator("main.old").count() == 1, "what is shown is old, and looks it"
+        assert page.locator("main.old").count() == 1, "old values are marked"
         shown = page.inner_text("#node [data-f='memory.total_bytes']")
         with running_agent(*arguments):
             expect(page.locator(".link")).to_have_attribute("data-link", "live", timeout=20_000)
@@ -201,8 +201,8 @@ def sequence_at(url: str) -> int:
         return int(json.load(answer)["sequence"])
 
 
-def until_sequence(url: str, wanted: int) -> None:
-    until(lambda: sequence_at(url) >= wanted, f"snapshot {wanted}", within_s=30)
+def until_sequence(url: str, expected: int) -> None:
+    until(lambda: sequence_at(url) >= expected, f"snapshot {expected}", within_s=30)
 
 
 def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:
@@ -217,7 +217,7 @@ def test_a_tab_in_the_background_costs_nothing(browser: Browser) -> None:
         )
         left = int(page.get_attribute("main", "data-sequence") or 0)
         until_sequence(url, left + 6)
-        assert page.get_attribute("main", "data-sequence") == str(left), "nothing came while nobody looked"
+        assert page.get_attribute("main", "data-sequence") == str(left), "a hidden page receives nothing"
         page.evaluate("() => { window.away = false; document.dispatchEvent(new Event('visibilitychange')); }")
         page.wait_for_function(f"() => Number(document.querySelector('main').dataset.sequence) > {left} + 5")
         expect(page.locator(".link")).to_have_attribute("data-link", "live")
@@ -239,14 +239,14 @@ def test_deltas_are_applied_in_the_browser_as_in_the_agent(formatting: Page) -> 
     documents = [random_document(chance) for _ in range(400)]
     pairs = [(before, after, delta(before, after)) for before, after in itertools.pairwise(documents)]
     assert sum(json.dumps(changes).count("[]") for _, _, changes in pairs) > 50, "things go, too"
-    told: Any = formatting.evaluate(
+    applied: Any = formatting.evaluate(
         """async (text) => {
             const { apply } = await import('/static/delta.js');
             return JSON.parse(text).map(([before, , changes]) => JSON.stringify(apply(before, changes)));
         }""",
         json.dumps(pairs),
     )
-    for (_, after, _), found in zip(pairs, told, strict=True):
+    for (_, after, _), found in zip(pairs, applied, strict=True):
         assert json.dumps(json.loads(found), sort_keys=True) == json.dumps(after, sort_keys=True)
 
 
@@ -260,7 +260,7 @@ def test_hostile_names_appear_as_text(browser: Browser) -> None:
         assert long in text
         assert fire in text
         assert turned not in text
-        assert "\\u202egnp.exe" in text, "a mark that turns the text around is spelt out"
+        assert "\\u202egnp.exe" in text, "a mark that reverses the text is escaped"
         assert 'a"b' in text
         assert page.evaluate("document.querySelectorAll('main script').length") == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -297,7 +297,7 @@ def test_it_can_be_used_by_keyboard_alone(browser: Browser, demo: str) -> None:
             reached.add(place)
         assert {"gpus", "who", "A"} <= reached
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        assert outline != "none", "one can see where one is"
+        assert outline != "none", "the focus is visible"
 
 
 def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
@@ -323,9 +323,9 @@ def test_longer_ranges_come_from_a_prometheus_where_one_is_named(
             prometheus.wait_for("DCGM_FI_DEV_POWER_USAGE offset 2s")
             with page.expect_response(re.compile("series=gpu_power_watts&range=7d")) as response:
                 page.click("#history .choice button:has-text('7 days')")
-            told: Any = response.value.json()
-            assert told["source"] == "prometheus"
-            assert len(told["values"]) == 8
+            answer: Any = response.value.json()
+            assert answer["source"] == "prometheus"
+            assert len(answer["values"]) == 8
             page.fill("#history input[name=range]", "3d")
             sequence = page.get_attribute("main", "data-sequence")
             page.wait_for_selector(f"main:not([data-sequence='{sequence}'])")
@@ -369,7 +369,7 @@ SECTIONS = ("node", "gpus", "who", "turns", "accounts", "events", "history")
 
 
 def test_screenshots_of_every_section(browser: Browser, demo: str) -> None:
-    """For eyes: build/screenshots. That nothing sticks out is checked here."""
+    """Writes screenshots to build/screenshots, and checks that nothing overflows."""
     folder = HERE.parents[1] / "build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     with opened(browser, demo, height=TALL) as page:

@@ -1,4 +1,4 @@
-"""Health is an answer of success that says ready: nothing else counts as UP."""
+"""Only a successful response that reports ready counts as UP."""
 
 import json
 
@@ -41,7 +41,7 @@ def targets(*healths: str) -> HttpResponse:
     return HttpResponse(200, json.dumps({"data": {"activeTargets": active}}).encode())
 
 
-def test_a_target_that_is_down_or_was_never_scraped_is_no_health() -> None:
+def test_a_target_that_is_down_or_never_scraped_is_unhealthy() -> None:
     assert judge_targets(targets("up", "up")).ok
     down = judge_targets(targets("up", "down"))
     assert not down.ok
@@ -58,12 +58,12 @@ _JSON = st.recursive(
 
 
 @given(_JSON | st.none())
-def test_whatever_prometheus_answers_is_survived(value: object) -> None:
+def test_any_response_of_prometheus_is_handled(value: object) -> None:
     judge_targets(HttpResponse(200, json.dumps(value).encode()))
     judge_targets(HttpResponse(200, b"\xff{"))
 
 
-def test_all_must_be_well() -> None:
+def test_all_services_must_be_healthy() -> None:
     with answering(200, b'{"data": {"activeTargets": [{"health": "up"}]}}') as address:
         well = probe({"agent": f"http://{address}/"}, address)
         assert healthy(well)

@@ -1,4 +1,4 @@
-"""The supervisor: starts again what dies, with patience; ends all when told; takes all with it when killed."""
+"""The supervisor restarts programs that die, with backoff; ends all on SIGTERM; and its death ends all."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""dcgm's pod and job labels: the pod that was given the GPU, each of several only if asked for, each mapped job."""
+"""dcgm's pod and job labels: the only pod of a GPU, each pod with shared = "per_pod", and each mapped job."""
 
 from dataclasses import replace
 
@@ -48,11 +48,11 @@ def series_of(
 
 def pod_labels(*allocated: PodDevices) -> dict[str, tuple[str | None, str | None, str | None]]:
     series = [labels for labels, _ in series_of("DCGM_FI_DEV_POWER_USAGE", *allocated)]
-    assert len(series) == len(GPUS), "one series per GPU and however many holders: sums stay right"
+    assert len(series) == len(GPUS), "one series per GPU, however many holders it has"
     return {labels["UUID"]: (labels.get("pod"), labels.get("namespace"), labels.get("container")) for labels in series}
 
 
-def test_the_pod_that_was_given_a_gpu_is_named() -> None:
+def test_a_gpu_is_labelled_with_its_only_pod() -> None:
     assert pod_labels(given("train", "GPU-1")) == {
         "GPU-0": (None, None, None),
         "GPU-1": ("train", "ml", "main"),
@@ -60,7 +60,7 @@ def test_the_pod_that_was_given_a_gpu_is_named() -> None:
     }
 
 
-def test_of_several_that_share_a_gpu_none_is_named() -> None:
+def test_a_shared_gpu_is_labelled_with_no_pod() -> None:
     shared = pod_labels(given("a", "GPU-0", 0), given("b", "GPU-0", 1), given("c", "GPU-2", 0), given("c", "GPU-2", 1))
     assert shared["GPU-0"] == (None, None, None)
     assert shared["GPU-2"] == ("c", "ml", "main"), "two shares of one pod are one holder"
@@ -95,7 +95,7 @@ def attributed(*shares: ProcessShare) -> Attribution:
     return Attribution(shares, (), (), (), PidView(PidScope.HOST, "all"))
 
 
-def test_per_pod_utilization_and_memory_are_the_pods_own_beside_the_gpus() -> None:
+def test_per_pod_utilization_and_memory_have_values_of_pods_and_of_the_gpu() -> None:
     running = replace(
         GPUS[0],
         processes=(
@@ -133,7 +133,7 @@ def test_per_pod_utilization_and_memory_are_the_pods_own_beside_the_gpus() -> No
     assert uids == {"a": "uid-a", "b": "uid-b", "whole": None}
 
 
-def test_per_pod_a_figure_that_nothing_tells_is_absent() -> None:
+def test_per_pod_an_unknown_value_is_absent() -> None:
     assert set(by_pod("DCGM_FI_DEV_GPU_UTIL")) == {(f"GPU-{i}", None, None) for i in range(3)}, "no attribution"
     unknown = replace(GPUS[0], processes=(GpuProcess(1, None, "compute", None, None),))
     readings = {
@@ -178,7 +178,7 @@ def test_each_job_of_a_gpu_has_its_series() -> None:
     ]
 
 
-def test_per_pod_a_mig_device_has_the_memory_of_its_pod_and_nobodys_utilization() -> None:
+def test_per_pod_a_mig_device_has_memory_but_no_utilization() -> None:
     running = replace(SPLIT, processes=(GpuProcess(1, None, "compute", 3 * MIB, None, gpu_instance_id=1),))
     given_to = tuple(
         PodDevices("ml", pod, "main", "nvidia.com/mig-3g.40gb", (DeviceId(uuid, mig_uuid=uuid),))

@@ -125,7 +125,7 @@ def test_the_overhead_shows_once_it_is_known(tmp_path: Path) -> None:
     assert one(found, "nvshare_client_memory_need_estimated_bytes") == GIB
 
 
-def test_what_a_v1_client_does_not_tell_is_left_out(tmp_path: Path) -> None:
+def test_what_a_v1_client_does_not_report_is_absent(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         client = Scripted(served.path, 1).register("old")
         found = series(served.reading())
@@ -151,7 +151,7 @@ def test_without_debug_labels_a_pod_is_one_series(tmp_path: Path) -> None:
     assert one(found, "nvshare_client_memory_quota_source_info", pod="pod", source="none") == 1
 
 
-def test_a_departed_client_ends_at_once_or_lingers_as_asked(tmp_path: Path) -> None:
+def test_a_departed_client_disappears_at_once_or_after_the_ttl(tmp_path: Path) -> None:
     for ttl_s, lingers in ((0.0, False), (60.0, True)):
         with serving(tmp_path, metrics_stale_ttl_s=ttl_s) as served:
             Scripted(served.path).register("gone").report(GIB).close()
