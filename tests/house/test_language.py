@@ -12,7 +12,7 @@ WORDS = re.compile(
     r"|(?<!there )\bis no (?!longer\b|more\b)",
     re.IGNORECASE,
 )
-# Legitimate uses: a method of files, the uid of containers, a query that must match no row.
+# Legitimate uses: a method of files, and the user of containers.
 ALLOWED = re.compile(r"\.tell\(\)|_NOBODY\b|as nobody if that user is root")
 
 TEST_HELPERS = (
@@ -31,11 +31,7 @@ CLEAN = (
     "docs/deploy.md",
     "docs/monitoring.md",
     "scripts",
-    "src/gpucommons/faces/dialects/dcgm",
-    "src/gpucommons/faces/dialects/ds01",
-    "src/gpucommons/faces/dialects/node",
-    "src/gpucommons/faces/dialects/nodeexporter",
-    "src/gpucommons/faces/dialects/nvshare",
+    "src/gpucommons/faces/dialects",
     "src/gpucommons/faces/exposition",
     "src/gpucommons/stack",
     "src/gpucommons/web/static/sections/history.js",
@@ -48,13 +44,22 @@ CLEAN = (
     "tests/testbeds",
     *(f"tests/{name}.py" for name in TEST_HELPERS),
 )
+# Files of these rooms that are still being rewritten.
+UNFINISHED = {f"src/gpucommons/faces/dialects/gpucommons/{name}.py" for name in ("gpus", "gpu_parts", "health")}
 SUFFIXES = {".py", ".js", ".md", ".yml", ".yaml", ".toml", ".service", ".sh", ".c", ".json", ""}
 
 
 def files_of(room: str) -> list[Path]:
     top = REPOSITORY / room
     found = [top] if top.is_file() else sorted(top.rglob("*"))
-    return [path for path in found if path.is_file() and path.suffix in SUFFIXES and "vendor" not in path.parts]
+    return [
+        path
+        for path in found
+        if path.is_file()
+        and path.suffix in SUFFIXES
+        and "vendor" not in path.parts
+        and str(path.relative_to(REPOSITORY)) not in UNFINISHED
+    ]
 
 
 def faults(text: str) -> list[str]:

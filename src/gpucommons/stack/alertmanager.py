@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
+from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import duration
 
 Yaml = dict[str, Any]
@@ -46,6 +47,15 @@ def alertmanager_config(
             {"name": severity, **_channels(settings, secrets)} for severity in ("critical", "warning", "info")
         ],
     }
+
+
+def alertmanager_flags(settings: StackSettings, layout: Layout) -> list[str]:
+    return [
+        f"--config.file={layout.alertmanager_config}",
+        f"--storage.path={layout.data('alertmanager')}",
+        f"--web.listen-address={settings.alertmanager_listen}",
+        "--cluster.listen-address=",
+    ]
 
 
 def _smtp(settings: StackSettings, secrets: AlertmanagerSecrets) -> Yaml:

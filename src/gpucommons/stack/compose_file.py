@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
+from gpucommons.stack.alertmanager import alertmanager_flags
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.ports import split_address
-from gpucommons.stack.prometheus import retention_flags
+from gpucommons.stack.prometheus import prometheus_flags
 
 Yaml = dict[str, Any]
 
@@ -66,12 +67,7 @@ def _prometheus(settings: StackSettings, layout: Layout) -> Yaml:
         seen.add(settings.rules_dir)
     return {
         "image": PROMETHEUS_IMAGE,
-        "command": [
-            f"--config.file={layout.prometheus_config}",
-            f"--storage.tsdb.path={data}",
-            f"--web.listen-address={settings.prometheus_listen}",
-            *retention_flags(settings),
-        ],
+        "command": prometheus_flags(settings, layout),
         "volumes": [*(_read_only(path) for path in sorted(seen)), f"{data}:{data}"],
     }
 
@@ -80,12 +76,7 @@ def _alertmanager(settings: StackSettings, layout: Layout) -> Yaml:
     data = layout.data("alertmanager")
     return {
         "image": ALERTMANAGER_IMAGE,
-        "command": [
-            f"--config.file={layout.alertmanager_config}",
-            f"--storage.path={data}",
-            f"--web.listen-address={settings.alertmanager_listen}",
-            "--cluster.listen-address=",
-        ],
+        "command": alertmanager_flags(settings, layout),
         "volumes": [_read_only(str(layout.config_of("alertmanager"))), f"{data}:{data}"],
     }
 

@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpucommons.stack import stack as common
+from gpucommons.stack.alertmanager import alertmanager_flags
 from gpucommons.stack.check import ConfigProblem, run_here, tools_missing
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.health import ServiceHealth, judge, probe
 from gpucommons.stack.health import get as http_get
 from gpucommons.stack.ports import require_free_ports
 from gpucommons.stack.process import StartedProcess, read_pid_file, send, wait_gone
-from gpucommons.stack.prometheus import retention_flags
+from gpucommons.stack.prometheus import prometheus_flags
 from gpucommons.stack.reload import reload_state, wait_for_reload
 from gpucommons.stack.stack import Stack
 from gpucommons.stack.supervisor import SupervisedProgram, deaths_file, read_plan, run_supervisor, write_plan
@@ -120,22 +121,12 @@ class LocalEngine:
     def _plan(self) -> list[SupervisedProgram]:
         programs = self._require_programs()
         settings, layout = self._stack.settings, self._layout
-        arguments = {
-            "prometheus": [
-                f"--config.file={layout.prometheus_config}",
-                f"--storage.tsdb.path={layout.data('prometheus')}",
-                f"--web.listen-address={settings.prometheus_listen}",
-                *retention_flags(settings),
-            ],
-            "alertmanager": [
-                f"--config.file={layout.alertmanager_config}",
-                f"--storage.path={layout.data('alertmanager')}",
-                f"--web.listen-address={settings.alertmanager_listen}",
-                "--cluster.listen-address=",
-            ],
+        flags = {
+            "prometheus": prometheus_flags(settings, layout),
+            "alertmanager": alertmanager_flags(settings, layout),
         }
         return [
-            SupervisedProgram(name, [programs[name], *arguments[name]], str(layout.log(name))) for name in self.services
+            SupervisedProgram(name, [programs[name], *flags[name]], str(layout.log(name))) for name in self.services
         ]
 
     def _require_programs(self) -> dict[str, str]:

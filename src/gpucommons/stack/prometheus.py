@@ -7,6 +7,7 @@ from typing import Any
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.stack.layout import Layout
 
 Yaml = dict[str, Any]
 
@@ -54,11 +55,14 @@ def prometheus_config(settings: StackSettings, paths: PrometheusPaths, node: str
     return config
 
 
-def retention_flags(settings: StackSettings) -> tuple[str, str]:
-    return (
+def prometheus_flags(settings: StackSettings, layout: Layout) -> list[str]:
+    return [
+        f"--config.file={layout.prometheus_config}",
+        f"--storage.tsdb.path={layout.data('prometheus')}",
+        f"--web.listen-address={settings.prometheus_listen}",
         f"--storage.tsdb.retention.time={settings.retention_days}d",
         f"--storage.tsdb.retention.size={settings.retention_gigabytes}GB",
-    )
+    ]
 
 
 def settings_rules(settings: StackSettings) -> Yaml:

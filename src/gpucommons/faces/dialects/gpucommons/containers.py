@@ -10,14 +10,10 @@ _LABELS = ("container", "runtime")
 
 CPU = counter("gpucommons_container_cpu_seconds_total", "CPU time of a running container.", *_LABELS)
 MEMORY = gauge(
-    "gpucommons_container_memory_bytes",
-    "Memory of a running container without reclaimable file cache.",
-    *_LABELS,
+    "gpucommons_container_memory_bytes", "Memory of a running container without reclaimable file cache.", *_LABELS
 )
 LIMIT = gauge(
-    "gpucommons_container_memory_limit_bytes",
-    "Memory limit of a running container; absent without a limit.",
-    *_LABELS,
+    "gpucommons_container_memory_limit_bytes", "Memory limit of a running container; absent without a limit.", *_LABELS
 )
 
 CATALOGUE = (CPU, MEMORY, LIMIT)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
-from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, GpuSharing, HistogramReading
+from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram
+from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
@@ -56,21 +56,7 @@ WAITING = gauge(
     "why",
 )
 
-CATALOGUE: tuple[Metric, ...] = (
-    ON,
-    WAY,
-    BUSY,
-    WAIT,
-    TURN,
-    DRAIN,
-    HANDOFF,
-    REFUSALS,
-    CONNECTIONS,
-    REVOKED,
-    DEMAND,
-    BILLED,
-    WAITING,
-)
+CATALOGUE = (ON, WAY, BUSY, WAIT, TURN, DRAIN, HANDOFF, REFUSALS, CONNECTIONS, REVOKED, DEMAND, BILLED, WAITING)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -82,8 +68,9 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield ON.value(int(sharing.on), sharing.mode)
     yield WAY.of(((*labels, gpu.way, gpu.way_reason), 1) for labels, gpu in gpus)
     yield BUSY.of((labels, gpu.busy_seconds) for labels, gpu in gpus)
-    for metric, reading in ((WAIT, _wait), (TURN, _turn), (DRAIN, _drain)):
-        yield metric.histogram(_point(reading(gpu), *labels) for labels, gpu in gpus)
+    yield WAIT.histogram(_point(gpu.wait_seconds, *labels) for labels, gpu in gpus)
+    yield TURN.histogram(_point(gpu.turn_seconds, *labels) for labels, gpu in gpus)
+    yield DRAIN.histogram(_point(gpu.drain_seconds, *labels) for labels, gpu in gpus)
     yield HANDOFF.histogram([_point(sharing.handoff_seconds)])
     yield REFUSALS.of(((reason,), count) for reason, count in sharing.refusals.items())
     yield CONNECTIONS.value(sharing.connections)
@@ -92,18 +79,6 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield BILLED.of((labels, row.billed_s) for labels, row in clients)
     waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
     yield WAITING.of(((*labels, wait.why), wait.waited_s) for labels, wait in waiting)
-
-
-def _wait(gpu: GpuSharing) -> HistogramReading:
-    return gpu.wait_seconds
-
-
-def _turn(gpu: GpuSharing) -> HistogramReading:
-    return gpu.turn_seconds
-
-
-def _drain(gpu: GpuSharing) -> HistogramReading:
-    return gpu.drain_seconds
 
 
 def _point(reading: HistogramReading, *labels: str) -> HistogramPoint:

@@ -7,9 +7,7 @@ from gpucommons.model.snapshot import Snapshot
 
 UP = gauge("gpucommons_source_up", "State of a source: 1 if its last read succeeded and is in use, else 0.", "source")
 ABSENT = gauge(
-    "gpucommons_source_absent",
-    "Absence of what a source reads: 1 if this node does not have it, else 0.",
-    "source",
+    "gpucommons_source_absent", "Absence of what a source reads: 1 if this node does not have it, else 0.", "source"
 )
 DURATION = gauge("gpucommons_source_duration_seconds", "Duration of the last read of a source.", "source")
 FAILURES = counter("gpucommons_source_failures_total", "Reads of a source that failed, by reason.", "source", "reason")

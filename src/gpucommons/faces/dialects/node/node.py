@@ -26,14 +26,7 @@ HEALTH_SCORE = gauge(
     "Headroom of the host, 0 to 10, from the signals that could be read (see gpucommons_health_component).",
 )
 
-CATALOGUE = (
-    CPU_UTILIZATION,
-    CPU_PRESSURE,
-    MEMORY_PRESSURE,
-    MEMORY_TOTAL,
-    MEMORY_AVAILABLE,
-    HEALTH_SCORE,
-)
+CATALOGUE = (CPU_UTILIZATION, CPU_PRESSURE, MEMORY_PRESSURE, MEMORY_TOTAL, MEMORY_AVAILABLE, HEALTH_SCORE)
 
 
 def _some_avg10(pressure: Pressure | None) -> float | None:

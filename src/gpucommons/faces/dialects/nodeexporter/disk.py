@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpucommons.faces.exposition.families import Family, Point, counter, gauge
+from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge
 from gpucommons.model.kernel import Disk
 from gpucommons.model.snapshot import Snapshot
 
@@ -10,60 +10,33 @@ from gpucommons.model.snapshot import Snapshot
 _SECTOR_BYTES = 512
 _PER_MILLISECOND = 1 / 1000
 
+
+def _counter(name: str, help: str) -> Metric:
+    return counter(f"node_disk_{name}_total", help, "device")
+
+
 # In the kernel's order, each with the factor from the kernel's unit to ours.
 COUNTERS = (
-    (counter("node_disk_reads_completed_total", "Reads that a device completed.", "device"), 1),
-    (
-        counter("node_disk_reads_merged_total", "Reads merged with another read before they were issued.", "device"),
-        1,
-    ),
-    (counter("node_disk_read_bytes_total", "Bytes read from a device.", "device"), _SECTOR_BYTES),
-    (
-        counter("node_disk_read_time_seconds_total", "Total time of all reads in seconds.", "device"),
-        _PER_MILLISECOND,
-    ),
-    (counter("node_disk_writes_completed_total", "Writes that a device completed.", "device"), 1),
-    (
-        counter("node_disk_writes_merged_total", "Writes merged with another write before they were issued.", "device"),
-        1,
-    ),
-    (counter("node_disk_written_bytes_total", "Bytes written to a device.", "device"), _SECTOR_BYTES),
-    (
-        counter("node_disk_write_time_seconds_total", "Total time of all writes in seconds.", "device"),
-        _PER_MILLISECOND,
-    ),
+    (_counter("reads_completed", "Reads that a device completed."), 1),
+    (_counter("reads_merged", "Reads merged with another read before they were issued."), 1),
+    (_counter("read_bytes", "Bytes read from a device."), _SECTOR_BYTES),
+    (_counter("read_time_seconds", "Total time of all reads in seconds."), _PER_MILLISECOND),
+    (_counter("writes_completed", "Writes that a device completed."), 1),
+    (_counter("writes_merged", "Writes merged with another write before they were issued."), 1),
+    (_counter("written_bytes", "Bytes written to a device."), _SECTOR_BYTES),
+    (_counter("write_time_seconds", "Total time of all writes in seconds."), _PER_MILLISECOND),
     (gauge("node_disk_io_now", "Operations of a device in progress.", "device"), 1),
+    (_counter("io_time_seconds", "Seconds in which a device was busy."), _PER_MILLISECOND),
     (
-        counter("node_disk_io_time_seconds_total", "Seconds in which a device was busy.", "device"),
+        _counter("io_time_weighted_seconds", "Seconds in which a device was busy, times the operations in progress."),
         _PER_MILLISECOND,
     ),
-    (
-        counter(
-            "node_disk_io_time_weighted_seconds_total",
-            "Seconds in which a device was busy, multiplied by the operations in progress.",
-            "device",
-        ),
-        _PER_MILLISECOND,
-    ),
-    (counter("node_disk_discards_completed_total", "Discards that a device completed.", "device"), 1),
-    (
-        counter(
-            "node_disk_discards_merged_total",
-            "Discards merged with another discard before they were issued.",
-            "device",
-        ),
-        1,
-    ),
-    (counter("node_disk_discarded_sectors_total", "Discarded sectors of 512 bytes.", "device"), 1),
-    (
-        counter("node_disk_discard_time_seconds_total", "Total time of all discards in seconds.", "device"),
-        _PER_MILLISECOND,
-    ),
-    (counter("node_disk_flush_requests_total", "Flushes that a device completed.", "device"), 1),
-    (
-        counter("node_disk_flush_requests_time_seconds_total", "Total time of all flushes in seconds.", "device"),
-        _PER_MILLISECOND,
-    ),
+    (_counter("discards_completed", "Discards that a device completed."), 1),
+    (_counter("discards_merged", "Discards merged with another discard before they were issued."), 1),
+    (_counter("discarded_sectors", "Discarded sectors of 512 bytes."), 1),
+    (_counter("discard_time_seconds", "Total time of all discards in seconds."), _PER_MILLISECOND),
+    (_counter("flush_requests", "Flushes that a device completed."), 1),
+    (_counter("flush_requests_time_seconds", "Total time of all flushes in seconds."), _PER_MILLISECOND),
 )
 INFO = gauge(
     "node_disk_info",

@@ -26,21 +26,18 @@ class _Value(NamedTuple):
     of_pod: Callable[[Pod], float | None]
 
 
-def _gauge(name: str, help: str, *labels: str) -> Metric:
+def _gauge(name: str, help: str, labels: tuple[str, ...] = _CLIENT) -> Metric:
     return gauge(f"nvshare_client_{name}", help, *labels, optional=_DEBUG & set(labels))
 
 
 INFO = _gauge(
-    "info", "Registered client with its GPU and its pid on the host; always 1.", *_CLIENT, "gpu_index", "host_pid"
+    "info", "Registered client with its GPU and its pid on the host; always 1.", (*_CLIENT, "gpu_index", "host_pid")
 )
-NVML_USED = _gauge("nvml_used_bytes", "GPU memory of a client's process as reported by NVML.", *_CLIENT, "host_pid")
+NVML_USED = _gauge("nvml_used_bytes", "GPU memory of a client's process as reported by NVML.", (*_CLIENT, "host_pid"))
 QUOTA_SOURCE = _gauge(
     "memory_quota_source_info",
     "Origin of a client's memory quota: annotation, env, config or none; always 1.",
-    "namespace",
-    "pod",
-    "client_id",
-    "source",
+    ("namespace", "pod", "client_id", "source"),
 )
 
 
@@ -92,18 +89,17 @@ def _usage_ratio(pod: Pod) -> float | None:
 _VALUES: tuple[_Value, ...] = (
     # v1 clients do not report their memory.
     _sum(
-        _gauge("managed_allocated_bytes", "Memory that a client has allocated, as it reports.", *_CLIENT),
+        _gauge("managed_allocated_bytes", "Memory that a client has allocated, as it reports."),
         lambda client: None if client.protocol_version == 1 else client.allocated_bytes,
     ),
     _sum(
-        _gauge("managed_allocated_peak_bytes", "Highest allocated memory that a client has reported.", *_CLIENT),
+        _gauge("managed_allocated_peak_bytes", "Highest allocated memory that a client has reported."),
         lambda client: None if client.protocol_version == 1 else client.allocated_peak_bytes,
     ),
     _sum(
         _gauge(
             "memory_overhead_baseline_bytes",
             "Memory that a client's process uses beyond its allocations, smoothed (O_base).",
-            *_CLIENT,
         ),
         lambda client: client.overhead_bytes,
     ),
@@ -111,67 +107,55 @@ _VALUES: tuple[_Value, ...] = (
         _gauge(
             "memory_need_estimated_bytes",
             "Estimated memory need of a client: allocated memory plus the overhead if known.",
-            *_CLIENT,
         ),
         lambda client: client.need_bytes,
     ),
     _sum(
         _gauge(
-            "memory_need_upper_bytes",
-            "Upper bound of a client's memory need: allocated memory plus what NVML reports.",
-            *_CLIENT,
+            "memory_need_upper_bytes", "Upper bound of a client's memory need: allocated memory plus what NVML reports."
         ),
         _need_upper,
     ),
     _Value(
-        _gauge("memory_quota_bytes", "Memory quota of a client; 0 is unlimited.", *_CLIENT),
+        _gauge("memory_quota_bytes", "Memory quota of a client; 0 is unlimited."),
         lambda client: client.memory_quota_bytes,
         _quota,
     ),
-    _any(
-        _gauge("memory_quota_exceeded", "State of a client's memory quota: 1 if exceeded, else 0.", *_CLIENT), _exceeded
-    ),
+    _any(_gauge("memory_quota_exceeded", "State of a client's memory quota: 1 if exceeded, else 0."), _exceeded),
     _sum(
-        _gauge("core_quota_config_percent", "Configured share of GPU time of a client, 1 to 100.", *_CLIENT),
+        _gauge("core_quota_config_percent", "Configured share of GPU time of a client, 1 to 100."),
         lambda client: client.core_quota_percent,
     ),
     _sum(
         _gauge(
             "core_quota_effective_percent",
             "Share of GPU time of a client after scaling the shares of all requesting clients to 100.",
-            *_CLIENT,
         ),
         lambda client: client.core_quota_effective_percent,
     ),
     _sum(
-        _gauge(
-            "core_window_usage_ms", "GPU time billed to a client in this window, including the running turn.", *_CLIENT
-        ),
+        _gauge("core_window_usage_ms", "GPU time billed to a client in this window, including the running turn."),
         lambda client: 1000 * client.window_usage_s,
     ),
     _sum(
-        _gauge("core_window_limit_ms", "GPU time that a client may use in one window.", *_CLIENT),
+        _gauge("core_window_limit_ms", "GPU time that a client may use in one window."),
         lambda client: 1000 * client.window_limit_s,
     ),
     _Value(
-        _gauge("core_usage_ratio", "Usage of a client in this window divided by its limit.", *_CLIENT),
+        _gauge("core_usage_ratio", "Usage of a client in this window divided by its limit."),
         lambda client: client.window_usage_s / client.window_limit_s if client.window_limit_s else None,
         _usage_ratio,
     ),
     _any(
-        _gauge("throttled", "Throttling of a client: 1 while it has used up its share and waits, else 0.", *_CLIENT),
+        _gauge("throttled", "Throttling of a client: 1 while it has used up its share and waits, else 0."),
         lambda client: client.throttled,
     ),
     _any(
-        _gauge(
-            "pending_drop",
-            "Pending release of a client: 1 from DROP_LOCK until it has released the lock, else 0.",
-            *_CLIENT,
-        ),
+        _gauge("pending_drop", "Pending release of a client: 1 from DROP_LOCK until it has released the lock, else 0."),
         lambda client: client.pending_drop,
     ),
     _sum(
-        _gauge("quota_debt_ms", "GPU time that a client has used beyond its share and still owes.", *_CLIENT),
+        _gauge("quota_debt_ms", "GPU time that a client has used beyond its share and still owes."),
         lambda client: 1000 * client.debt_s,
     ),
 )
