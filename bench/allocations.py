@@ -1,7 +1,7 @@
-"""Who holds what, with 40 containers: our fold at each snapshot, and the docker command as DS01's exporter uses it.
+"""Allocations of 40 containers: our stage at each snapshot, and the docker command as DS01's exporter uses it.
 
-A real dockerd with sleeping containers. DS01's way asks one `docker inspect` per container and fact; ours
-starts no program and folds what the event stream already told.
+A real dockerd runs sleeping containers. DS01's exporter runs one `docker inspect` per container and fact; our stage
+starts no program and uses what the event stream has already delivered.
 """
 
 import asyncio
@@ -10,22 +10,19 @@ import shutil
 import statistics
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-from attribution.builders import gpu, reading  # noqa: E402
-from bench.containers import per_fact  # noqa: E402
-from bench.table import show  # noqa: E402
-from gpucommons.holding.stage import AllocationStage  # noqa: E402
-from gpucommons.ledger.usage import usage_of  # noqa: E402
-from gpucommons.model.containers import ContainerReading  # noqa: E402
-from gpucommons.model.ownership import Attribution  # noqa: E402
-from gpucommons.model.snapshot import Readings, Snapshot  # noqa: E402
-from gpucommons.sources.containers.source import ContainerSource  # noqa: E402
-from holding.test_allocations import USERS, VIEW, process  # noqa: E402
-from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
+from attribution.builders import gpu, reading
+from bench.containers import per_fact
+from bench.table import show
+from gpucommons.holding.stage import AllocationStage
+from gpucommons.ledger.usage import usage_of
+from gpucommons.model.containers import ContainerReading
+from gpucommons.model.ownership import Attribution
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.sources.containers.source import ContainerSource
+from holding.test_allocations import USERS, VIEW, process
+from testbeds.dockerd import Dockerd, running_dockerd
+from testbeds.following import eventually, following
 
 CONTAINERS, GPUS = 40, 8
 ROUNDS, PASSES = 3, 300
@@ -38,25 +35,14 @@ def _count(event: str, arguments: object) -> None:
     _programs += event == "subprocess.Popen"
 
 
-async def told(daemon: Dockerd) -> ContainerReading:
+async def containers_of(daemon: Dockerd) -> ContainerReading:
     source = ContainerSource(socket=str(daemon.socket))
-    task = asyncio.create_task(source.run())
-    try:
-        while True:
-            await asyncio.sleep(0.01)
-            try:
-                found = source.read()
-            except Exception:
-                continue
-            if len(found.by_id) == CONTAINERS:
-                return found
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+    async with following(source):
+        return await eventually(lambda: found if len((found := source.read()).by_id) == CONTAINERS else None)
 
 
 def passes(containers: ContainerReading) -> tuple[float, float]:
-    """The first fold, and the median of those after it: what runs changes at each, the containers do not."""
+    """The first pass, and the median of the later ones, in which usage changes and the containers do not."""
     running = list(containers.by_id.values())
     cards = tuple(gpu(index) for index in range(GPUS))
     stage = AllocationStage()
@@ -93,7 +79,7 @@ def main() -> None:
                 f"--label=ds01.user=user{number % 12}",
                 "--label=ds01.interface=atomic",
             )
-        containers = asyncio.run(told(daemon))
+        containers = asyncio.run(containers_of(daemon))
         first, steady, docker, programs = [], [], [], 0
         for _ in range(ROUNDS):
             _programs = 0
@@ -110,8 +96,8 @@ def main() -> None:
         f"One pass over {CONTAINERS} containers on {GPUS} GPUs, median of {ROUNDS} interleaved rounds (bar: 5 ms)",
         ("way", "time", "programs started", "times ours"),
         [
-            ("fold, steady", f"{ours * 1e3:.2f} ms", 0, "1"),
-            ("fold, when a container changed", f"{statistics.median(first) * 1e3:.2f} ms", 0, ""),
+            ("our stage, unchanged containers", f"{ours * 1e3:.2f} ms", 0, "1"),
+            ("our stage, a changed container", f"{statistics.median(first) * 1e3:.2f} ms", 0, ""),
             ("docker command, five facts each", f"{theirs * 1e3:,.0f} ms", programs, f"{theirs / ours:,.0f}"),
         ],
     )

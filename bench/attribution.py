@@ -1,8 +1,8 @@
-"""What attribution costs: a steady pass and a burst of new processes, against looking all up in each pass.
+"""The cost of attribution: a steady pass and a burst of new processes, against a full lookup in each pass.
 
-Real processes of this machine stand for the GPU's. Their cgroup files are read for real, then taken to name
-one of 40 containers. The peer is an exporter without a memory: for each GPU process and pass it asks psutil
-for user and start, and reads the cgroup file.
+Processes of this machine take the place of GPU processes. Their cgroup files are read, and then replaced by the name of
+one of 40 containers. The peer is an exporter without a cache: for each GPU process and pass it queries psutil for user
+and start time, and reads the cgroup file.
 """
 
 import statistics
@@ -45,7 +45,7 @@ class InContainers(ProcessDetailsReader):
 
 
 class Driver:
-    """A GPU source that hands out readings which were made beforehand: a new value each, as the driver's."""
+    """A GPU source that returns prepared readings, each a new value."""
 
     name, feeds, produces = "nvml", "gpus", GpuReading
     cadence_s, deadline_s, essential = 1.0, 5.0, False
@@ -86,7 +86,7 @@ def sleepers(number: int) -> Iterator[list[ProcessKey]]:
         reader = ProcessDetailsReader(PROC)
         found = [reader.read(process.pid) for process in processes]
         reader.keep(())
-        # A process as young as the reading that lists it is taken for another: let them age by one tick.
+        # A process as young as the reading that lists it counts as another process: let them age by one tick.
         time.sleep(0.05)
         yield [details.key for details in found if isinstance(details, ProcessDetails)]
     finally:
@@ -137,8 +137,8 @@ def main() -> None:
                 count = len(psutil.pids())
                 driver.readings = iter([gpu_reading([*steady_keys, *new], turn)])
                 burst_ours.append(cpu_ms(pass_once))
-                everybody = [*pids, *(key.pid for key in new)]
-                burst_theirs.append(cpu_ms(partial(without_memory, everybody)))
+                all_pids = [*pids, *(key.pid for key in new)]
+                burst_theirs.append(cpu_ms(partial(without_memory, all_pids)))
     rows = [
         row("steady pass, 64 GPU processes (bar: 1 ms)", ours, theirs),
         row("burst of 200 new processes (bar: 300 ms)", burst_ours, burst_theirs),

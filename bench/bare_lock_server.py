@@ -1,4 +1,4 @@
-"""The least that a lock server in Python can be: uvloop, a queue, no policy, no accounts. What we are measured against.
+"""A minimal lock server in Python: uvloop and a queue, without policy or accounting. The peer of bench.handoff.
 
 python -m bench.bare_lock_server SOCKET
 """

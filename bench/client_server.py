@@ -1,4 +1,4 @@
-"""prometheus_client's own HTTP server with samples from a file: `python -m bench.client_server PORT FILE`."""
+"""prometheus_client's HTTP server with samples from a file: `python -m bench.client_server PORT FILE`."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 
 class Fixed(Collector):
-    """The same families at every scrape; rendering them is the server's own work, as it is in real use."""
+    """The same families at every scrape; the server renders them each time, as in real use."""
 
     def __init__(self, text: str) -> None:
         self._families = list(text_string_to_metric_families(text))

@@ -1,8 +1,8 @@
-"""What it costs to know the containers: the docker command as DS01's exporter uses it, and one event stream.
+"""The cost of listing containers: the docker command as DS01's exporter uses it, and one event stream.
 
-A real dockerd with sleeping containers. "per fact" asks one `docker inspect` per container and fact, of five
-facts (DS01's own goes on to about 1,100 programs for 20 containers and 8 users); "in one go" is the kindest
-way to use the command. Both see nothing of what happens between two passes.
+A real dockerd runs sleeping containers. "per fact" runs one `docker inspect` per container and fact, for five facts
+(DS01's exporter runs about 1,100 programs for 20 containers and 8 users); "one call" inspects all containers with one
+command. Neither sees what happens between two passes.
 """
 
 import asyncio
@@ -13,14 +13,10 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-from bench.table import show  # noqa: E402
-from gpucommons.sources.containers.source import ContainerSource  # noqa: E402
-from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
+from bench.table import show
+from gpucommons.sources.containers.source import ContainerSource
+from testbeds.dockerd import Dockerd, running_dockerd
 
 COUNTS = (20, 40)
 ROUNDS = 3
@@ -50,13 +46,13 @@ def per_fact(daemon: Dockerd) -> int:
     return len(ids)
 
 
-def in_one_go(daemon: Dockerd) -> int:
+def in_one_call(daemon: Dockerd) -> int:
     ids = daemon.docker("ps", "--all", "--quiet", "--no-trunc").split()
     return len(json.loads(daemon.docker("inspect", *ids)))
 
 
 async def known(source: ContainerSource, count: int) -> int:
-    """Wait until the source tells of this many containers."""
+    """Waits until the source reports this many containers."""
     while True:
         await asyncio.sleep(0.0005)
         try:
@@ -93,9 +89,9 @@ async def compare(daemon: Dockerd, count: int) -> list[tuple[object, ...]]:
 
     passes: dict[str, Callable[[], Awaitable[object]]] = {
         "docker command, per fact": lambda: asyncio.to_thread(per_fact, daemon),
-        "docker command, in one go": lambda: asyncio.to_thread(in_one_go, daemon),
-        "event stream, from nothing": lambda: first_knowledge(daemon, count),
-        "event stream, each pass after": steady,
+        "docker command, one call": lambda: asyncio.to_thread(in_one_call, daemon),
+        "event stream, at the start": lambda: first_knowledge(daemon, count),
+        "event stream, each later pass": steady,
     }
     taken: dict[str, list[float]] = {name: [] for name in passes}
     programs: dict[str, int] = {}
@@ -119,7 +115,7 @@ def shown(seconds: float) -> str:
 
 
 async def delay(daemon: Dockerd) -> float:
-    """From the end of the command that made a container until the source tells of it."""
+    """Time from the end of the command that created a container until the source reports it."""
     source = ContainerSource(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     count = len(daemon.docker("ps", "--all", "--quiet").split())

@@ -1,6 +1,6 @@
-"""A long event log: the first read of 1,000,000 lines, what a new line costs after it, and the memory it takes.
+"""A long event log: the first read of 1,000,000 lines, the cost of a new line, and the memory used.
 
-Beside it the plain way to have an exact window: every event of the day in a list.
+The peer is the simplest exact window: a list of every event of the day.
 """
 
 import json
@@ -62,8 +62,8 @@ def follow_plainly(path: Path) -> tuple[float, float, int]:
 
         def caught_up() -> int:
             for line in file:
-                told = json.loads(line)
-                events.append((datetime.fromisoformat(told["timestamp"]).timestamp(), told["event_type"]))
+                event = json.loads(line)
+                events.append((datetime.fromisoformat(event["timestamp"]).timestamp(), event["event_type"]))
             since_s = time.time() - 86_400
             return sum(1 for at, _ in events if at > since_s)
 

@@ -23,7 +23,7 @@ LABELS = ("gpu", "pid", "name")
 
 
 def points(count: int, turn: int) -> list[Point]:
-    """What a node really has: byte counts, ratios to four places, seconds that move between two scrapes."""
+    """Typical values of a node: byte counts, ratios with four decimals, and seconds that change between scrapes."""
     made: list[Point] = []
     for i in range(count):
         kind = i % 3

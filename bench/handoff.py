@@ -1,9 +1,9 @@
-"""Hand-offs and messages a second against a bare uvloop lock server, in one interleaved run.
+"""Hand-offs and messages per second compared with a bare uvloop lock server, in one interleaved run.
 
     python -m bench.handoff [ROUNDS]
 
-Both give out one lock: ours in serial mode, with all its policy and accounts. `together` is ours in auto mode, where
-these clients run at once, for what it is worth. A ratio is the median of the rounds' own ratios: the machine is shared.
+Both serve one lock: ours in serial mode, with all its policy and accounting. `together` is ours in auto mode, where
+these clients run at the same time. A ratio is the median of the ratios of the rounds, since the machine is shared.
 """
 
 import re
@@ -102,7 +102,7 @@ def main(rounds: int) -> None:
             for _ in range(rounds):
                 for name, path in paths.items():
                     found[name].append(one_round(program, path, idle))
-            for key, title, wanted in ROWS:
+            for key, title, bar in ROWS:
                 medians = {name: statistics.median(row[key] for row in rows) for name, rows in found.items()}
                 ratio = statistics.median(
                     ours[key] / bare[key] for ours, bare in zip(found[OURS], found[BARE], strict=True)
@@ -116,14 +116,14 @@ def main(rounds: int) -> None:
                             for name in paths
                         ),
                         f"{ratio:.2f}",
-                        wanted,
+                        bar,
                     ]
                 )
         sizes = [rss_with_clients(program, paths[name], processes[name], 1000) for name in paths]
         table.append(["RSS with 1,000 clients, MB", 1000, *(f"{size:.0f}" for size in sizes), "", "at most 60 MB"])
         show(
             f"The scheduler against a bare lock server, median of {rounds} interleaved rounds",
-            ["", "idle", BARE, OURS, TOGETHER, "ours / bare", "wanted"],
+            ["", "idle", BARE, OURS, TOGETHER, "ours / bare", "bar"],
             table,
         )
 

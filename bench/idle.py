@@ -1,30 +1,25 @@
-"""What the agent costs when nobody looks: CPU and memory after a minute at the default interval.
+"""The cost of an idle agent: CPU and memory over a minute at the default interval.
 
-Both it and Debian's node_exporter are scraped every 15 s, as a Prometheus would; node_exporter does its
-work in the scrape, the agent does it each second.
+The agent and Debian's node_exporter are scraped every 15 s, as by Prometheus. node_exporter works during the scrape,
+the agent every second.
 """
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 from bench.table import show
+from prometheus_server import answers, free_port
+from waiting import until
 
 SECONDS = 60
 SCRAPE_EVERY_S = 15
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def cpu_seconds(pid: int) -> float:
@@ -41,15 +36,6 @@ def scrape(port: int) -> None:
         answer.read()
 
 
-def wait_for(port: int) -> None:
-    for _ in range(200):
-        try:
-            return scrape(port)
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit(f"nothing answers on port {port}")
-
-
 def main() -> None:
     commands = {"gpucommons": [sys.executable, "-m", "gpucommons.cli.main", "up", "--listen", "127.0.0.1:{port}"]}
     if shutil.which("prometheus-node-exporter"):
@@ -62,7 +48,7 @@ def main() -> None:
         running[name] = (port, process)
     try:
         for port, _ in running.values():
-            wait_for(port)
+            until(partial(answers, f"http://127.0.0.1:{port}/metrics"), f"an answer on port {port}")
         before = {name: cpu_seconds(process.pid) for name, (_, process) in running.items()}
         begun = time.monotonic()
         while time.monotonic() - begun < SECONDS:

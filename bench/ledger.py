@@ -1,6 +1,6 @@
-"""The accounts at their widest, 200 owners on each of 16 GPUs: a step, a flush, a 90-day report, the file's growth.
+"""The ledger with 200 owners on each of 16 GPUs: a step, a flush, a 90-day report, and the growth of the file.
 
-Beside it what one would write first: a row for every owner, GPU and flush, and reports that add them all up.
+The peer is the simplest design: a row for every owner, GPU and flush, and reports that sum all rows.
 """
 
 import os
@@ -80,7 +80,7 @@ def raw_flush(raw: sqlite3.Connection, batch: Batch, at: float) -> None:
 
 
 def flushes(directory: Path, batches: list[Batch]) -> tuple[list[float], list[float], int]:
-    """Interleaved; the last value is what the raw table grew by in one flush."""
+    """Interleaved; the last value is the growth of the peer's table in one flush."""
     store, raw = Store(directory / "flush.sqlite", "run", "boot"), raw_table(directory / "raw.sqlite")
     store.begin(Moment(0, WALL_S))
     ours, theirs = [], []
@@ -98,7 +98,7 @@ def flushes(directory: Path, batches: list[Batch]) -> tuple[list[float], list[fl
 
 
 def ninety_days(path: Path) -> None:
-    """As the agent would have written it: days throughout, hours of the edges, minutes of the last hour."""
+    """A ledger as the agent writes it: days, hours of the recent days, and minutes of the last hour."""
     Store(path, "run", "boot").close()
     amounts = Amounts(3600 * NS, 1800 * NS, 1800 * NS, 3600 * NS, 900 * NS, 3600 << 20, 10**9)
     file = sqlite3.connect(path, isolation_level=None)
@@ -139,7 +139,7 @@ def bytes_a_row(path: Path, layer: str) -> float:
 
 
 def growth(pairs: int, day_row: float, hour_row: float, minute_row: float) -> tuple[str, str]:
-    """What a day adds for good, and what the minutes hold at most."""
+    """The permanent growth per day, and the maximum size of the minutes."""
     kept_mb = pairs * (day_row + 24 * hour_row) / 1e6
     return f"{kept_mb:.2f} MB a day", f"{pairs * 1440 * 2 * minute_row / 1e6:.0f} MB"
 

@@ -1,4 +1,4 @@
-"""The scheduler's server alone in a process, for the benchmarks.
+"""The scheduler's server in a process without the rest of the agent, for benchmarks.
 
 python -m bench.lone_scheduler SOCKET MODE
 """

@@ -1,22 +1,18 @@
-"""A day at 1 Hz, compressed: 86,400 passes on the fake driver with all that can happen; what is left behind.
+"""A compressed day at 1 Hz: 86,400 passes on the fake driver with all its faults, and what they leak.
 
-`python -m bench.nvml_day`. Bars: resident memory flat within 2 MB, no thread or descriptor more.
+`python -m bench.nvml_day`. Bars: resident memory within 2 MB, no additional thread or descriptor.
 """
 
 import argparse
 import logging
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-from bench.table import show  # noqa: E402
-from fakes.nvml.build import build  # noqa: E402
-from fakes.nvml.day import footprint, live_through  # noqa: E402
-from fakes.nvml.rig import rig_in  # noqa: E402
+from bench.table import show
+from fakes.nvml.build import build
+from fakes.nvml.day import footprint, live_through
+from fakes.nvml.rig import rig_in
 
 DAY_S = 86_400
 WARM_UP_S = 3600

@@ -1,10 +1,10 @@
-"""What one pass over the GPUs costs against the raw driver calls it makes, in one interleaved run.
+"""The time of one pass over the GPUs and of the raw driver calls in it, in one interleaved run.
 
-`python -m bench.nvml_pass` reads the real GPUs where there are any, else a fake with 8 and with 16 GPUs that
-spends the time the real one was recorded to take. The floor is the time inside the raw calls of such a pass.
+`python -m bench.nvml_pass` reads the GPUs of the machine, or a fake with 8 and with 16 GPUs whose calls take the time
+that was recorded on a real driver. The floor is the time inside the raw calls of the pass.
 
-On the real GPU the wall clock is the measure. The fake spends its time on the CPU, so that there it is the
-thread's own CPU time: what else the machine does is not counted.
+A real GPU is measured by wall clock. The fake uses CPU time and is measured by thread CPU time, so that other programs
+do not count.
 """
 
 import argparse
@@ -19,21 +19,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-from bench.table import show  # noqa: E402
-from gpucommons.sources.nvml import library  # noqa: E402
-from gpucommons.sources.nvml.source import NvmlSource  # noqa: E402
+from bench import ROOT
+from bench.table import show
+from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.source import NvmlSource
 
 Timer = Callable[[], float]
 BAR = 1.25
-# Until every costly call has found its lane.
+# Enough passes for every costly call to settle in its lane.
 SETTLE_PASSES = 8
 
 
 class Tape:
-    """Stands between a source and the library, and times every raw call of a pass where it is made.
+    """A proxy between a source and the library that times every raw call of a pass.
 
     Made again outside of a pass the calls would not cost the same: GPM compares two samples, and compares the
     same two for next to nothing.
@@ -59,7 +57,7 @@ class Tape:
 
 
 def settled(timer: Timer) -> NvmlSource:
-    """A source whose lanes have settled; from here on no noise moves a call.
+    """A source whose lanes have settled and no longer change.
 
     Time stands still for it: only what runs in every pass is run, neither the slow lane nor MIG.
     """
@@ -117,7 +115,7 @@ HEADER = ("what", "GPUs", "calls", "floor us/GPU", "pass us/GPU", "pass / floor"
 
 
 def on_fakes(rounds: int) -> Iterator[list[str]]:
-    """Each in a process of its own, which finds the fake as it would find the driver."""
+    """Each in a separate process, which loads the fake as it would load the driver."""
     from fakes.nvml.build import build
     from fakes.nvml.control import FakeNvml
 

@@ -1,25 +1,20 @@
-"""CPU that one reading of the GPUs costs: ours, nvidia-smi as nvidia_gpu_exporter runs it, and nvitop.
+"""CPU time of one reading of the GPUs: ours, nvidia-smi as nvidia_gpu_exporter runs it, and nvitop.
 
 `python -m bench.nvml_peers` on a machine with a GPU. Rounds are interleaved; CPU time of children is counted.
-Bar: at least 20 times less than either. A peer that is not installed is left out.
+Bar: at least 20 times less than either. A peer that is not installed is skipped.
 """
 
 import os
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src")]
-
-from bench.table import show  # noqa: E402
-from gpucommons.sources.nvml import library  # noqa: E402
-from gpucommons.sources.nvml.source import NvmlSource  # noqa: E402
-from gpucommons.sources.source import SourceAbsent, SourceError  # noqa: E402
+from bench.table import show
+from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.source import SourceAbsent, SourceError
 
 FIELDS = (
     "index",
@@ -63,12 +58,12 @@ def cpu_seconds() -> float:
 
 
 def precise_cpu_seconds() -> float:
-    """Finer than the clock ticks of os.times, where no child is involved."""
+    """Finer than the clock ticks of os.times, for work without child processes."""
     return time.process_time()
 
 
 def only_the_fields() -> NvmlSource:
-    """A source that meets a driver which has no more than the fields want: it then asks for no more."""
+    """A source that reads only the fields that its peers read."""
     real = library.function
     library.function = lambda name: None if name.startswith(BESIDE_THE_FIELDS) else real(name)
     try:
@@ -87,7 +82,7 @@ def run_smi() -> None:
 
 
 def peers() -> dict[str, tuple[Callable[[], object], Callable[[], float], int]]:
-    """What to run, the clock for it, and how often per round: what is cheap is run often enough to be measured."""
+    """The work, its clock, and the repetitions per round, which are more for cheap work."""
     source, few = NvmlSource(), only_the_fields()
     found: dict[str, tuple[Callable[[], object], Callable[[], float], int]] = {
         OURS: (few.read, precise_cpu_seconds, 50),

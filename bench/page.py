@@ -1,28 +1,23 @@
-"""What the page costs the browser: bytes, first paint, and script time a second while a large node is live.
+"""The cost of the page in the browser: bytes, first paint, and script time per second with a large node.
 
-A real Chromium on a real agent that plays a node of 16 GPUs. Script time is the renderer's own count.
+Chromium shows an agent that simulates 16 GPUs. Script time is measured by the renderer.
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 
 from playwright.sync_api import Browser
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-from bench.table import show  # noqa: E402
-from browser import chromium, demo_agent  # noqa: E402
-from gpucommons.web.routes.static_files import static_files  # noqa: E402
+from bench.table import show
+from browser import chromium, demo_agent
+from gpucommons.web.routes.static_files import static_files
 
 SECONDS = 15
 PAINTS = 5
 
 
 def compressed_bytes(prefix: str = "") -> int:
-    """What goes over the wire for the page's files, each compressed by itself as it is served."""
+    """Bytes sent for the files of the page, each compressed as it is served."""
     return sum(len(file.compressed) for name, file in static_files().items() if name.startswith(prefix))
 
 
@@ -37,7 +32,7 @@ def first_paint_ms(browser: Browser, url: str) -> float:
 
 
 def script_ms_a_second(browser: Browser, url: str, prepare: str = "") -> tuple[float, float]:
-    """Script and layout milliseconds for each second that passes."""
+    """Milliseconds of script and layout per second."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.goto(url)
@@ -46,7 +41,7 @@ def script_ms_a_second(browser: Browser, url: str, prepare: str = "") -> tuple[f
         page.click(prepare)
     page.wait_for_timeout(3000)
     session = context.new_cdp_session(page)
-    # The thread's own time: what other programs do to this machine meanwhile must not count.
+    # Thread time, so that other programs on this machine do not count.
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     def metrics() -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""Scrapes per second and their p99, with wrk and 8 connections: the agent against Debian's node_exporter and
-against prometheus_client's own HTTP server with the agent's samples. Rounds are interleaved, ratios are of
-medians. A second table: what 200 peers that ask and do not read do to the p99 of the others.
+"""Scrapes per second and their p99, with wrk and 8 connections: the agent, Debian's node_exporter, and
+prometheus_client's HTTP server with the agent's samples. Rounds are interleaved; ratios are of medians. A second table
+shows the effect of 200 clients that send requests and do not read the responses.
 """
 
 import re
@@ -18,8 +18,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.idle import free_port, wait_for
 from bench.table import show
+from prometheus_server import answers, free_port
+from waiting import until
 
 ROUNDS = 5
 SECONDS = 2
@@ -56,13 +57,13 @@ def wrk(port: int, *headers: str) -> Measured:
 
 @contextmanager
 def program(*command: str) -> Iterator[int]:
-    """Start it on a free port, which stands for {port}; end it afterwards."""
+    """Runs a command on a free port, which replaces {port}."""
     port = free_port()
     process = subprocess.Popen(
         [part.format(port=port) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(port)
+        until(lambda: answers(f"http://127.0.0.1:{port}/metrics"), f"an answer on port {port}")
         yield port
     finally:
         process.terminate()
@@ -71,7 +72,7 @@ def program(*command: str) -> Iterator[int]:
 
 @contextmanager
 def slow_readers(port: int) -> Iterator[None]:
-    """Peers that ask for more than the kernel will buffer for them, and read nothing of it."""
+    """Clients that request more than the kernel buffers and read nothing."""
     peers = []
     try:
         for _ in range(SLOW_READERS):
@@ -80,7 +81,7 @@ def slow_readers(port: int) -> Iterator[None]:
             peer.connect(("127.0.0.1", port))
             peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n" * 60)
             peers.append(peer)
-        # Filling their buffers is work like any other; what is measured is the time they then sit there.
+        # Let their buffers fill first: the time after that is measured.
         time.sleep(SETTLE_S)
         yield
     finally:
@@ -124,19 +125,19 @@ def compare(ports: dict[str, int]) -> None:
 
 
 def harm(port: int) -> None:
-    without, beside = [], []
+    without, with_slow = [], []
     for _ in range(ROUNDS):
         without.append(wrk(port))
         with slow_readers(port):
-            beside.append(wrk(port))
-    alone, crowded = median(without), median(beside)
+            with_slow.append(wrk(port))
+    alone, crowded = median(without), median(with_slow)
     show(
-        f"The same beside {SLOW_READERS} peers that ask and do not read (bar: 2x the p99)",
+        f"The same with {SLOW_READERS} clients that do not read (bar: 2x the p99)",
         ("", "scrapes/s", "p99", "p99 of alone"),
         [
             ("alone", f"{alone.per_second:,.0f}", f"{alone.p99_ms:.2f} ms", "1.00x"),
             (
-                "beside slow readers",
+                "with slow readers",
                 f"{crowded.per_second:,.0f}",
                 f"{crowded.p99_ms:.2f} ms",
                 f"{crowded.p99_ms / alone.p99_ms:.2f}x",

@@ -1,10 +1,10 @@
-"""What clients of the scheduler cost a scrape, and a scrape the clients, with the whole agent in one process.
+"""The effect of scheduler clients on scrapes and of scrapes on clients, with the whole agent in one process.
 
     python -m bench.sharing_scrape [ROUNDS]
 
-First how long `/metrics` takes with 500 clients, scrape after scrape, and the first one of each snapshot, for which it
-is rendered. Then hand-offs among 2,000 clients: left alone, and with a scrape every 100 ms, by turns in the same run.
-What the scrapes add to the slowest hand-off is the figure; the machine's own hiccups are in both.
+First the time of `/metrics` with 500 clients, for successive scrapes and for the first scrape of each snapshot, which
+renders it. Then hand-offs among 2,000 clients, alternately without scrapes and with one every 100 ms. The result is
+what scrapes add to the slowest hand-off; delays of the machine itself are in both.
 """
 
 import socket
@@ -19,26 +19,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-from bench.handoff import build, measured  # noqa: E402
-from bench.table import show  # noqa: E402
-from running import RunningAgent, running_agent  # noqa: E402
-from waiting import until  # noqa: E402
+from bench.handoff import build, measured
+from bench.table import show
+from running import RunningAgent, running_agent
+from waiting import until
 
 ROUNDS = 7
 SCRAPED, CROWD = 500, 2000
 SCRAPES, HANDOFFS = 300, 2000
 PAUSE_S = 0.1
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
-# Longer than the agent's interval: each scrape is of a new snapshot.
+# Longer than the agent's interval, so that each scrape reads a new snapshot.
 FIRSTS, NEXT_SNAPSHOT_S = 10, 1.07
 
 
 @contextmanager
 def standing_by(program: Path, path: Path, agent: RunningAgent, count: int) -> Iterator[None]:
-    """So many registered clients, once the agent's pages show them."""
+    """This many registered clients, once the agent reports them."""
     with subprocess.Popen([str(program), "idle", str(path), "2", str(count), "600"], stdout=subprocess.PIPE) as load:
         assert load.stdout is not None
         load.stdout.readline()
@@ -51,7 +48,7 @@ def standing_by(program: Path, path: Path, agent: RunningAgent, count: int) -> I
 
 @contextmanager
 def scraping(port: int | None) -> Iterator[None]:
-    """Reads and throws away: what the scraper itself does with a page must not take the agent's time on the CPU."""
+    """Reads and discards, so that the scraper takes little CPU time from the agent."""
     enough, buffer = threading.Event(), bytearray(1 << 20)
 
     def scrape() -> None:
@@ -93,7 +90,7 @@ def main(rounds: int) -> None:
     p99_ms = [row["http.p99"] / 1000 for row in scrapes]
     show(
         f"/metrics with {SCRAPED} clients, {scrapes[0]['body.bytes'] / 1e6:.1f} MB, {rounds} x {SCRAPES} scrapes",
-        ["p50", "p99", "wanted", "worst round's p99", "first of a snapshot"],
+        ["p50", "p99", "bar", "worst round's p99", "first of a snapshot"],
         [
             (
                 f"{statistics.median(row['http.p50'] for row in scrapes) / 1000:.2f} ms",
@@ -107,11 +104,11 @@ def main(rounds: int) -> None:
     rows = []
     for key in ("p50", "p99", "p999", "max"):
         alone, scraped = (statistics.median(row[f"handoff.{key}"] for row in found[way]) for way in found)
-        wanted = "at most 2 ms more" if key == "max" else ""
-        rows.append((key, f"{alone:,.0f} us", f"{scraped:,.0f} us", f"{scraped - alone:+,.0f} us", wanted))
+        bar = "at most 2 ms more" if key == "max" else ""
+        rows.append((key, f"{alone:,.0f} us", f"{scraped:,.0f} us", f"{scraped - alone:+,.0f} us", bar))
     show(
         f"Hand-offs among {CROWD:,} clients, median of {rounds} interleaved rounds of {HANDOFFS:,}",
-        ["", "alone", f"a scrape every {PAUSE_S * 1000:.0f} ms", "added", "wanted"],
+        ["", "alone", f"a scrape every {PAUSE_S * 1000:.0f} ms", "added", "bar"],
         rows,
     )
 

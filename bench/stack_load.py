@@ -1,9 +1,9 @@
-"""What the monitoring stack costs: series per dialect, and Prometheus's memory, CPU and disk at 1, 10 and 100 nodes.
+"""The cost of the monitoring stack: series per dialect, and Prometheus's memory, CPU and disk at 1, 10 and 100 nodes.
 
-Every node is the simulated lab (8 GPUs, 12 jobs), scraped under another name; rules and Alertmanager run as shipped.
-Scrapes come three times as often as shipped, so that a minute tells; CPU and samples a second are given at the shipped
-pace. In the lab a day passes in ten minutes: its values move far more between two scrapes than real ones, so the disk
-is an upper bound.
+Every node is the simulated lab (8 GPUs, 12 jobs), scraped under its own name; rules and Alertmanager run as shipped.
+Scrapes are three times as frequent as shipped, so that a minute is enough; CPU and samples per second are scaled to the
+shipped interval. In the lab a day passes in ten minutes: its values change more between two scrapes than real ones, so
+the disk size is an upper bound.
 """
 
 import json
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.idle import cpu_seconds, free_port, rss_mb
+from bench.idle import cpu_seconds, rss_mb
 from bench.table import show
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.dialects.all import DIALECTS
@@ -30,6 +30,8 @@ from gpucommons.stack.layout import Layout
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import read_pid_file
 from gpucommons.stack.stack import Stack
+from prometheus_server import answers, free_port
+from waiting import until
 
 NODES = (1, 10, 100)
 SPEED_UP = 3.0
@@ -59,14 +61,7 @@ def lab() -> Iterator[str]:
         env={**os.environ, "STATE_DIRECTORY": state},
     )
     try:
-        for _ in range(200):
-            try:
-                get(f"http://{address}/readyz")
-                break
-            except OSError:
-                time.sleep(0.1)
-        else:
-            raise SystemExit("the simulated node does not answer")
+        until(lambda: answers(f"http://{address}/readyz"), "the simulated node answers")
         yield address
     finally:
         process.terminate()
@@ -76,7 +71,7 @@ def lab() -> Iterator[str]:
 
 @contextmanager
 def stack(agent: str, nodes: int, root: Path, speed_up: float) -> Iterator[tuple[str, int]]:
-    """HOST:PORT and pid of a Prometheus that scrapes so many nodes."""
+    """HOST:PORT and pid of a Prometheus that scrapes this many nodes."""
     targets = root / "targets"
     targets.mkdir(parents=True)
     fleet = [{"targets": [agent], "labels": {"node": f"node{n}"}} for n in range(1, nodes)]
@@ -143,7 +138,7 @@ def load_of(agent: str, nodes: int, sample_bytes: float) -> tuple[str, ...]:
 
 
 def bytes_per_sample(agent: str) -> float:
-    """From a block of Prometheus's own making: chunks by sample, and the index by the samples of two hours."""
+    """From a block that Prometheus wrote: chunks per sample, and the index per samples of two hours."""
     root = Path(tempfile.mkdtemp(prefix="stack-disk-"))
     try:
         with stack(agent, 1, root, speed_up=15.0):
@@ -171,7 +166,7 @@ def bytes_per_sample(agent: str) -> float:
 
 
 def _openmetrics(dump: str) -> str:
-    """`promtool tsdb dump` as the text that `create-blocks-from` reads: name before labels, seconds, in order."""
+    """The output of `promtool tsdb dump` in the format of `create-blocks-from`: name before labels, seconds, sorted."""
     samples = []
     for line in dump.splitlines():
         labels, _, rest = line.removeprefix("{").rpartition("} ")

@@ -1,4 +1,4 @@
-"""How a benchmark prints: one table, aligned, with the machine it ran on above it."""
+"""Prints the result of a benchmark: an aligned table under a title that names the machine."""
 
 import os
 import platform

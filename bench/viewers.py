@@ -1,7 +1,7 @@
-"""What live viewers cost the agent: CPU above idle, and the scrape beside them, with 0 and 100 streams open.
+"""The cost of live viewers: CPU of the agent above idle, and scrape times, with 0 and with 100 open streams.
 
-The two are measured in turns on one agent that plays a node of 8 GPUs and is scraped all the while. The
-viewers are in a process of their own: what they do with the events must not hold up who scrapes.
+The two are measured alternately on one agent that simulates 8 GPUs and is scraped throughout. The viewers run in a
+separate process, so that their work does not delay the scrapes.
 """
 
 import asyncio
@@ -13,16 +13,12 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
-from pathlib import Path
 
 import aiohttp
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-from bench.idle import cpu_seconds, rss_mb  # noqa: E402
-from bench.table import show  # noqa: E402
-from browser import demo_process  # noqa: E402
+from bench.idle import cpu_seconds, rss_mb
+from bench.table import show
+from browser import demo_process
 
 VIEWERS = 100
 ROUNDS = 6
@@ -48,7 +44,7 @@ def _view(url: str, count: int, received: "Synchronized[int]") -> None:
 
 @contextmanager
 def viewers(url: str, count: int) -> Iterator["Synchronized[int]"]:
-    """So many open streams; the bytes that they got so far."""
+    """Opens `count` streams; yields the number of bytes received so far."""
     received: Synchronized[int] = multiprocessing.Value("q", 0)
     process = multiprocessing.Process(target=_view, args=(url, count, received), daemon=True)
     if count:
@@ -72,7 +68,7 @@ def scrape(url: str, until_s: float) -> list[float]:
 
 
 def measured(url: str, pid: int, count: int) -> tuple[float, list[float], float]:
-    """Share of a core, the scrapes' times, and bytes a second for each viewer."""
+    """Share of a core, the times of the scrapes, and bytes per second per viewer."""
     with viewers(url, count) as received:
         time.sleep(2)
         first, before, begun = received.value, cpu_seconds(pid), time.monotonic()
@@ -102,7 +98,7 @@ def main() -> None:
     ratio = p99_ms(times[count]) / p99_ms(times[0])
     medians = [f"{1000 * statistics.median(times[number]):.2f} ms" for number in (0, count)]
     show(
-        f"{count} live viewers, {ROUNDS} rounds of {SECONDS} s each way, scraped all the while",
+        f"{count} live viewers, {ROUNDS} rounds of {SECONDS} s each, scraped throughout",
         ("what", "0 viewers", f"{count} viewers", "difference", "bar"),
         [
             ("CPU of one core", f"{100 * idle:.1f} %", f"{100 * busy:.1f} %", f"{100 * (busy - idle):+.1f} %", "5 %"),

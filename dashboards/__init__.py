@@ -1,1 +1,1 @@
-"""Grafana's dashboards as Python: drawn by `make dashboards` into JSON files that are committed and shipped."""
+"""Grafana's dashboards as Python. `make dashboards` generates the JSON files that are committed and shipped."""

@@ -20,8 +20,8 @@ BOARDS: dict[str, Board] = {
 }
 
 
-def drawn(board: Board) -> str:
-    """In the form in which Grafana's own types would write what they have read."""
+def to_json(board: Board) -> str:
+    """In the form that Grafana's own types produce after parsing."""
     register_default_plugins()
     first = json.loads(json.dumps(built(board), cls=JSONEncoder))
     return json.dumps(Dashboard.from_json(first), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
@@ -30,5 +30,5 @@ def drawn(board: Board) -> str:
 if __name__ == "__main__":
     folder = Path(__file__).resolve().parents[1] / "src" / "gpucommons" / "stack" / "dashboards"
     for name, board in BOARDS.items():
-        (folder / f"{name}.json").write_text(drawn(board))
+        (folder / f"{name}.json").write_text(to_json(board))
         print(f"{name}.json")

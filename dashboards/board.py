@@ -1,4 +1,4 @@
-"""A dashboard as a list of titled rows of panels, with the variables that every one of ours has."""
+"""A dashboard as a list of titled rows of panels, with the variables that all our dashboards have."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from dashboards.panels import SOURCE, Panel
 
 
 class Variable(NamedTuple):
-    """A selector above the panels: what it chooses from, and whether several or all may be chosen."""
+    """A selector above the panels: its values, and whether several or all can be selected."""
 
     name: str
     values: str
@@ -55,20 +55,20 @@ def built(board: Board) -> models.Dashboard:
         .with_variable(DatasourceVariable("datasource").label("Data source").type("prometheus"))
     )
     for variable in (NODE_VARIABLE, *board.variables):
-        made = made.with_variable(_chooser(variable))
+        made = made.with_variable(_selector(variable))
     for section in board.sections:
         made = made.with_row(Row(section.title))
         for panel in section.panels:
             made = made.with_panel(panel)
     result = made.build()
     for number, item in enumerate(result.panels or [], 1):
-        # Numbered by us, so that the same dashboard is the same file.
+        # Numbered here, so that an unchanged dashboard is an unchanged file.
         item.id_val = number
     return result
 
 
-def _chooser(variable: Variable) -> QueryVariable:
-    chooser = (
+def _selector(variable: Variable) -> QueryVariable:
+    selector = (
         QueryVariable(variable.name)
         .label(variable.name.capitalize())
         .query(variable.values)
@@ -77,6 +77,6 @@ def _chooser(variable: Variable) -> QueryVariable:
         .sort(models.VariableSort.ALPHABETICAL_ASC)
     )
     if not variable.many:
-        return chooser
-    everything = models.VariableOption(selected=True, text="All", value="$__all")
-    return chooser.multi(True).include_all(True).current(everything)
+        return selector
+    all_values = models.VariableOption(selected=True, text="All", value="$__all")
+    return selector.multi(True).include_all(True).current(all_values)

@@ -1,4 +1,4 @@
-"""NVIDIA DCGM GPU Metrics: the hardware in detail, in the names that dashboards made for dcgm-exporter use."""
+"""NVIDIA DCGM GPU Metrics: the hardware in detail, from dcgm-exporter's metrics."""
 
 from dashboards.board import Board, Section, Variable
 from dashboards.panels import HALF, QUARTER, THIRD, Query, Steps, lines, number, rows
@@ -20,24 +20,24 @@ LINK_ERRORS = (("REPLAY", "retries"), ("RECOVERY", "recoveries"), ("CRC_FLIT", "
 
 
 def once(metric: str) -> str:
-    """One series per GPU, whichever pods and jobs it is served for."""
+    """One series per GPU, however many pods and jobs it has."""
     return f"max by (node, gpu) ({metric}{NODE})"
 
 
 BOARD = Board(
     uid="nvidia-dcgm",
     title="NVIDIA DCGM GPU Metrics",
-    about="Utilisation, memory, power, clocks, links and errors of each GPU and MIG instance.",
+    about="Utilization, memory, power, clocks, links and errors of each GPU and MIG instance.",
     variables=(Variable("gpu", 'label_values(DCGM_FI_DEV_GPU_TEMP{node=~"$node"}, gpu)', many=True),),
     sections=(
         Section(
             "GPU overview",
             (
                 number(
-                    "Utilisation",
+                    "Utilization",
                     f"avg({once('DCGM_FI_DEV_GPU_UTIL')})",
                     "percent",
-                    "Mean of the GPUs shown.",
+                    "Mean of the selected GPUs.",
                     width=QUARTER,
                 ),
                 number(
@@ -51,37 +51,37 @@ BOARD = Board(
                     "Memory used",
                     f"sum(gpucommons:gpu_memory_used:bytes{NODE})",
                     "bytes",
-                    "Of the GPUs shown.",
+                    "Used memory of the selected GPUs.",
                     width=QUARTER,
                 ),
                 number(
                     "Temperature",
                     f"max({once('DCGM_FI_DEV_GPU_TEMP')})",
                     "celsius",
-                    "The hottest of the GPUs shown.",
+                    "Highest temperature of the selected GPUs.",
                     steps=Steps(85, 90),
                     width=QUARTER,
                 ),
                 lines(
-                    "Utilisation",
+                    "Utilization",
                     (Query(once("DCGM_FI_DEV_GPU_UTIL"), GPU),),
                     "percent",
                     "Share of time in which a kernel ran.",
-                    most=100,
+                    maximum=100,
                     width=THIRD,
                 ),
                 lines(
                     "Memory",
                     (Query(f"gpucommons:gpu_memory_used:bytes{NODE}", GPU),),
                     "bytes",
-                    "Used framebuffer.",
+                    "Used framebuffer memory.",
                     width=THIRD,
                 ),
                 lines(
                     "Temperature",
                     (Query(once("DCGM_FI_DEV_GPU_TEMP"), GPU), Query(once("DCGM_FI_DEV_MEMORY_TEMP"), f"{GPU} memory")),
                     "celsius",
-                    "Core and memory.",
+                    "Temperature of the GPU and of its memory.",
                     steps=Steps(85, 90),
                     width=THIRD,
                 ),
@@ -100,22 +100,22 @@ BOARD = Board(
                         ),
                     ),
                     "watt",
-                    "Against the limit that is in force.",
+                    "Power draw and the enforced limit.",
                     width=HALF,
                 ),
                 number(
                     "Total energy",
                     f"sum({once('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION')}) / 3.6e9",
                     "kwatth",
-                    "Since the driver was loaded.",
+                    "Energy since the driver was loaded.",
                     decimals=1,
                     width=QUARTER,
                 ),
                 number(
-                    "Energy in view",
+                    "Energy in time range",
                     f"sum(max by (node, gpu) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{NODE}[$__range]))) / 3.6e9",
                     "kwatth",
-                    "In the time range that is shown.",
+                    "Energy in the selected time range.",
                     decimals=3,
                     width=QUARTER,
                 ),
@@ -128,13 +128,13 @@ BOARD = Board(
                     "SM clock",
                     (Query(f"{once('DCGM_FI_DEV_SM_CLOCK')} * 1e6", GPU),),
                     "hertz",
-                    "Of the multiprocessors.",
+                    "Clock of the multiprocessors.",
                 ),
                 lines(
                     "Memory clock", (Query(f"{once('DCGM_FI_DEV_MEM_CLOCK')} * 1e6", GPU),), "hertz", "Of the memory."
                 ),
                 lines(
-                    "Held back by",
+                    "Throttle reasons",
                     (
                         Query(
                             f"sum by (node, gpu, reason) (gpucommons_gpu_throttle_reason_active{BUSY} == 1)",
@@ -142,11 +142,11 @@ BOARD = Board(
                         ),
                     ),
                     "short",
-                    "Why clocks are lower than they could be.",
+                    "Reasons for reduced clocks.",
                     bars=True,
                 ),
                 lines(
-                    "Share of time held back",
+                    "Throttled time",
                     tuple(
                         Query(
                             f"max by (node, gpu) (rate(DCGM_FI_DEV_{cause}_VIOLATION{NODE}[5m])) / 1e9", f"{GPU} {why}"
@@ -154,8 +154,8 @@ BOARD = Board(
                         for cause, why in VIOLATIONS
                     ),
                     "percentunit",
-                    "Clocks that were held down, over the last five minutes, by cause.",
-                    most=1,
+                    "Share of the last five minutes with reduced clocks, by cause.",
+                    maximum=1,
                 ),
             ),
         ),
@@ -166,13 +166,13 @@ BOARD = Board(
                     "PCIe sent",
                     (Query(f"{once('DCGM_FI_DEV_PCIE_TX_THROUGHPUT')} * 1000", GPU),),
                     "Bps",
-                    "From the GPU.",
+                    "Data sent by the GPU.",
                 ),
                 lines(
                     "PCIe received",
                     (Query(f"{once('DCGM_FI_DEV_PCIE_RX_THROUGHPUT')} * 1000", GPU),),
                     "Bps",
-                    "By the GPU.",
+                    "Data received by the GPU.",
                 ),
                 lines(
                     "NVLink",
@@ -181,7 +181,7 @@ BOARD = Board(
                         Query(once("DCGM_FI_PROF_NVLINK_RX_BYTES"), f"{GPU} received"),
                     ),
                     "Bps",
-                    "All links of a GPU, as GPM measures it: Hopper and newer.",
+                    "All links of a GPU, measured by GPM (Hopper and newer).",
                     width=THIRD,
                 ),
                 lines(
@@ -201,7 +201,7 @@ BOARD = Board(
                         for kind, what in LINK_ERRORS
                     ),
                     "short",
-                    "In the last five minutes, on all links of a GPU. Retries slow a link; a recovery interrupts it.",
+                    "Errors on all links of a GPU in the last 5 minutes. Retries slow a link, recoveries interrupt it.",
                     width=THIRD,
                 ),
             ),
@@ -216,14 +216,14 @@ BOARD = Board(
                         Query(once("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"), f"{GPU} double-bit"),
                     ),
                     "short",
-                    "Since the driver was loaded. Double-bit errors are not corrected.",
+                    "Errors since the driver was loaded. Double-bit errors are not corrected.",
                     width=THIRD,
                 ),
                 lines(
                     "XID errors",
                     (Query(once("DCGM_FI_DEV_XID_ERRORS"), f"{GPU} last code"),),
                     "short",
-                    "The last code of each GPU; 0 if there was none.",
+                    "Last code of each GPU; 0 if there was none.",
                     width=THIRD,
                 ),
                 lines(
@@ -234,11 +234,11 @@ BOARD = Board(
                         ),
                     ),
                     "short",
-                    "How often each code came since the agent started.",
+                    "Number of errors per code since the agent started.",
                     width=THIRD,
                 ),
                 lines(
-                    "XIDs of the last minutes",
+                    "Recent XIDs",
                     (
                         Query(
                             f"max by (node, gpu, xid, window_size_in_ms) (DCGM_EXP_XID_ERRORS_COUNT{NODE})",
@@ -246,7 +246,7 @@ BOARD = Board(
                         ),
                     ),
                     "short",
-                    "In the window that the agent counts in, five minutes unless it is set otherwise.",
+                    "Errors in the agent's window, 5 minutes by default.",
                     width=THIRD,
                 ),
                 lines(
@@ -256,14 +256,14 @@ BOARD = Board(
                         Query(once("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"), f"{GPU} uncorrectable"),
                     ),
                     "short",
-                    "Rows of memory that were replaced.",
+                    "Replaced rows of memory.",
                     width=THIRD,
                 ),
                 lines(
                     "PCIe replays",
                     (Query(once("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"), GPU),),
                     "short",
-                    "Retries on the bus.",
+                    "PCIe retries.",
                     width=THIRD,
                 ),
             ),
@@ -277,7 +277,7 @@ BOARD = Board(
                         "node": "Node",
                         "gpu": "GPU",
                         "modelName": "Model",
-                        "Value #A": "Utilisation",
+                        "Value #A": "Utilization",
                         "Value #B": "Memory used",
                         "Value #C": "Memory free",
                         "Value #D": "Temperature",
@@ -300,9 +300,9 @@ BOARD = Board(
                         Query(f"max {BY_GPU} (DCGM_FI_DEV_MEM_CLOCK{NODE}) * 1e6"),
                         Query(f"max {BY_GPU} (DCGM_FI_DEV_XID_ERRORS{NODE})"),
                     ),
-                    "All of it side by side.",
+                    "Current values of each GPU.",
                     units={
-                        "Utilisation": "percent",
+                        "Utilization": "percent",
                         "Memory used": "bytes",
                         "Memory free": "bytes",
                         "Temperature": "celsius",
@@ -324,8 +324,8 @@ BOARD = Board(
                         Query(once("DCGM_FI_PROF_SM_OCCUPANCY"), f"{GPU} occupancy"),
                     ),
                     "percentunit",
-                    "From GPM: Hopper and newer.",
-                    most=1,
+                    "Measured by GPM (Hopper and newer).",
+                    maximum=1,
                     width=THIRD,
                 ),
                 lines(
@@ -337,16 +337,16 @@ BOARD = Board(
                         Query(once("DCGM_FI_PROF_PIPE_FP64_ACTIVE"), f"{GPU} FP64"),
                     ),
                     "percentunit",
-                    "Which arithmetic the time went to.",
-                    most=1,
+                    "Activity of each arithmetic pipe.",
+                    maximum=1,
                     width=THIRD,
                 ),
                 lines(
                     "Memory interface",
                     (Query(once("DCGM_FI_PROF_DRAM_ACTIVE"), GPU),),
                     "percentunit",
-                    "Share of cycles in which memory was moved.",
-                    most=1,
+                    "Share of cycles in which memory was read or written.",
+                    maximum=1,
                     width=THIRD,
                 ),
             ),
@@ -358,15 +358,15 @@ BOARD = Board(
                     "Activity per instance",
                     (Query(f"gpucommons:mig_utilization:ratio{NODE}", INSTANCE),),
                     "percentunit",
-                    "Of the instance's own share of the GPU.",
-                    most=1,
+                    "Activity relative to the instance's share of the GPU.",
+                    maximum=1,
                 ),
                 lines(
                     "Memory per instance",
                     (Query(f"gpucommons:mig_memory_used:ratio{NODE}", INSTANCE),),
                     "percentunit",
-                    "Of the instance's own memory.",
-                    most=1,
+                    "Used share of the instance's memory.",
+                    maximum=1,
                     steps=Steps(0.85, 0.95),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""Historical: a week of utilisation and GPU-hours, raw against used."""
+"""DS01 Historical: a week of utilization and GPU-hours, held and used."""
 
 from dashboards.board import Board, Section
 from dashboards.panels import HALF, Query, heat, lines, number
@@ -9,76 +9,76 @@ IN_VIEW = "[$__range]"
 BOARD = Board(
     uid="ds01-historical",
     title="DS01 Historical",
-    about="The last week. Prometheus keeps 7 days unless told otherwise; for more see the page on monitoring.",
+    about="The last week. Prometheus keeps 7 days by default; docs/monitoring.md explains how to keep more.",
     since="now-7d",
     refresh="5m",
     sections=(
         Section(
-            "In view",
+            "Selected time range",
             (
                 number(
                     "GPU-hours held",
                     f"sum(increase(gpucommons_owner_gpu_equivalent_seconds_total{NODE}{IN_VIEW})) / 3600",
                     "short",
-                    "By anybody, in the time range that is shown.",
+                    "GPU-hours held by all owners in the selected time range.",
                     decimals=1,
                 ),
                 number(
                     "GPU-hours active",
                     f"sum(increase(gpucommons_owner_active_gpu_seconds_total{NODE}{IN_VIEW})) / 3600",
                     "short",
-                    "Held while work was done.",
+                    "Held GPU-hours in which the GPU was used.",
                     decimals=1,
                 ),
                 number(
                     "Energy",
                     f"sum(increase(gpucommons_owner_energy_joules_total{NODE}{IN_VIEW})) / 3.6e6",
                     "kwatth",
-                    "Of the GPUs, as far as it has an owner.",
+                    "GPU energy with a known owner.",
                     decimals=2,
                 ),
                 number(
-                    "Mean utilisation",
+                    "Mean utilization",
                     f"avg(avg_over_time(gpucommons:gpu_utilization:ratio{NODE}{IN_VIEW}))",
                     "percentunit",
-                    "Over all GPUs and the time range.",
+                    "Mean of all GPUs over the time range.",
                 ),
                 number(
                     "Mean waste",
                     f"avg(avg_over_time(ds01:waste:ratio{NODE}{IN_VIEW}))",
                     "percentunit",
-                    "Share of the allocations that were below 5 %.",
+                    "Share of allocations below 5 % utilization.",
                 ),
                 number(
-                    "Peak of users",
+                    "Peak users",
                     f"max_over_time(sum(ds01:active_users:count{NODE})[$__range:$__interval])",
                     "short",
-                    "The most people at once.",
+                    "Highest number of concurrent users.",
                 ),
             ),
         ),
         Section(
-            "Utilisation",
+            "Utilization",
             (
                 heat(
-                    "How busy the GPUs were",
+                    "Distribution of GPU utilization",
                     Query(f"gpucommons:gpu_utilization:avg1h{NODE}", "{{node}} GPU {{gpu}}"),
                     "percentunit",
-                    "Darker: more GPUs at that utilisation (hourly means).",
+                    "Number of GPUs at each utilization, from hourly means; darker means more.",
                 ),
                 lines(
-                    "Utilisation per GPU",
+                    "Utilization per GPU",
                     (Query(f"gpucommons:gpu_utilization:avg1h{NODE}", "{{node}} GPU {{gpu}}"),),
                     "percentunit",
                     "Hourly means.",
-                    most=1,
+                    maximum=1,
                 ),
                 lines(
-                    "Utilisation per user",
+                    "Utilization per user",
                     (Query(f"ds01:user_utilization:avg1h{NODE}", "{{user}}"),),
                     "percentunit",
-                    "Hourly means over what each held.",
-                    most=1,
+                    "Hourly means of each user's allocations.",
+                    maximum=1,
                 ),
             ),
         ),
@@ -89,24 +89,24 @@ BOARD = Board(
                     "GPU-hours by owner",
                     (Query(f"sum by (owner) (gpucommons:owner_gpu_seconds:increase1h{NODE}) / 3600", "{{owner}}"),),
                     "short",
-                    "Held in each hour.",
+                    "GPU-hours held in each hour.",
                     stacked=True,
                 ),
                 lines(
-                    "Held and used by the hour",
+                    "Held and used per hour",
                     (
                         Query(f"sum(gpucommons:owner_gpu_seconds:increase1h{NODE}) / 3600", "held"),
                         Query(f"sum(gpucommons:owner_active_gpu_seconds:increase1h{NODE}) / 3600", "active"),
                         Query(f"sum(gpucommons:owner_used_gpu_seconds:increase1h{NODE}) / 3600", "weighted by use"),
                     ),
                     "short",
-                    "GPU-hours of each hour, as the ledger has them.",
+                    "GPU-hours of each hour, from the ledger.",
                 ),
                 lines(
-                    "Held against used",
+                    "Held and used GPU-equivalents",
                     (
                         Query(f"sum(ds01:user_equivalents:held{NODE})", "held"),
-                        Query(f"sum(ds01:user_equivalents:weighted{NODE})", "used (held x utilisation)"),
+                        Query(f"sum(ds01:user_equivalents:weighted{NODE})", "used (held x utilization)"),
                     ),
                     "short",
                     "GPU-equivalents.",
@@ -115,8 +115,8 @@ BOARD = Board(
                     "Waste",
                     (Query(f"ds01:waste:avg1h{NODE}", "{{node}}"),),
                     "percentunit",
-                    "Share of the allocations below 5 %, hourly means.",
-                    most=1,
+                    "Share of allocations below 5 % utilization, hourly means.",
+                    maximum=1,
                     width=HALF,
                 ),
                 lines(

@@ -1,4 +1,4 @@
-"""Monthly: thirty days of users, groups, GPU-hours, efficiency and waste, for a report."""
+"""DS01 Monthly: thirty days of users, groups, GPU-hours, efficiency and waste."""
 
 from dashboards.board import Board, Section
 from dashboards.panels import FULL, HALF, QUARTER, Query, lines, number, ranking, rows
@@ -13,8 +13,8 @@ ENERGY = f"sum by (owner) (increase(gpucommons_owner_energy_joules_total{NODE}[$
 BOARD = Board(
     uid="ds01-monthly",
     title="DS01 Monthly",
-    about="The last 30 days, as far as they are kept: Prometheus keeps 7 unless told otherwise. The ledger keeps all of"
-    " it: gpucommons report --since 30d.",
+    about="The last 30 days, as far as Prometheus keeps them: 7 days by default. The ledger keeps everything:"
+    " gpucommons report --since 30d.",
     since="now-30d",
     refresh="15m",
     sections=(
@@ -25,37 +25,48 @@ BOARD = Board(
                     "Users",
                     f"count(sum by (user) (count_over_time(ds01:user_equivalents:held{NODE}[$__range])))",
                     "short",
-                    "People who held a GPU.",
+                    "Users who held a GPU.",
                     width=QUARTER,
                 ),
-                number("GPU-hours", f"sum({HELD}) / 3600", "short", "In GPU-equivalents.", decimals=1, width=QUARTER),
                 number(
-                    "Efficiency", f"sum({ACTIVE}) / sum({SLOTS})", "percentunit", "Active of held time.", width=QUARTER
+                    "GPU-hours",
+                    f"sum({HELD}) / 3600",
+                    "short",
+                    "Held GPU-hours in GPU-equivalents.",
+                    decimals=1,
+                    width=QUARTER,
+                ),
+                number(
+                    "Efficiency",
+                    f"sum({ACTIVE}) / sum({SLOTS})",
+                    "percentunit",
+                    "Active share of the held time.",
+                    width=QUARTER,
                 ),
                 number(
                     "Energy",
                     f"sum({ENERGY}) / 3.6e6",
                     "kwatth",
-                    "As far as it has an owner.",
+                    "GPU energy with a known owner.",
                     decimals=2,
                     width=QUARTER,
                 ),
             ),
         ),
         Section(
-            "Who",
+            "Owners",
             (
                 ranking(
                     "Top 15 by GPU-hours",
                     Query(f"topk(15, {HELD}) / 3600", "{{owner}}"),
                     "short",
-                    "Held, in GPU-equivalents.",
+                    "Held GPU-hours in GPU-equivalents.",
                 ),
                 ranking(
                     "Efficiency",
                     Query(f"{ACTIVE} / ({SLOTS} > 0)", "{{owner}}"),
                     "percentunit",
-                    "Active of held time; low is waste.",
+                    "Active share of the held time.",
                 ),
                 rows(
                     "Owners",
@@ -72,7 +83,7 @@ BOARD = Board(
                         Query(f"{IDLE} / 3600"),
                         Query(f"{ENERGY} / 3.6e6"),
                     ),
-                    "GPU-hours in equivalents; active and idle in hours of GPUs or MIG devices.",
+                    "GPU-hours in GPU-equivalents; active and idle hours per GPU or MIG device.",
                     units={"GPU-hours": "short", "Energy": "kwatth"},
                     width=FULL,
                 ),
@@ -89,13 +100,13 @@ BOARD = Board(
                         "{{group}}",
                     ),
                     "short",
-                    "Now.",
+                    "Current GPU-equivalents of each group.",
                 ),
                 ranking(
-                    "Members of groups",
+                    "Members per group",
                     Query(f"max by (group) (ds01_group_members_total{NODE})", "{{group}}"),
                     "short",
-                    "People.",
+                    "Users in each group.",
                 ),
             ),
         ),
@@ -106,7 +117,7 @@ BOARD = Board(
                     "GPU-hours per day",
                     (Query(f"sum by (owner) (gpucommons:owner_gpu_seconds:increase1d{NODE}) / 3600", "{{owner}}"),),
                     "short",
-                    "Held in the 24 hours before.",
+                    "GPU-hours held in the preceding 24 hours.",
                     stacked=True,
                 ),
                 lines(
@@ -117,29 +128,29 @@ BOARD = Board(
                         ),
                     ),
                     "short",
-                    "In the 24 hours before.",
+                    "Active GPU-hours in the preceding 24 hours.",
                     stacked=True,
                 ),
                 lines(
-                    "Utilisation",
+                    "Utilization",
                     (Query(f"avg by (node) (gpucommons:gpu_utilization:avg1d{NODE})", "{{node}}"),),
                     "percentunit",
-                    "Daily means over all GPUs.",
-                    most=1,
+                    "Daily means of all GPUs.",
+                    maximum=1,
                 ),
                 lines(
                     "Waste",
                     (Query(f"ds01:waste:avg1d{NODE}", "{{node}}"),),
                     "percentunit",
-                    "Share of the allocations below 5 %, daily means.",
-                    most=1,
+                    "Share of allocations below 5 % utilization, daily means.",
+                    maximum=1,
                 ),
                 lines(
-                    "Utilisation per user",
+                    "Utilization per user",
                     (Query(f"ds01:user_utilization:avg1d{NODE}", "{{user}}"),),
                     "percentunit",
-                    "Daily means over what each held.",
-                    most=1,
+                    "Daily means of each user's allocations.",
+                    maximum=1,
                     width=HALF,
                 ),
                 lines(
@@ -149,7 +160,7 @@ BOARD = Board(
                         Query(f"sum(gpucommons:gpu_power:avg1d{NODE}) * 24 / 1000", "all GPUs"),
                     ),
                     "kwatth",
-                    "By owner, and of all GPUs whoever used them.",
+                    "Energy per owner, and of all GPUs.",
                     width=HALF,
                 ),
             ),

@@ -1,4 +1,4 @@
-"""The few kinds of panel that the dashboards are made of, each with the house's defaults."""
+"""The kinds of panel that the dashboards use, each with our defaults."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -29,17 +29,17 @@ TALL, LOW = 8, 4
 
 
 class Query(NamedTuple):
-    """PromQL, and how its series are called."""
+    """A PromQL expression and the legend of its series."""
 
     expr: str
     legend: str = ""
 
 
 class Steps(NamedTuple):
-    """From these values on it is worth a look, and bad."""
+    """The values from which a panel shows a warning and a critical state."""
 
-    look: float
-    bad: float
+    warning: float
+    critical: float
 
 
 def _target(query: Query, number: int, *, instant: bool, as_table: bool = False) -> Dataquery:
@@ -53,15 +53,15 @@ def _target(query: Query, number: int, *, instant: bool, as_table: bool = False)
 def _thresholds(steps: Steps | None) -> dashboard.ThresholdsConfig:
     colours = [models.Threshold(value=None, color="green")]
     if steps is not None:
-        colours.append(models.Threshold(value=steps.look, color="orange"))
-        colours.append(models.Threshold(value=steps.bad, color="red"))
+        colours.append(models.Threshold(value=steps.warning, color="orange"))
+        colours.append(models.Threshold(value=steps.critical, color="red"))
     return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(colours)
 
 
 def number(
     title: str, query: str, unit: str, about: str, *, steps: Steps | None = None, decimals: int = 0, width: int = SIXTH
 ) -> Panel:
-    """One figure with the line behind it."""
+    """One value with its history as a background line."""
     return (
         stat.Panel()
         .title(title)
@@ -84,12 +84,12 @@ def lines(
     about: str,
     *,
     steps: Steps | None = None,
-    most: float | None = None,
+    maximum: float | None = None,
     stacked: bool = False,
     bars: bool = False,
     width: int = HALF,
 ) -> Panel:
-    """Figures over time, with their last and greatest values in the legend."""
+    """Values over time, with the last and the highest value in the legend."""
     panel = (
         timeseries.Panel()
         .title(title)
@@ -112,8 +112,8 @@ def lines(
         .span(width)
         .height(TALL)
     )
-    if most is not None:
-        panel = panel.max(most)
+    if maximum is not None:
+        panel = panel.max(maximum)
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL))
     for place, query in enumerate(queries):
@@ -177,7 +177,7 @@ def pie(title: str, query: Query, unit: str, about: str, *, width: int = THIRD) 
 
 
 def ranking(title: str, query: Query, unit: str, about: str, *, steps: Steps | None = None, width: int = HALF) -> Panel:
-    """Bars, one per series, for a comparison at a glance."""
+    """One bar per series, for comparison."""
     return (
         bargauge.Panel()
         .title(title)
@@ -194,7 +194,7 @@ def ranking(title: str, query: Query, unit: str, about: str, *, steps: Steps | N
 
 
 def heat(title: str, query: Query, unit: str, about: str, *, width: int = FULL) -> Panel:
-    """How often each value occurred, over time: `query` gives the values, Grafana sorts them into cells."""
+    """The distribution of values over time: `query` returns the values, Grafana counts them per cell."""
     return (
         heatmap.Panel()
         .title(title)

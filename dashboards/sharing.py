@@ -1,4 +1,4 @@
-"""Sharing: queues, turns and quotas of the GPUs that several clients take turns on, and whose memory is whose."""
+"""GPU Sharing: queues, turns and quotas of shared GPUs, and memory by owner."""
 
 from dashboards.board import Board, Section
 from dashboards.panels import FULL, HALF, QUARTER, THIRD, Query, Steps, lines, number, rows
@@ -16,7 +16,7 @@ def quantile(share: float, metric: str, by: str = "node") -> str:
 BOARD = Board(
     uid="gpucommons-sharing",
     title="GPU Sharing",
-    about="Who runs and who waits on each shared GPU, how long turns take, and who is at the limit of a quota.",
+    about="Running and waiting clients of each shared GPU, durations of turns, and use of quotas.",
     sections=(
         Section(
             "Now",
@@ -25,28 +25,28 @@ BOARD = Board(
                     "Running",
                     f"sum(nvshare_scheduler_running_clients{NODE})",
                     "short",
-                    "Clients whose turn it is.",
+                    "Clients that have a turn.",
                     width=QUARTER,
                 ),
                 number(
                     "Waiting for a turn",
                     f"sum(nvshare_scheduler_request_queue_clients{NODE})",
                     "short",
-                    "Clients that asked and do not run yet.",
+                    "Clients that requested a turn and do not run yet.",
                     width=QUARTER,
                 ),
                 number(
                     "Waiting for memory",
                     f"sum(nvshare_scheduler_wait_queue_clients{NODE})",
                     "short",
-                    "Clients that do not fit beside those that run.",
+                    "Clients that do not fit into memory with the running clients.",
                     width=QUARTER,
                 ),
                 number(
                     "Overloaded GPUs",
                     f"sum(nvshare_scheduler_memory_overloaded{NODE})",
                     "short",
-                    "Where the running clients outgrew the memory: one at a time.",
+                    "GPUs on which the running clients exceed the memory, so that one runs at a time.",
                     steps=Steps(1, 2),
                     width=QUARTER,
                 ),
@@ -59,31 +59,31 @@ BOARD = Board(
                     "Running",
                     (Query(f"nvshare_scheduler_running_clients{NODE}", GPU),),
                     "short",
-                    "Clients that run, per GPU.",
+                    "Running clients per GPU.",
                     width=THIRD,
                 ),
                 lines(
                     "Waiting for a turn",
                     (Query(f"nvshare_scheduler_request_queue_clients{NODE}", GPU),),
                     "short",
-                    "Clients that asked, per GPU.",
+                    "Clients that wait for a turn, per GPU.",
                     width=THIRD,
                 ),
                 lines(
                     "Waiting for memory",
                     (Query(f"nvshare_scheduler_wait_queue_clients{NODE}", GPU),),
                     "short",
-                    "Clients that do not fit, per GPU.",
+                    "Clients that wait for memory, per GPU.",
                     width=THIRD,
                 ),
                 lines(
-                    "Memory of those that run",
+                    "Memory of running clients",
                     (
                         Query(f"nvshare_scheduler_running_memory_bytes{NODE}", GPU),
                         Query(f"nvshare_scheduler_memory_safe_limit_bytes{NODE}", f"{GPU} safe limit"),
                     ),
                     "bytes",
-                    "Against the limit up to which clients run together.",
+                    "Memory need of the running clients, and the limit up to which clients run together.",
                 ),
                 lines(
                     "Turns ended early",
@@ -94,7 +94,7 @@ BOARD = Board(
                         ),
                     ),
                     "ops",
-                    "By reason: quantum, quota, memory, revoked.",
+                    "DROP_LOCK messages by reason: quantum, quota, memory or revoked.",
                 ),
             ),
         ),
@@ -108,24 +108,24 @@ BOARD = Board(
                         Query(quantile(0.95, "gpucommons_sharing_wait_seconds"), "{{node}} 95 %"),
                     ),
                     "s",
-                    "From asking to running.",
+                    "Time from a request to its turn.",
                     width=THIRD,
                 ),
                 lines(
-                    "Length of a turn",
+                    "Duration of a turn",
                     (
                         Query(quantile(0.5, "gpucommons_sharing_turn_seconds"), "{{node}} median"),
                         Query(quantile(0.95, "gpucommons_sharing_turn_seconds"), "{{node}} 95 %"),
                     ),
                     "s",
-                    "From running to released.",
+                    "Time from the start of a turn to its release.",
                     width=THIRD,
                 ),
                 lines(
-                    "Slowness to release",
+                    "Time to release",
                     (Query(quantile(0.95, "gpucommons_sharing_drop_to_release_seconds"), "{{node}} 95 %"),),
                     "s",
-                    "From being asked to stop to having stopped.",
+                    "Time from DROP_LOCK to the release.",
                     width=THIRD,
                 ),
                 lines(
@@ -137,14 +137,14 @@ BOARD = Board(
                         ),
                     ),
                     "s",
-                    "Who waits, for how long already, and for what.",
+                    "Waiting clients with the time and the reason.",
                     width=HALF,
                 ),
                 rows(
-                    "How each GPU is shared",
+                    "Way of sharing",
                     {"node": "Node", "gpu": "GPU", "way": "Way", "reason": "Reason"},
                     (Query(f"gpucommons_sharing_way_info{NODE}"),),
-                    "Alone, together or in turns, and why.",
+                    "How each GPU is shared: alone, together or in turns, and the reason.",
                     width=HALF,
                 ),
                 lines(
@@ -156,7 +156,7 @@ BOARD = Board(
                         ),
                     ),
                     "ops",
-                    "Between the scheduler and its clients.",
+                    "Messages between the scheduler and its clients.",
                     width=FULL,
                 ),
             ),
@@ -165,7 +165,7 @@ BOARD = Board(
             "Quotas",
             (
                 lines(
-                    "Compute used of the quota",
+                    "Compute quota used",
                     (
                         Query(
                             f"nvshare_client_core_window_usage_ms{NODE} / nvshare_client_core_window_limit_ms{NODE}",
@@ -173,10 +173,10 @@ BOARD = Board(
                         ),
                     ),
                     "percentunit",
-                    "In the current window; above 1 the client waits for the next.",
+                    "Usage in the current window; above 1 the client waits for the next window.",
                 ),
                 lines(
-                    "Memory used of the quota",
+                    "Memory quota used",
                     (
                         Query(
                             f"nvshare_client_managed_allocated_bytes{NODE}"
@@ -189,10 +189,10 @@ BOARD = Board(
                     steps=Steps(0.9, 1),
                 ),
                 lines(
-                    "Held to the quota",
+                    "Throttled by quota",
                     (Query(f"nvshare_client_throttled{NODE} == 1", CLIENT),),
                     "short",
-                    "Clients that could use more than they may.",
+                    "Clients that have used up their compute quota.",
                     bars=True,
                     width=HALF,
                 ),
@@ -200,7 +200,7 @@ BOARD = Board(
                     "Debt",
                     (Query(f"nvshare_client_quota_debt_ms{NODE} / 1000", CLIENT),),
                     "s",
-                    "Compute time that was used ahead of the quota.",
+                    "GPU time used beyond the quota and not yet repaid.",
                     width=HALF,
                 ),
                 rows(
@@ -221,7 +221,7 @@ BOARD = Board(
                         Query(f"sum {BY_POD} (nvshare_client_managed_allocated_bytes{NODE})"),
                         Query(f"max {BY_POD} (nvshare_client_memory_quota_bytes{NODE})"),
                     ),
-                    "Quotas as configured and as in force among those that want to run. A memory quota of 0 is none.",
+                    "Quotas as configured, and in force among the requesting clients. Memory quota 0 means unlimited.",
                     units={
                         "Compute quota": "percent",
                         "In force": "percent",
@@ -240,18 +240,18 @@ BOARD = Board(
                         Query(f"sum by (node, owner) (gpucommons_owner_gpu_memory_bytes{NODE})", "{{node}} {{owner}}"),
                         Query(
                             f"sum by (node, reason) (gpucommons_gpu_unattributed_bytes{NODE})",
-                            "{{node}} nobody: {{reason}}",
+                            "{{node}} no owner: {{reason}}",
                         ),
                     ),
                     "bytes",
-                    "All used memory: what has an owner, and what has none and why.",
+                    "Used memory by owner, and memory without an owner by reason.",
                     stacked=True,
                 ),
                 lines(
                     "Compute by owner",
                     (Query(f"sum by (node, owner) (gpucommons_owner_gpu_sm_ratio{NODE})", "{{node}} {{owner}}"),),
                     "short",
-                    "GPUs' worth of SM time.",
+                    "SM time in units of one GPU.",
                     stacked=True,
                 ),
             ),

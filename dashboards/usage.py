@@ -1,4 +1,4 @@
-"""DS01 My Usage: what one researcher holds, uses and is billed."""
+"""DS01 My Usage: allocations, use and costs of one user."""
 
 from dashboards.board import Board, Section, Variable
 from dashboards.panels import FULL, HALF, Query, lines, number, rows
@@ -10,35 +10,42 @@ MY_CONTAINERS = f"* on (node, container) group_left () max by (node, container) 
 BOARD = Board(
     uid="ds01-user",
     title="DS01 My Usage",
-    about="Choose your name: your GPUs, how well they are used, and what they cost.",
+    about="Allocations, utilization, GPU-hours and energy of the selected user.",
     variables=(Variable("user", "label_values(ds01_user_containers_count, user)"),),
     sections=(
         Section(
             "My resources",
             (
                 number(
-                    "MIG-equivalents", f"sum(ds01_user_mig_allocated{MINE})", "short", "What I hold, in MIG devices."
+                    "MIG-equivalents",
+                    f"sum(ds01_user_mig_allocated{MINE})",
+                    "short",
+                    "Held slots, counted in MIG devices.",
                 ),
-                number("GPUs", f"sum(ds01_user_gpus_allocated{MINE})", "short", "Whole GPUs that I hold."),
+                number(
+                    "GPUs", f"sum(ds01_user_gpus_allocated{MINE})", "short", "Slots of which I hold at least a part."
+                ),
                 number(
                     "GPU-equivalents",
                     f"sum(ds01_user_gpu_equivalents{MINE})",
                     "short",
-                    "A whole GPU is 1; a MIG device is its share of one.",
+                    "A whole GPU counts as 1, a MIG device as its share of a GPU.",
                     decimals=2,
                 ),
-                number("Containers", f"sum(ds01_user_containers_count{MINE})", "short", "My containers."),
                 number(
-                    "My GPU utilisation",
+                    "Containers", f"sum(ds01_user_containers_count{MINE})", "short", "Containers with access to a GPU."
+                ),
+                number(
+                    "My GPU utilization",
                     f"avg(ds01:user_utilization:avg{MINE})",
                     "percentunit",
-                    "Mean over all that I hold, now.",
+                    "Current mean of my allocations.",
                 ),
                 number(
                     "My GPU memory",
                     f"avg(ds01:user_memory_used:ratio{MINE})",
                     "percentunit",
-                    "Of the memory of what I hold.",
+                    "Used share of the memory of my allocations.",
                 ),
             ),
         ),
@@ -52,7 +59,7 @@ BOARD = Board(
                         "gpu_slot": "GPU",
                         "container": "Container",
                         "interface": "Interface",
-                        "Value #B": "Utilisation",
+                        "Value #B": "Utilization",
                     },
                     (
                         Query(f"max by (node, gpu_slot, container, interface) (ds01_gpu_allocated{MINE})"),
@@ -61,25 +68,25 @@ BOARD = Board(
                         ),
                     ),
                     "Each GPU or MIG device that I hold.",
-                    units={"Utilisation": "percentunit"},
+                    units={"Utilization": "percentunit"},
                     width=FULL,
                 ),
                 lines(
                     "My GPU history",
                     (Query(f"ds01:allocation_utilization:ratio{MINE}", "{{node}} {{gpu_slot}} {{container}}"),),
                     "percentunit",
-                    "Utilisation of what I held.",
-                    most=1,
+                    "Utilization of my allocations.",
+                    maximum=1,
                     width=HALF,
                 ),
                 lines(
                     "Held and used",
                     (
                         Query(f"sum(ds01:user_equivalents:held{MINE})", "held"),
-                        Query(f"sum(ds01:user_equivalents:weighted{MINE})", "used (held x utilisation)"),
+                        Query(f"sum(ds01:user_equivalents:weighted{MINE})", "used (held x utilization)"),
                     ),
                     "short",
-                    "GPU-equivalents: the gap between the two lines is waste.",
+                    "GPU-equivalents; the difference between the two lines is waste.",
                     width=HALF,
                 ),
             ),
@@ -96,13 +103,13 @@ BOARD = Board(
                         ),
                     ),
                     "short",
-                    "Cores that each of my containers keeps busy.",
+                    "Cores used by each of my containers.",
                 ),
                 lines(
                     "Memory per container",
                     (Query(f"gpucommons_container_memory_bytes {MY_CONTAINERS}", "{{container}}"),),
                     "bytes",
-                    "Memory of the host, not of the GPU.",
+                    "Host memory, not GPU memory.",
                 ),
             ),
         ),
@@ -116,13 +123,13 @@ BOARD = Board(
                         Query(f"sum(gpucommons:owner_active_gpu_seconds:increase1h{OWNED}) / 3600", "active"),
                     ),
                     "short",
-                    "As the ledger has it.",
+                    "From the ledger.",
                 ),
                 lines(
                     "Energy per hour",
                     (Query(f"sum(gpucommons:owner_energy_joules:increase1h{OWNED}) / 3.6e6", "kWh"),),
                     "kwatth",
-                    "Share of the GPUs' energy that is mine.",
+                    "GPU energy due to my processes.",
                 ),
             ),
         ),

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are drawn from the code. A test compares them with what is committed."""
+"""Writes the generated pages of docs/. A test compares them with the committed pages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Programs under another uptime: a time namespace in which the machine booted as long ago as a test wants."""
+"""Programs with another uptime: a time namespace in which the machine booted at the given time."""
 
 import subprocess
 import time

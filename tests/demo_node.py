@@ -281,9 +281,9 @@ class DemoNode:
             owner, workload = self._workload(index, slot)
             memory = min(self._memory(index, slot, elapsed_s), memory_rest)
             sm, power = sm_total // slots, power_total // slots
-            nobody = slot == 2 and index == 2
+            has_no_owner = slot == 2 and index == 2
             memory_rest, sm_rest, power_rest = memory_rest - memory, sm_rest - sm, power_rest - power
-            if nobody:
+            if has_no_owner:
                 yield Unattributed(card.identity.uuid, index, Reason.NO_OWNER, memory, sm, power)
             yield ProcessShare(
                 Place(card.identity.uuid, index, 1 if card.mig else None),
@@ -292,8 +292,8 @@ class DemoNode:
                 Portion(memory, Basis.MEASURED),
                 Portion(sm, Basis.MEASURED if slot else Basis.APPORTIONED),
                 Portion(power, Basis.APPORTIONED),
-                None if nobody else owner,
-                Reason.NO_OWNER if nobody else None,
+                None if has_no_owner else owner,
+                Reason.NO_OWNER if has_no_owner else None,
                 workload,
             )
         yield Unattributed(card.identity.uuid, index, Reason.DRIVER_RESERVED, memory_bytes=memory_rest)

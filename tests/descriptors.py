@@ -1,4 +1,4 @@
-"""What this process has open: each descriptor's number and what it leads to."""
+"""The open descriptors of this process: number and target."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Programs that a test needs beyond pip. Missing: the test skips and says so; in CI that is a failure."""
+"""Programs that a test needs beyond pip. If one is missing, the test is skipped with a reason; in CI it fails."""
 
 import os
 import shutil
@@ -9,20 +9,20 @@ import pytest
 
 
 def needs_program(*names: str) -> None:
-    """Skip, naming the programs, unless all are on the PATH. With CI=true a skip would hide a hole: fail."""
+    """Skips the test and names the programs unless all are on the PATH. Fails if CI=true."""
     missing = [name for name in names if shutil.which(name) is None]
     if missing:
         _do_without(f"needs {', '.join(missing)} (see scripts/install-test-programs)")
 
 
 def needs_root() -> None:
-    """Skip unless we are root, who alone may start a container runtime. In CI: fail."""
+    """Skips the test unless run as root, which container runtimes need. Fails in CI."""
     if os.geteuid() != 0:
         _do_without("needs to run as root")
 
 
 def needs_time_namespaces() -> None:
-    """Skip where the kernel has no time namespaces. Where it has them and we cannot make one: in CI fail."""
+    """Skips the test without time namespaces in the kernel. If they exist but cannot be created, fails in CI."""
     if not Path("/proc/self/ns/time").exists():
         pytest.skip("needs a kernel with time namespaces (CONFIG_TIME_NS)")
     needs_root()
@@ -33,7 +33,7 @@ def needs_time_namespaces() -> None:
 
 
 def needs_device(path: str) -> None:
-    """Skip unless the kernel has the device. In CI: fail."""
+    """Skips the test unless the device exists. Fails in CI."""
     if not os.path.exists(path):
         _do_without(f"needs the device {path}")
 

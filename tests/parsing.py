@@ -1,4 +1,4 @@
-"""The judges of an exposition: prometheus_client's two parsers, as {(sample name, labels): value}."""
+"""Parses an exposition with prometheus_client's two parsers, as {(sample name, labels): value}."""
 
 import math
 
@@ -9,7 +9,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def parsed(text: str, openmetrics: bool = False) -> Series:
-    """Every sample of a text; a series that stands there twice is an error."""
+    """Every sample of a text; a duplicate series is an error."""
     families = parse_openmetrics(text) if openmetrics else parse_text(text)
     found: Series = {}
     for family in families:

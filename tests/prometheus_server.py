@@ -1,4 +1,4 @@
-"""A real Prometheus in a process of its own, on loopback, for tests that ask it what it scraped."""
+"""A Prometheus in a separate process on loopback, for tests that query it."""
 
 import json
 import socket
@@ -30,7 +30,7 @@ class Prometheus:
 
 
 def answers(request: str | urllib.request.Request) -> bool:
-    """Whether somebody does, and not with an error."""
+    """Whether the URL can be fetched without an error."""
     try:
         urllib.request.urlopen(request, timeout=5).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""promtool's judgement of an exposition: one line for each thing that it dislikes; what it cannot read is a failure."""
+"""promtool's check of an exposition: one line per complaint; an exposition that it cannot parse is a failure."""
 
 import subprocess
 

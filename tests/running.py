@@ -1,4 +1,4 @@
-"""A real agent in a process of its own, for tests that look at it from outside."""
+"""A real agent in a separate process, for tests from outside."""
 
 import json
 import os
@@ -47,13 +47,13 @@ class RunningAgent:
             return error.code, error.read().decode()
 
     def wait_for_the_first_sample(self) -> None:
-        """The listeners stand before the first sample is taken; until then /metrics answers 503."""
+        """Listeners are open before the first sample; until then /metrics responds with 503."""
         if self.url.startswith("https"):
             return
         until(lambda: self.get("/metrics")[0] != 503, "a sample is taken", within_s=30)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to end and wait; its exit status. Hanging is a failure of the test, not of the machine."""
+        """Ends the agent and returns its exit status. An agent that does not end fails the test."""
         self.process.send_signal(number)
         status = self.process.wait(timeout=10)
         self.ended.wait(10)
@@ -84,7 +84,7 @@ def _environment(directory: str, given: Mapping[str, str] | None) -> dict[str, s
 
 @contextmanager
 def running_agent(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[RunningAgent]:
-    """`gpucommons up` on a free port, ready to be asked."""
+    """`gpucommons up` on a free port, ready for requests."""
     directory = tempfile.TemporaryDirectory()
     process = subprocess.Popen(
         [sys.executable, "-m", "gpucommons.cli.main", "up", "--listen", "127.0.0.1:0", *arguments],

@@ -13,7 +13,7 @@ from running import command, json_lines, running_agent
 from waiting import until
 
 
-def test_it_starts_says_where_it_is_and_stops() -> None:
+def test_it_starts_prints_its_address_and_stops() -> None:
     with running_agent() as agent:
         status, body = agent.get("/metrics")
         assert status == 200
@@ -34,7 +34,7 @@ def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
         found = parsed(agent.get("/metrics")[1])
         assert found["gpucommons_source_up", (("source", "memory"),)] == 0
         assert found["gpucommons_source_absent", (("source", "memory"),)] == 1
-        assert ("node_memory_total_bytes", ()) not in found, "missing is missing, never zero"
+        assert ("node_memory_total_bytes", ()) not in found, "missing values are absent, not 0"
         assert agent.get("/healthz")[0] == 200
         status, why = agent.get("/readyz")
         assert status == 503
@@ -42,10 +42,10 @@ def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
         assert agent.stop() == 0
 
 
-def test_a_source_that_hangs_does_not_keep_it_from_serving_or_ending(tmp_path: Path) -> None:
+def test_a_hanging_source_does_not_prevent_serving_or_ending(tmp_path: Path) -> None:
     procfs = tmp_path / "proc"
     procfs.mkdir()
-    # Opening a fifo that nobody writes to blocks for ever, as a dead FUSE mount would.
+    # Opening a fifo without a writer blocks forever, as a dead FUSE mount does.
     subprocess.run(["mkfifo", str(procfs / "meminfo")], check=True)
     (procfs / "stat").write_text("cpu 1 1 1 1 1\ncpu0 1 1 1 1 1\n")
     with running_agent("--path.procfs", str(procfs), "--interval", "0.2") as agent:

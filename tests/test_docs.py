@@ -1,4 +1,4 @@
-"""The pages of docs/ that are drawn from the code are the ones that the code draws now."""
+"""The generated pages of docs/ are up to date."""
 
 from pathlib import Path
 

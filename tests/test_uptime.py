@@ -1,4 +1,4 @@
-"""Nothing depends on how long the machine has been up: what decides is tested again soon and long after a boot."""
+"""The cores do not depend on the uptime: their tests run again with a short and a long uptime."""
 
 import subprocess
 import sys

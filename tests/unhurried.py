@@ -1,4 +1,4 @@
-"""How our properties are tried: as often as told, and however slow the machine is just now."""
+"""Settings of property tests: a number of examples, without a deadline for slow machines."""
 
 from hypothesis import HealthCheck, settings
 

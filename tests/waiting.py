@@ -1,4 +1,4 @@
-"""Waiting for something that no event tells: looks again, ever more patiently, and says what did not come to be."""
+"""Waits for a condition that has no event, with growing pauses; a timeout names the condition."""
 
 import time
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(ask: Callable[[], T | None], what: str = "it comes to be", within_s: float = 40) -> T:
-    """The first answer that is not false."""
+def until(ask: Callable[[], T | None], what: str = "the condition holds", within_s: float = 40) -> T:
+    """The first result that is true."""
     deadline, pause_s = time.monotonic() + within_s, 0.002
     while not (answer := ask()):
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}; last: {answer!r}"

@@ -49,12 +49,12 @@ def test_the_schema_does_judge() -> None:
 
 def test_the_pod_monitor_selects_the_agents_by_a_port_that_they_have() -> None:
     monitor = named("PodMonitor", "gpucommons")
-    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    selector = monitor["spec"]["selector"]["matchLabels"].items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["honorLabels"] is True
     for name in ("gpucommons-gpu", "gpucommons-cpu"):
         template = named("DaemonSet", name)["spec"]["template"]
-        assert wanted <= template["metadata"]["labels"].items()
+        assert selector <= template["metadata"]["labels"].items()
         assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 
 

@@ -29,7 +29,7 @@ from deploy.deployments import (
     unit_command,
 )
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.compose_file import Host as ComposeHost
+from gpucommons.stack.compose_file import ComposeHost
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.render import rendered
 from needs import needs_program
@@ -58,7 +58,7 @@ Targets = dict[str, list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Scraped:
-    """Targets by job, of the Prometheus on a host of its own and of those that are shipped with a deployment."""
+    """Targets by job, of a separate Prometheus and of those that a deployment ships."""
 
     from_elsewhere: Targets
     by_systemd: Targets
@@ -66,7 +66,7 @@ class Scraped:
 
 
 def run(stack: ExitStack, place: Host, deployment: Deployment, log: Path) -> None:
-    """`gpucommons` of this source tree is where the unit has it, and on the image's PATH."""
+    """`gpucommons` of this source tree at the path of the unit and on the PATH of the image."""
     place.install(unit_command("gpucommons.service")[0])
     for path, text in deployment.files.items():
         place.write(path, text)
@@ -77,7 +77,7 @@ def run(stack: ExitStack, place: Host, deployment: Deployment, log: Path) -> Non
 
 
 def targets(place: Host) -> list[dict[str, Any]]:
-    """What the Prometheus on a host says of its targets; nothing while it does not answer."""
+    """The targets of the Prometheus on a host; empty while it does not answer."""
     try:
         status, body = place.get(PROMETHEUS, "/api/v1/targets?state=active")
     except OSError:
@@ -86,22 +86,22 @@ def targets(place: Host) -> list[dict[str, Any]]:
     return found
 
 
-def wait_until_up(place: Host, wanted: Mapping[str, int], what: str) -> Targets:
-    """By job, once each job has so many targets and all are up; after two minutes as they are then."""
+def wait_until_up(place: Host, expected: Mapping[str, int], what: str) -> Targets:
+    """Targets by job, once each job has the expected number and all are up, or after two minutes."""
 
     found: Targets = {}
 
     def all_up() -> bool:
         found.clear()
-        found.update({job: [] for job in wanted})
+        found.update({job: [] for job in expected})
         for target in targets(place):
             found.setdefault(target["labels"]["job"], []).append(target)
         return all(
             len(found[job]) == number and all(target["health"] == "up" for target in found[job])
-            for job, number in wanted.items()
+            for job, number in expected.items()
         )
 
-    # What is not up by then fails the test that is about it, with the reason that Prometheus gives.
+    # A target that is not up by then fails its own test, with Prometheus's reason.
     with suppress(AssertionError):
         until(all_up, what, within_s=120)
     return found
@@ -132,14 +132,14 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
             place = stack.enter_context(host())
             join(place, f"10.77.{number}.1/30", scraper, f"10.77.{number}.2/30", f"wire{number}")
             run(stack, place, deployment, folder / f"{number}.log")
-        wanted = {job["job_name"]: len(job["static_configs"]) for job in jobs}
+        expected = {job["job_name"]: len(job["static_configs"]) for job in jobs}
         yield Scraped(
-            wait_until_up(scraper, wanted, "every target is up"),
+            wait_until_up(scraper, expected, "every target is up"),
             wait_until_up(
-                systemd_host, dict.fromkeys(AGENT_JOBS, 1), "every dialect is up beside the units of systemd"
+                systemd_host, dict.fromkeys(AGENT_JOBS, 1), "every dialect is up on the host of the systemd units"
             ),
             wait_until_up(
-                compose_host, dict.fromkeys(AGENT_JOBS, 1), "every dialect is up beside the services of compose"
+                compose_host, dict.fromkeys(AGENT_JOBS, 1), "every dialect is up on the host of the compose services"
             ),
         )
 
@@ -155,7 +155,7 @@ def _job(number: int, deployment: Deployment) -> dict[str, Any]:
 
 
 def _hosts_file(extra_hosts: Sequence[str]) -> str:
-    """What Docker makes of `extra_hosts`: host-gateway is the address of its default bridge."""
+    """The effect of Docker's `extra_hosts`: host-gateway is the address of the default bridge."""
     pairs = (entry.replace("host-gateway", GATEWAY).rpartition(":") for entry in extra_hosts)
     return "".join(f"{address} {name}\n" for name, _, address in pairs)
 

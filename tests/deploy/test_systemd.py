@@ -1,4 +1,4 @@
-"""The systemd units, judged by systemd's own tool."""
+"""The systemd units, checked by systemd's own tool."""
 
 import json
 import re
@@ -37,11 +37,11 @@ def test_a_unit_is_valid(unit: Path, tmp_path: Path) -> None:
     done = analyze("verify", str(copy))
     assert (done.returncode, done.stderr) == (0, "")
     copy.write_text(re.sub("ProtectHome=.*", "ProtectHome=perhaps", copy.read_text()))
-    assert "protect home" in analyze("verify", str(copy)).stderr, "and it does judge"
+    assert "protect home" in analyze("verify", str(copy)).stderr, "an invalid file is refused"
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_a_unit_is_little_exposed(unit: Path) -> None:
+def test_a_unit_has_a_low_exposure(unit: Path) -> None:
     needs_program("systemd-analyze")
     done = analyze("security", "--offline=true", "--no-pager", str(unit))
     found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
@@ -76,7 +76,7 @@ def test_the_pauser_is_root_with_three_capabilities_and_leaves_nothing_paused() 
 
 
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit != PAUSER], ids=lambda unit: unit.name)
-def test_a_unit_holds_no_capability_and_a_user_of_its_own(unit: Path) -> None:
+def test_a_unit_has_no_capability_and_a_dynamic_user(unit: Path) -> None:
     needs_program("systemd-analyze")
     done = analyze("security", "--offline=true", "--no-pager", "--json=short", str(unit))
     checks = {row["json_field"]: row for row in json.loads(done.stdout)}

@@ -1,4 +1,4 @@
-// Runs in the page: what each section shows beside what the API says at the same sequence number, in the page's words.
+// Runs in the page: compares what each section shows with the API at the same sequence number.
 async () => {
   const f = await import('/static/format.js');
   const { memoryParts } = await import('/static/sections/gpus.js');
@@ -18,11 +18,11 @@ async () => {
   const api = await atOneSequence();
   const wrong = [];
   const compared = {};
-  const check = (section, selector, wanted) => {
+  const check = (section, selector, expected) => {
     const found = main.querySelector(selector);
     const shown = found ? found.textContent.replace(/^≈\s*/, '').trim() : 'not there';
     compared[section] = (compared[section] || 0) + 1;
-    if (shown !== String(wanted)) wrong.push(`${selector}: shows ${shown}, API says ${wanted}`);
+    if (shown !== String(expected)) wrong.push(`${selector}: shows ${shown}, API says ${expected}`);
   };
   const at = (attribute, value) => `[${attribute}="${CSS.escape(value)}"]`;
   const { node, gpus, who, turns, accounts, events, alerts } = api;
@@ -57,8 +57,8 @@ async () => {
     for (const part of parts.filter((each) => each.key !== 'reserved'))
       check('gpus', `${card} ${at('data-part', part.key)} [data-f="part"]`, f.bytes(part.bytes));
     const drawn = [...main.querySelectorAll(`${card} .stack .part`)].reduce((sum, each) => sum + parseFloat(each.style.width), 0);
-    const wanted = (100 * (gpu.memory_used_bytes + (gpu.memory_reserved_bytes || 0))) / gpu.memory_total_bytes;
-    if (Math.abs(drawn - wanted) > 0.5) wrong.push(`${card}: the bar is ${drawn} % long, ${wanted} % is used`);
+    const expected = (100 * (gpu.memory_used_bytes + (gpu.memory_reserved_bytes || 0))) / gpu.memory_total_bytes;
+    if (Math.abs(drawn - expected) > 0.5) wrong.push(`${card}: the bar is ${drawn} % long, ${expected} % is used`);
     const slices = main.querySelectorAll(`${card} [data-mig]`).length;
     if (slices !== Object.keys(gpu.mig).length) wrong.push(`${card}: ${slices} MIG instances drawn`);
     for (const reason of gpu.throttle_reasons || [])
@@ -113,8 +113,8 @@ async () => {
     const chart = [...main.querySelectorAll(`#history ${power}`)].find((each) => each.querySelector('figcaption').textContent === 'GPU power');
     const shown = chart.querySelector(`${at('data-subject', uuid)} [data-f="now"]`).textContent.trim();
     compared.history = (compared.history || 0) + 1;
-    const wanted = f.watts(gpus.by_uuid[uuid].power_watts);
-    if (shown !== wanted) wrong.push(`history: power of ${uuid} shows ${shown}, API says ${wanted}`);
+    const expected = f.watts(gpus.by_uuid[uuid].power_watts);
+    if (shown !== expected) wrong.push(`history: power of ${uuid} shows ${shown}, API says ${expected}`);
   }
   return { wrong, compared, sequence: api.sequence };
 };

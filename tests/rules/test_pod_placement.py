@@ -5,7 +5,7 @@ import pytest
 from attribution.builders import gpu, mig_instance
 from gpucommons.model.ownership import Place
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
-from gpucommons.rules.pod_placement import PodLabels, dcgm_pod_labels, pods_by_place, replicas_by_gpu
+from gpucommons.rules.pod_placement import PodLabels, pods_by_place, replicas_by_gpu
 
 SPLIT = gpu(1, mig=(mig_instance(3, 3, None, 1), mig_instance(5, 4, None, 1)), minor=1)
 GPUS = (gpu(0, minor=2), SPLIT, gpu(2, minor=0))
@@ -55,21 +55,6 @@ def test_a_shared_gpu_has_all_its_pods_and_namespaces() -> None:
         PodLabels("a", "web", "main", 1),
         PodLabels("b", "ml", "main", 2),
     )
-
-
-@pytest.mark.parametrize(
-    ("holders", "labels"),
-    [
-        ((), ("", "", "")),
-        ((PodLabels("train", "ml", "main"),), ("main", "ml", "train")),
-        ((PodLabels("train", "ml", "main", 0), PodLabels("train", "ml", "main", 1)), ("main", "ml", "train")),
-        ((PodLabels("train", "ml", "a"), PodLabels("train", "ml", "b")), ("", "ml", "train")),
-        ((PodLabels("train", "ml", "main", 0), PodLabels("train", "web", "main", 1)), ("", "", "")),
-        ((PodLabels("train", "ml", "main", 0), PodLabels("serve", "ml", "main", 1)), ("", "", "")),
-    ],
-)
-def test_the_labels_of_dcgm_exporter(holders: tuple[PodLabels, ...], labels: tuple[str, str, str]) -> None:
-    assert dcgm_pod_labels(holders) == labels
 
 
 def test_replicas_are_counted_for_each_gpu() -> None:

@@ -1,4 +1,4 @@
-"""What a PromQL expression asks for: parsed, not guessed."""
+"""The metrics and labels that a PromQL expression uses, from a parser."""
 
 import json
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "src" / "gpucommons" / "stack" / "rules"
 DASHBOARDS = ROOT / "src" / "gpucommons" / "stack" / "dashboards"
 
-# Grafana's own variables, as a test stands in for them.
+# Values for Grafana's built-in variables.
 _VARIABLES = {"$__rate_interval": "10s", "$__range": "1m", "$__interval": "5s"}
 
 
@@ -60,7 +60,7 @@ class PanelQuery(NamedTuple):
     expr: str
 
     def with_values(self, **chosen: str) -> str:
-        """The query as Grafana would send it: `node` and `gpu` match all, `user` is one person."""
+        """The query as Grafana sends it: `node` and `gpu` match all, `user` is a single user."""
         text = self.expr
         for name, value in _VARIABLES.items():
             text = text.replace(name, value)

@@ -1,4 +1,4 @@
-"""Where alerts arrive in a test: a mail server that insists on STARTTLS and a login, and a webhook with a token."""
+"""Receivers of alerts: a mail server that requires STARTTLS and a login, and a webhook with a token."""
 
 import email
 import email.message
@@ -20,7 +20,7 @@ USER, PASSWORD, TOKEN = "gpus", "mail-secret", "hook-secret"
 
 
 class MailSink:
-    """`messages` are those that came over TLS from somebody who logged in; the server takes no others."""
+    """`messages` arrived over TLS after a login; the server refuses others."""
 
     def __init__(self) -> None:
         self.messages: list[email.message.EmailMessage] = []
@@ -56,7 +56,7 @@ def mail_sink(tls: ssl.SSLContext) -> Iterator[tuple[MailSink, str]]:
         require_starttls=True,
         authenticator=authenticate,
         auth_required=True,
-        # Alertmanager knows other prompts for LOGIN than this server has; real ones offer PLAIN as well.
+        # Alertmanager expects other prompts for LOGIN than this server sends; real servers offer PLAIN as well.
         auth_exclude_mechanism=["LOGIN"],
     )
     controller.start()
@@ -67,7 +67,7 @@ def mail_sink(tls: ssl.SSLContext) -> Iterator[tuple[MailSink, str]]:
 
 
 class HookSink:
-    """`posts` are the bodies of those that brought the token."""
+    """`posts` are the bodies of requests with the token."""
 
     def __init__(self) -> None:
         self.posts: list[dict[str, Any]] = []

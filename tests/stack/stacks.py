@@ -1,4 +1,4 @@
-"""A stack on free ports under a directory of the test, and a web server that answers as it is told."""
+"""A stack on free ports in a directory of the test, and a web server with a fixed response."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from prometheus_server import free_port
 
 
 def settings_on_free_ports(**changes: object) -> StackSettings:
-    """What is not said is as shipped."""
+    """Other settings have their defaults."""
     ports = StackSettings(
         engine="local",
         node="here",
@@ -35,7 +35,7 @@ def stack_in(root: Path, settings: StackSettings | None = None, said: list[str] 
 
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[str]:
-    """HOST:PORT of a server that gives this one answer to every GET."""
+    """HOST:PORT of a server that sends this response to every GET."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""A broken file is refused with its name and line, whichever way it is broken, and nothing is replaced."""
+"""An invalid file is refused with its name and line, and nothing is replaced."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.stack.check import Problem, problems_in, run_here
+from gpucommons.stack.check import ConfigProblem, problems_in, run_here
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.stack import check, prepare
 from needs import needs_program
@@ -38,10 +38,10 @@ def test_a_broken_rule_file_is_named_with_its_line(tmp_path: Path, how: str) -> 
     assert {problem.file for problem in problems} == {str(site / "mine.yml")}
     if line is not None:
         assert problems[0].line == line, problems
-    assert ".check-" not in str(problems[0]), "the admin's file is named, not our copy"
+    assert ".check-" not in str(problems[0]), "the operator's file is named, not our copy"
 
 
-def test_the_line_is_always_there_for_what_is_no_yaml(tmp_path: Path) -> None:
+def test_invalid_yaml_is_reported_with_its_line(tmp_path: Path) -> None:
     needs_program("promtool", "amtool")
     site = tmp_path / "site"
     site.mkdir()
@@ -63,16 +63,16 @@ def test_nothing_is_replaced_by_a_broken_configuration(tmp_path: Path) -> None:
     with pytest.raises(StackError, match=r"mine\.yml:6: "):
         prepare(changed, with_grafana=False, run=run_here)
     assert {p: p.read_text() for p in stack.layout.config.rglob("*.yml")} == before
-    assert not list(stack.layout.root.glob(".check-*")), "what was drawn to be checked is gone"
+    assert not list(stack.layout.root.glob(".check-*")), "the checked copy is removed"
 
 
 @given(st.text())
-def test_whatever_a_tool_says_is_survived(output: str) -> None:
+def test_any_output_of_a_tool_is_parsed(output: str) -> None:
     for problem in problems_in(output, lambda file, name: None):
-        assert isinstance(problem, Problem)
+        assert isinstance(problem, ConfigProblem)
         assert problem.message
 
 
-def test_one_problem_said_twice_is_one() -> None:
+def test_a_repeated_problem_is_reported_once() -> None:
     said = "  FAILED:\n     r/c.yml: yaml: line 1: bad\n     r/c.yml: yaml: line 1: bad\n"
-    assert list(problems_in(said, lambda file, name: None)) == [Problem("r/c.yml", 1, "bad")]
+    assert list(problems_in(said, lambda file, name: None)) == [ConfigProblem("r/c.yml", 1, "bad")]

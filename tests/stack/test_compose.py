@@ -1,4 +1,4 @@
-"""The compose file, judged by docker-compose itself; and the engine against a docker that only takes notes."""
+"""The compose file, checked by docker-compose; and the engine with a docker that only records its arguments."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ import yaml
 
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
-from gpucommons.stack.compose_file import Host, compose_file
+from gpucommons.stack.compose_file import ComposeHost, compose_file
 from gpucommons.stack.engine import choose
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.grafana import ensure_password
@@ -40,19 +40,19 @@ LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
         ),
     ],
 )
-def test_docker_compose_takes_it(tmp_path: Path, settings: StackSettings, has_gpus: bool) -> None:
+def test_docker_compose_accepts_the_file(tmp_path: Path, settings: StackSettings, has_gpus: bool) -> None:
     needs_program("docker-compose")
     file = tmp_path / "compose.yaml"
-    file.write_text(to_yaml(compose_file(settings, LAYOUT, Host("1000:1000", has_gpus))))
+    file.write_text(to_yaml(compose_file(settings, LAYOUT, ComposeHost("1000:1000", has_gpus))))
     command = ["docker-compose", "--file", str(file), "config", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     file.write_text(file.read_text().replace("network_mode", "network_mood"))
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode != 0, "and it does judge"
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode != 0, "an invalid file is refused"
 
 
 def test_no_service_is_root_or_open_to_the_network() -> None:
-    services = compose_file(StackSettings(), LAYOUT, Host("1000:1000", False))["services"]
+    services = compose_file(StackSettings(), LAYOUT, ComposeHost("1000:1000", False))["services"]
     assert set(services) == {"prometheus", "alertmanager", "grafana"}
     for service in services.values():
         assert service["user"] == "1000:1000"
@@ -63,14 +63,14 @@ def test_no_service_is_root_or_open_to_the_network() -> None:
         assert ":latest" not in service["image"]
     for name, others in (("grafana", ("alertmanager", "prometheus")), ("prometheus", ("alertmanager", "secrets"))):
         for volume in services[name]["volumes"]:
-            assert not any(f"/{other}" in volume.partition(":")[0] for other in others), "no secret but its own"
+            assert not any(f"/{other}" in volume.partition(":")[0] for other in others), "only its own secrets"
     listens = [flag for name in ("prometheus", "alertmanager") for flag in services[name]["command"]]
     assert "--web.listen-address=127.0.0.1:9090" in listens
     assert "--web.listen-address=127.0.0.1:9093" in listens
     assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
 
 
-def test_the_password_is_made_once_shown_once_and_for_nobody_else(tmp_path: Path) -> None:
+def test_the_password_is_generated_and_shown_once_with_mode_0600(tmp_path: Path) -> None:
     file = tmp_path / "secrets" / "grafana"
     made = ensure_password(file, None)
     assert made is not None
@@ -80,8 +80,8 @@ def test_the_password_is_made_once_shown_once_and_for_nobody_else(tmp_path: Path
     assert ensure_password(file, None) is None, "the second start does not show it"
     assert file.read_text() == made
     assert ensure_password(tmp_path / "other", None) != made
-    assert ensure_password(file, "chosen by the admin") is None
-    assert file.read_text() == "chosen by the admin"
+    assert ensure_password(file, "chosen by the operator") is None
+    assert file.read_text() == "chosen by the operator"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
@@ -96,7 +96,7 @@ esac
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """A docker that does nothing but write down how it was called."""
+    """A docker that only records its arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "docker").write_text(_DOCKER)
@@ -108,19 +108,17 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     return lambda: file.read_text().splitlines() if file.exists() else []
 
 
-def test_compose_is_chosen_where_docker_answers(
-    notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compose_is_chosen_if_docker_answers(notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("auto") == "compose"
     assert choose("local") == "local"
     monkeypatch.setenv("DOCKER_ANSWERS", "1")
     assert choose("auto") == "local"
     monkeypatch.setenv("PATH", "/nonexistent")
     assert choose("auto") == "local"
-    assert choose("compose") == "compose", "what was asked for is not overruled"
+    assert choose("compose") == "compose", "a set engine is used"
 
 
-def test_a_life(tmp_path: Path, notes: Callable[[], list[str]]) -> None:
+def test_start_reload_and_stop(tmp_path: Path, notes: Callable[[], list[str]]) -> None:
     needs_program("promtool", "amtool")
     said: list[str] = []
     root = tmp_path / "data"
@@ -140,7 +138,7 @@ def test_a_life(tmp_path: Path, notes: Callable[[], list[str]]) -> None:
 
     said.clear()
     engine.start()
-    assert not [line for line in said if password in line], "and never again"
+    assert not [line for line in said if password in line], "and not again"
     engine.reload()
     engine.logs("grafana", 10, follow=False)
     engine.update()
@@ -156,7 +154,7 @@ def test_a_life(tmp_path: Path, notes: Callable[[], list[str]]) -> None:
     assert (root / "secrets" / "grafana_admin_password").exists(), "stopping keeps data and secrets"
 
 
-def test_the_admins_own_password_and_names_are_honoured(
+def test_the_operators_password_and_names_are_used(
     tmp_path: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_program("promtool", "amtool")
@@ -171,9 +169,7 @@ def test_the_admins_own_password_and_names_are_honoured(
     assert grafana["environment"]["GF_SERVER_ROOT_URL"] == "https://g.example.org/"
 
 
-def test_a_broken_rule_file_is_refused_before_docker_is_told_anything(
-    tmp_path: Path, notes: Callable[[], list[str]]
-) -> None:
+def test_an_invalid_rule_file_is_refused_before_docker_runs(tmp_path: Path, notes: Callable[[], list[str]]) -> None:
     needs_program("promtool", "amtool")
     site = tmp_path / "site"
     site.mkdir()
@@ -186,7 +182,7 @@ def test_a_broken_rule_file_is_refused_before_docker_is_told_anything(
     assert all(call == "docker compose version" for call in notes())
 
 
-def test_without_the_tools_the_images_are_asked(
+def test_without_the_tools_the_images_check(
     tmp_path: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
@@ -198,7 +194,7 @@ def test_without_the_tools_the_images_are_asked(
     assert "--entrypoint amtool docker.io/prom/alertmanager:" in amtool
 
 
-def test_what_docker_refuses_is_told(
+def test_a_failure_of_docker_is_reported(
     tmp_path: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_program("promtool", "amtool")
@@ -207,7 +203,8 @@ def test_what_docker_refuses_is_told(
         ComposeEngine(stack_in(tmp_path / "data", settings_on_free_ports())).start()
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", ["start", "reload", "update", "check", "build"])
+def test_without_docker_the_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(StackError, match="not installed: docker; install with: sudo apt install"):
-        ComposeEngine(stack_in(tmp_path, replace(settings_on_free_ports(), engine="compose"))).start()
+    with pytest.raises(StackError, match=r"^docker is not installed; install it with: sudo apt install.*$"):
+        getattr(ComposeEngine(stack_in(tmp_path, replace(settings_on_free_ports(), engine="compose"))), verb)()

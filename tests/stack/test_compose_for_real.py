@@ -1,4 +1,4 @@
-"""The compose engine on a real Docker: the images cannot be had in a test, so the distribution's programs play them.
+"""The compose engine on a real Docker, with images built from the distribution's programs instead of pulled ones.
 
 They bear the images' names, so that everything else is as shipped: users, mounts, read-only roots, loopback, secrets.
 Grafana is in no distribution; in its place stands a web server that answers only if it can read what Grafana must.
@@ -17,7 +17,7 @@ import pytest
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.compose_file import ALERTMANAGER_IMAGE, GRAFANA_IMAGE, PROMETHEUS_IMAGE
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Answer, get
+from gpucommons.stack.health import HttpResponse, get
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.test_check import BROKEN, GOOD
@@ -37,12 +37,12 @@ wait
 """
 
 
-# Debian's Alertmanager has its message templates beside it, not inside.
+# Debian's Alertmanager reads its message templates from files.
 _TEMPLATES = {path.lstrip("/"): path for path in ("/usr/share/prometheus/alertmanager",) if Path(path).exists()}
 
 
 def image(daemon: Dockerd, name: str, program: str, files: dict[str, str]) -> None:
-    """An image whose entry point is `program`; `files` are paths of this machine by their place in it."""
+    """An image whose entry point is `program`; `files` maps paths in the image to paths of this machine."""
     archive = daemon.home / "image.tar"
     with tarfile.open(archive, "w", dereference=True) as tar:
         for place, source in files.items():
@@ -83,7 +83,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dockerd]:
             yield daemon
 
 
-def test_a_life(docker: Dockerd, tmp_path: Path) -> None:
+def test_start_reload_and_stop(docker: Dockerd, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("s3cret\n")
     secret.chmod(0o600)
@@ -115,14 +115,14 @@ def test_a_life(docker: Dockerd, tmp_path: Path) -> None:
         for id in ids:
             pid = docker.docker("inspect", "--format={{.State.Pid}}", id)
             status = Path(f"/proc/{pid}/status").read_text()
-            assert "\nUid:\t65534\t" in status, "root's stack does not run as root"
+            assert "\nUid:\t65534\t" in status, "a stack started by root does not run as root"
             assert "\nCapEff:\t0000000000000000\n" in status
         password = root / "secrets" / "grafana_admin_password"
         assert stat.S_IMODE(password.stat().st_mode) == 0o600
-        assert (root / "grafana" / "grafana.db").exists(), "what a service keeps is kept outside"
+        assert (root / "grafana" / "grafana.db").exists(), "data of a service is outside of its container"
 
         engine.start()
-        assert docker.docker("ps", "--quiet", "--no-trunc").split() == ids, "started twice, it is one stack"
+        assert docker.docker("ps", "--quiet", "--no-trunc").split() == ids, "a second start has no effect"
 
         (site / "mine.yml").write_text(BROKEN["a key that does not exist"][0])
         with pytest.raises(StackError, match=r"mine\.yml:6"):
@@ -133,9 +133,9 @@ def test_a_life(docker: Dockerd, tmp_path: Path) -> None:
     finally:
         engine.stop()
     assert docker.docker("ps", "--all", "--quiet") == ""
-    assert list((root / "prometheus" / "wal").iterdir()), "and the data stays"
+    assert list((root / "prometheus" / "wal").iterdir()), "the data is kept"
 
 
 def body(url: str) -> bytes:
     answer = get(url)
-    return answer.body if isinstance(answer, Answer) else b""
+    return answer.body if isinstance(answer, HttpResponse) else b""

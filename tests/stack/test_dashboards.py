@@ -1,4 +1,4 @@
-"""The dashboards: drawn from the code, fit for Grafana, and asking only for what is served."""
+"""The dashboards are up to date, fit Grafana's schema, and query only metrics that are served."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.__main__ import BOARDS, drawn
+from dashboards.__main__ import BOARDS, to_json
 from stack.promql import DASHBOARDS, PanelQuery, dashboards, metric_names, panel_queries, panels
 from stack.test_rules import known_names
 
@@ -16,29 +16,29 @@ CHOSEN = {"node": ".*", "gpu": ".*", "user": "alice"}
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_what_is_committed_is_what_the_code_draws(name: str) -> None:
-    assert (DASHBOARDS / f"{name}.json").read_text() == drawn(BOARDS[name]), "run: make dashboards"
+def test_committed_dashboards_are_current(name: str) -> None:
+    assert (DASHBOARDS / f"{name}.json").read_text() == to_json(BOARDS[name]), "run: make dashboards"
 
 
-def test_nothing_else_is_shipped() -> None:
+def test_no_other_dashboard_is_shipped() -> None:
     assert set(dashboards()) == set(BOARDS)
 
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_it_fits_grafanas_schema(name: str) -> None:
-    """Grafana's own types read it and write the same again: nothing is unknown to them, nothing mistyped."""
+    """Grafana's types parse it and produce the same JSON, so that no field is unknown or has a wrong type."""
     register_default_plugins()
     committed = dashboards()[name]
     read = Dashboard.from_json(committed)
     assert json.loads(json.dumps(read, cls=JSONEncoder)) == committed
 
 
-def test_they_are_found_where_people_look() -> None:
+def test_dashboards_have_their_known_addresses() -> None:
     uids = {dashboard["uid"]: dashboard["title"] for dashboard in dashboards().values()}
     assert uids.keys() >= {"ds01-overview", "ds01-user", "nvidia-dcgm"}
 
 
-def test_queries_name_only_what_is_served() -> None:
+def test_queries_use_only_served_metrics() -> None:
     known = known_names()
     queries = panel_queries()
     assert queries
@@ -66,7 +66,7 @@ def test_panels_have_titles_texts_units_and_do_not_overlap(name: str) -> None:
         assert panel["description"]
         assert panel["targets"]
         for cell in _cells(panel["gridPos"]):
-            assert cell not in taken, f"{panel['title']} lies on {taken.get(cell)}"
+            assert cell not in taken, f"{panel['title']} overlaps {taken.get(cell)}"
             taken[cell] = panel["title"]
         assert panel["gridPos"].get("x", 0) + panel["gridPos"]["w"] <= 24
 

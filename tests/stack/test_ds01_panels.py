@@ -1,4 +1,4 @@
-"""What DS01's panels show of the lab: the served series go through promtool with our rules and with DS01's queries."""
+"""DS01's panels with the simulated lab: promtool evaluates our rules and DS01's queries over the served series."""
 
 import json
 import subprocess
@@ -18,9 +18,9 @@ from stack.promql import RULES
 NOON_S, NIGHT_S = 0.25 * DAY_S, 0.75 * DAY_S
 WHOLE_GPUS, SPLIT_GPUS, MIG_DEVICES = 6, 2, 11
 SLICES = 7
-# Held whole GPUs, then the slices of the held MIG devices: 3g, 2g and six of 1g.
 HELD_MIG_DEVICES = 8
-HELD_EQUIVALENTS = 6 + (3 + 2 + 6 * 1) / SLICES
+# Held whole GPUs, then the slices of the held MIG devices: 3g, 2g and six of 1g.
+HELD_EQUIVALENTS = WHOLE_GPUS + (3 + 2 + 6 * 1) / SLICES
 
 # DS01 joins its slots with DCGM's series by these labels.
 MIG_UTILIZATION = (
@@ -39,13 +39,13 @@ def served(elapsed_s: float) -> Series:
 
 
 def selector(name: str, labels: tuple[tuple[str, str], ...]) -> str:
-    """As Prometheus stores a series that it scraped from a node."""
+    """A series as Prometheus stores it after scraping a node."""
     pairs = (("node", "lab"), *labels)
     return f"{name}{{{','.join(f'{label}={json.dumps(text)}' for label, text in pairs)}}}"
 
 
 def check(tmp_path: Path, series: Series, expected: dict[str, float]) -> None:
-    """A single value, of whichever series, for each expression."""
+    """Checks the sum over all series of each expression."""
     test = {
         "interval": "1m",
         "input_series": [
@@ -91,6 +91,7 @@ def test_the_lab_in_ds01s_panels(tmp_path: Path, elapsed_s: float, kills: int) -
             'count(ds01_mig_mapping_status{mapped="11",unmapped="0"})': 1,
             'count(ds01_gpu_allocated{profile="full"})': allocations - HELD_MIG_DEVICES,
             f"count({ALLOCATED_UTILIZATION})": allocations,
+            # Three pods and a system service have no group.
             "count(ds01_gpu_allocated * on (user) group_left (group) ds01_user_group_info)": allocations - 4,
             # ours
             "ds01:slots:total": WHOLE_GPUS + MIG_DEVICES,

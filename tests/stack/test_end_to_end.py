@@ -1,6 +1,6 @@
-"""The whole way with the real programs: two simulated nodes, Prometheus, Alertmanager, mail, webhook, VictoriaMetrics.
+"""End to end with the real programs: two simulated nodes, Prometheus, Alertmanager, mail, webhook, VictoriaMetrics.
 
-Everything is as shipped but for the pace: intervals are short, and the rules' durations run a hundred times as fast.
+Everything is as shipped except for the pace: intervals are short, and the durations of the rules are divided by 100.
 """
 
 import json
@@ -23,8 +23,8 @@ from certificates import Authority
 from dashboards.may_be_empty import MAY_BE_EMPTY
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.stack import render
-from gpucommons.stack.alertmanager import Timing, alertmanager_config
-from gpucommons.stack.health import Answer, get
+from gpucommons.stack.alertmanager import NotificationTiming, alertmanager_config
+from gpucommons.stack.health import HttpResponse, get
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import read_pid_file
 from needs import needs_program
@@ -37,18 +37,18 @@ from stack.time_lapse import time_lapse
 from waiting import until
 
 FACTOR = 100
-QUICK = Timing(0.0, 1.0, 1.5, 1.0)
+QUICK = NotificationTiming(0.0, 1.0, 1.5, 1.0)
 
 
 @dataclass(frozen=True)
 class Api:
-    """Something that answers PromQL as Prometheus does."""
+    """A server with Prometheus's query API."""
 
     address: str
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         answer = get(f"http://{self.address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", 10)
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, HttpResponse), answer
         assert answer.status == 200, f"{expression}: {answer.body.decode()}"
         result: list[dict[str, Any]] = json.loads(answer.body)["data"]["result"]
         return result
@@ -66,17 +66,17 @@ class Site:
 
     def alerts(self) -> list[dict[str, Any]]:
         answer = get(f"http://{self.alertmanager}/api/v2/alerts")
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, HttpResponse), answer
         found: list[dict[str, Any]] = json.loads(answer.body)
         return found
 
     def alert(self, name: str, **labels: str) -> dict[str, Any] | None:
-        wanted = {"alertname": name, **labels}.items()
-        return next((alert for alert in self.alerts() if wanted <= alert["labels"].items()), None)
+        expected = {"alertname": name, **labels}.items()
+        return next((alert for alert in self.alerts() if expected <= alert["labels"].items()), None)
 
 
 def until_none(ask: Callable[[], Collection[object]], what: str, within_s: float = 40) -> None:
-    """Waits until nothing is left; what is left when the time is over is named."""
+    """Waits until the result is empty; a timeout reports what is left."""
     left: Collection[object] = ()
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -92,7 +92,7 @@ def running_victoria(data: Path) -> Iterator[str]:
     command = ["victoria-metrics", f"-storageDataPath={data}", f"-httpListenAddr={address}", "-search.latencyOffset=0s"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: isinstance(get(f"http://{address}/health"), Answer), "VictoriaMetrics answers")
+        until(lambda: isinstance(get(f"http://{address}/health"), HttpResponse), "VictoriaMetrics answers")
         yield address
     finally:
         process.terminate()
@@ -117,7 +117,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for name, text in (("password", PASSWORD), ("token", TOKEN), ("url", url)):
             (root / name).write_text(f"{text}\n")
         (root / "targets").mkdir()
-        # The second node is found as a fleet's nodes are: by a file.
+        # The second node is listed in a file, as the nodes of a fleet.
         targets = [{"targets": [faults.url.removeprefix("http://")], "labels": {"node": "faults"}}]
         (root / "targets" / "fleet.yml").write_text(json.dumps(targets))
         settings = settings_on_free_ports(
@@ -142,7 +142,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             lambda folder, suffix: ((name, time_lapse(text, FACTOR)) for name, text in packaged(folder, suffix)),
         )
         patch.setattr(render, "alertmanager_config", partial(alertmanager_config, timing=QUICK))
-        # Alertmanager trusts the mail server by the system's authorities; here, by ours.
+        # Alertmanager uses the system's authorities for the mail server; here, ours.
         patch.setenv("SSL_CERT_FILE", str(authority.file))
         engine = LocalEngine(stack_in(root / "stack", settings))
         stack.callback(engine.stop)
@@ -161,7 +161,7 @@ def test_every_target_is_up(site: Site) -> None:
     }
 
 
-def test_what_does_not_answer_is_not_up_although_its_port_is_open(site: Site) -> None:
+def test_an_open_port_without_answers_is_down(site: Site) -> None:
     process = read_pid_file(site.root / "run" / "alertmanager.pid")
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
@@ -178,13 +178,13 @@ def test_every_recording_rule_has_data(site: Site) -> None:
     until_none(lambda: [name for name in names if not site.prometheus.query(name)], "without data")
 
 
-def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(site: Site) -> None:
+def test_a_fault_is_sent_grouped_and_mutes_lesser_alerts(site: Site) -> None:
     critical = until(
         lambda: site.alert("DS01GPUCriticalTemperature", node="faults"), "the hot GPU's alert is in Alertmanager"
     )
     assert critical["labels"]["severity"] == "critical"
     uuid = critical["labels"]["gpu_uuid"]
-    assert site.alert("DS01GPUCriticalTemperature", node="lab") is None, "the lab's GPUs are well"
+    assert site.alert("DS01GPUCriticalTemperature", node="lab") is None, "the lab's GPUs are healthy"
 
     def muted(name: str) -> Any:
         alert = site.alert(name, node="faults", gpu_uuid=uuid)
@@ -193,17 +193,17 @@ def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(si
     until(lambda: muted("DS01GPUHighTemperature"), "the same GPU's warning is inhibited")
     until(lambda: muted("GPUCommonsGPUThrottled"), "and what heat does to its clocks")
 
-    until(lambda: site.hook.groups("DS01GPUCriticalTemperature"), "the webhook is told")
+    until(lambda: site.hook.groups("DS01GPUCriticalTemperature"), "the webhook is called")
     (alert,) = site.hook.groups("DS01GPUCriticalTemperature")[0]["alerts"]
     assert alert["status"] == "firing"
-    assert alert["annotations"]["summary"].startswith("GPU 1 of faults is about to slow down or stop: 91 C")
+    assert alert["annotations"]["summary"].startswith("GPU 1 of faults is close to its thermal limit: 91 C")
 
     until(lambda: [s for s in site.mail.subjects if "DS01GPUCriticalTemperature" in s], "an email arrives")
-    assert "GPU 1 of faults is about to slow down or stop: 91 C" in site.mail.body("DS01GPUCriticalTemperature")
+    assert "GPU 1 of faults is close to its thermal limit: 91 C" in site.mail.body("DS01GPUCriticalTemperature")
     first = site.mail.messages[0]
     assert (first["From"], first["To"]) == ("gpus@example.org", "admin@example.org")
 
-    # Of another GPU, and of less weight, but not about the hot one: it is told. Two codes of it are one message.
+    # An alert of lower severity on another GPU is sent. Two codes are one message.
     def both_codes() -> list[dict[str, Any]]:
         posts = site.hook.groups("GPUCommonsXIDApplication")
         return [post for post in posts if {alert["labels"]["xid"] for alert in post["alerts"]} == {"31", "45"}]
@@ -214,12 +214,12 @@ def test_a_fault_reaches_people_grouped_and_without_what_it_makes_superfluous(si
 
     until(lambda: site.alert("GPUCommonsGPULost", node="faults"), "the GPU that fell off the bus is missed")
     until(lambda: [s for s in site.mail.subjects if "GPUCommonsGPULost" in s], "and an email says so")
-    assert not site.hook.groups("DS01GPUHighTemperature"), "what is inhibited is told nobody"
+    assert not site.hook.groups("DS01GPUHighTemperature"), "an inhibited alert is not sent"
     assert not [subject for subject in site.mail.subjects if "DS01GPUHighTemperature" in subject]
 
 
 def empty_panels(api: Api, user: str) -> set[tuple[str, str]]:
-    """Panels of which some query has no data."""
+    """Panels with a query that has no data."""
     chosen = {"node": ".*", "gpu": ".*", "user": user}
     return {
         (query.dashboard, query.panel) for query in panel_queries() if not api.query(query.with_values(**chosen))

@@ -1,4 +1,4 @@
-"""Health is an answer of success that says ready: nothing else counts as UP."""
+"""Only a successful response that reports ready counts as UP."""
 
 import json
 
@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.stack.health import Answer, get, healthy, judge, judge_targets, probe
+from gpucommons.stack.health import HttpResponse, get, healthy, judge, judge_targets, probe
 from prometheus_server import free_port
 from stack.stacks import answering
 
 
 @pytest.mark.parametrize("status", [204, 301, 401, 404, 500, 503])
 def test_only_a_success_is_up(status: int) -> None:
-    health = judge("prometheus", Answer(status, b"Service Unavailable\nmore"))
+    health = judge("prometheus", HttpResponse(status, b"Service Unavailable\nmore"))
     assert not health.ok
     assert str(status) in health.detail
     assert "more" not in health.detail
@@ -28,27 +28,27 @@ def test_a_real_server_that_answers_500_is_down_and_one_that_answers_200_is_up()
 
 
 def test_grafana_is_up_only_with_its_database() -> None:
-    assert judge("grafana", Answer(200, b'{"database": "ok"}')).ok
-    assert not judge("grafana", Answer(200, b'{"database": "failing"}')).ok
-    assert not judge("grafana", Answer(200, b"<html>")).ok
+    assert judge("grafana", HttpResponse(200, b'{"database": "ok"}')).ok
+    assert not judge("grafana", HttpResponse(200, b'{"database": "failing"}')).ok
+    assert not judge("grafana", HttpResponse(200, b"<html>")).ok
 
 
-def targets(*healths: str) -> Answer:
+def targets(*healths: str) -> HttpResponse:
     active = [
         {"labels": {"job": f"j{n}", "node": "a"}, "health": health, "lastError": f"why {n}"}
         for n, health in enumerate(healths)
     ]
-    return Answer(200, json.dumps({"data": {"activeTargets": active}}).encode())
+    return HttpResponse(200, json.dumps({"data": {"activeTargets": active}}).encode())
 
 
-def test_a_target_that_is_down_or_was_never_scraped_is_no_health() -> None:
+def test_a_target_that_is_down_or_never_scraped_is_unhealthy() -> None:
     assert judge_targets(targets("up", "up")).ok
     down = judge_targets(targets("up", "down"))
     assert not down.ok
     assert "1 of 2 down: j1 on a: why 1" in down.detail
     assert not judge_targets(targets("up", "unknown")).ok
     assert not judge_targets(targets()).ok
-    assert not judge_targets(Answer(500, b"")).ok
+    assert not judge_targets(HttpResponse(500, b"")).ok
 
 
 _JSON = st.recursive(
@@ -58,12 +58,12 @@ _JSON = st.recursive(
 
 
 @given(_JSON | st.none())
-def test_whatever_prometheus_answers_is_survived(value: object) -> None:
-    judge_targets(Answer(200, json.dumps(value).encode()))
-    judge_targets(Answer(200, b"\xff{"))
+def test_any_response_of_prometheus_is_handled(value: object) -> None:
+    judge_targets(HttpResponse(200, json.dumps(value).encode()))
+    judge_targets(HttpResponse(200, b"\xff{"))
 
 
-def test_all_must_be_well() -> None:
+def test_all_services_must_be_healthy() -> None:
     with answering(200, b'{"data": {"activeTargets": [{"health": "up"}]}}') as address:
         well = probe({"agent": f"http://{address}/"}, address)
         assert healthy(well)

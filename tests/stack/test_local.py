@@ -17,7 +17,7 @@ import yaml
 from certificates import Authority
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Answer, get, healthy
+from gpucommons.stack.health import HttpResponse, get, healthy
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import StartedProcess, read_pid_file, wait_gone
 from needs import needs_program
@@ -32,7 +32,7 @@ def processes(root: Path) -> dict[str, StartedProcess]:
 
 
 class Bench:
-    """One stack of a test: its engine, what it said, and how to change its settings."""
+    """One stack of a test: its engine, its output, and how to change its settings."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -54,13 +54,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     assert processes(made.root) == {}
 
 
-def test_a_life(bench: Bench) -> None:
+def test_start_reload_and_stop(bench: Bench) -> None:
     bench.engine().start()
     first = processes(bench.root)
     assert set(first) == {"supervisor", "prometheus", "alertmanager"}
 
     bench.engine().start()
-    assert processes(bench.root) == first, "started twice, it is one stack"
+    assert processes(bench.root) == first, "a second start has no effect"
     assert any("already running" in line for line in bench.said)
 
     (bench.site / "mine.yml").write_text(BROKEN["a key that does not exist"][0])
@@ -69,14 +69,14 @@ def test_a_life(bench: Bench) -> None:
     (bench.site / "mine.yml").write_text(GOOD.replace("alert: A", "alert: Mine"))
     bench.engine().reload()
     rules = get(f"http://{bench.settings.prometheus_listen}/api/v1/rules")
-    assert isinstance(rules, Answer)
+    assert isinstance(rules, HttpResponse)
     assert b'"Mine"' in rules.body
     assert processes(bench.root) == first, "nothing was restarted"
 
     bench.said.clear()
     changed = replace(bench.settings, retention_days=9)
     bench.engine(changed).reload()
-    assert any("restart" in line for line in bench.said), "what a reload cannot bring is said"
+    assert any("restart" in line for line in bench.said), "settings that need a restart are named"
 
     bench.said.clear()
     bench.engine().logs("prometheus", 5, follow=False)
@@ -84,13 +84,13 @@ def test_a_life(bench: Bench) -> None:
     assert all(line.startswith("prometheus | ") for line in bench.said)
 
     bench.engine().stop()
-    assert wait_gone(first.values(), 0) == [], "stop leaves no process behind"
-    assert list((bench.root / "prometheus" / "wal").iterdir()), "and keeps the data"
+    assert wait_gone(first.values(), 0) == [], "stop ends all processes"
+    assert list((bench.root / "prometheus" / "wal").iterdir()), "the data is kept"
     bench.engine().stop()
     assert bench.said[-1] == "nothing is running"
 
 
-def test_two_who_start_at_once_start_one_stack(bench: Bench) -> None:
+def test_two_concurrent_starts_start_one_stack(bench: Bench) -> None:
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(bench.engine().start) for _ in range(2)]:
             done.result()
@@ -98,7 +98,7 @@ def test_two_who_start_at_once_start_one_stack(bench: Bench) -> None:
     assert sum("already running" in line for line in bench.said) == 1
 
 
-def test_agents_that_want_tls_and_a_password_are_scraped_and_asked_so(bench: Bench, tmp_path: Path) -> None:
+def test_agents_with_tls_and_a_password_are_scraped_and_checked(bench: Bench, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("agent", "127.0.0.1")
     hashed = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
@@ -133,10 +133,10 @@ def test_agents_that_want_tls_and_a_password_are_scraped_and_asked_so(bench: Ben
             threading.Event().wait(0.1)
         assert healthy(healths), healths
         by_service = {health.service: health for health in bench.engine(settings).status()}
-        assert not by_service["agent"].ok, "who does not ask so is not answered"
+        assert not by_service["agent"].ok, "a request without them is refused"
 
 
-def test_a_port_in_use_is_named_with_who_holds_it(bench: Bench) -> None:
+def test_a_port_in_use_is_named_with_its_process(bench: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(StackError) as caught:
@@ -148,7 +148,7 @@ def test_a_port_in_use_is_named_with_who_holds_it(bench: Bench) -> None:
     assert processes(bench.root) == {}, "nothing was started"
 
 
-def test_a_stranger_on_our_port_is_not_our_stack(bench: Bench) -> None:
+def test_another_program_on_our_port_is_reported_as_down(bench: Bench) -> None:
     class Ready(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -167,10 +167,10 @@ def test_a_stranger_on_our_port_is_not_our_stack(bench: Bench) -> None:
         server.shutdown()
         server.server_close()
     assert not by_service["prometheus"].ok
-    assert "not of this stack" in by_service["prometheus"].detail
+    assert "another program answers" in by_service["prometheus"].detail
 
 
-def test_a_program_that_cannot_run_is_told_with_its_last_words(bench: Bench) -> None:
+def test_a_program_that_cannot_run_is_reported_with_its_last_log_lines(bench: Bench) -> None:
     data = bench.root / "prometheus"
     data.mkdir(parents=True)
     (data / "wal").write_text("a file where a directory belongs")
@@ -178,16 +178,20 @@ def test_a_program_that_cannot_run_is_told_with_its_last_words(bench: Bench) -> 
         bench.engine().start()
     assert "prometheus did not become ready" in str(caught.value)
     assert "not a directory" in str(caught.value)
-    assert processes(bench.root) == {}, "half a stack is no stack"
+    assert processes(bench.root) == {}, "no process is left"
 
 
-def test_what_is_missing_is_named_with_how_to_install_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_named_with_the_command_to_install_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(StackError, match=r"prometheus, alertmanager, promtool, amtool; install with: sudo apt install"):
+    with pytest.raises(
+        StackError, match=r"prometheus, alertmanager, promtool, amtool are not installed; install with: sudo apt"
+    ):
         bench.engine().start()
 
 
-def test_what_a_killed_supervisor_left_is_ended_by_the_next_start(bench: Bench) -> None:
+def test_the_next_start_ends_what_a_killed_supervisor_left(bench: Bench) -> None:
     bench.engine().start()
     old = processes(bench.root)
     os.kill(old["supervisor"].pid, signal.SIGKILL)
@@ -199,7 +203,7 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next_start(bench: Bench) 
     assert wait_gone(old.values(), 5) == []
 
 
-def test_build_and_update_say_what_they_are_for_here(bench: Bench) -> None:
+def test_build_and_update_explain_that_there_is_nothing_to_do(bench: Bench) -> None:
     bench.engine().build()
     bench.engine().update()
     assert bench.said[0].startswith("nothing to build")

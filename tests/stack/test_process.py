@@ -1,4 +1,4 @@
-"""A pid file names a process by pid and start time, so that a reused pid is never taken for ours."""
+"""A pid file names a process by pid and start time, so that a reused pid is not mistaken for ours."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ def test_a_process_is_known_until_it_ends(tmp_path: Path, sleeper: "subprocess.P
     write_pid_file(tmp_path / "a.pid", identity)
     assert read_pid_file(tmp_path / "a.pid") == identity
     send(identity, signal.SIGTERM)
-    assert wait_gone([identity], 5) == [], "a zombie that nobody has waited for is gone as well"
+    assert wait_gone([identity], 5) == [], "a zombie counts as gone"
     assert read_pid_file(tmp_path / "a.pid") is None
     sleeper.wait()
 
@@ -46,7 +46,7 @@ def test_another_process_under_the_same_pid_is_not_ours(tmp_path: Path, sleeper:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "12", "[]", '{"pid": "x", "started": "1"}', "\x00\xff", "null"])
-def test_a_damaged_pid_file_names_nobody(tmp_path: Path, content: str) -> None:
+def test_a_damaged_pid_file_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.pid").write_text(content)
     assert read_pid_file(tmp_path / "a.pid") is None
     assert read_pid_file(tmp_path / "nowhere.pid") is None

@@ -1,4 +1,4 @@
-"""Every rule: valid, tested both ways, on metrics that exist, and with what Alertmanager and people need to know."""
+"""Every rule is valid, tested both ways, uses metrics that exist, and has the labels and annotations it needs."""
 
 import re
 import subprocess
@@ -43,7 +43,7 @@ FIELD = {
     "DS01ContainerHighCPU",
     "DS01MIGMappingMismatch",
 }
-# What Prometheus makes itself, of its targets and of itself; and what the rendered settings say.
+# Metrics of Prometheus itself, and the recorded settings.
 NOT_OF_A_DIALECT = {
     "ALERTS",
     "gpucommons:stack_retention_bytes",
@@ -69,7 +69,7 @@ def known_names() -> set[str]:
     return served_names() | {rule.name for rule in rules() if rule.kind == "record"} | NOT_OF_A_DIALECT
 
 
-def test_promtool_finds_nothing_wrong() -> None:
+def test_promtool_accepts_the_rules() -> None:
     needs_program("promtool")
     files = [str(file) for file in sorted(RULES.glob("*.yml"))]
     done = subprocess.run(["promtool", "check", "rules", "--lint-fatal", *files], capture_output=True, text=True)
@@ -77,7 +77,7 @@ def test_promtool_finds_nothing_wrong() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(TESTS.glob("*.test.yml")), ids=lambda file: file.stem)
-def test_promtool_proves(file: Path) -> None:
+def test_promtool_passes(file: Path) -> None:
     needs_program("promtool")
     done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,13 +100,13 @@ def test_each_rule_is_tested_both_ways() -> None:
     expected = list(expectations())
     for rule in rules():
         found = [samples for expression, samples in expected if is_about(expression, rule)]
-        assert any(found), f"no case in which {rule.name} gives something"
+        assert any(found), f"no case in which {rule.name} has a result"
         assert not all(found), f"no case in which {rule.name} stays silent"
         if rule.kind == "alert":
             assert all('alertstate="firing"' in sample["labels"] for samples in found for sample in samples)
 
 
-def test_rules_name_only_what_is_served() -> None:
+def test_rules_use_only_served_metrics() -> None:
     known = known_names()
     unknown = {rule.name: missing for rule in rules() if (missing := metric_names(rule.expr) - known)}
     assert unknown == {}
@@ -117,7 +117,7 @@ def test_the_names_that_no_dialect_serves_are_all_used() -> None:
     assert used >= NOT_OF_A_DIALECT
 
 
-def test_the_alerts_that_admins_know_are_there() -> None:
+def test_ds01s_alerts_exist() -> None:
     alerts = {rule.name: rule.labels["severity"] for rule in rules() if rule.kind == "alert"}
     assert SEED_NINE.items() <= alerts.items()
     assert set(alerts) >= FIELD
@@ -125,7 +125,7 @@ def test_the_alerts_that_admins_know_are_there() -> None:
     assert alerts["DS01LowGPUCapacity"] == alerts["DS01ContainerHighCPU"] == "info"
 
 
-def test_an_alert_says_how_bad_about_what_and_what_to_do() -> None:
+def test_an_alert_has_severity_topic_summary_and_description() -> None:
     for rule in (rule for rule in rules() if rule.kind == "alert"):
         assert rule.labels["severity"] in ("critical", "warning", "info")
         assert rule.labels["topic"]
@@ -133,8 +133,8 @@ def test_an_alert_says_how_bad_about_what_and_what_to_do() -> None:
         assert "\n" not in rule.annotations["summary"]
 
 
-def test_a_label_that_a_text_uses_is_there_when_it_fires() -> None:
-    """A template that names a label which the alert does not have says nothing where a name should be."""
+def test_labels_in_annotations_exist_when_the_alert_fires() -> None:
+    """A template with a label that the alert lacks renders an empty string."""
     fired: dict[str, str] = {}
     for _, samples in expectations():
         for sample in samples:

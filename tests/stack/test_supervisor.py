@@ -1,4 +1,4 @@
-"""The supervisor: starts again what dies, with patience; ends all when told; takes all with it when killed."""
+"""The supervisor restarts programs that die, with backoff; ends all on SIGTERM; and its death ends all."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ from gpucommons.stack.process import StartedProcess, read_pid_file, wait_gone
 from gpucommons.stack.supervisor import (
     SupervisedProgram,
     deaths_file,
+    exclusive,
     failures_after,
-    only_one,
     read_plan,
     restart_delay_s,
     write_plan,
@@ -111,7 +111,7 @@ def test_one_directory_has_one_supervisor(tmp_path: Path) -> None:
             timeout=30,
         )
         assert second.returncode == 3
-    with only_one(tmp_path) as alone:
+    with exclusive(tmp_path) as alone:
         assert alone, "the lock went with its holder"
 
 

@@ -1,1 +1,1 @@
-"""Real daemons for tests: started by hand in a directory of their own, and cleaned up always."""
+"""Real daemons for tests, each in its own directory, which is always cleaned up."""

@@ -1,4 +1,4 @@
-"""What the testbeds share: waiting until a daemon answers, an image to run, and leaving nothing mounted."""
+"""Helpers of the testbeds: wait for a daemon, build an image, unmount everything."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def wait_until_answers(path: Path, process: "subprocess.Popen[bytes]", log: Path
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not answers(path):
         if process.poll() is not None or time.monotonic() > deadline_s:
-            raise RuntimeError(f"nobody answers at {path}: {log.read_text(errors='replace')[-2000:]}")
+            raise RuntimeError(f"no answer at {path}: {log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.02)
 
 
@@ -49,7 +49,7 @@ def busybox_root(home: Path) -> Path:
 
 
 def command(arguments: list[str], environment: dict[str, str]) -> str:
-    """Run a program to its end and return what it printed; a failure shows what it complained of."""
+    """Runs a program to its end and returns its output; a failure includes its error output."""
     done = subprocess.run(
         arguments,
         env={**os.environ, **environment},
@@ -67,7 +67,7 @@ def cgroup_of(pid: int | None) -> str:
 
 
 def end(process: "subprocess.Popen[bytes]", patience_s: float = 15.0) -> None:
-    """Ask it to end; after some patience, end it."""
+    """Terminates the process; kills it after a timeout."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGCONT)
@@ -80,7 +80,7 @@ def end(process: "subprocess.Popen[bytes]", patience_s: float = 15.0) -> None:
 
 
 def end_leftovers(home: Path) -> None:
-    """End what a daemon left running: the shims that serve this directory, and the containers in them."""
+    """Ends the processes that a daemon left: the shims of this directory and their containers."""
     shims = {pid for pid, _ in _processes() if str(home).encode() in _command_line(pid)}
     for pid, parent in _processes():
         if parent in shims:

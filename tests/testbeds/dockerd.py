@@ -1,4 +1,4 @@
-"""A real dockerd with its own data, socket and containerd, beside whatever Docker the machine has."""
+"""A dockerd with its own data, socket and containerd, independent of the Docker of the machine."""
 
 import contextlib
 import signal
@@ -77,7 +77,7 @@ class Dockerd:
         return self.docker("run", "--detach", "--network=none", *options, IMAGE, "/bin/sleep", str(sleep_s))
 
     def create(self, *options: str) -> str:
-        """Make a container that is not started; returns its full id."""
+        """Creates a container without starting it; returns its full id."""
         return self.docker("create", "--network=none", *options, IMAGE, "/bin/sleep", "600")
 
     def remove_all(self) -> None:
@@ -85,7 +85,7 @@ class Dockerd:
             self.docker("rm", "--force", *ids)
 
     def kill(self) -> None:
-        """As a crash does: the socket stays behind, and nobody answers on it."""
+        """Like a crash: the socket file remains, and connections to it fail."""
         process = self._processes.pop("dockerd")
         process.kill()
         process.wait()

@@ -1,4 +1,4 @@
-"""How tests watch a background source: run it, and wait until it tells what is expected."""
+"""Runs a background source and waits until it returns the expected reading."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ async def following(source: BackgroundSource[object]) -> AsyncIterator[None]:
 
 
 async def eventually(look: Callable[[], Found | None]) -> Found:
-    """The first thing that `look` finds. What it raises as a source's failure counts as not found yet."""
+    """The first value that `look` returns. A failure of the source counts as not found yet."""
     last = "nothing"
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
@@ -48,7 +48,7 @@ async def eventually(look: Callable[[], Found | None]) -> Found:
 
 
 async def eventually_fails(source: BackgroundSource[object], *reasons: str) -> SourceError:
-    """The failure that the source comes to tell, of one of these reasons."""
+    """The first failure of the source with one of these reasons."""
 
     def failure() -> SourceError | None:
         try:

@@ -1,5 +1,5 @@
-"""A FUSE file system without a library: it hangs until it is told to answer. Needs root, and a mount namespace of
-its own, where nothing is left behind."""
+"""A FUSE file system without a library, which hangs until `answer` is called. Needs root and a private mount
+namespace."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ _STATFS_OUT = struct.pack("=5Q4I24x", BLOCKS, FREE, AVAILABLE, FILES, FILES_FREE
 
 
 class HungFilesystem:
-    """Mounted at a directory. Whoever asks for its space waits until `answer` is called."""
+    """Mounted at a directory. A call for its space blocks until `answer` is called."""
 
     def __init__(self, directory: Path) -> None:
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)

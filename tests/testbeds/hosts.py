@@ -1,4 +1,4 @@
-"""Hosts of a test's own on this machine: a network namespace and a root file system each, joined by veth pairs.
+"""Hosts on this machine: each has a network namespace and a root file system; veth pairs connect them.
 
 A host has its own ports and paths, so that a shipped command runs there unchanged. Its root shows the machine's files,
 except for an installed gpucommons; /etc, /opt, /run, /var and /var/lib can be added to without changing the machine.
@@ -60,7 +60,7 @@ class Host:
     pid: int
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        """A file of this host's own, in a directory that it may add to."""
+        """A file of this host only, in a writable directory."""
         file = Path(f"/proc/{self.pid}/root{path}")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ def fetched(url: str) -> str:
 
 @contextmanager
 def running_node_exporter(*arguments: str) -> Iterator[str]:
-    """The address of its metrics. Debian changes some defaults: what a test compares, it sets."""
+    """The address of its metrics. Debian changes some defaults: a test sets what it compares."""
     needs_program(PROGRAM)
     address = f"127.0.0.1:{free_port()}"
     command = [PROGRAM, f"--web.listen-address={address}", "--collector.disable-defaults"]

@@ -29,17 +29,6 @@ def pods_by_place(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[
     return {place: tuple(labels) for place, labels in found.items()}
 
 
-def dcgm_pod_labels(holders: tuple[PodLabels, ...]) -> tuple[str, str, str]:
-    """container, namespace and pod as dcgm-exporter labels a GPU that one pod holds; empty where several do.
-
-    dcgm-exporter then names one of them by chance, which bills it for all.
-    """
-    if len({(labels.namespace, labels.pod) for labels in holders}) != 1:
-        return "", "", ""
-    containers = {labels.container for labels in holders}
-    return containers.pop() if len(containers) == 1 else "", holders[0].namespace, holders[0].pod
-
-
 def replicas_by_gpu(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[str, int]:
     """How many shares of each whole GPU the device plugin hands out, by GPU UUID; none that are not shared."""
     finder = _Finder(gpus)

@@ -1,1 +1,1 @@
-"""Prometheus, Alertmanager and Grafana beside the agent: what they are told, and how they are run and checked."""
+"""Prometheus, Alertmanager and Grafana for the agent: their configuration, and how they run and are checked."""

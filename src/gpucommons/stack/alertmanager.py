@@ -1,10 +1,11 @@
-"""Alertmanager's configuration as a value: who is told what, how soon, how often, and what mutes what. Pure."""
+"""Alertmanager's configuration as a value: receivers, routes with their timing, and inhibitions. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
+from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import duration
 
 Yaml = dict[str, Any]
@@ -13,8 +14,8 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Critical goes out at once and again every hour; warnings repeat after 4 h, information after a day."""
+class NotificationTiming:
+    """Critical alerts are sent at once and repeated every hour, warnings every 4 hours, information every day."""
 
     critical_wait_s: float = 0.0
     critical_interval_s: float = 60.0
@@ -26,16 +27,18 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Secrets:
-    """The webhook's URL itself, which makes the result a secret; and where the programs read the others."""
+class AlertmanagerSecrets:
+    """The URL of the webhook, which makes the configuration a secret, and the files that hold the other secrets."""
 
     webhook_url: str | None
     webhook_token_file: str
     smtp_password_file: str
 
 
-def alertmanager_config(settings: StackSettings, secrets: Secrets, timing: Timing | None = None) -> Yaml:
-    timing = timing or Timing()
+def alertmanager_config(
+    settings: StackSettings, secrets: AlertmanagerSecrets, timing: NotificationTiming | None = None
+) -> Yaml:
+    timing = timing or NotificationTiming()
     return {
         **({"global": _smtp(settings, secrets)} if settings.smtp_smarthost else {}),
         "route": _route(timing),
@@ -46,7 +49,16 @@ def alertmanager_config(settings: StackSettings, secrets: Secrets, timing: Timin
     }
 
 
-def _smtp(settings: StackSettings, secrets: Secrets) -> Yaml:
+def alertmanager_flags(settings: StackSettings, layout: Layout) -> list[str]:
+    return [
+        f"--config.file={layout.alertmanager_config}",
+        f"--storage.path={layout.data('alertmanager')}",
+        f"--web.listen-address={settings.alertmanager_listen}",
+        "--cluster.listen-address=",
+    ]
+
+
+def _smtp(settings: StackSettings, secrets: AlertmanagerSecrets) -> Yaml:
     smtp: Yaml = {
         "smtp_smarthost": settings.smtp_smarthost,
         "smtp_from": settings.smtp_from,
@@ -58,7 +70,7 @@ def _smtp(settings: StackSettings, secrets: Secrets) -> Yaml:
     return smtp
 
 
-def _route(timing: Timing) -> Yaml:
+def _route(timing: NotificationTiming) -> Yaml:
     def branch(severity: str, wait_s: float, interval_s: float, repeat_s: float) -> Yaml:
         return {
             "receiver": severity,
@@ -69,7 +81,7 @@ def _route(timing: Timing) -> Yaml:
         }
 
     return {
-        # What carries no severity is treated as a warning: better told than lost.
+        # An alert without a severity is treated as a warning, so that it is not lost.
         "receiver": "warning",
         "group_by": ["alertname", "node"],
         "group_wait": duration(timing.wait_s),
@@ -84,9 +96,9 @@ def _route(timing: Timing) -> Yaml:
 
 
 def _inhibitions() -> list[Yaml]:
-    """Alerts are matched by what they are about, never by name: two levels of one trouble differ in name.
+    """Alerts are matched by GPU and topic, not by name: two levels of one problem have different names.
 
-    Alertmanager takes two missing labels for equal ones, so whatever is compared must also be demanded.
+    Alertmanager treats two missing labels as equal, so each compared label is also required.
     """
     return [
         {
@@ -107,7 +119,7 @@ def _inhibitions() -> list[Yaml]:
     ]
 
 
-def _channels(settings: StackSettings, secrets: Secrets) -> Yaml:
+def _channels(settings: StackSettings, secrets: AlertmanagerSecrets) -> Yaml:
     channels: Yaml = {}
     if settings.smtp_smarthost and settings.email_to:
         channels["email_configs"] = list(_emails(settings.email_to))

@@ -1,14 +1,17 @@
-"""Asks promtool and amtool whether a rendered configuration is good, and tells by file and line what is not.
+"""Checks a rendered configuration with promtool and amtool, and reports problems by file and line.
 
-Changes nothing: it runs before anything is replaced or restarted.
+Changes nothing: it runs before any file is replaced or any program restarted.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpucommons.stack.errors import StackError
 
 _TIMEOUT_S = 60.0
 _LOCATED = re.compile(r"^(?P<file>\S.*?\.ya?ml): (?:(?P<line>\d+):\d+: )?(?P<message>.+)$")
@@ -18,7 +21,7 @@ _FAILED = re.compile(r"^\s*FAILED:\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     file: str
     line: int | None
     message: str
@@ -32,12 +35,19 @@ Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
 def run_here(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(arguments, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
+    try:
+        return subprocess.run(
+            arguments, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StackError(
+            f"'{arguments[0]}' did not finish within {_TIMEOUT_S:g} s; run it yourself: {shlex.join(arguments)}"
+        ) from error
 
 
-def check_directory(directory: Path, run: Run = run_here) -> list[Problem]:
+def check_directory(directory: Path, run: Run = run_here) -> list[ConfigProblem]:
     """Problems of `prometheus.yml` with all its rule files, and of `alertmanager.yml`."""
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     for arguments in (
         ["promtool", "check", "config", str(directory / "prometheus" / "prometheus.yml")],
         ["amtool", "check-config", str(directory / "alertmanager" / "alertmanager.yml")],
@@ -46,7 +56,9 @@ def check_directory(directory: Path, run: Run = run_here) -> list[Problem]:
         if done.returncode != 0:
             output = f"{done.stderr}\n{done.stdout}"
             found = list(problems_in(output, _line_of_rule))
-            problems += found or [Problem(arguments[-1], None, output.strip() or f"{arguments[0]} refuses it")]
+            problems += found or [
+                ConfigProblem(arguments[-1], None, output.strip() or f"{arguments[0]} refused it without a message")
+            ]
     return problems
 
 
@@ -54,18 +66,18 @@ def tools_missing() -> list[str]:
     return [name for name in ("promtool", "amtool") if shutil.which(name) is None]
 
 
-def problems_in(output: str, line_of_rule: Callable[[str, str], int | None]) -> Iterator[Problem]:
-    """What promtool and amtool said, one problem each. `line_of_rule` finds a rule they give no line for."""
+def problems_in(output: str, line_of_rule: Callable[[str, str], int | None]) -> Iterator[ConfigProblem]:
+    """The problems in the output of promtool and amtool. `line_of_rule` finds the line of a rule if they give none."""
     file = ""
     seen: set[tuple[str, int | None, str]] = set()
     for raw in output.splitlines():
         text = _FAILED.sub("", raw).strip()
-        problem: Problem | None = None
+        problem: ConfigProblem | None = None
         if located := _LOCATED.match(text.removeprefix("parsing YAML file ").removeprefix("amtool: error: ")):
             file = located["file"]
             problem = _problem(file, located["line"], located["message"], line_of_rule)
         elif file and (yaml_line := _YAML_LINE.search(text)):
-            problem = Problem(file, int(yaml_line["line"]), yaml_line["message"])
+            problem = ConfigProblem(file, int(yaml_line["line"]), yaml_line["message"])
         if problem is None or problem.message.endswith("unmarshal errors:"):
             continue
         key = (problem.file, problem.line, problem.message)
@@ -74,13 +86,15 @@ def problems_in(output: str, line_of_rule: Callable[[str, str], int | None]) -> 
             yield problem
 
 
-def _problem(file: str, line: str | None, message: str, line_of_rule: Callable[[str, str], int | None]) -> Problem:
+def _problem(
+    file: str, line: str | None, message: str, line_of_rule: Callable[[str, str], int | None]
+) -> ConfigProblem:
     if line is not None:
-        return Problem(file, int(line), message)
+        return ConfigProblem(file, int(line), message)
     if yaml_line := _YAML_LINE.search(message):
-        return Problem(file, int(yaml_line["line"]), yaml_line["message"])
+        return ConfigProblem(file, int(yaml_line["line"]), yaml_line["message"])
     named = _RULE_NAME.search(message)
-    return Problem(file, line_of_rule(file, named["name"]) if named else None, message)
+    return ConfigProblem(file, line_of_rule(file, named["name"]) if named else None, message)
 
 
 def _line_of_rule(file: str, name: str) -> int | None:
@@ -88,5 +102,5 @@ def _line_of_rule(file: str, name: str) -> int | None:
         lines = Path(file).read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    wanted = re.compile(rf"\b(alert|record):\s*['\"]?{re.escape(name)}['\"]?\s*$")
-    return next((number for number, text in enumerate(lines, 1) if wanted.search(text)), None)
+    definition = re.compile(rf"\b(alert|record):\s*['\"]?{re.escape(name)}['\"]?\s*$")
+    return next((number for number, text in enumerate(lines, 1) if definition.search(text)), None)

@@ -1,4 +1,4 @@
-"""The stack in Docker: writes the compose file, checks, and lets docker compose do the rest."""
+"""The stack in Docker: writes and checks the configuration, and runs docker compose."""
 
 import os
 import shutil
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpucommons.stack import stack as common
-from gpucommons.stack.check import Problem, Run, run_here, tools_missing
+from gpucommons.stack.check import ConfigProblem, Run, run_here, tools_missing
 from gpucommons.stack.compose_file import AGENT_IMAGE, ALERTMANAGER_IMAGE, PROJECT, PROMETHEUS_IMAGE
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.grafana import ensure_password
 from gpucommons.stack.health import ServiceHealth, probe
-from gpucommons.stack.ports import demand_free
+from gpucommons.stack.ports import require_free_ports
 from gpucommons.stack.stack import Stack, container_ids
 
 _INSTALL_DOCKER = "sudo apt install docker.io"
@@ -37,13 +37,13 @@ class ComposeEngine:
         made = ensure_password(self._layout.grafana_password, os.environ.get("GRAFANA_ADMIN_PASSWORD"))
         self._hand_over()
         if not self._running():
-            demand_free(self._stack.addresses(with_grafana=True), self._stack.port_owner)
+            require_free_ports(self._stack.addresses(with_grafana=True), self._stack.port_owner)
         self._call([*compose, "up", "--detach", "--remove-orphans"])
         self._stack.say_where(with_grafana=True)
         if made is not None:
             user = self._stack.settings.grafana_admin_user
             self._stack.say(f"Grafana's administrator is '{user}' with the password: {made}")
-            self._stack.say(f"It is shown this once; it is kept in {self._layout.grafana_password}")
+            self._stack.say(f"It is shown only once; it is kept in {self._layout.grafana_password}")
 
     def stop(self) -> None:
         if not self._layout.compose_file.exists():
@@ -68,36 +68,37 @@ class ComposeEngine:
         source = Path(__file__).resolve().parents[3]
         dockerfile = source / "deploy" / "Dockerfile"
         if not dockerfile.exists():
-            raise StackError("the agent's image is built from its source tree: clone it and run this from there")
+            raise StackError(f"cannot build the agent's image: no {dockerfile}; run this command from a source tree")
+        _require_docker()
         self._call(["docker", "build", "--tag", AGENT_IMAGE, "--file", str(dockerfile), str(source)])
 
-    def check(self) -> list[Problem]:
+    def check(self) -> list[ConfigProblem]:
         return common.check(self._stack, with_grafana=True, run=self._checker())
 
     def status(self) -> list[ServiceHealth]:
         stack = self._stack
-        return probe(stack.health_urls(with_grafana=True), stack.settings.prometheus_listen, stack.trust())
+        return probe(stack.health_urls(with_grafana=True), stack.settings.prometheus_listen, stack.credentials())
 
     def logs(self, service: str | None, lines: int, follow: bool) -> None:
         arguments = [*self._compose(), "logs", "--tail", str(lines)]
         self._call([*arguments, *(["--follow"] if follow else []), *([service] if service else [])])
 
     def _compose(self) -> list[str]:
-        if shutil.which("docker") is None:
-            raise StackError(f"not installed: docker; install with: {_INSTALL_DOCKER}; or use --engine local")
+        _require_docker()
         plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
         if plugin.returncode == 0:
             command = ["docker", "compose"]
         elif shutil.which("docker-compose"):
             command = ["docker-compose"]
         else:
-            raise StackError(f"not installed: docker compose; install with: {_INSTALL_COMPOSE}")
+            raise StackError(f"docker compose is not installed; install it with: {_INSTALL_COMPOSE}")
         return [*command, "--project-name", PROJECT, "--file", str(self._layout.compose_file)]
 
     def _checker(self) -> Run:
-        """The tools of this machine, or else those inside the images."""
+        """The tools of this machine if installed, else those in the images."""
         if not tools_missing():
             return run_here
+        _require_docker()
         images = {"promtool": PROMETHEUS_IMAGE, "amtool": ALERTMANAGER_IMAGE}
         seen = [path for path in (str(self._layout.root), self._stack.settings.rules_dir) if path]
 
@@ -114,7 +115,7 @@ class ComposeEngine:
         return bool(done.stdout.strip())
 
     def _hand_over(self) -> None:
-        """What the containers read and write belongs to the user they run as."""
+        """Gives the files of the containers to the user that the containers run as."""
         for name in ("prometheus", "alertmanager", "grafana"):
             self._layout.data(name).mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.getuid() != 0:
@@ -129,4 +130,11 @@ class ComposeEngine:
     def _call(self, arguments: list[str]) -> None:
         done = subprocess.run(arguments, check=False)
         if done.returncode != 0:
-            raise StackError(f"'{' '.join(arguments[:2])} ...' failed with status {done.returncode}; see above")
+            raise StackError(
+                f"'{' '.join(arguments[:2])} ...' failed with status {done.returncode}; see its output above"
+            )
+
+
+def _require_docker() -> None:
+    if shutil.which("docker") is None:
+        raise StackError(f"docker is not installed; install it with: {_INSTALL_DOCKER}; or use --engine local")

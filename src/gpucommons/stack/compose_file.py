@@ -1,14 +1,16 @@
-"""The Docker compose file of the stack as a value: all on the host's network, bound to loopback. Pure.
+"""The Docker compose file of the stack as a value: all services on the host's network, bound to loopback. Pure.
 
-It keeps to what docker-compose 1.29, which distributions still ship, and the newer plugin both know.
+It uses only what both the compose plugin and docker-compose 1.29, which distributions still ship, support.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
+from gpucommons.stack.alertmanager import alertmanager_flags
 from gpucommons.stack.layout import Layout
-from gpucommons.stack.prometheus import retention_flags
+from gpucommons.stack.ports import split_address
+from gpucommons.stack.prometheus import prometheus_flags
 
 Yaml = dict[str, Any]
 
@@ -20,15 +22,15 @@ AGENT_IMAGE = "gpucommons:latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """`user` is UID:GID of the one who owns the data directory."""
+class ComposeHost:
+    """`user` is the UID:GID that owns the data directory."""
 
     user: str
     has_gpus: bool
 
 
-def compose_file(settings: StackSettings, layout: Layout, host: Host) -> Yaml:
-    """Paths are the same inside as outside."""
+def compose_file(settings: StackSettings, layout: Layout, host: ComposeHost) -> Yaml:
+    """Paths are the same inside and outside of the containers."""
     services = {
         "prometheus": _prometheus(settings, layout),
         "alertmanager": _alertmanager(settings, layout),
@@ -65,12 +67,7 @@ def _prometheus(settings: StackSettings, layout: Layout) -> Yaml:
         seen.add(settings.rules_dir)
     return {
         "image": PROMETHEUS_IMAGE,
-        "command": [
-            f"--config.file={layout.prometheus_config}",
-            f"--storage.tsdb.path={data}",
-            f"--web.listen-address={settings.prometheus_listen}",
-            *retention_flags(settings),
-        ],
+        "command": prometheus_flags(settings, layout),
         "volumes": [*(_read_only(path) for path in sorted(seen)), f"{data}:{data}"],
     }
 
@@ -79,22 +76,17 @@ def _alertmanager(settings: StackSettings, layout: Layout) -> Yaml:
     data = layout.data("alertmanager")
     return {
         "image": ALERTMANAGER_IMAGE,
-        "command": [
-            f"--config.file={layout.alertmanager_config}",
-            f"--storage.path={data}",
-            f"--web.listen-address={settings.alertmanager_listen}",
-            "--cluster.listen-address=",
-        ],
+        "command": alertmanager_flags(settings, layout),
         "volumes": [_read_only(str(layout.config_of("alertmanager"))), f"{data}:{data}"],
     }
 
 
 def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
-    host, _, port = settings.grafana_listen.rpartition(":")
+    host, port = split_address(settings.grafana_listen)
     data = layout.data("grafana")
     environment = {
-        "GF_SERVER_HTTP_ADDR": host.strip("[]"),
-        "GF_SERVER_HTTP_PORT": port,
+        "GF_SERVER_HTTP_ADDR": host,
+        "GF_SERVER_HTTP_PORT": str(port),
         "GF_PATHS_DATA": str(data),
         "GF_PATHS_PLUGINS": str(data / "plugins"),
         "GF_PATHS_PROVISIONING": str(layout.config_of("grafana")),
@@ -103,7 +95,7 @@ def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
         "GF_USERS_ALLOW_SIGN_UP": "false",
         "GF_ANALYTICS_REPORTING_ENABLED": "false",
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
-        # Otherwise it looks for plugins on the network at every start.
+        # Otherwise Grafana searches for plugins on the network at every start.
         "GF_PLUGINS_PREINSTALL_DISABLED": "true",
         "GF_METRICS_ENABLED": "true",
     }
@@ -121,10 +113,10 @@ def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
 
 
 def _agent(settings: StackSettings, has_gpus: bool) -> Yaml:
-    """The agent sees the host's processes and GPUs; of the host it can change nothing."""
+    """The agent sees the processes and GPUs of the host and cannot change the host."""
     service: Yaml = {
         "image": AGENT_IMAGE,
-        # Docker's socket is for root. Root without a single capability.
+        # Docker's socket is accessible to root only. This root has no capabilities.
         "user": "0:0",
         "command": ["up", "--listen", settings.agent, "--path.procfs", "/host/proc"],
         "pid": "host",

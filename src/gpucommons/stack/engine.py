@@ -1,14 +1,14 @@
-"""What runs the stack: the verbs that both engines have, and which engine is used where none is named."""
+"""The verbs that both engines of the stack have, and the choice of the engine."""
 
 import shutil
 import subprocess
 from collections.abc import Sequence
 from typing import Protocol
 
-from gpucommons.stack.check import Problem
+from gpucommons.stack.check import ConfigProblem
 from gpucommons.stack.health import ServiceHealth
 
-_DOCKER_ANSWERS_S = 10.0
+_DOCKER_TIMEOUT_S = 10.0
 
 
 class StackEngine(Protocol):
@@ -22,15 +22,15 @@ class StackEngine(Protocol):
     def reload(self) -> None: ...
     def update(self) -> None: ...
     def build(self) -> None: ...
-    def check(self) -> list[Problem]: ...
+    def check(self) -> list[ConfigProblem]: ...
     def status(self) -> list[ServiceHealth]: ...
     def logs(self, service: str | None, lines: int, follow: bool) -> None: ...
 
 
-def choose(asked: str) -> str:
-    """The engine to use: the one that was asked for, else compose where Docker answers, else local."""
-    if asked != "auto":
-        return asked
+def choose(setting: str) -> str:
+    """The engine that is set; for auto, compose if Docker answers, else local."""
+    if setting != "auto":
+        return setting
     return "compose" if docker_answers() else "local"
 
 
@@ -39,7 +39,7 @@ def docker_answers() -> bool:
         return False
     command = ["docker", "version", "--format", "{{.Server.Version}}"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_DOCKER_ANSWERS_S, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=_DOCKER_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0

@@ -1,5 +1,5 @@
-"""What an admin is told when the stack cannot do what was asked."""
+"""The error of the stack that is shown to the operator."""
 
 
 class StackError(Exception):
-    """One clear text that says what to do; it may hold one line per problem."""
+    """What failed, why, and what to do, in one line per problem."""

@@ -1,6 +1,7 @@
-"""Whether each part of the stack truly works: it must answer, with a success, that it is ready.
+"""The health of each service of the stack: it must answer with a success that it is ready.
 
-A port that is open is not health, nor is an answer of 500. `judge` and `judge_targets` are pure; `probe` asks.
+An open port is not enough, nor is a response with status 500. `judge` and `judge_targets` are pure; `probe` sends the
+requests.
 """
 
 import base64
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _TIMEOUT_S = 3.0
-_MOST_BYTES = 4 * 2**20
+_MAX_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,58 +25,58 @@ class ServiceHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     status: int
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
-    """Whom to believe on the other side, and what to show there."""
+class AgentCredentials:
+    """The authority that signed the agents' certificates, and the login that they require; empty: none."""
 
     ca_file: str = ""
     username: str = ""
     password: str = ""
 
 
-def get(url: str, timeout_s: float = _TIMEOUT_S, trust: Trust | None = None) -> Answer | str:
-    """The answer, whatever its status; or why there is none. Never through a proxy: it is our own machine."""
-    trust = trust or Trust()
+def get(url: str, timeout_s: float = _TIMEOUT_S, credentials: AgentCredentials | None = None) -> HttpResponse | str:
+    """The response, whatever its status, or the reason why there is none. Never uses a proxy."""
+    credentials = credentials or AgentCredentials()
     try:
-        tls = ssl.create_default_context(cafile=trust.ca_file or None)
+        tls = ssl.create_default_context(cafile=credentials.ca_file or None)
         handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
         request = urllib.request.Request(url)
-        if trust.username:
-            login = base64.b64encode(f"{trust.username}:{trust.password}".encode()).decode()
+        if credentials.username:
+            login = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
             request.add_header("Authorization", f"Basic {login}")
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as response:
-            return Answer(response.status, response.read(_MOST_BYTES))
+            return HttpResponse(response.status, response.read(_MAX_BYTES))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, error.read(_MOST_BYTES))
+            return HttpResponse(error.code, error.read(_MAX_BYTES))
     except urllib.error.URLError as error:
         return str(error.reason)
     except (OSError, ValueError) as error:
         return str(error) or type(error).__name__
 
 
-def judge(service: str, answer: Answer | str) -> ServiceHealth:
-    if isinstance(answer, str):
-        return ServiceHealth(service, False, f"does not answer: {answer}")
-    if answer.status != 200:
-        return ServiceHealth(service, False, f"answers HTTP {answer.status}: {_first_line(answer.body)}")
-    if service == "grafana" and _json(answer.body).get("database") != "ok":
+def judge(service: str, response: HttpResponse | str) -> ServiceHealth:
+    if isinstance(response, str):
+        return ServiceHealth(service, False, f"does not answer: {response}")
+    if response.status != 200:
+        return ServiceHealth(service, False, f"answers HTTP {response.status}: {_first_line(response.body)}")
+    if service == "grafana" and _json(response.body).get("database") != "ok":
         return ServiceHealth(service, False, "answers, but its database is not ok")
     return ServiceHealth(service, True, "ready")
 
 
-def judge_targets(answer: Answer | str) -> ServiceHealth:
-    """Prometheus can be ready while nothing it scrapes is there: that is no working stack."""
-    if isinstance(answer, str) or answer.status != 200:
-        return ServiceHealth("targets", False, "unknown: Prometheus does not tell")
-    active = _active_targets(_json(answer.body))
+def judge_targets(response: HttpResponse | str) -> ServiceHealth:
+    """Prometheus can be ready while all its targets are down: then the stack does not work."""
+    if isinstance(response, str) or response.status != 200:
+        return ServiceHealth("targets", False, "unknown: Prometheus does not list its targets")
+    active = _active_targets(_json(response.body))
     if not active:
-        return ServiceHealth("targets", False, "Prometheus scrapes nothing")
+        return ServiceHealth("targets", False, "Prometheus has no targets")
     down = [target for target in active if target.get("health") == "down"]
     unknown = [target for target in active if target.get("health") not in ("up", "down")]
     if down:
@@ -86,9 +87,11 @@ def judge_targets(answer: Answer | str) -> ServiceHealth:
     return ServiceHealth("targets", True, f"all {len(active)} up")
 
 
-def probe(urls: Mapping[str, str], prometheus: str, agents: Trust | None = None) -> list[ServiceHealth]:
-    """`urls` by service; `prometheus` is HOST:PORT; `agents` is how the agent is spoken to."""
-    healths = [judge(service, get(url, trust=agents if service == "agent" else None)) for service, url in urls.items()]
+def probe(urls: Mapping[str, str], prometheus: str, agents: AgentCredentials | None = None) -> list[ServiceHealth]:
+    """`urls` by service; `prometheus` is HOST:PORT."""
+    healths = [
+        judge(service, get(url, credentials=agents if service == "agent" else None)) for service, url in urls.items()
+    ]
     return [*healths, judge_targets(get(f"http://{prometheus}/api/v1/targets?state=active"))]
 
 

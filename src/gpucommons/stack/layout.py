@@ -1,4 +1,4 @@
-"""Where the stack keeps its files. The same paths hold inside and outside of a container. Touches nothing."""
+"""The paths of the stack's files, the same inside and outside of a container. Pure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One data directory: what we write (config, run), what the programs keep, and what must stay secret."""
+    """One data directory: what gpucommons writes (config, run), what the programs keep, and the secrets."""
 
     root: Path
 
@@ -15,7 +15,7 @@ class Layout:
         return self.root / "config"
 
     def config_of(self, service: str) -> Path:
-        """Each program has a directory of its own, so that it sees no secret but its own."""
+        """One directory per program, so that a program sees only its own secrets."""
         return self.config / service
 
     @property

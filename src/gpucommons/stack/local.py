@@ -1,7 +1,7 @@
-"""The stack without Docker: the distribution's own prometheus and alertmanager, supervised, under one directory.
+"""The stack without Docker: the distribution's prometheus and alertmanager, supervised, in one directory.
 
-Starting twice is one stack; stopping leaves no process and keeps the data. Installs nothing. No Grafana: no
-distribution has it, and Prometheus's own pages and the agent's serve.
+A second start has no effect; stop ends all processes and keeps the data. Installs nothing. It has no Grafana, which
+distributions do not package.
 """
 
 import contextlib
@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpucommons.stack import stack as common
-from gpucommons.stack.check import Problem, run_here, tools_missing
+from gpucommons.stack.alertmanager import alertmanager_flags
+from gpucommons.stack.check import ConfigProblem, run_here, tools_missing
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.health import ServiceHealth, judge, probe
 from gpucommons.stack.health import get as http_get
-from gpucommons.stack.ports import demand_free
+from gpucommons.stack.ports import require_free_ports
 from gpucommons.stack.process import StartedProcess, read_pid_file, send, wait_gone
-from gpucommons.stack.prometheus import retention_flags
-from gpucommons.stack.reload import ask, took_it
+from gpucommons.stack.prometheus import prometheus_flags
+from gpucommons.stack.reload import reload_state, wait_for_reload
 from gpucommons.stack.stack import Stack
 from gpucommons.stack.supervisor import SupervisedProgram, deaths_file, read_plan, run_supervisor, write_plan
 from gpucommons.stack.tail import last_lines, show_logs
@@ -48,11 +49,11 @@ class LocalEngine:
         plan = self._plan()
         with self._starting():
             if self._supervisor() is not None:
-                self._stack.say("already running; 'restart' or 'reload' brings changed settings into force")
+                self._stack.say("already running; apply changed settings with 'reload' or 'restart'")
                 return
             self._end(self._running())
             common.prepare(self._stack, with_grafana=False, run=run_here)
-            demand_free(self._stack.addresses(with_grafana=False), self._stack.port_owner)
+            require_free_ports(self._stack.addresses(with_grafana=False), self._stack.port_owner)
             for name in self.services:
                 self._layout.data(name).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_plan(self._layout.run, plan)
@@ -62,7 +63,7 @@ class LocalEngine:
             run_supervisor(self._layout.run)
             return
         self._stack.say_where(with_grafana=False)
-        self._stack.say("Grafana needs the compose engine; its dashboards are in the package as JSON")
+        self._stack.say("Grafana requires the compose engine; its dashboards are in the package as JSON")
 
     def stop(self) -> None:
         running = self._running()
@@ -76,26 +77,26 @@ class LocalEngine:
     def reload(self) -> None:
         plan = self._plan()
         if self._supervisor() is None:
-            raise StackError("nothing is running; start it with: gpucommons stack start")
+            raise StackError("cannot reload: the stack is not running; start it with: gpucommons stack start")
         common.prepare(self._stack, with_grafana=False, run=run_here)
         addresses = self._stack.addresses(with_grafana=False)
         for service, address in addresses.items():
-            before = ask(service, address)
+            before = reload_state(service, address)
             process = read_pid_file(self._pid_file(service))
             if process is None:
-                raise StackError(f"{service} is not running; see: gpucommons stack logs {service}")
+                raise StackError(f"cannot reload {service}: it is not running; see: gpucommons stack logs {service}")
             send(process, signal.SIGHUP)
-            if not took_it(service, address, before):
+            if not wait_for_reload(service, address, before):
                 raise StackError(f"{service} refused the new configuration; see: gpucommons stack logs {service}")
             self._stack.say(f"{service}: reloaded")
         if plan != read_plan(self._layout.run):
             self._stack.say("some settings (listen addresses, retention) need: gpucommons stack restart")
 
     def update(self) -> None:
-        """Programs come from the distribution: those that it has replaced since they were started are restarted."""
+        """Restarts the programs whose files the distribution has replaced since they were started."""
         outdated = [name for name in self.services if self._is_replaced(name)]
         if not outdated:
-            self._stack.say("what runs is what is installed; newer programs come with: sudo apt upgrade")
+            self._stack.say("the running programs are the installed ones; upgrade them with: sudo apt upgrade")
             return
         self._stack.say(f"restarting for a new version: {', '.join(outdated)}")
         self.stop()
@@ -104,13 +105,13 @@ class LocalEngine:
     def build(self) -> None:
         self._stack.say("nothing to build: the local engine runs the distribution's programs")
 
-    def check(self) -> list[Problem]:
-        self._demand_programs()
+    def check(self) -> list[ConfigProblem]:
+        self._require_programs()
         return common.check(self._stack, with_grafana=False, run=run_here)
 
     def status(self) -> list[ServiceHealth]:
         stack = self._stack
-        healths = probe(stack.health_urls(with_grafana=False), stack.settings.prometheus_listen, stack.trust())
+        healths = probe(stack.health_urls(with_grafana=False), stack.settings.prometheus_listen, stack.credentials())
         return [self._with_process(health) for health in healths]
 
     def logs(self, service: str | None, lines: int, follow: bool) -> None:
@@ -118,39 +119,30 @@ class LocalEngine:
         show_logs({name: self._layout.log(name) for name in names}, lines, follow, self._stack.say)
 
     def _plan(self) -> list[SupervisedProgram]:
-        programs = self._demand_programs()
+        programs = self._require_programs()
         settings, layout = self._stack.settings, self._layout
-        arguments = {
-            "prometheus": [
-                f"--config.file={layout.prometheus_config}",
-                f"--storage.tsdb.path={layout.data('prometheus')}",
-                f"--web.listen-address={settings.prometheus_listen}",
-                *retention_flags(settings),
-            ],
-            "alertmanager": [
-                f"--config.file={layout.alertmanager_config}",
-                f"--storage.path={layout.data('alertmanager')}",
-                f"--web.listen-address={settings.alertmanager_listen}",
-                "--cluster.listen-address=",
-            ],
+        flags = {
+            "prometheus": prometheus_flags(settings, layout),
+            "alertmanager": alertmanager_flags(settings, layout),
         }
         return [
-            SupervisedProgram(name, [programs[name], *arguments[name]], str(layout.log(name))) for name in self.services
+            SupervisedProgram(name, [programs[name], *flags[name]], str(layout.log(name))) for name in self.services
         ]
 
-    def _demand_programs(self) -> dict[str, str]:
+    def _require_programs(self) -> dict[str, str]:
         found = {
             "prometheus": shutil.which("prometheus"),
             "alertmanager": shutil.which("prometheus-alertmanager") or shutil.which("alertmanager"),
         }
         missing = [name for name, path in found.items() if path is None] + tools_missing()
         if missing:
-            raise StackError(f"not installed: {', '.join(missing)}; install with: {_INSTALL}")
+            verb = "is" if len(missing) == 1 else "are"
+            raise StackError(f"{', '.join(missing)} {verb} not installed; install with: {_INSTALL}")
         return {name: path for name, path in found.items() if path is not None}
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
-        """Two that start at once: the second waits, and then finds the stack of the first."""
+        """Of two concurrent starts, the second waits and then finds the running stack."""
         self._layout.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(self._layout.run / "start.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -158,7 +150,7 @@ class LocalEngine:
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         log = self._layout.log("supervisor")
-        # The supervisor is of the very package that starts it, wherever that was imported from.
+        # The supervisor runs from the package that starts it, wherever that was imported from.
         path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
         with open(log, "ab") as output:
             return subprocess.Popen(
@@ -186,18 +178,21 @@ class LocalEngine:
             raise StackError(f"{', '.join(failed)} did not become ready; the last lines of the log:\n{tail}")
 
     def _dead(self, names: list[str]) -> list[str]:
-        """A program that ends at once on a checked configuration will end again: no use waiting for it."""
+        """Programs that ended with a valid configuration: they would end again, so waiting is pointless."""
         return [name for name in names if deaths_file(self._layout.run, name).exists()]
 
     def _end(self, processes: list[StartedProcess], supervisor: StartedProcess | None = None) -> None:
-        everyone = [*([supervisor] if supervisor else []), *processes]
-        for identity in everyone:
+        all_processes = [*([supervisor] if supervisor else []), *processes]
+        for identity in all_processes:
             send(identity, signal.SIGTERM)
-        for identity in wait_gone(everyone, _STOP_S):
+        for identity in wait_gone(all_processes, _STOP_S):
             send(identity, signal.SIGKILL)
-        left = wait_gone(everyone, _KILL_S)
+        left = wait_gone(all_processes, _KILL_S)
         if left:
-            raise StackError(f"could not end {', '.join(f'pid {identity.pid}' for identity in left)}; are they yours?")
+            raise StackError(
+                f"cannot end {', '.join(f'pid {identity.pid}' for identity in left)}: still running after SIGKILL;"
+                " end them as the user who started them"
+            )
         for name in ("supervisor", *self.services):
             self._pid_file(name).unlink(missing_ok=True)
 
@@ -219,10 +214,10 @@ class LocalEngine:
             return False
 
     def _with_process(self, health: ServiceHealth) -> ServiceHealth:
-        """Somebody else's Prometheus on our port is not our stack."""
+        """A Prometheus on our port that this stack did not start does not count."""
         if health.service not in self.services or not health.ok:
             return health
         process = read_pid_file(self._pid_file(health.service))
         if process is None:
-            return ServiceHealth(health.service, False, "something answers there, but it is not of this stack")
+            return ServiceHealth(health.service, False, "another program answers on this port")
         return ServiceHealth(health.service, True, f"{health.detail}, pid {process.pid}")

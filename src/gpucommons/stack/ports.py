@@ -1,21 +1,25 @@
-"""Whether the stack's ports are free, and who holds one that is not."""
+"""Checks that the ports of the stack are free, and names the process that uses one that is not."""
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Mapping
 
+from gpucommons.base.address import Address, parse_address
 from gpucommons.stack.errors import StackError
 
 PortOwner = Callable[[int], str | None]
 
 
 def split_address(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]") or "0.0.0.0", int(port)
+    parsed = parse_address(address)
+    if not isinstance(parsed, Address):
+        raise StackError(f"cannot listen on {address}: the stack listens on TCP only; use HOST:PORT")
+    return parsed.host or "0.0.0.0", parsed.port
 
 
-def demand_free(addresses: Mapping[str, str], owner: PortOwner) -> None:
-    """`addresses` are HOST:PORT by service. Raises naming every port that is taken, and by whom."""
+def require_free_ports(addresses: Mapping[str, str], owner: PortOwner) -> None:
+    """`addresses` are HOST:PORT by service. The error names every port that is in use and its process."""
     taken = []
     for service, address in addresses.items():
         host, port = split_address(address)
@@ -28,7 +32,10 @@ def demand_free(addresses: Mapping[str, str], owner: PortOwner) -> None:
                 f"{service}: {address} is in use by {holder}; stop it, or set stack.{service}_listen to another port"
             )
         else:
-            taken.append(f"{service}: cannot listen on {address}: {errno.errorcode.get(reason, reason)}")
+            taken.append(
+                f"{service}: cannot listen on {address}: {os.strerror(reason)};"
+                f" set stack.{service}_listen to an address of this machine"
+            )
     if taken:
         raise StackError("\n".join(taken))
 

@@ -1,6 +1,6 @@
-"""Processes that outlive the command that started them: who they are, whether they still are, and their end.
+"""Processes that outlive the command that started them: their identity, and how they are signalled.
 
-A process is its pid and its start time; a pid file that names another process is no pid file of ours.
+A process is identified by its pid and its start time: a pid file is ignored if its pid now belongs to another process.
 """
 
 import json
@@ -22,7 +22,7 @@ class StartedProcess:
 
 
 def identity_of(pid: int) -> StartedProcess | None:
-    """None when there is no such process any more, or it is a zombie that nobody waits for."""
+    """None if the process is gone or is a zombie."""
     started = _start_of(pid)
     return None if started is None else StartedProcess(pid, started)
 
@@ -55,7 +55,7 @@ def write_pid_file(file: Path, identity: StartedProcess) -> None:
 
 
 def read_pid_file(file: Path) -> StartedProcess | None:
-    """The process that the file names, if it still runs. A damaged or outdated file names nobody."""
+    """The process that the file names, if it still runs. None for a damaged or outdated file."""
     try:
         content = json.loads(file.read_text())
         identity = StartedProcess(int(content["pid"]), str(content["started"]))
@@ -73,7 +73,7 @@ def send(identity: StartedProcess, number: signal.Signals) -> None:
 
 
 def wait_gone(identities: Iterable[StartedProcess], timeout_s: float) -> list[StartedProcess]:
-    """Those that are still there when the time is over."""
+    """The processes that still run after the timeout."""
     left = list(identities)
     deadline = time.monotonic() + timeout_s
     while (left := [identity for identity in left if is_alive(identity)]) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Prometheus's configuration as a value: one job per dialect, at the interval its users expect. Pure."""
+"""Prometheus's configuration as a value: one job per dialect. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,10 +7,11 @@ from typing import Any
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.stack.layout import Layout
 
 Yaml = dict[str, Any]
 
-# A node that a file lists without naming it goes by the host part of its address.
+# A listed node without a label `node` is named by the host part of its address.
 _NAME_NODE_BY_ADDRESS: Yaml = {
     "source_labels": ["node", "__address__"],
     "regex": r";(\[[^\]]+\]|[^:]+).*",
@@ -19,8 +20,8 @@ _NAME_NODE_BY_ADDRESS: Yaml = {
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where Prometheus finds what others write: our rules, the site's, the files that list nodes, its secrets."""
+class PrometheusPaths:
+    """Files that Prometheus reads: our rules, the site's rules, lists of nodes, and secrets."""
 
     rules: str
     site_rules: str
@@ -35,41 +36,44 @@ def duration(seconds: float) -> str:
     return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
 
 
-def prometheus_config(settings: StackSettings, places: Places, node: str, with_grafana: bool) -> Yaml:
+def prometheus_config(settings: StackSettings, paths: PrometheusPaths, node: str, with_grafana: bool) -> Yaml:
     config: Yaml = {
         "global": {
             "scrape_interval": duration(settings.scrape_interval_s),
             "scrape_timeout": duration(min(settings.scrape_interval_s, 10.0)),
             "evaluation_interval": duration(settings.scrape_interval_s),
         },
-        "rule_files": [places.rules, *([places.site_rules] if places.site_rules else [])],
+        "rule_files": [paths.rules, *([paths.site_rules] if paths.site_rules else [])],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [settings.alertmanager_listen]}]}]},
         "scrape_configs": [
-            *_agent_jobs(settings, places, node),
+            *_agent_jobs(settings, paths, node),
             *_own_jobs(settings, node, with_grafana),
         ],
     }
     if settings.remote_write_url:
-        config["remote_write"] = [_remote_write(settings, places)]
+        config["remote_write"] = [_remote_write(settings, paths)]
     return config
 
 
-def retention_flags(settings: StackSettings) -> tuple[str, str]:
-    return (
+def prometheus_flags(settings: StackSettings, layout: Layout) -> list[str]:
+    return [
+        f"--config.file={layout.prometheus_config}",
+        f"--storage.tsdb.path={layout.data('prometheus')}",
+        f"--web.listen-address={settings.prometheus_listen}",
         f"--storage.tsdb.retention.time={settings.retention_days}d",
         f"--storage.tsdb.retention.size={settings.retention_gigabytes}GB",
-    )
+    ]
 
 
 def settings_rules(settings: StackSettings) -> Yaml:
-    """What a rule has to know of the settings, as a series: rule files themselves stay plain data."""
+    """Settings that rules need, as a recorded series: the rule files themselves are static."""
     size_bytes = settings.retention_gigabytes * 2**30
     record = {"record": "gpucommons:stack_retention_bytes", "expr": f"vector({size_bytes})"}
     return {"groups": [{"name": "gpucommons-settings", "rules": [record]}]}
 
 
 def cluster_config(settings: StackSettings, rules: str) -> Yaml:
-    """For a Prometheus inside a cluster: the agents are found through the Kubernetes API."""
+    """For a Prometheus in a cluster: it finds the agents through the Kubernetes API."""
     interval = duration(settings.scrape_interval_s)
     return {
         "global": {"scrape_interval": interval, "evaluation_interval": interval},
@@ -82,7 +86,7 @@ def cluster_config(settings: StackSettings, rules: str) -> Yaml:
 
 
 def scraped_dialects(settings: StackSettings) -> tuple[Dialect, ...]:
-    """The dialects of the main page, and nodeexporter where the setting asks for it."""
+    """The dialects of /metrics, and nodeexporter if it is set."""
     return tuple(
         dialect for dialect in DIALECTS if dialect.on_main or (settings.nodeexporter and dialect.name == "nodeexporter")
     )
@@ -95,32 +99,32 @@ def _job(settings: StackSettings, dialect: str) -> Yaml:
         "metrics_path": f"/metrics/{dialect}",
         "scrape_interval": duration(interval_s),
         "scrape_timeout": duration(min(interval_s, 10.0)),
-        # A pod, container or job that a series names is its own, not the one that was scraped.
+        # Labels such as pod, container and job describe the series, not the scraped target.
         "honor_labels": True,
     }
 
 
-def _agent_jobs(settings: StackSettings, places: Places, node: str) -> Iterator[Yaml]:
+def _agent_jobs(settings: StackSettings, paths: PrometheusPaths, node: str) -> Iterator[Yaml]:
     for dialect in scraped_dialects(settings):
         yield (
             _job(settings, dialect.name)
-            | _trust(settings, places)
+            | _credentials(settings, paths)
             | {
                 "static_configs": [{"targets": [settings.agent], "labels": {"node": node}}],
-                "file_sd_configs": [{"files": [places.targets]}],
+                "file_sd_configs": [{"files": [paths.targets]}],
                 "relabel_configs": [_NAME_NODE_BY_ADDRESS],
             }
         )
 
 
-def _trust(settings: StackSettings, places: Places) -> Yaml:
-    """How the agents are known to be who they are, and how we are known to them."""
-    trust: Yaml = {}
+def _credentials(settings: StackSettings, paths: PrometheusPaths) -> Yaml:
+    """The authority that signed the agents' certificates, and the login that they require."""
+    credentials: Yaml = {}
     if settings.agents_ca_file:
-        trust |= {"scheme": "https", "tls_config": {"ca_file": places.agents_ca}}
+        credentials |= {"scheme": "https", "tls_config": {"ca_file": paths.agents_ca}}
     if settings.agents_username:
-        trust["basic_auth"] = {"username": settings.agents_username, "password_file": places.agents_password}
-    return trust
+        credentials["basic_auth"] = {"username": settings.agents_username, "password_file": paths.agents_password}
+    return credentials
 
 
 def _found_in_cluster() -> Yaml:
@@ -147,8 +151,8 @@ def _own_jobs(settings: StackSettings, node: str, with_grafana: bool) -> Iterato
         yield {"job_name": name, "static_configs": [{"targets": [address], "labels": {"node": node}}]}
 
 
-def _remote_write(settings: StackSettings, places: Places) -> Yaml:
+def _remote_write(settings: StackSettings, paths: PrometheusPaths) -> Yaml:
     target: Yaml = {"url": settings.remote_write_url}
     if settings.remote_write_token_file:
-        target["authorization"] = {"credentials_file": places.remote_write_token}
+        target["authorization"] = {"credentials_file": paths.remote_write_token}
     return target

@@ -1,4 +1,4 @@
-"""Every file that the stack's programs read, drawn from the settings. Only `write` changes the disk."""
+"""All configuration files of the stack, generated from the settings. Only `write` changes the disk."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -9,19 +9,19 @@ from typing import Any
 import yaml
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.alertmanager import Secrets, alertmanager_config
-from gpucommons.stack.compose_file import Host, compose_file
+from gpucommons.stack.alertmanager import AlertmanagerSecrets, alertmanager_config
+from gpucommons.stack.compose_file import ComposeHost, compose_file
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.grafana import dashboard_provider, datasources
 from gpucommons.stack.layout import Layout
-from gpucommons.stack.prometheus import Places, prometheus_config, settings_rules
+from gpucommons.stack.prometheus import PrometheusPaths, prometheus_config, settings_rules
 
 _TOKEN, _PASSWORD, _AGENTS_CA, _AGENTS_PASSWORD = "token", "smtp_password", "agents_ca.pem", "agents_password"
-_HEADER = "# Written by `gpucommons stack`; a change here is lost. Settings: [stack] in gpucommons.toml.\n"
+_HEADER = "# Written by `gpucommons stack`; changes are overwritten. Settings: [stack] in gpucommons.toml.\n"
 
 
 class _Plain(yaml.SafeDumper):
-    """No anchors, and text of several lines as such: a person reads these files."""
+    """Without anchors, and with block style for multi-line text, since people read these files."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -40,17 +40,19 @@ def to_yaml(value: Mapping[str, Any]) -> str:
 
 
 def packaged(directory: str, suffix: str) -> Iterator[tuple[str, str]]:
-    """Name and text of each data file of one directory of this package, in order."""
+    """Name and text of each data file in a directory of this package, sorted by name."""
     folder = files("gpucommons.stack").joinpath(directory)
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         if entry.name.endswith(suffix):
             yield entry.name, entry.read_text("utf-8")
 
 
-def rendered(settings: StackSettings, layout: Layout, node: str, with_grafana: bool, host: Host) -> dict[str, str]:
-    """Text by path below the configuration directory. Reads the files that hold secrets, and nothing else."""
+def rendered(
+    settings: StackSettings, layout: Layout, node: str, with_grafana: bool, host: ComposeHost
+) -> dict[str, str]:
+    """Text by path below the configuration directory. Reads only the files that hold secrets."""
     alertmanager = layout.config_of("alertmanager")
-    places = Places(
+    paths = PrometheusPaths(
         rules="rules/*.yml",
         site_rules=f"{settings.rules_dir}/*.yml" if settings.rules_dir else "",
         targets=f"{settings.targets_dir or layout.targets}/*.yml",
@@ -58,19 +60,19 @@ def rendered(settings: StackSettings, layout: Layout, node: str, with_grafana: b
         agents_ca=_AGENTS_CA,
         agents_password=_AGENTS_PASSWORD,
     )
-    secrets = Secrets(
+    secrets = AlertmanagerSecrets(
         webhook_url=read_secret(settings.webhook_url_file, "webhook_url_file"),
         webhook_token_file=str(alertmanager / _TOKEN),
         smtp_password_file=str(alertmanager / _PASSWORD),
     )
     out = {
-        "prometheus/prometheus.yml": _HEADER + to_yaml(prometheus_config(settings, places, node, with_grafana)),
+        "prometheus/prometheus.yml": _HEADER + to_yaml(prometheus_config(settings, paths, node, with_grafana)),
         "prometheus/rules/settings.yml": _HEADER + to_yaml(settings_rules(settings)),
         "alertmanager/alertmanager.yml": _HEADER + to_yaml(alertmanager_config(settings, secrets)),
     }
     out |= {f"prometheus/rules/{name}": text for name, text in packaged("rules", ".yml")}
-    # Copies: without the line end that an editor adds and Alertmanager would take for a part of the password, and
-    # readable by the user that a container runs as.
+    # Copies, because Alertmanager would take the line end that an editor adds as a part of the password, and because
+    # the user of the container must be able to read them.
     copies = {
         f"prometheus/{_AGENTS_CA}": read_secret(settings.agents_ca_file, "agents_ca_file"),
         f"prometheus/{_AGENTS_PASSWORD}": read_secret(settings.agents_password_file, "agents_password_file"),
@@ -82,7 +84,7 @@ def rendered(settings: StackSettings, layout: Layout, node: str, with_grafana: b
     return out | _for_grafana(settings, layout, host) if with_grafana else out
 
 
-def _for_grafana(settings: StackSettings, layout: Layout, host: Host) -> dict[str, str]:
+def _for_grafana(settings: StackSettings, layout: Layout, host: ComposeHost) -> dict[str, str]:
     json_files = layout.config_of("grafana") / "json"
     return {
         "compose.yaml": _HEADER + to_yaml(compose_file(settings, layout, host)),
@@ -98,20 +100,22 @@ def read_secret(file: str, key: str) -> str | None:
     try:
         text = Path(file).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StackError(f"stack.{key}: cannot read {file}: {error}; put the secret there, readable by you") from error
+        raise StackError(
+            f"stack.{key}: cannot read {file}: {error}; write the secret to this file and make it readable"
+        ) from error
     if not text:
-        raise StackError(f"stack.{key}: {file} is empty; put the secret there")
+        raise StackError(f"stack.{key}: {file} is empty; write the secret to it")
     return text
 
 
 def write(out: Mapping[str, str], directory: Path) -> None:
-    """The directory holds exactly `out` afterwards; each file is replaced in one step."""
+    """Makes the directory hold exactly `out`; each file is replaced atomically."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, text in out.items():
         file = directory / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = file.with_name(f".{file.name}.new")
-        # Some are secrets, and none is for other people.
+        # Some of the files hold secrets.
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as target:
             target.write(text)

@@ -1,4 +1,4 @@
-"""The stack as it was asked for, and how its configuration comes to be: drawn, checked, and only then put in place."""
+"""The stack as configured. Its configuration is generated, checked, and only then put in place."""
 
 import os
 import tempfile
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.check import Problem, Run, check_directory
-from gpucommons.stack.compose_file import Host
+from gpucommons.stack.check import ConfigProblem, Run, check_directory
+from gpucommons.stack.compose_file import ComposeHost
 from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import Trust, get, judge
+from gpucommons.stack.health import AgentCredentials, get, judge
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.ports import PortOwner
 from gpucommons.stack.render import read_secret, rendered, write
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`say` tells the admin what is done; `port_owner` names who holds a port."""
+    """`say` prints a line for the operator; `port_owner` names the process that uses a port."""
 
     settings: StackSettings
     layout: Layout
@@ -44,15 +44,15 @@ class Stack:
         scheme = "https" if self.settings.agents_ca_file else "http"
         return {"agent": f"{scheme}://{self.settings.agent}/readyz", **urls}
 
-    def trust(self) -> Trust:
+    def credentials(self) -> AgentCredentials:
         settings = self.settings
         password = read_secret(settings.agents_password_file, "agents_password_file")
-        return Trust(settings.agents_ca_file, settings.agents_username, password or "")
+        return AgentCredentials(settings.agents_ca_file, settings.agents_username, password or "")
 
     def say_where(self, with_grafana: bool) -> None:
         for name, address in self.addresses(with_grafana).items():
             self.say(f"{name}: http://{address}/")
-        agent = judge("agent", get(self.health_urls(with_grafana)["agent"], trust=self.trust()))
+        agent = judge("agent", get(self.health_urls(with_grafana)["agent"], credentials=self.credentials()))
         if not agent.ok:
             self.say(f"the agent on {self.settings.agent} {agent.detail}; start it with: gpucommons up")
 
@@ -60,29 +60,29 @@ class Stack:
         return rendered(self.settings, self.layout, self.node, with_grafana, _host())
 
 
-NOBODY = 65534
+_NOBODY = 65534
 
 
 def container_ids() -> tuple[int, int]:
-    """Containers run as whoever starts the stack, so that data and secrets are theirs; but never as root."""
+    """Containers run as the user who starts the stack and owns the data; as nobody if that user is root."""
     uid, gid = os.getuid(), os.getgid()
-    return (NOBODY, NOBODY) if uid == 0 else (uid, gid)
+    return (_NOBODY, _NOBODY) if uid == 0 else (uid, gid)
 
 
-def _host() -> Host:
+def _host() -> ComposeHost:
     uid, gid = container_ids()
-    return Host(f"{uid}:{gid}", Path("/dev/nvidiactl").exists())
+    return ComposeHost(f"{uid}:{gid}", Path("/dev/nvidiactl").exists())
 
 
-def check(stack: Stack, with_grafana: bool, run: Run) -> list[Problem]:
-    """Draws the configuration beside the one in use and has it judged. Changes nothing that runs."""
-    with _beside(stack.layout) as directory:
+def check(stack: Stack, with_grafana: bool, run: Run) -> list[ConfigProblem]:
+    """Checks the configuration in a temporary directory. Changes nothing that is in use."""
+    with _temporary_directory(stack.layout) as directory:
         write(stack.files(with_grafana), directory)
         return [_in_place(problem, directory, stack.layout.config) for problem in check_directory(directory, run)]
 
 
 def prepare(stack: Stack, with_grafana: bool, run: Run) -> None:
-    """Puts a checked configuration in place, or raises and leaves the old one."""
+    """Replaces the configuration if the new one is valid; otherwise raises and keeps the old one."""
     problems = check(stack, with_grafana, run)
     if problems:
         raise StackError("\n".join(str(problem) for problem in problems))
@@ -93,15 +93,15 @@ def prepare(stack: Stack, with_grafana: bool, run: Run) -> None:
 
 
 @contextmanager
-def _beside(layout: Layout) -> Iterator[Path]:
+def _temporary_directory(layout: Layout) -> Iterator[Path]:
     layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".check-", dir=layout.root) as directory:
         yield Path(directory)
 
 
-def _in_place(problem: Problem, directory: Path, config: Path) -> Problem:
-    """The name of a file as the admin knows it, not of the copy that was checked."""
-    return Problem(
+def _in_place(problem: ConfigProblem, directory: Path, config: Path) -> ConfigProblem:
+    """With the path of the real file instead of the checked copy."""
+    return ConfigProblem(
         problem.file.replace(str(directory), str(config)),
         problem.line,
         problem.message.replace(str(directory), str(config)),

@@ -1,7 +1,7 @@
-"""Keeps the stack's programs running: starts each, starts it again when it dies, ends all when told to end.
+"""Keeps the programs of the stack running: restarts a program that dies, and ends all of them on SIGTERM.
 
-Run as `python -m gpucommons.stack.supervisor RUN_DIRECTORY`, which holds the plan. It renders and checks
-nothing: whoever writes the plan has done that.
+Run as `python -m gpucommons.stack.supervisor RUN_DIRECTORY`; the directory holds the plan. The configuration has been
+rendered and checked before the plan is written.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from gpucommons.stack.process import identity_of, write_pid_file
 _STOP_S = 30.0
 _LOG_BYTES = 10 * 2**20
 _PR_SET_PDEATHSIG = 1
-# Looked up before any fork: between fork and exec as little as possible should happen.
+# Resolved before any fork: as little as possible should happen between fork and exec.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisedProgram:
-    """One program: how it is called, and the file that its output goes to."""
+    """One program: its command line and the file for its output."""
 
     name: str
     arguments: list[str]
@@ -41,7 +41,7 @@ def restart_delay_s(failures: int) -> float:
 
 
 def failures_after(failures: int, ran_s: float) -> int:
-    """A program that ran for a minute has proven itself: its next death is a first one."""
+    """After a run of a minute the count starts again."""
     return 1 if ran_s >= 60.0 else failures + 1
 
 
@@ -53,7 +53,7 @@ def write_plan(run: Path, services: Sequence[SupervisedProgram]) -> None:
 
 
 def deaths_file(run: Path, service: str) -> Path:
-    """Is there once the service ended without being told to; holds how often in a row."""
+    """Exists once the service has ended unexpectedly; holds the number of times in a row."""
     return run / f"{service}.deaths"
 
 
@@ -62,8 +62,8 @@ def read_plan(run: Path) -> list[SupervisedProgram]:
 
 
 @contextlib.contextmanager
-def only_one(run: Path) -> Iterator[bool]:
-    """False if another supervisor holds this directory. The lock goes with its holder, however that ends."""
+def exclusive(run: Path) -> Iterator[bool]:
+    """False if another supervisor uses this directory. The kernel releases the lock when its holder ends."""
     with open(run / "supervisor.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +74,7 @@ def only_one(run: Path) -> Iterator[bool]:
 
 
 def _die_with_parent() -> None:
-    """In the child, before exec: a supervisor that is killed takes its programs with it."""
+    """Runs in the child before exec, so that the program ends if the supervisor is killed."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
@@ -116,7 +116,7 @@ async def _keep(service: SupervisedProgram, run: Path, stop: asyncio.Event) -> N
 
 
 async def _run_until(process: asyncio.subprocess.Process, stop: asyncio.Event) -> None:
-    """Returns when the program is gone: by itself, or because it was told to."""
+    """Returns when the program has ended, by itself or because of `stop`."""
     ended = asyncio.ensure_future(process.wait())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +137,7 @@ async def supervise(run: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # A closed terminal is no reason to stop.
+    # Closing the terminal does not stop the stack.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     own = identity_of(os.getpid())
     assert own is not None
@@ -149,7 +149,7 @@ async def supervise(run: Path) -> None:
 
 
 def run_supervisor(run: Path) -> int:
-    with only_one(run) as alone:
+    with exclusive(run) as alone:
         if not alone:
             return 3
         asyncio.run(supervise(run))

@@ -1,13 +1,14 @@
-"""dcgm's pod and job labels: the pod that was given the GPU, each of several only if asked for, each mapped job."""
+"""dcgm's pod and job labels: the only pod of a GPU, each pod with shared = "per_pod", and each mapped job."""
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given as any_of
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from gpucommons.faces.dialects.dcgm import DCGM, dcgm_dialect
-from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions, only_pod
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings, MigInstance, MigMemory
 from gpucommons.model.job_mapping import JobMappingReading, MappedJob
@@ -15,6 +16,7 @@ from gpucommons.model.ownership import Attribution, Place, PodPlace, ProcessShar
 from gpucommons.model.pods import DeviceId, Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.rules.pod_placement import PodLabels
 from parsing import parsed
 
 MIB = 2**20
@@ -32,7 +34,7 @@ def given(pod: str, device: str, replica: int | None = None, container: str = "m
     return PodDevices("ml", pod, container, "nvidia.com/gpu", (DeviceId(device, gpu_uuid=device, replica=replica),))
 
 
-def told(
+def series_of(
     name: str, *allocated: PodDevices, dialect: object = DCGM, **readings: object
 ) -> list[tuple[dict[str, str], float]]:
     """The series of one family, as Prometheus reads them."""
@@ -45,12 +47,12 @@ def told(
 
 
 def pod_labels(*allocated: PodDevices) -> dict[str, tuple[str | None, str | None, str | None]]:
-    series = [labels for labels, _ in told("DCGM_FI_DEV_POWER_USAGE", *allocated)]
-    assert len(series) == len(GPUS), "one series per GPU, whoever holds it: sums stay right"
+    series = [labels for labels, _ in series_of("DCGM_FI_DEV_POWER_USAGE", *allocated)]
+    assert len(series) == len(GPUS), "one series per GPU, however many holders it has"
     return {labels["UUID"]: (labels.get("pod"), labels.get("namespace"), labels.get("container")) for labels in series}
 
 
-def test_the_pod_that_was_given_a_gpu_is_named() -> None:
+def test_a_gpu_is_labelled_with_its_only_pod() -> None:
     assert pod_labels(given("train", "GPU-1")) == {
         "GPU-0": (None, None, None),
         "GPU-1": ("train", "ml", "main"),
@@ -58,7 +60,7 @@ def test_the_pod_that_was_given_a_gpu_is_named() -> None:
     }
 
 
-def test_of_several_that_share_a_gpu_none_is_named() -> None:
+def test_a_shared_gpu_is_labelled_with_no_pod() -> None:
     shared = pod_labels(given("a", "GPU-0", 0), given("b", "GPU-0", 1), given("c", "GPU-2", 0), given("c", "GPU-2", 1))
     assert shared["GPU-0"] == (None, None, None)
     assert shared["GPU-2"] == ("c", "ml", "main"), "two shares of one pod are one holder"
@@ -71,7 +73,7 @@ SHARED = (given("a", "GPU-0", 0), given("b", "GPU-0", 3), given("whole", "GPU-1"
 
 def by_pod(name: str, **readings: object) -> dict[tuple[str, str | None, str | None], float]:
     """By GPU, pod and virtual GPU."""
-    series = told(name, *SHARED, dialect=PER_POD, **readings)
+    series = series_of(name, *SHARED, dialect=PER_POD, **readings)
     return {(labels["UUID"], labels.get("pod"), labels.get("vgpu")): value for labels, value in series}
 
 
@@ -93,7 +95,7 @@ def attributed(*shares: ProcessShare) -> Attribution:
     return Attribution(shares, (), (), (), PidView(PidScope.HOST, "all"))
 
 
-def test_per_pod_utilization_and_memory_are_the_pods_own_beside_the_gpus() -> None:
+def test_per_pod_utilization_and_memory_have_values_of_pods_and_of_the_gpu() -> None:
     running = replace(
         GPUS[0],
         processes=(
@@ -125,13 +127,13 @@ def test_per_pod_utilization_and_memory_are_the_pods_own_beside_the_gpus() -> No
     }
     uids = {
         labels["pod"]: labels.get("pod_uid")
-        for labels, _ in told("DCGM_FI_DEV_FB_USED", *SHARED, dialect=PER_POD, **readings)
+        for labels, _ in series_of("DCGM_FI_DEV_FB_USED", *SHARED, dialect=PER_POD, **readings)
         if "pod" in labels
     }
     assert uids == {"a": "uid-a", "b": "uid-b", "whole": None}
 
 
-def test_per_pod_a_figure_that_nothing_tells_is_absent() -> None:
+def test_per_pod_an_unknown_value_is_absent() -> None:
     assert set(by_pod("DCGM_FI_DEV_GPU_UTIL")) == {(f"GPU-{i}", None, None) for i in range(3)}, "no attribution"
     unknown = replace(GPUS[0], processes=(GpuProcess(1, None, "compute", None, None),))
     readings = {
@@ -167,7 +169,7 @@ def jobs(**by_place: tuple[str, ...]) -> JobMappingReading:
 
 
 def test_each_job_of_a_gpu_has_its_series() -> None:
-    series = told("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g1=("4711", "4712")))
+    series = series_of("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g1=("4711", "4712")))
     assert [(labels["UUID"], labels.get("hpc_job"), value) for labels, value in series] == [
         ("GPU-0", None, 100),
         ("GPU-1", "4711", 100),
@@ -176,7 +178,7 @@ def test_each_job_of_a_gpu_has_its_series() -> None:
     ]
 
 
-def test_per_pod_a_mig_device_has_the_memory_of_its_pod_and_nobodys_utilization() -> None:
+def test_per_pod_a_mig_device_has_memory_but_no_utilization() -> None:
     running = replace(SPLIT, processes=(GpuProcess(1, None, "compute", 3 * MIB, None, gpu_instance_id=1),))
     given_to = tuple(
         PodDevices("ml", pod, "main", "nvidia.com/mig-3g.40gb", (DeviceId(uuid, mig_uuid=uuid),))
@@ -186,15 +188,15 @@ def test_per_pod_a_mig_device_has_the_memory_of_its_pod_and_nobodys_utilization(
         "gpus": GpuReading("580", "13", "13.0", (running,), 1, 1),
         "attribution": attributed(share(1, "busy", 1)),
     }
-    memory = told("DCGM_FI_DEV_FB_USED", *given_to, dialect=PER_POD, **readings)
+    memory = series_of("DCGM_FI_DEV_FB_USED", *given_to, dialect=PER_POD, **readings)
     assert {(labels["GPU_I_ID"], labels.get("pod")): value for labels, value in memory} == {
         ("1", None): 1,
         ("2", None): 2,
         ("1", "busy"): 3,
         ("2", "idle"): 0,
     }
-    utilization = told("DCGM_FI_DEV_GPU_UTIL", *given_to, dialect=PER_POD, **readings)
-    assert [labels.get("pod") for labels, _ in utilization] == [None], "not told under MIG, and so not 0"
+    utilization = series_of("DCGM_FI_DEV_GPU_UTIL", *given_to, dialect=PER_POD, **readings)
+    assert [labels.get("pod") for labels, _ in utilization] == [None], "unknown under MIG, and so not 0"
 
 
 def test_a_job_on_a_mig_device_is_named_by_gpu_and_instance() -> None:
@@ -202,16 +204,16 @@ def test_a_job_on_a_mig_device_is_named_by_gpu_and_instance() -> None:
         "gpus": GpuReading("580", "13", "13.0", (SPLIT,), 1, 1),
         "job_mapping": jobs(g0=("board",), g0_2=("8",)),
     }
-    memory = told("DCGM_FI_DEV_FB_USED", **readings)
+    memory = series_of("DCGM_FI_DEV_FB_USED", **readings)
     assert [(labels["GPU_I_ID"], labels.get("hpc_job"), value) for labels, value in memory] == [
         ("1", None, 1),
         ("2", "8", 2),
     ]
-    assert [labels.get("hpc_job") for labels, _ in told("DCGM_FI_DEV_POWER_USAGE", **readings)] == ["board"]
+    assert [labels.get("hpc_job") for labels, _ in series_of("DCGM_FI_DEV_POWER_USAGE", **readings)] == ["board"]
 
 
 def test_jobs_and_pods_multiply() -> None:
-    series = told("DCGM_FI_DEV_POWER_USAGE", *SHARED, dialect=PER_POD, job_mapping=jobs(g0=("1", "2")))
+    series = series_of("DCGM_FI_DEV_POWER_USAGE", *SHARED, dialect=PER_POD, job_mapping=jobs(g0=("1", "2")))
     assert [(labels["pod"], labels["hpc_job"]) for labels, _ in series if labels["UUID"] == "GPU-0"] == [
         ("a", "1"),
         ("a", "2"),
@@ -223,6 +225,23 @@ def test_jobs_and_pods_multiply() -> None:
 @any_of(st.text(min_size=1))
 @settings(deadline=None)
 def test_any_job_id_is_a_label_value(job: str) -> None:
-    series = told("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g0=(job,)))
+    series = series_of("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g0=(job,)))
     assert len(series) == 3
     assert series[0][0]["hpc_job"]
+
+
+@pytest.mark.parametrize(
+    ("holders", "labels"),
+    [
+        ((), ("", "", "")),
+        ((PodLabels("train", "ml", "main"),), ("main", "ml", "train")),
+        ((PodLabels("train", "ml", "main", 0), PodLabels("train", "ml", "main", 1)), ("main", "ml", "train")),
+        ((PodLabels("train", "ml", "a"), PodLabels("train", "ml", "b")), ("", "ml", "train")),
+        ((PodLabels("train", "ml", "main", 0), PodLabels("train", "web", "main", 1)), ("", "", "")),
+        ((PodLabels("train", "ml", "main", 0), PodLabels("serve", "ml", "main", 1)), ("", "", "")),
+    ],
+)
+def test_labels_name_a_pod_only_if_it_alone_holds_the_gpu(
+    holders: tuple[PodLabels, ...], labels: tuple[str, str, str]
+) -> None:
+    assert only_pod(holders) == labels

@@ -1,4 +1,4 @@
-"""DCGM_EXP_*: what fell into the window, by code or clock event, and a 0 that names none where nothing did."""
+"""DCGM_EXP_*: counts in the window by XID or clock event, and one series with 0 for an empty window."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_xids_are_counted_in_a_window_of_five_minutes() -> None:
     assert xids(TROUBLED, xid_window_ms=1000) == {("31", "1000"): 2, ("79", "1000"): 1}
 
 
-def test_no_xid_in_the_window_is_a_zero_and_unwatched_is_absent() -> None:
+def test_an_empty_window_is_0_and_an_unwatched_gpu_is_absent() -> None:
     assert xids(replace(gpu(0), xid=XidRecord(True, {31: 1}, 31, NOW - 9000, recent={(SECOND - 900, 31): 1}))) == {
         (None, "300000"): 0
     }
@@ -86,12 +86,12 @@ def test_clock_events_have_dcgm_exporters_names(bit: int, name: str) -> None:
     assert clock_events(one) == {(name, "300000"): 1}
 
 
-def test_clocks_that_nothing_held_down_are_a_zero_and_no_sample_is_absent() -> None:
+def test_full_clocks_are_0_and_a_window_without_samples_is_absent() -> None:
     assert clock_events(replace(gpu(0), clock_samples=(ClockSample(NOW, 0),))) == {(None, "300000"): 0}
     assert clock_events(replace(gpu(0), clock_samples=(ClockSample(NOW - 301, 4),))) == {}
 
 
-def test_what_was_stamped_before_the_clock_was_set_back_is_in_no_window() -> None:
+def test_times_in_the_future_are_outside_the_window() -> None:
     later = replace(
         gpu(0), clock_samples=(ClockSample(NOW + 60, 4),), xid=XidRecord(True, recent={(SECOND + 60, 31): 1})
     )

@@ -1,4 +1,4 @@
-"""The ds01 dialect: every metric with its labels, over allocations, events and people; one oddity silences nothing."""
+"""The ds01 dialect: every metric with its labels. An unexpected value does not remove other series."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ def lab(*more: Any, **others: Any) -> Readings:
     return readings(thesis, busy, *more, gpus=(gpu(0), SPLIT), processes=[process(busy)], **others)
 
 
-def test_the_seeds_examples() -> None:
+def test_examples_of_ds01s_documentation() -> None:
     found = series(lab())
     assert value(found, "ds01_exporter_info", version=__version__, type="gpucommons") == 1
     labels = {"gpu_slot": "1.0", "container": "thesis", "user": "alice", "interface": "orchestration"}
@@ -66,7 +66,7 @@ def test_equivalents_and_slots() -> None:
     found = series(lab(managed("second", "alice", "0")))
     assert value(found, "ds01_user_gpu_equivalents", user="alice") == 0.5 + 3 / 7
     assert value(found, "ds01_user_gpus_allocated", user="alice") == 2
-    assert value(found, "ds01_user_mig_allocated", user="bob") == 0.5, "a slot that two share is a half for each"
+    assert value(found, "ds01_user_mig_allocated", user="bob") == 0.5, "a slot shared by two counts as a half for each"
     labels = {"gpu_slot": "0", "user": "bob", "interface": "orchestration", "profile": "full"}
     assert value(found, "ds01_gpu_equivalents", **labels) == 0.5
 
@@ -99,7 +99,7 @@ def test_the_mapping_of_mig_devices_to_dcgm() -> None:
     assert mapping(replace(SPLIT, mig=(first, unread))) == {(("mapped", "1"), ("unmapped", "1")): 0}
     assert mapping(replace(SPLIT, mig_without_id=1)) == {(("mapped", "2"), ("unmapped", "1")): 0}
     assert mapping(gpu(0)) == {}, "without MIG there is nothing to map"
-    assert mapping(replace(SPLIT, mig=())) == {}, "nor while no MIG device was made"
+    assert mapping(replace(SPLIT, mig=())) == {}, "nor without MIG devices"
 
 
 @pytest.mark.parametrize("reading", [replace(SPLIT.mig[1], gpm=None, memory=None), SPLIT.mig[1]])
@@ -117,7 +117,7 @@ def test_the_whole_of_a_split_gpu_counts_its_slots() -> None:
     assert value(found, "ds01_user_mig_allocated", user="alice") == 2
 
 
-def test_bypasses() -> None:
+def test_unmanaged_containers() -> None:
     sneaky = docker("sneaky", count=-1, labels={"ds01.user": "eve"})
     found = series(lab(sneaky, docker("old", "0", running=False)))
     assert value(found, "ds01_unmanaged_gpu_count") == 2
@@ -145,7 +145,7 @@ def test_how_many_gpus_an_unmanaged_container_may_use(container: Container, coun
     assert dict(labels)["gpu_count"] == count
 
 
-def test_the_monitoring_of_ds01_is_not_unmanaged() -> None:
+def test_ds01s_monitoring_containers_are_not_unmanaged() -> None:
     monitors = (
         docker("ds01-dcgm-exporter", count=-1),
         docker("cadvisor", privileged=True, labels={"ds01.protected": "true"}),
@@ -166,7 +166,7 @@ def test_containers_are_those_that_ds01_tracks() -> None:
         assert value(found, name, user="carol") == 0
 
 
-def test_what_only_the_state_file_allocates() -> None:
+def test_allocations_of_the_state_file_alone() -> None:
     plain, gone = docker("plain", "0"), Ds01Entry("gone", "dave", "1.0", stopped=True)
     entries = (Ds01Entry("plain", "carol", "0"), gone)
     found = series(lab(plain, ds01=Ds01Reading(entries, 0, 3, 2, 1)))
@@ -192,7 +192,7 @@ def test_a_stopped_container_still_holds_and_is_counted_as_stopped() -> None:
     assert value(found, "ds01_user_gpu_equivalents", user="alice") == 1
 
 
-def test_one_unexpected_interface_or_name_silences_nothing() -> None:
+def test_an_unexpected_interface_or_name_removes_no_series() -> None:
     odd = docker(HOSTILE, "0", labels={"ds01.user": HOSTILE, "ds01.interface": HOSTILE})
     found = series(lab(odd))
     assert value(found, "ds01_containers_total", status="running", interface=HOSTILE) == 1
@@ -244,7 +244,7 @@ def test_enforcement_is_seven_actions_and_nothing_else() -> None:
     }
 
 
-def test_enforcement_that_did_not_happen_is_0() -> None:
+def test_actions_without_events_are_0() -> None:
     quiet = lifecycle(series(lab(events=EventsReading({}))))
     assert len(quiet) == 7
     assert set(quiet.values()) == {0}
@@ -253,7 +253,7 @@ def test_enforcement_that_did_not_happen_is_0() -> None:
     assert lifecycle(parsed(text(lab(), False, unreadable))) == {}, "a log that cannot be read is not an empty one"
 
 
-def test_people() -> None:
+def test_users_groups_and_sessions() -> None:
     users = UsersReading(
         {},
         {"alice": "staff"},
@@ -270,7 +270,7 @@ def test_people() -> None:
     assert value(found, "ds01_user_memory_current_bytes", user="4711") == 7
     assert value(found, "ds01_user_cpu_usage_seconds_total", user="4711") is None
     unknown = series(replace(lab(), users=replace(users, ssh_sessions=None)))
-    assert value(unknown, "ds01_ssh_sessions_total") is None, "no record is not nobody"
+    assert value(unknown, "ds01_ssh_sessions_total") is None, "no record means unknown, not 0"
 
 
 def test_the_disk() -> None:
@@ -278,7 +278,7 @@ def test_the_disk() -> None:
     assert [value(found, "ds01_state_disk_bytes", type=type) for type in ("total", "used", "free")] == [1000, 700, 300]
 
 
-def test_what_was_not_read_is_absent() -> None:
+def test_values_that_were_not_read_are_absent() -> None:
     found = series(Readings())
     assert {name for name, _ in found} == {"ds01_exporter_info"}
     without_docker = series(replace(lab(), docker=None))

@@ -155,7 +155,7 @@ def put(file: Path, text: str | bytes) -> None:
 
 
 def event_log() -> str:
-    """The events of a day, one of them counted no more after a minute, and one that is a day and a minute old."""
+    """The events of a day: one leaves the window after a minute, one is older than a day."""
     last_day = [(type, NOW_S - 60) for type, count in EVENTS.items() for _ in range(count - 1)]
     leaving = [(type, NOW_S - DAY_S + 60) for type in EVENTS]
     lines = [*last_day, *leaving, ("maintenance.idle_kill", NOW_S - DAY_S - 60)]

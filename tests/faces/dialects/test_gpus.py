@@ -1,4 +1,4 @@
-"""The GPUs in four vocabularies: the names and labels that dashboards know, and missing is absent, never 0."""
+"""The GPUs in four vocabularies: the names and labels that dashboards know, and missing values are absent, not 0."""
 
 from dataclasses import replace
 
@@ -130,7 +130,7 @@ def snapshot(*gpus: Gpu, **changes: object) -> Snapshot:
 
 
 def series(dialect: Dialect, of: Snapshot) -> Series:
-    """As Prometheus reads it, from the bytes that are served."""
+    """The served bytes as parsed by Prometheus's client."""
     exposition = Exposition(lambda: of, [dialect])
     body, _ = exposition.metrics(None, openmetrics=False, gzip=False)
     assert exposition.duplicates == {dialect.name: 0}
@@ -205,9 +205,9 @@ EXPECTED_DCGM = {
 
 
 def test_dcgm_has_every_name_of_the_default_set_with_its_value() -> None:
-    # The parser gives every counter the suffix that newer conventions want; DCGM's have none.
-    told = series(DCGM, snapshot(gpu()))
-    found = {name.removesuffix("_total"): value for (name, _), value in told.items()}
+    # The parser adds the suffix _total to every counter; DCGM's counters do not have it.
+    served = series(DCGM, snapshot(gpu()))
+    found = {name.removesuffix("_total"): value for (name, _), value in served.items()}
     counted = {"DCGM_EXP_XID_ERRORS_COUNT": 0, "DCGM_EXP_CLOCK_EVENTS_COUNT": 1}
     assert found == {f"DCGM_FI_{name}": value for name, value in EXPECTED_DCGM.items()} | counted
     assert {metric.name for metric in DCGM_CATALOGUE} == found.keys()
@@ -330,7 +330,7 @@ def test_nvshare_names() -> None:
     }
 
 
-def test_without_a_driver_nvml_is_down_and_there_is_no_gpu_family_at_all() -> None:
+def test_without_a_driver_nvml_is_down_and_gpu_families_are_absent() -> None:
     empty = Snapshot(1, 0.0, NOW, "host")
     assert series(NVSHARE, empty) == {("nvshare_nvml_up", ()): 0}
     assert series(DCGM, empty) == {}
@@ -398,7 +398,7 @@ def test_mig_devices_are_told_and_memory_belongs_to_the_gpu_instance() -> None:
 
 
 def test_what_the_reading_cost_is_told() -> None:
-    told = snapshot(
+    taken = snapshot(
         gpu(),
         connections=2,
         lane_moves={LaneMove(UUID, "energy", "slow"): 1},
@@ -406,7 +406,7 @@ def test_what_the_reading_cost_is_told() -> None:
         samples_dropped={(UUID, "future"): 5},
         call_failures={("power", "unknown"): 6},
     )
-    found = series(GPUCOMMONS, told)
+    found = series(GPUCOMMONS, taken)
     move = (("call", "energy"), ("lane", "slow"), ("uuid", UUID))
     assert found[("gpucommons_nvml_lane_moves_total", move)] == 1
     assert found[("gpucommons_nvml_slow_call", (("call", "energy"), ("uuid", UUID)))] == 1
@@ -438,13 +438,13 @@ def test_a_reading_that_is_missing_is_absent_and_one_that_is_there_is_served(
     readings: GpuReadings, gpm: GpmReading | None, processes: tuple[GpuProcess, ...] | None, up: bool
 ) -> None:
     """No combination of what is known fails, doubles a series or makes a number of nothing."""
-    told = snapshot(gpu(readings=readings if up else GpuReadings(), gpm=gpm, processes=processes, up=up))
+    taken = snapshot(gpu(readings=readings if up else GpuReadings(), gpm=gpm, processes=processes, up=up))
     for dialect in (DCGM, NODE, NVSHARE, GPUCOMMONS):
-        found = series(dialect, told)
+        found = series(dialect, taken)
         assert all(value is not None for value in found.values())
     for name, field in (("DCGM_FI_DEV_POWER_USAGE", "power_watts"), ("DCGM_FI_DEV_GPU_UTIL", "utilization_percent")):
         there = up and getattr(readings, field) is not None
-        assert bool(values(DCGM, told, name)) == there
+        assert bool(values(DCGM, taken, name)) == there
 
 
 @given(st.text())

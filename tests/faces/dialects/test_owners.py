@@ -1,4 +1,4 @@
-"""The owners' families add up to what the driver says, label by label."""
+"""Owners' and unattributed series add up to the driver's values, GPU by GPU."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from attribution.builders import GIB, gpu, gpu_process, identity, reading, table
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.workload import Surroundings
-from gpucommons.faces.dialects.gpucommons import owners
+from gpucommons.faces.dialects.gpucommons import attribution, gpu_unattributed, owners, vgpu
+from gpucommons.faces.exposition.families import Family
 from gpucommons.model.gpu import AllocationRatioReading, Gpu
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView
@@ -16,8 +17,12 @@ NAMES = Surroundings(user_names={1000: "alice", 1001: "bob", 1002: "bob"})
 
 
 def series(readings: Readings) -> dict[str, dict[tuple[str, ...], float]]:
-    families = list(owners.collect(Snapshot(1, 0.0, 0.0, "host", readings=readings)))
-    assert {family.metric for family in families} <= set(owners.CATALOGUE)
+    snapshot = Snapshot(1, 0.0, 0.0, "host", readings=readings)
+    families: list[Family] = []
+    for module in (owners, gpu_unattributed, attribution, vgpu):
+        collected = list(module.collect(snapshot))
+        assert {family.metric for family in collected} <= set(module.CATALOGUE)
+        families += collected
     assert all(len(family.points) == len(dict(family.points)) for family in families)
     return {family.metric.name: dict(family.points) for family in families}
 
@@ -63,19 +68,19 @@ def test_owners_of_one_name_share_a_series() -> None:
     assert found["gpucommons_owner_gpu_processes"] == {bob: 2}
 
 
-def test_what_was_not_measured_is_not_there() -> None:
+def test_unmeasured_values_are_absent() -> None:
     found = series(readings(gpu(0, [gpu_process(1, None)], used=None, percent=None, watts=None)))
     assert not found["gpucommons_owner_gpu_memory_bytes"]
     assert not found["gpucommons_attribution_error_bytes"]
     assert not found["gpucommons_gpu_unattributed_bytes"]
 
 
-def test_a_hidden_host_is_told() -> None:
+def test_a_pid_namespace_hides_host_processes() -> None:
     found = series(readings(gpu(0), view=PidView(PidScope.NAMESPACE, "")))
     assert found["gpucommons_attribution_sees_host_processes"] == {(): 0}
 
 
-def test_the_ratio_file_is_told_only_where_there_is_one() -> None:
+def test_the_ratio_file_has_a_state_only_if_it_exists() -> None:
     name = "gpucommons_vgpu_allocation_ratio_ok"
     assert series(Readings())[name] == {}
     assert series(Readings(allocation_ratio=AllocationRatioReading(None, "bad")))[name] == {(): 0}
@@ -83,7 +88,7 @@ def test_the_ratio_file_is_told_only_where_there_is_one() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 9]), st.none() | st.integers(0, GIB)), max_size=6))
-def test_each_gpus_parts_sum_to_what_the_driver_says_is_used(rows: list[tuple[int, int | None]]) -> None:
+def test_owned_and_unattributed_memory_sum_to_the_used_memory(rows: list[tuple[int, int | None]]) -> None:
     found = series(readings(gpu(0, [gpu_process(pid, memory) for pid, memory in rows], used=2 * GIB)))
     owned = sum(found["gpucommons_owner_gpu_memory_bytes"].values())
     assert owned + sum(found["gpucommons_gpu_unattributed_bytes"].values()) == 2 * GIB

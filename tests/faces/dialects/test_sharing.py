@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons import sharing as own
 from gpucommons.faces.dialects.nvshare import NVSHARE, clients, scheduler
 from gpucommons.faces.exposition.families import Family
@@ -124,7 +125,7 @@ def test_the_overhead_shows_once_it_is_known(tmp_path: Path) -> None:
     assert one(found, "nvshare_client_memory_need_estimated_bytes") == GIB
 
 
-def test_what_a_v1_client_does_not_tell_is_left_out(tmp_path: Path) -> None:
+def test_what_a_v1_client_does_not_report_is_absent(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         client = Scripted(served.path, 1).register("old")
         found = series(served.reading())
@@ -142,15 +143,15 @@ def test_without_debug_labels_a_pod_is_one_series(tmp_path: Path) -> None:
             client.ask().granted()
         served.until(lambda reading: sum(row.allocated_bytes for row in reading.clients) == 3 * GIB)
         found = series(served.reading())
-    told = {label for name, labels in found if name.startswith("nvshare_") for label, _ in labels}
-    assert not told & {"client_id", "host_pid"}
+    labels = {label for name, labels in found if name.startswith("nvshare_") for label, _ in labels}
+    assert not labels & {"client_id", "host_pid"}
     assert one(found, "nvshare_client_managed_allocated_bytes", namespace="ns", pod="pod") == 3 * GIB
     assert one(found, "nvshare_client_core_quota_config_percent", pod="pod") == 50
     assert one(found, "nvshare_client_memory_quota_bytes", pod="pod") == 0
     assert one(found, "nvshare_client_memory_quota_source_info", pod="pod", source="none") == 1
 
 
-def test_a_departed_client_ends_at_once_or_lingers_as_asked(tmp_path: Path) -> None:
+def test_a_departed_client_disappears_at_once_or_after_the_ttl(tmp_path: Path) -> None:
     for ttl_s, lingers in ((0.0, False), (60.0, True)):
         with serving(tmp_path, metrics_stale_ttl_s=ttl_s) as served:
             Scripted(served.path).register("gone").report(GIB).close()
@@ -198,3 +199,18 @@ def test_a_revoked_client_and_its_reason(tmp_path: Path) -> None:
         found = series(served.reading())
     assert one(found, "gpucommons_sharing_client_revoked", client_id=deaf.id) == 1
     assert one(found, "nvshare_scheduler_drop_lock_total", reason="revoked") == 1
+
+
+def test_each_waiting_client_has_a_series_with_its_reason() -> None:
+    sharing = DemoNode().sharing(3.0)
+    families = own.collect(Snapshot(0, 0.0, 0.0, "h", readings=Readings(sharing=sharing)))
+    (family,) = [family for family in families if family.metric is own.WAITING]
+    found = {labels[2]: (labels[4], value) for labels, value in family.points}
+    waiting = {row.client_id: (row.wait.reason.value, row.wait.waited_s) for row in sharing.clients if row.wait is not None}
+    assert waiting
+    assert len(waiting) < len(sharing.clients)
+    assert found == waiting
+
+
+def test_without_a_scheduler_there_are_no_families() -> None:
+    assert list(own.collect(Snapshot(0, 0.0, 0.0, "h"))) == []

@@ -1,4 +1,4 @@
-"""The pod metrics of k8s-vgpu-monitor's users, without its faults."""
+"""The pod metrics of k8s-vgpu-monitor, without its errors."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -81,12 +81,12 @@ def test_each_gpu_has_its_own_size() -> None:
     }
 
 
-def test_a_pod_that_is_gone_leaves() -> None:
+def test_a_pod_without_processes_has_no_series() -> None:
     taken = snapshot(gpu(0, [gpu_process(8)]), identities=(in_pod(7, 0), in_pod(8, 2)))
     assert {labels for points in series(VGPU, taken).values() for labels in points} == {("0", "serve", "ml")}
 
 
-def test_who_is_in_no_pod_is_not_here() -> None:
+def test_processes_outside_pods_have_no_series() -> None:
     taken = snapshot(gpu(0, [gpu_process(7)]), identities=(identity(7),))
     assert all(not points for points in series(VGPU, taken).values())
 
@@ -102,7 +102,7 @@ REPLICAS = PodDevicesReading(
 
 
 @pytest.mark.parametrize(
-    ("told", "devices", "total"),
+    ("configured", "devices", "total"),
     [
         (AllocationRatioReading(AllocationRatios(2.0)), None, 40),
         (AllocationRatioReading(AllocationRatios(None, {0: 5.0})), None, 16),
@@ -114,18 +114,18 @@ REPLICAS = PodDevicesReading(
     ],
 )
 def test_the_ratio_is_the_files_or_the_plugins_or_one(
-    told: AllocationRatioReading | None, devices: PodDevicesReading | None, total: int
+    configured: AllocationRatioReading | None, devices: PodDevicesReading | None, total: int
 ) -> None:
     taken = snapshot(
         gpu(0, [gpu_process(7)], total=80 * GIB),
         identities=(in_pod(7, 0),),
-        allocation_ratio=told,
+        allocation_ratio=configured,
         pod_devices=devices,
     )
     assert series(VGPU, taken)["pod_total_gpu_memory"] == {("0", "train", "ml"): total * 1024.0}
 
 
-def test_on_mig_a_pod_has_its_instances_whole() -> None:
+def test_a_pod_on_mig_has_the_whole_memory_of_its_instances() -> None:
     split = (mig_instance(1, 3, 0.5), mig_instance(2, 4, 0.5))
     taken = snapshot(
         gpu(0, [gpu_process(7, instance=1)], percent=None, mig=split, total=80 * GIB),
@@ -135,12 +135,12 @@ def test_on_mig_a_pod_has_its_instances_whole() -> None:
     assert series(VGPU, taken)["pod_total_gpu_memory"] == {("0", "train", "ml"): 30 * 1024.0}
 
 
-def test_what_was_not_measured_is_not_there() -> None:
+def test_unmeasured_values_are_absent() -> None:
     taken = snapshot(gpu(0, [gpu_process(7, None)], percent=None, total=None, used=None), identities=(in_pod(7, 0),))
     assert all(not points for points in series(VGPU, taken).values())
 
 
-def test_without_gpus_there_is_nothing() -> None:
+def test_without_gpus_there_are_no_families() -> None:
     assert list(VGPU.collect(Snapshot(0, 0.0, 0.0, "host"))) == []
 
 

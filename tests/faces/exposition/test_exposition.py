@@ -1,4 +1,4 @@
-"""Rendered once per snapshot; a dialect that fails costs only itself."""
+"""Rendered once per snapshot; a dialect that fails loses only its own families."""
 
 import gzip
 import logging
@@ -17,15 +17,15 @@ B = counter("b_total", "B.")
 
 
 class Node:
-    """A snapshot that can be replaced, and a count of how often a dialect was drawn."""
+    """A replaceable snapshot, and the number of times that a dialect was collected."""
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = Snapshot(0, 0.0, 0.0, "host")
-        self.drawn = 0
+        self.collected = 0
         self.broken = False
 
     def collect_a(self, snapshot: Snapshot) -> Iterator[Family]:
-        self.drawn += 1
+        self.collected += 1
         yield A.value(0.5, "1")
         if self.broken:
             raise RuntimeError("garbage in the snapshot")
@@ -54,7 +54,7 @@ def test_a_dialect_that_is_not_on_the_main_page_is_served_by_name_only() -> None
     ]
     exposition = Exposition(lambda: node.snapshot, dialects)
     assert set(parsed(body(exposition))) == {("b_total", ())}
-    assert node.drawn == 0, "it costs the main page nothing"
+    assert node.collected == 0, "the main page does not collect it"
     assert len(parsed(body(exposition, "a"))) == 2
 
 
@@ -67,15 +67,15 @@ def test_all_dialects_or_one() -> None:
     }
     assert set(parsed(body(exposition, "b"))) == {("b_total", ())}
     with pytest.raises(LookupError):
-        exposition.metrics("nobody", False, False)
+        exposition.metrics("unknown", False, False)
 
 
-def test_parts_of_one_family_stand_together() -> None:
+def test_parts_of_one_family_are_joined() -> None:
     text = body(Node().exposition(), "a")
     assert text.count("# TYPE a_ratio") == 1
 
 
-def test_drawn_once_for_every_format_and_encoding() -> None:
+def test_collected_once_for_all_formats_and_encodings() -> None:
     node = Node()
     exposition = node.exposition()
     for _ in range(3):
@@ -83,12 +83,12 @@ def test_drawn_once_for_every_format_and_encoding() -> None:
             for openmetrics in (False, True):
                 for compressed in (False, True):
                     exposition.metrics(dialect, openmetrics, compressed)
-    assert node.drawn == 1
+    assert node.collected == 1
     first = exposition.metrics(None, False, True)[0]
     assert exposition.metrics(None, False, True)[0] is first
 
 
-def test_a_new_snapshot_is_drawn_anew() -> None:
+def test_a_new_snapshot_is_collected_again() -> None:
     node = Node()
     exposition = node.exposition()
     assert parsed(body(exposition))["b_total", ()] == 0
@@ -108,7 +108,7 @@ def test_content_types_and_gzip() -> None:
     assert parsed(openmetrics.decode(), openmetrics=True) == parsed(plain.decode())
 
 
-def test_a_broken_dialect_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_dialect_loses_only_its_own_families(caplog: pytest.LogCaptureFixture) -> None:
     node = Node()
     exposition = node.exposition()
     node.broken = True
@@ -117,7 +117,7 @@ def test_a_broken_dialect_costs_only_itself(caplog: pytest.LogCaptureFixture) ->
         node.snapshot = Snapshot(1, 0.0, 0.0, "host")
         body(exposition)
     assert exposition.failures == {"a": 2, "b": 0}
-    assert len(caplog.records) == 1, "one line when it begins to fail, not one per snapshot"
+    assert len(caplog.records) == 1, "one line when it starts to fail, not one per snapshot"
     node.broken = False
     node.snapshot = Snapshot(2, 0.0, 0.0, "host")
     assert len(parsed(body(exposition))) == 3
@@ -142,7 +142,7 @@ def test_before_the_first_snapshot_there_is_an_empty_page() -> None:
     assert body(node.exposition(), openmetrics=True) == "# EOF\n"
 
 
-def test_a_simulated_page_says_so() -> None:
+def test_a_simulated_page_is_marked() -> None:
     node = Node()
     node.snapshot = Snapshot(0, 0.0, 0.0, "host", scenario="lab")
     assert body(node.exposition(), "b").startswith("# SIMULATED: scenario lab")

@@ -1,4 +1,4 @@
-"""Any labels and any numbers survive our renderer and the parsers of the field."""
+"""Any labels and any numbers survive our renderer and prometheus_client's parsers."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_a_warm_cache_renders_as_a_cold_one(
     assert warm.render(family) == FamilyRenderer(X).render(family)
 
 
-def test_prefixes_of_the_departed_are_forgotten() -> None:
+def test_prefixes_of_ended_series_are_dropped() -> None:
     renderer = FamilyRenderer(X)
     for generation in range(20):
         renderer.render(X.of(((str(generation * 100 + i), "p"), 1) for i in range(100)))
@@ -75,7 +75,7 @@ def test_of_duplicates_the_first_is_served_in_its_place() -> None:
     assert rendered.duplicates == 1
 
 
-def test_numbers_that_are_none() -> None:
+def test_special_numbers() -> None:
     lines = FamilyRenderer(X).render(
         X.of([(("1", ""), math.nan), (("2", ""), math.inf), (("3", ""), -math.inf), (("4", ""), True)])
     )
@@ -110,7 +110,7 @@ def test_histograms(openmetrics: bool, counts: list[int], total: float, pod: str
     assert found["wait_seconds_sum", (("pod", pod),)] == total
 
 
-def test_a_histogram_twice_is_served_once() -> None:
+def test_a_duplicate_histogram_is_served_once() -> None:
     metric = histogram("wait_seconds", "Wait.", buckets=(1,))
     point = HistogramPoint((), (1, 2), 3.0)
     assert FamilyRenderer(metric).render(metric.histogram([point, point])).duplicates == 1

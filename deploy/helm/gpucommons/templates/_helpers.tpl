@@ -112,7 +112,7 @@ spec:
             {{- toYaml .root.Values.resources | nindent 12 }}
           securityContext:
             {{- if eq .kind "gpu" }}
-            # The kubelet's socket is for root alone. Root without a single capability.
+            # The kubelet's socket is accessible to root only. This root has no capabilities.
             runAsUser: 0
             {{- else }}
             runAsNonRoot: true

@@ -1,4 +1,4 @@
-"""Every dialect that the agent speaks, in the order in which /metrics serves those that it includes."""
+"""All dialects, in the order in which /metrics serves them."""
 
 from gpucommons.faces.dialects.dcgm import dcgm_dialect
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
@@ -13,7 +13,7 @@ from gpucommons.faces.dialects.xpushare import XPUSHARE
 
 
 def dialects(*, dcgm: DcgmOptions | None = None, pod_namespace: bool = True) -> tuple[Dialect, ...]:
-    """With the options of their users: dcgm's labels and windows, and vgpu's namespace label."""
+    """`dcgm` sets the labels and windows of dcgm; `pod_namespace` adds the namespace label to vgpu."""
     return (
         GPUCOMMONS,
         NODE,

@@ -1,4 +1,4 @@
-"""What a dialect is: a name, the port its users scrape, its catalogue, and one pure function."""
+"""A dialect: a name, the port that its users scrape, its catalogue, and one pure function."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ from gpucommons.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`collect` may leave out or empty a family, but yields none that the catalogue lacks.
+    """`collect` yields families of the catalogue only; it may omit a family or yield an empty one.
 
-    Except where the kernel names the fields: then a newer kernel adds families, whose names begin with one of
-    `open_prefixes`. `on_main` is whether the main listener's /metrics includes it; /metrics/NAME and drop-in listeners
-    serve it always.
+    Where the kernel names the fields, a newer kernel adds families: their names begin with one of `open_prefixes`.
+    `on_main`: the main listener's /metrics includes the dialect. /metrics/NAME and drop-in listeners always serve it.
     """
 
     name: str
@@ -27,10 +26,10 @@ class Dialect:
 
 
 class MetricModule(Protocol):
-    """A module that names one subject's metrics and fills them."""
+    """A module that declares and fills the metrics of one subject."""
 
     @property
-    def CATALOGUE(self) -> tuple[Metric, ...]: ...  # noqa: N802 - a constant of a module, which is not for changing
+    def CATALOGUE(self) -> tuple[Metric, ...]: ...  # noqa: N802 - a constant of a module
 
     def collect(self, snapshot: Snapshot) -> Iterable[Family]: ...
 
@@ -44,7 +43,7 @@ def dialect_of(
     on_main: bool = True,
     open_prefixes: tuple[str, ...] = (),
 ) -> Dialect:
-    """A dialect whose subjects have a module each."""
+    """A dialect that has one module per subject."""
 
     def collect(snapshot: Snapshot) -> Iterator[Family]:
         for part in parts:

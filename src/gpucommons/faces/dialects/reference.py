@@ -1,4 +1,4 @@
-"""docs/metrics.md, drawn from the dialects' catalogues: every metric, its type, labels and meaning. Pure."""
+"""docs/metrics.md, generated from the catalogues: every metric with its type, labels and help. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,10 +13,10 @@ def metrics_page(dialects: Iterable[Dialect]) -> str:
 def _lines(dialects: tuple[Dialect, ...]) -> Iterator[str]:
     yield "# Metrics"
     yield ""
-    yield "Generated from the dialects' catalogues by `make docs`. The main listener serves the dialects together at"
-    yield "`/metrics`, except those marked as not included, and each at `/metrics/NAME`; a drop-in listener serves one"
-    yield "at `/metrics` on the port that its users scrape."
-    yield "A label in brackets is left out of a series that has no value for it."
+    yield "Generated from the catalogues of the dialects by `make docs`. The main listener serves all dialects at"
+    yield "`/metrics`, except where a section says otherwise, and each dialect at `/metrics/NAME`. A drop-in listener"
+    yield "serves one dialect at `/metrics`, on the port that its users scrape."
+    yield "A label in brackets is omitted from a series that has no value for it."
     for dialect in dialects:
         yield ""
         yield f"## {dialect.name} (port {dialect.port})"
@@ -32,10 +32,10 @@ def _lines(dialects: tuple[Dialect, ...]) -> Iterator[str]:
 
 def _notes(dialect: Dialect) -> Iterator[str]:
     if not dialect.on_main:
-        yield f"It is not part of `/metrics`: it is served at `/metrics/{dialect.name}` and by its own listener."
+        yield f"Not part of `/metrics`: served at `/metrics/{dialect.name}` and by its own listener."
     if dialect.open_prefixes:
         prefixes = ", ".join(f"`{prefix}*`" for prefix in dialect.open_prefixes)
-        yield f"The kernel or a driver names the fields of {prefixes}: a node may have more of these than are listed."
+        yield f"The kernel or a driver names the fields of {prefixes}: a node may have more of them than are listed."
 
 
 def _labels(metric: Metric) -> str:

@@ -1,6 +1,6 @@
-"""pod_gpu_*, pod_total_*: what each pod uses of each GPU, in the names that k8s-vgpu-monitor's users know.
+"""pod_gpu_*, pod_total_*: each pod's use of each GPU, in the names of k8s-vgpu-monitor.
 
-Its megabytes are 1024 x 1024 bytes. A pod is here while it has a process on the GPU, and no longer.
+A megabyte is 1024 x 1024 bytes. A pod has series only while it has a process on the GPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,17 +20,17 @@ _LABELS = ("gpu_id", "pod", "namespace")
 _OPTIONAL = ("namespace",)
 
 SM_UTIL = gauge(
-    "pod_gpu_sm_util", "SM utilisation of all processes of a pod on a GPU, in percent.", *_LABELS, optional=_OPTIONAL
+    "pod_gpu_sm_util", "SM utilization of a pod's processes on a GPU, in percent.", *_LABELS, optional=_OPTIONAL
 )
 MEMORY_USED = gauge(
     "pod_gpu_memory_used",
-    "Memory of a GPU that all processes of a pod use, in MB (of 1024 x 1024 bytes).",
+    "Memory of a GPU that a pod's processes use, in MB (1024 x 1024 bytes).",
     *_LABELS,
     optional=_OPTIONAL,
 )
 TOTAL_MEMORY = gauge(
     "pod_total_gpu_memory",
-    "Memory of the virtual GPU that a pod has: the GPU's own divided by its allocation ratio, in MB.",
+    "Memory of a pod's virtual GPU, in MB: the memory of the GPU divided by its allocation ratio.",
     *_LABELS,
     optional=_OPTIONAL,
 )
@@ -53,11 +53,11 @@ class _PodOnGpu:
 
 
 def vgpu_dialect(namespace_label: bool = True) -> Dialect:
-    """Without the label, as the original: pods of one name in two namespaces are then one series."""
+    """Without the namespace label, as in k8s-vgpu-monitor, pods of one name in two namespaces share a series."""
     return Dialect(
         name="vgpu",
         port=PORT,
-        summary="what each pod uses of each GPU",
+        summary="use of each GPU by each pod",
         catalogue=CATALOGUE,
         collect=_collector(namespace_label),
     )
@@ -94,19 +94,19 @@ def _collector(namespace_label: bool) -> Callable[[Snapshot], Iterator[Family]]:
 
 
 def _ratios(readings: Readings, gpus: GpuReading) -> Callable[[Gpu], float]:
-    """Into how many each GPU is split: what the admin says, or the device plugin's replicas, or one."""
-    told = readings.allocation_ratio.ratios if readings.allocation_ratio else None
+    """The number of parts of each GPU: as configured, else the device plugin's replicas, else 1."""
+    configured = readings.allocation_ratio.ratios if readings.allocation_ratio else None
     replicas = replicas_by_gpu(gpus.gpus, readings.pod_devices) if readings.pod_devices else {}
 
     def ratio(gpu: Gpu) -> float:
-        by_admin = told.of(gpu.identity.index) if told else None
-        return by_admin or replicas.get(gpu.identity.uuid) or 1.0
+        by_operator = configured.of(gpu.identity.index) if configured else None
+        return by_operator or replicas.get(gpu.identity.uuid) or 1.0
 
     return ratio
 
 
 def _total_megabytes(gpu: Gpu, pod: _PodOnGpu, ratio: Callable[[Gpu], float]) -> float | None:
-    """A pod on MIG instances has these whole; otherwise it has a share of the GPU."""
+    """A pod on MIG instances has their whole memory; otherwise it has a share of the GPU's."""
     sizes = {instance.gpu_instance_id: instance.memory_bytes for instance in gpu.gpu_instances()}
     if sizes and pod.instances <= sizes.keys():
         return sum(sizes[id] for id in pod.instances if id is not None) / _MEGABYTE

@@ -1,7 +1,7 @@
-"""xpushare_*: the nvshare families under the present name of nvshare's v2, XPUShare.
+"""xpushare_*: the nvshare families under the prefix of XPUShare, the current name of nvshare v2.
 
-Labels and values are those of dialects/nvshare. XPUShare adds two families about the library that reads the GPUs, which
-here is NVML. The main /metrics omits this dialect: it has every reading under its nvshare name.
+Labels and values are those of dialects/nvshare. XPUShare adds two families about the library that reads the GPUs, here
+NVML. The main /metrics does not include this dialect: it has every value under its nvshare name.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from gpucommons.faces.dialects.nvshare import NVSHARE
 from gpucommons.faces.exposition.families import Family, Metric, gauge
 from gpucommons.model.snapshot import Snapshot
 
-SAMPLER_UP = gauge("xpushare_gpu_sampler_up", "Whether the library that reads the GPUs answers (1) or not (0).")
+SAMPLER_UP = gauge("xpushare_gpu_sampler_up", "State of the library that reads the GPUs: 1 if it answers, else 0.")
 SAMPLER_BACKEND = gauge("xpushare_gpu_sampler_backend_info", "Library that reads the GPUs; always 1.", "backend")
 
 
@@ -34,7 +34,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
 XPUSHARE = Dialect(
     name="xpushare",
     port=NVSHARE.port,
-    summary="the nvshare families in the names of XPUShare, as nvshare's v2 is now called",
+    summary="the nvshare families in the names of XPUShare, the current name of nvshare v2",
     catalogue=(SAMPLER_UP, SAMPLER_BACKEND, *_RENAMED.values()),
     collect=collect,
     on_main=False,

@@ -1,1 +1,1 @@
-"""Families of metrics as plain values, and those values as bytes. Never reads the machine."""
+"""Metric families as plain values, and their text formats."""

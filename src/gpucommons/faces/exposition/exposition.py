@@ -1,7 +1,7 @@
-"""A dialect's families as bytes, rendered once per snapshot, format and encoding, and then only handed out.
+"""The families of a dialect as bytes, rendered once per snapshot, format and encoding.
 
-A dialect that raises costs its own families: the others are served, and the failure is counted. Runs on
-the event loop's thread alone; takes no lock and does no I/O.
+A dialect that raises loses only its own families: the others are served and the failure is counted. Runs only on the
+event loop's thread; takes no lock and does no I/O.
 """
 
 import gzip
@@ -16,7 +16,7 @@ from gpucommons.model.snapshot import Snapshot
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-# The size win of higher levels is a few percent of a body that is already a tenth; the time is not.
+# Level 1 already reduces a body to a tenth. Higher levels save a few percent more and take several times as long.
 _GZIP_LEVEL = 1
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Collector(Protocol):
 
 @dataclass(slots=True)
 class DialectRenderer:
-    """One dialect's families -> lines, with the prefix caches that live as long as the agent."""
+    """Renders the families of one dialect. Its prefix caches live as long as the agent."""
 
     dialect: Collector
     duplicates: int = 0
@@ -50,7 +50,7 @@ class DialectRenderer:
         except Exception as error:
             self.failures += 1
             if not self._failing:
-                log.exception("dialect %s failed and is left out: %s", self.dialect.name, error)
+                log.exception("dialect %s failed and is omitted: %s", self.dialect.name, error)
             self._failing = True
             return []
         self._failing = False
@@ -64,7 +64,7 @@ class DialectRenderer:
         if rendered.duplicates:
             if not self.duplicates:
                 log.warning(
-                    "dialect %s made %s twice with the same labels; the first is served",
+                    "dialect %s yielded %s twice with the same labels; the first one is served",
                     self.dialect.name,
                     family.metric.name,
                 )
@@ -73,7 +73,7 @@ class DialectRenderer:
 
 
 def _joined(families: list[Family]) -> list[Family]:
-    """One family per name: what a dialect yields in two parts stands together, as the format demands."""
+    """One family per metric: the format requires that all series of a metric are adjacent."""
     by_metric: dict[Metric, Family] = {}
     for family in families:
         known = by_metric.get(family.metric)
@@ -88,7 +88,7 @@ def _joined(families: list[Family]) -> list[Family]:
 
 
 class Exposition:
-    """What every listener serves: `metrics()` costs a dictionary lookup once a snapshot has been rendered."""
+    """The metrics that listeners serve. `metrics()` is a dictionary lookup once a snapshot has been rendered."""
 
     def __init__(self, latest: Callable[[], Snapshot | None], dialects: Iterable[Collector]) -> None:
         self.latest = latest
@@ -111,7 +111,7 @@ class Exposition:
         return {name: renderer.failures for name, renderer in self._renderers.items()}
 
     def metrics(self, dialect: str | None, openmetrics: bool, gzip: bool) -> tuple[bytes, str]:
-        """The current snapshot in one dialect, or in all that are `on_main`: the bytes and their content type."""
+        """The current snapshot in one dialect, or in all dialects with `on_main`: the bytes and their content type."""
         if dialect is not None and dialect not in self._renderers:
             raise LookupError(dialect)
         snapshot = self.latest()
@@ -134,14 +134,14 @@ class Exposition:
         parts = []
         if snapshot is not None:
             if snapshot.scenario is not None and not openmetrics:
-                parts.append(f"# SIMULATED: scenario {snapshot.scenario}, nothing here was measured\n")
+                parts.append(f"# SIMULATED: scenario {snapshot.scenario}, these values were not measured\n")
             for name in self._on_main if dialect is None else (dialect,):
                 for family in self._rendered(name, snapshot):
                     parts.append(head(family.metric))
                     parts.append(family.lines)
         if openmetrics:
             parts.append("# EOF\n")
-        # Part by part: one call for all of them would let no other thread run meanwhile.
+        # Encoded in parts: a single call for the whole body would hold the GIL throughout.
         return b"".join([part.encode("utf-8") for part in parts])
 
     def _rendered(self, name: str, snapshot: Snapshot) -> list[RenderedFamily]:

@@ -1,4 +1,4 @@
-"""Metric families as plain values: what a family is (Metric) and what it holds now (Family).
+"""Metric families as plain values: the declaration (Metric) and its current series (Family).
 
 A dialect declares its Metrics once, as constants, and fills them from each snapshot.
 """
@@ -56,6 +56,14 @@ class Family:
     histograms: Sequence[HistogramPoint] = ()
 
 
+def summed(points: Iterable[Point]) -> Iterable[Point]:
+    """One point per label set: the sum of the points that have it."""
+    sums: dict[LabelValues, float] = {}
+    for labels, value in points:
+        sums[labels] = sums.get(labels, 0) + value
+    return sums.items()
+
+
 def gauge(name: str, help: str, *labels: str, optional: Iterable[str] = ()) -> Metric:
     return Metric(name, MetricType.GAUGE, help, labels, frozenset(optional))
 
@@ -65,7 +73,7 @@ def counter(name: str, help: str, *labels: str, optional: Iterable[str] = ()) ->
 
 
 def untyped(name: str, help: str, *labels: str) -> Metric:
-    """For a peer's metric that has no type there."""
+    """A metric of another exporter that declares no type for it."""
     return Metric(name, MetricType.UNTYPED, help, labels)
 
 

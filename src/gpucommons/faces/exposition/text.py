@@ -1,7 +1,7 @@
-"""Families -> lines of text. Escapes whatever bytes a label holds and serves no series twice.
+"""Families as lines of text. Escapes any byte in a label value, and drops a series that repeats another.
 
-The lines of a sample are the same in Prometheus text 0.0.4 and OpenMetrics 1.0; only the heads of
-families differ, so the costly part is rendered once for both. Never reads a clock, never does I/O.
+Sample lines are the same in Prometheus text 0.0.4 and OpenMetrics 1.0; only the HELP and TYPE lines differ. So
+sample lines, the costly part, are rendered once for both. Pure.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelVa
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "True": "1", "False": "0"}
 _VALUE_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
-# A cached prefix outlives its series until this many dead ones have gathered beside the living.
+# The cache may hold this many prefixes of series that are gone before it is cleared.
 _SLACK = 256
 
 
@@ -23,7 +23,7 @@ def number(value: float) -> str:
 
 
 def escape_value(value: str) -> str:
-    """A label value as it stands between quotes; a lone surrogate (a byte that was not UTF-8) is U+FFFD."""
+    """A label value as written between quotes. A lone surrogate (a byte that was not UTF-8) becomes U+FFFD."""
     if not value.isascii():
         value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value.translate(_VALUE_ESCAPES)
@@ -47,7 +47,7 @@ def _first_of_each(prefixes: list[str], lines: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RenderedFamily:
-    """One family's sample lines, and how many series were dropped because another one had their labels."""
+    """The sample lines of a family, and the number of series that were dropped as duplicates."""
 
     metric: Metric
     lines: str
@@ -55,10 +55,10 @@ class RenderedFamily:
 
 
 class FamilyRenderer:
-    """Renders one family again and again, keeping what does not change: each series' name and labels.
+    """Renders one family repeatedly and caches the name and labels of each series.
 
-    Mostly the same series come in the same order as the last time: then their prefixes are at hand, and
-    known to hold no duplicate, without a single look-up.
+    Usually the same series arrive in the same order as before: then the cached prefixes are used as they are, without
+    a lookup or a check for duplicates.
     """
 
     __slots__ = ("_cache", "_labels", "_prefixes", "_repeated", "metric")
@@ -94,7 +94,7 @@ class FamilyRenderer:
             if values not in cache:
                 cache[values] = self._prefix(values)
         self._labels, self._prefixes = labels, [cache[values] for values in labels]
-        # Compared as they will be served: two names can differ only in bytes that escaping makes equal.
+        # Compared after escaping, which can make two different label values equal.
         self._repeated = len(set(self._prefixes)) != len(self._prefixes)
 
     def _prefix(self, labels: LabelValues) -> str:
@@ -125,7 +125,7 @@ def prometheus_head(metric: Metric) -> str:
 
 
 def openmetrics_head(metric: Metric) -> str:
-    """OpenMetrics needs a counter's samples to end in _total; one that cannot be renamed is `unknown`."""
+    """OpenMetrics requires the samples of a counter to end in _total. A counter without that suffix is `unknown`."""
     name, kind = metric.name, str(metric.type)
     if metric.type is MetricType.UNTYPED:
         kind = "unknown"

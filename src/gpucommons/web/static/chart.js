@@ -1,4 +1,4 @@
-// One chart of readings over time. The canvas is uPlot's; what it shows stands beside it as a table as well.
+// One chart of readings over time, drawn by uPlot, with a table of the same values next to it.
 import { html, classes } from './html.js';
 import { Component } from './vendor/preact.mjs';
 
@@ -107,14 +107,14 @@ export class Chart extends Component {
 
   draw() {
     const { recent } = this.props;
-    if (this.plot && (this.drawn !== recent || this.drawnVersion !== recent.version)) {
-      this.drawn = recent;
-      this.drawnVersion = recent.version;
+    if (this.plot && (this.collected !== recent || this.collectedVersion !== recent.version)) {
+      this.collected = recent;
+      this.collectedVersion = recent.version;
       this.plot.setData(this.data());
     }
   }
 
-  // Over the whole range: made anew only when a step has passed, while what is now comes with each snapshot.
+  // Over the whole range: computed again only after each step; current values come with each snapshot.
   summaries() {
     const { recent, subjects } = this.props;
     if (this.summed !== recent || this.summedVersion !== recent.version) {

@@ -1,4 +1,4 @@
-// Applies what the stream sends, in place: an object means look inside, [value] is the value now, [] means gone.
+// Applies a delta of the stream in place: an object is merged, [value] replaces a value, [] removes it.
 
 export function apply(document, delta) {
   for (const key of Object.keys(delta)) {
@@ -10,7 +10,7 @@ export function apply(document, delta) {
   return document;
 }
 
-// Keys may be names that people chose: __proto__ is one like any other.
+// Keys may be names that users chose, including __proto__.
 function put(document, key, value) {
   if (key !== '__proto__') document[key] = value;
   else Object.defineProperty(document, key, { value, configurable: true, enumerable: true, writable: true });

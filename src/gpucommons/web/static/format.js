@@ -1,4 +1,4 @@
-// Numbers as people read them: with a unit, and a dash where there is no reading. Never a 0 that was not measured.
+// Formats numbers with units. A missing reading is a dash, never 0.
 
 export const MISSING = '–';
 const GAP = '\u202f'; // a narrow space that does not break
@@ -42,7 +42,7 @@ export const load = (value) => (isNumber(value) ? value.toFixed(1) : MISSING);
 
 const UNITS = [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]];
 
-// The two largest units that say something: 3 min 20 s, 2 h, 1 d 4 h.
+// The two largest units that are not 0: 3 min 20 s, 2 h, 1 d 4 h.
 export function duration(seconds) {
   if (!isNumber(seconds)) return MISSING;
   let left = Math.max(0, Math.round(seconds));

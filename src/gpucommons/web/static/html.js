@@ -1,4 +1,4 @@
-// Markup as tagged templates. Whatever is put into a template becomes text, never markup.
+// Markup as tagged templates. Values in a template become text, never markup.
 import { h } from './vendor/preact.mjs';
 import htm from './vendor/htm.mjs';
 

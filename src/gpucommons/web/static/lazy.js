@@ -1,11 +1,11 @@
-// Draws what is in view at once, and what is not only now and then: nobody sees it, but a search or a screen reader
-// may come by. What comes into view is drawn as it is now.
+// Renders sections in view with each snapshot, and others less often, for search and screen readers. A section that
+// comes into view is rendered with the current values.
 import { Component, h } from './vendor/preact.mjs';
 
 const NEAR = '100px';
 const PATIENCE = 10; // snapshots
 
-// Drawn again only when one of the values in `on` is another: for what the snapshots do not change.
+// Rendered again only when a value in `on` changes: for parts that snapshots do not change.
 export class Still extends Component {
   shouldComponentUpdate(next) {
     return next.on.some((value, at) => value !== this.props.on[at]);
@@ -36,7 +36,7 @@ export class Lazy extends Component {
     this.watcher.disconnect();
   }
 
-  // `turn` counts what the viewer did: that is answered everywhere at once.
+  // `turn` counts the viewer's actions: each renders all sections at once.
   shouldComponentUpdate(next) {
     this.passed = this.near || next.turn !== this.props.turn ? 0 : this.passed + 1;
     return this.passed % PATIENCE === 0;

@@ -1,11 +1,11 @@
-// The connection to the agent: one stream of events while somebody looks, none while nobody does. It says when it
-// is lost and heals itself; the agent beats every 15 s, so silence beyond that is a loss too.
+// The connection to the agent: one event stream while the page is visible, none while it is hidden. It reports a loss
+// and reconnects. The agent sends a heartbeat every 15 s, so a longer silence is a loss as well.
 import { apply } from './delta.js';
 
 const SILENCE_MS = 40000;
 const RETRY_MS = [1000, 2000, 4000, 8000];
 
-// A name may hold marks that turn the direction of text and make one name look like another: they are spelt out.
+// A name may contain marks that change the direction of text and imitate another name: they are escaped.
 const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const parse = (text) => JSON.parse(text.replace(TURNS, (mark) => `\\\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`));
 

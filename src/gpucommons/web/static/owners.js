@@ -1,10 +1,10 @@
-// Owners of what is on the GPUs: their colours, and what it means to look at one of them only.
+// Owners: their colours, and the focus on one of them.
 
 const COLOURS = 8;
 const MOST_REMEMBERED = 500;
 const slots = new Map();
 
-// The same owner has the same colour on every visit, unless another took it first.
+// An owner has the same colour on every visit, unless another owner already has it.
 export function colour(owner) {
   let slot = slots.get(owner);
   if (slot === undefined) {
@@ -31,7 +31,7 @@ export function ownerLabel(owners, key) {
   return owner.namespace ? `${owner.namespace}/${owner.name}` : owner.name || owner.id;
 }
 
-// Whose a client of the scheduler is: the owner of its process or pod, else its user. For its colour.
+// The owner of a scheduler client, for its colour: the owner of its process or pod, else its user.
 export function clientOwners(document) {
   const byPid = new Map();
   const byPod = new Map();
@@ -46,7 +46,7 @@ export function clientOwners(document) {
 
 const FIELDS = { user: 'uid', pod: 'pod_uid', container: 'container_id' };
 
-// How a process row answers to a way of grouping: an identity, or null where it has none.
+// The group of a process row for a way of grouping: an identity, or null.
 export function identity(row, key, by) {
   if (by === 'owner') return row.owner;
   if (by === 'process') return key;
@@ -54,7 +54,7 @@ export function identity(row, key, by) {
   return value === null || value === undefined ? null : String(value);
 }
 
-// What stays lit while the focus is on { by, id }: owners, processes and the scheduler's clients that belong to it.
+// What is highlighted while the focus is on { by, id }: its owners, processes and scheduler clients.
 export function lit(document, focus) {
   if (!focus) return null;
   const owners = new Set();

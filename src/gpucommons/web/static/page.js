@@ -1,5 +1,5 @@
-// The page is a function of one state: the agent's document, how the connection is, and what the viewer chose.
-// The document comes whole once and then by deltas; each change draws at most once a frame.
+// The page is a function of one state: the agent's document, the state of the connection, and the viewer's choices.
+// The document arrives once, then as deltas; it is rendered at most once per frame.
 import { render } from './vendor/preact.mjs';
 import { html, classes } from './html.js';
 import { Lazy } from './lazy.js';
@@ -54,7 +54,7 @@ function change(part) {
   draw();
 }
 
-// What the viewer does.
+// Actions of the viewer.
 const choose = (part) => change({ ...part, turn: state.turn + 1 });
 const onView = (part) => choose({ who: { ...state.who, all: false, ...part } });
 const onFocus = (focus) => choose({ focus: state.focus && focus && state.focus.id === focus.id ? null : focus });
@@ -79,7 +79,7 @@ async function loadCharts() {
 
 function onDocument(found, isWhole) {
   if (isWhole) {
-    // After a pause or a loss there is a hole in what this side remembers: it is filled from the agent's memory.
+    // After a pause or a loss, missing readings are loaded from the agent's memory.
     state.recent.load().then(draw);
     loadCharts();
   } else {
@@ -94,7 +94,7 @@ function onLink(link) {
   if (link !== state.link) change({ link, lostAt: Date.now() });
 }
 
-// While the connection is lost nothing else draws: the seconds since then still count up.
+// While the connection is lost, only the seconds since then are updated.
 setInterval(() => state.link === 'lost' && draw(), 1000);
 
 window.addEventListener('keydown', (event) => {
@@ -137,7 +137,7 @@ function Header({ document: found, link, lostAt, focus }) {
       <ul>${SECTIONS.map(([id, title]) => html`<li key=${id}><a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count" title="alerts that fire">${firing}</span>` : ''}</a></li>`)}</ul>
     </nav>
     ${focus &&
-    html`<p class="focus"><span>only <bdi>${focus.label}</bdi></span> <button type="button" aria-label="show everybody again" onClick=${() => onFocus(null)}>×</button></p>`}
+    html`<p class="focus"><span>only <bdi>${focus.label}</bdi></span> <button type="button" aria-label="show all owners again" onClick=${() => onFocus(null)}>×</button></p>`}
     <p class=${classes('link', link)} data-link=${link}>
       <span class="dot" aria-hidden="true"></span>
       <span role="status">${link === 'live' ? 'live' : 'connection lost'}</span>

@@ -1,13 +1,13 @@
-// Small parts that several sections are made of.
+// Small components that several sections use.
 import { html, classes } from './html.js';
 
-// A bar from 0 to 1, for the eye alone: the number stands beside it. `level` is '', 'warn' or 'bad'.
+// A bar from 0 to 1, hidden from screen readers since the number is next to it. `level` is '', 'warn' or 'bad'.
 export function Bar({ ratio, level }) {
   const width = Math.min(Math.max(ratio || 0, 0), 1) * 100;
   return html`<div class=${classes('meter', level)} aria-hidden="true"><div class="fill" style=${{ width: `${width.toFixed(1)}%` }}></div></div>`;
 }
 
-// Values over the last minutes as a line; 0 to 1, and nothing where there was no reading.
+// Values of the last minutes as a line, 0 to 1, with gaps for missing readings.
 export function Spark({ values, length, label }) {
   const lines = [];
   let line = '';
@@ -49,7 +49,7 @@ export function Section({ id, title, note, tools, children }) {
   </section>`;
 }
 
-// Why a section has nothing to show, in the words of the source that would feed it.
+// The reason why a section is empty, from its source.
 export function Absent({ document, source, otherwise }) {
   const state = document.node.sources[source];
   const why = state && state.state !== 'fresh' ? [state.detail, state.remedy].filter(Boolean).join('; ') : '';

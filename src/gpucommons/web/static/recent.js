@@ -1,4 +1,4 @@
-// Readings over time, on this side: loaded once from the agent's memory, then grown by each snapshot.
+// Readings over time in the page: loaded once from the agent's memory, then extended by each snapshot.
 
 export const NODE = 'node';
 
@@ -53,7 +53,7 @@ export class Recent {
     if (!answer.ok) return;
     const columns = Object.entries(found.values);
     const length = columns.length ? columns[0][1].length : 0;
-    // From where there is something on: an agent that has just started has no hour behind it.
+    // Starts at the first reading: an agent that has just started has less than an hour.
     const known = ([, column]) => column.findIndex((value) => value !== null);
     const start = Math.min(length, ...columns.map(known).filter((at) => at >= 0));
     this.step = found.step_s;
@@ -66,7 +66,7 @@ export class Recent {
     this.version += 1;
   }
 
-  // Takes in one snapshot; true when a step was completed and there is something new to draw.
+  // Adds one snapshot; true when a step was completed.
   add(document) {
     const now = document.time_unix_s;
     const values = valuesNow(document, this.series);

@@ -1,4 +1,4 @@
-"""Compares our exposition with node_exporter's: which series there are, and what each of them says.
+"""Compares our exposition with node_exporter's: series, values and types.
 
 Ours is taken before and after theirs. A counter of theirs must lie between the two, always. A gauge that moves must
 come close in one of several rounds: it may jump between two looks at it. What does not move must be equal.
@@ -11,10 +11,10 @@ from parsing import Series, parsed, types_of
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
-# What is of the program and not of the machine. The build's labels differ, and are compared elsewhere.
+# Metrics of the program instead of the machine. The labels of the build differ; another test checks them.
 _OF_THE_PROGRAM = ("go_", "process_", "promhttp_", "node_exporter_build_info")
 _NOT_COMPARED = ("node_scrape_collector_duration_seconds",)
-# Gauges that tell something that moves; vmstat's counters have no type there.
+# Gauges of values that change; vmstat's counters are untyped there.
 _MOVES = (
     *("node_load", "node_memory_", "node_procs_", "node_filefd_allocated", "node_sockstat_", "node_disk_io_now"),
     *("node_filesystem_avail_", "node_filesystem_free_", "node_filesystem_files_free"),
@@ -38,7 +38,7 @@ def of_the_machine(text: str) -> Series:
 
 @dataclass
 class Comparison:
-    """`wrong` holds for ever; `far` are the gauges that were not close yet."""
+    """`wrong` are definite differences; `far` are gauges that have not been close yet."""
 
     wrong: list[str] = field(default_factory=list)
     far: dict[Key, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Comparison:
 
     def add(self, before: str, theirs: str, after: str) -> None:
         first, peer, last = of_the_machine(before), of_the_machine(theirs), of_the_machine(after)
-        # A device may come or go between the looks.
+        # A device may appear or disappear between two expositions.
         self.wrong += [f"we lack {key}" for key in peer.keys() - first.keys() - last.keys()]
         self.wrong += [f"they lack {key}" for key in (first.keys() & last.keys()) - peer.keys()]
         counters = {name for name, kind in types_of(theirs).items() if kind == "counter"}
@@ -76,12 +76,12 @@ class Comparison:
 
 
 def _equal(left: float, right: float) -> bool:
-    """But for the last digit: node_exporter multiplies by a rounded thousandth."""
+    """Except for the last digit: node_exporter multiplies by a rounded thousandth."""
     return left == right or abs(left - right) <= 1e-12 * max(abs(left), abs(right))
 
 
 def differences(ours: str, theirs: str) -> Iterator[str]:
-    """Of two views of a machine where nothing moves."""
+    """The differences of two expositions of an unchanging machine."""
     left, right = of_the_machine(ours), of_the_machine(theirs)
     yield from (f"we lack {key}" for key in right.keys() - left.keys())
     yield from (f"they lack {key}" for key in left.keys() - right.keys())

@@ -1,5 +1,5 @@
-"""Runs as the first process of namespaces of its own (mounts, network, processes): a small machine of which a test
-knows everything. Prints what it saw as one JSON document. Not a test itself: test_beside_node_exporter.py starts it."""
+"""Runs as the first process of its own namespaces (mounts, network, processes): a small machine that the test knows
+completely. Prints the results as one JSON document. test_against_node_exporter.py starts it."""
 
 import ctypes
 import json
@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from faces.dialects.nodeexporter.beside import INTERVAL_S, OFTEN, served, views
+from faces.dialects.nodeexporter.views import INTERVAL_S, OFTEN, served, views
 from running import command, running_agent
 from testbeds.fuse import HungFilesystem
 from waiting import until
@@ -24,7 +24,7 @@ def mount_tmpfs(directory: Path, *options: str) -> None:
 
 
 def some_device() -> None:
-    """A kernel may lack the one or the other kind."""
+    """A kernel may lack some kinds."""
     for kind in ("dummy", "ifb", "veth"):
         if subprocess.run(["ip", "link", "add", "made0", "type", kind], capture_output=True).returncode == 0:
             break
@@ -59,13 +59,13 @@ def hung(root: Path) -> object:
 
 
 def main(scene: str, root: str, rounds: str) -> None:
-    # Nothing that is mounted here is to be seen outside.
+    # Mounts must not propagate to the outside.
     ctypes.CDLL(None).mount(b"none", b"/", None, 1 << 18 | 1 << 14, None)
     some_device()
     seen = compare(Path(root), int(rounds)) if scene == "compare" else hung(Path(root))
     json.dump(seen, sys.stdout)
     sys.stdout.flush()
-    # As the first process we need not wait for what we started: it ends with us.
+    # This is the first process of the namespace: the kernel ends its children with it.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A machine made of files: /proc, /sys and a root with what few machines have all of, for two programs to read."""
+"""A machine made of files: /proc, /sys and a root with features that few machines have all of."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +119,7 @@ class MadeMachine:
 def made_machine(directory: Path) -> MadeMachine:
     machine = MadeMachine(directory / "proc", directory / "sys", directory / "root")
     _write(machine.procfs, _PROC)
-    # The kernel's own name of the domain is no file of a made /proc for node_exporter, which asks the kernel.
+    # node_exporter asks the kernel for the domain name instead of reading /proc.
     _write(machine.procfs, {"sys/kernel/domainname": Path("/proc/sys/kernel/domainname").read_text()})
     _mounts(machine)
     _write(machine.udev_data, {"b8:0": _SDA, "b253:0": _DM0})
@@ -150,7 +150,7 @@ def _mounts(machine: MadeMachine) -> None:
 
 
 def _sensors(sysfs: Path) -> None:
-    """One chip with its device elsewhere, one with its sensors at the device, one without a device or a name."""
+    """One chip with a device elsewhere, one with sensors at the device, one without a device and a name."""
     _write(sysfs / "devices/platform/coretemp.0/hwmon/hwmon0", _CORETEMP)
     _write(sysfs / "devices/platform/nct6775.656", _BOARD)
     _write(sysfs / "devices/platform/nct6775.656/hwmon/hwmon1", {"name": "nct6798"})

@@ -1,4 +1,4 @@
-"""Where the dialect is served, and where it is not; and what it says of a machine that it cannot read."""
+"""Where the dialect is served, and what it serves for a machine that cannot be read."""
 
 import re
 import sys
@@ -39,21 +39,21 @@ def test_it_is_not_part_of_all_dialects() -> None:
     assert b"\nnode_load1 " in with_it.metrics("nodeexporter", False, False)[0]
 
 
-def test_no_name_of_it_is_another_dialects() -> None:
-    """It could be served with the others: it stands apart since node_exporter itself may run on the node."""
+def test_no_other_dialect_uses_its_names() -> None:
+    """It could be part of /metrics, but node_exporter itself may run on the node."""
     others = {metric.name for dialect in DIALECTS if dialect is not NODEEXPORTER for metric in dialect.catalogue}
     assert others.isdisjoint(metric.name for metric in NODEEXPORTER.catalogue)
 
 
-def test_whatever_is_beside_the_catalogue_has_a_name_that_the_kernel_made() -> None:
+def test_unlisted_families_have_an_open_prefix() -> None:
     snapshot = PlayedLab().snapshot(100.0)
     memory = snapshot.readings.memory
     assert memory is not None
     newer = replace(snapshot.readings, memory=replace(memory, sizes={**memory.sizes, "Brand(new)": 4096}))
     families = list(NODEEXPORTER.collect(replace(snapshot, readings=newer)))
-    beside = {family.metric for family in families} - set(NODEEXPORTER.catalogue)
-    assert {metric.name for metric in beside} == {"node_memory_Brand_new_bytes"}
-    assert all(metric.name.startswith(NODEEXPORTER.open_prefixes) for metric in beside)
+    unlisted = {family.metric for family in families} - set(NODEEXPORTER.catalogue)
+    assert {metric.name for metric in unlisted} == {"node_memory_Brand_new_bytes"}
+    assert all(metric.name.startswith(NODEEXPORTER.open_prefixes) for metric in unlisted)
 
 
 def test_the_lab_is_well_formed_in_both_formats() -> None:
@@ -64,11 +64,11 @@ def test_the_lab_is_well_formed_in_both_formats() -> None:
     assert found == parsed(openmetrics, openmetrics=True)
     assert types_of(text)["node_vmstat_pgfault"] == "unknown"
     assert sum(name == "node_cpu_seconds_total" for name, _ in found) == 64 * 8
-    # The names are node_exporter's own: which of them promtool dislikes is compared where its program runs.
+    # promtool's complaints about node_exporter's names are compared in another test.
     assert not [line for line in judged(text) if "not 'camelCase'" not in line]
 
 
-def test_a_collector_that_failed_says_so() -> None:
+def test_a_failed_collector_is_reported() -> None:
     cpu = CpuReading(4, None, None, None, 0.5)
     kernel = KernelReading(vmstat={}, runs={"vmstat": ReadRun(0.25), "disks": ReadRun(0.5, "no such file")})
     hardware = HardwareReading(None, 0, CpuThrottles(), ())
@@ -106,7 +106,7 @@ def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
         for collector in ("cpu", "meminfo", "filesystem", "vmstat", "uname", "hwmon"):
             assert found["node_scrape_collector_success", (("collector", collector),)] == 0
         kept = ("node_scrape_", "node_network_", "node_time_")
-        assert [name for name, _ in found if not name.startswith(kept)] == [], "missing is missing, never zero"
+        assert [name for name, _ in found if not name.startswith(kept)] == [], "missing values are absent, not 0"
         assert agent.get("/healthz")[0] == 200
         assert agent.stop() == 0
 
@@ -122,8 +122,8 @@ def test_the_commands_and_the_listeners_serve_it_by_name() -> None:
         assert ("node_load1", ()) not in parsed(agent.get("/metrics")[1])
 
 
-def test_a_played_machine_is_not_this_one() -> None:
-    """The real host's name and disks must not be seen under a scenario."""
+def test_a_simulation_does_not_show_the_real_host() -> None:
+    """The name and disks of the real host must not appear in a scenario."""
     found = parsed(command("sample", "--simulate", "lab", "--dialect", "nodeexporter").stdout)
     assert {dict(labels)["nodename"] for name, labels in found if name == "node_uname_info"} == {"lab"}
     assert {dict(labels)["device"] for name, labels in found if name == "node_disk_info"} == {"nvme0n1", "nvme1n1"}

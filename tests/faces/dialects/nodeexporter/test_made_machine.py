@@ -1,4 +1,4 @@
-"""The dialect and Debian's node_exporter on a machine made of files: nothing moves, so everything must be equal."""
+"""The dialect and Debian's node_exporter on a machine made of files: nothing changes, so everything must be equal."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def their_arguments(settings: NodeExporterSettings) -> list[str]:
 
 @pytest.fixture(scope="module")
 def views(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Ours and theirs of the made machine, by the drop-in listener."""
+    """Both expositions of the made machine, ours from the drop-in listener."""
     machine = made_machine(tmp_path_factory.mktemp("made"))
     with running_node_exporter(
         f"--path.procfs={machine.procfs}",
@@ -60,10 +60,10 @@ def ours_of(machine: MadeMachine) -> str:
 
 def test_every_series_and_value_is_node_exporters(views: tuple[str, str]) -> None:
     ours, theirs = views
-    # The network is the real one, and what is free on the disk below the made root is not ours to hold still.
+    # The network and the free space of the disk are those of the real machine and may change.
     moving = ("node_network_", "node_filesystem_avail", "node_filesystem_free", "node_filesystem_files_free")
     assert [line for line in differences(ours, theirs) if not any(name in line for name in moving)] == []
-    assert len(of_the_machine(theirs)) > 200, "and there is something to compare"
+    assert len(of_the_machine(theirs)) > 200, "there are series to compare"
 
 
 def test_the_types_are_node_exporters(views: tuple[str, str]) -> None:
@@ -71,7 +71,7 @@ def test_the_types_are_node_exporters(views: tuple[str, str]) -> None:
     assert {name: kind for name, kind in ours.items() if theirs.get(name) != kind} == {}
 
 
-def test_what_few_machines_have_is_there(views: tuple[str, str]) -> None:
+def test_rare_features_are_served(views: tuple[str, str]) -> None:
     found = parsed(views[0])
     chip = ("chip", "platform_coretemp_0")
     assert found["node_hwmon_temp_celsius", (chip, ("sensor", "temp1"))] == 54
@@ -96,14 +96,14 @@ def test_the_build_is_named_with_node_exporters_labels(views: tuple[str, str]) -
     assert ours[0]["revision"].startswith("gpucommons-")
 
 
-def test_promtool_dislikes_nothing_but_node_exporters_own_names(views: tuple[str, str]) -> None:
+def test_promtool_complains_only_about_node_exporters_names(views: tuple[str, str]) -> None:
     ours, theirs = (set(judged(text)) for text in views)
     assert ours <= theirs
-    assert theirs, "it does judge"
+    assert theirs, "promtool does complain"
 
 
 def test_a_view_of_another_machine_differs(views: tuple[str, str]) -> None:
-    """The comparison itself: a value, a label and a missing series are each seen."""
+    """The comparison detects a different value, a different label and a missing series."""
     ours, theirs = views
     assert list(differences(ours.replace("node_load1 0.61", "node_load1 0.62"), theirs))
     assert list(differences(ours.replace('device="sda"', 'device="sdz"'), theirs))
@@ -111,7 +111,7 @@ def test_a_view_of_another_machine_differs(views: tuple[str, str]) -> None:
 
 
 def test_the_exclusions_are_those_of_the_settings(tmp_path: Path) -> None:
-    """Debian's own defaults differ from upstream's: both programs are given them, and agree again."""
+    """Debian's defaults differ from upstream's: with the same settings both programs agree."""
     machine = made_machine(tmp_path)
     debian = NodeExporterSettings(
         filesystem_mount_points_exclude="^/(dev|proc|run|sys|mnt|media|with space)($|/)",

@@ -1,7 +1,7 @@
 """DCGM_FI_* and DCGM_EXP_*: the names of dcgm-exporter, without DCGM.
 
-fields.py says which reading fills which field, labels.py which series a GPU has, pod_use.py what a pod uses of a GPU
-that several share, windows.py what is counted in a sliding window.
+DCGM_FI_* is in fields.py: which reading fills which field. DCGM_EXP_* is in windows.py: counts in a sliding window.
+labels.py decides which series a GPU has; pod_use.py computes a pod's use of a shared GPU.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 Labelled = list[tuple[LabelValues, T]]
-# What is told of each pod too, where pods share a GPU and have a series each.
+# Fields that also have a value for each pod, if pods share a GPU and have a series each.
 _OF_PODS: tuple[tuple[Metric, Callable[[PodUse], Value]], ...] = (
     (GPU_UTIL, lambda use: use.sm_percent),
     (FB_USED, lambda use: use.memory_mebibytes),
@@ -56,7 +56,7 @@ def _collect(snapshot: Snapshot, options: DcgmOptions) -> Iterator[Family]:
     pods = list(pod_uses(present, snapshot.readings.attribution, labeller)) if labeller.per_pod else []
     whole = labeller.without_pods if labeller.per_pod else labeller.of
     yield from _families(BOARD, boards, [(labels, gpu) for gpu in present for labels in whole(gpu)], pods)
-    # Of the lost too: the code that tells why a GPU is gone must not go with it.
+    # Lost GPUs as well: the XID explains the loss.
     yield XID_ERRORS.of(_points((*boards, *lost_boards), last_xid))
     parts = [part for gpu in present for part in parts_of(gpu)]
     yield from _families(
@@ -74,7 +74,7 @@ def _families(
     whole: "Labelled[T]",
     pods: "Labelled[PodUse]",
 ) -> Iterator[Family]:
-    """`whole` has what `holders` has, without the pods: those have figures of their own for some metrics."""
+    """`whole` has the series of `holders` without pods: in some metrics each pod has its own value."""
     for metric, read in table:
         of_pod = next((of_pod for each, of_pod in _OF_PODS if each is metric), None)
         if of_pod is None:

@@ -1,7 +1,7 @@
-"""DCGM_FI_*: which reading fills which of DCGM's fields, and in which unit. What NVML cannot tell is absent.
+"""DCGM_FI_*: which reading fills which DCGM field, and in which unit. A field that NVML does not provide is absent.
 
-Those of the board (power, temperature, clocks, errors) are there once per GPU, so that sums are right; memory and PROF
-figures of a GPU that is split by MIG once per GPU instance.
+Fields of the board (power, temperature, clocks, errors) have one series per GPU, so that sums are right. Memory and
+PROF fields of a GPU in MIG mode have one series per GPU instance.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 
 _KILOBYTE = 1000
 _MEBIBYTE_SHIFT = 20
-# DCGM has names for this many links.
+# The number of links that DCGM has names for.
 _LINKS = 18
 
 Value = float | None
@@ -28,7 +28,7 @@ def _kilobytes(rate: Value) -> Value:
 
 
 def _bandwidth(kibibytes_per_s: float | None) -> Value:
-    """DCGM's unit, and its rounding: whole thousands of KiB per second."""
+    """In DCGM's unit and with its rounding: whole thousands of KiB per second."""
     return None if kibibytes_per_s is None else int(kibibytes_per_s / 1000)
 
 
@@ -44,17 +44,16 @@ def _link(number: int) -> Callable[[Gpu], Value]:
 
 
 def last_xid(gpu: Gpu) -> Value:
-    """0 is a measured none: the events are watched and there was no XID."""
+    """0 means that events are watched and there was no XID; None, that they are not watched."""
     return (gpu.xid.last_code or 0) if gpu.xid.watched else None
 
 
-XID_ERRORS = field_gauge("DEV_XID_ERRORS", "Code of the last XID error since the agent started; 0 if there was none.")
+XID_ERRORS = field_gauge("DEV_XID_ERRORS", "Code of the last XID error since the agent started; 0 if none.")
 
-# In virtual-GPU mode these two are also told of each pod.
+# In virtual-GPU mode these two also have a value for each pod.
 GPU_UTIL = field_gauge("DEV_GPU_UTIL", "GPU utilization (in %).")
 FB_USED = field_gauge("DEV_FB_USED", "Framebuffer memory used (in MiB).")
 
-# Of the board as a whole.
 BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
     (field_gauge("DEV_SM_CLOCK", "SM clock frequency (in MHz)."), lambda gpu: gpu.readings.clock_sm_mhz),
     (field_gauge("DEV_MEM_CLOCK", "Memory clock frequency (in MHz)."), lambda gpu: gpu.readings.clock_memory_mhz),
@@ -62,7 +61,7 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
     (field_gauge("DEV_GPU_TEMP", "GPU temperature (in C)."), lambda gpu: gpu.readings.temperature_celsius),
     (field_gauge("DEV_POWER_USAGE", "Power draw (in W)."), lambda gpu: gpu.readings.power_watts),
     (
-        field_counter("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy since the driver was loaded (in mJ)."),
+        field_counter("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy used since the driver was loaded (in mJ)."),
         lambda gpu: gpu.readings.energy_millijoules,
     ),
     (
@@ -82,27 +81,27 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
     (field_gauge("DEV_ENC_UTIL", "Encoder utilization (in %)."), lambda gpu: gpu.readings.encoder_percent),
     (field_gauge("DEV_DEC_UTIL", "Decoder utilization (in %)."), lambda gpu: gpu.readings.decoder_percent),
     (
-        field_counter("DEV_POWER_VIOLATION", "Time that clocks were held down for power (in ns)."),
+        field_counter("DEV_POWER_VIOLATION", "Time for which clocks were reduced for power (in ns)."),
         lambda gpu: gpu.readings.power_violation_ns,
     ),
     (
-        field_counter("DEV_THERMAL_VIOLATION", "Time that clocks were held down for heat (in ns)."),
+        field_counter("DEV_THERMAL_VIOLATION", "Time for which clocks were reduced for heat (in ns)."),
         lambda gpu: gpu.readings.thermal_violation_ns,
     ),
     (
-        field_counter("DEV_SYNC_BOOST_VIOLATION", "Time that clocks were held down by sync boost (in ns)."),
+        field_counter("DEV_SYNC_BOOST_VIOLATION", "Time for which clocks were reduced by sync boost (in ns)."),
         lambda gpu: gpu.readings.sync_boost_violation_ns,
     ),
     (
-        field_counter("DEV_BOARD_LIMIT_VIOLATION", "Time that clocks were held down by the board's limit (in ns)."),
+        field_counter("DEV_BOARD_LIMIT_VIOLATION", "Time for which clocks were reduced by the board's limit (in ns)."),
         lambda gpu: gpu.readings.board_limit_violation_ns,
     ),
     (
-        field_counter("DEV_LOW_UTIL_VIOLATION", "Time that clocks were held down for low utilization (in ns)."),
+        field_counter("DEV_LOW_UTIL_VIOLATION", "Time for which clocks were reduced for low utilization (in ns)."),
         lambda gpu: gpu.readings.low_utilization_violation_ns,
     ),
     (
-        field_counter("DEV_RELIABILITY_VIOLATION", "Time that clocks were held down for reliability (in ns)."),
+        field_counter("DEV_RELIABILITY_VIOLATION", "Time for which clocks were reduced for reliability (in ns)."),
         lambda gpu: gpu.readings.reliability_violation_ns,
     ),
     (
@@ -114,11 +113,11 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
         lambda gpu: gpu.readings.ecc_uncorrected_volatile,
     ),
     (
-        field_counter("DEV_ECC_SBE_AGG_TOTAL", "Single-bit ECC errors of the board's lifetime."),
+        field_counter("DEV_ECC_SBE_AGG_TOTAL", "Single-bit ECC errors over the lifetime of the board."),
         lambda gpu: gpu.readings.ecc_corrected_aggregate,
     ),
     (
-        field_counter("DEV_ECC_DBE_AGG_TOTAL", "Double-bit ECC errors of the board's lifetime."),
+        field_counter("DEV_ECC_DBE_AGG_TOTAL", "Double-bit ECC errors over the lifetime of the board."),
         lambda gpu: gpu.readings.ecc_uncorrected_aggregate,
     ),
     (
@@ -130,7 +129,7 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
         lambda gpu: gpu.readings.remapped_rows_corrected,
     ),
     (
-        field_gauge("DEV_ROW_REMAP_FAILURE", "1 if remapping of rows has failed."),
+        field_gauge("DEV_ROW_REMAP_FAILURE", "Result of row remapping: 1 if it has failed, else 0."),
         lambda gpu: gpu.readings.remapped_rows_failed,
     ),
     (
@@ -142,7 +141,7 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
         lambda gpu: gpu.readings.retired_pages_double_bit,
     ),
     (
-        field_gauge("DEV_RETIRED_PENDING", "1 if pages wait to be retired, else 0."),
+        field_gauge("DEV_RETIRED_PENDING", "Pending page retirement: 1 if pages wait to be retired, else 0."),
         lambda gpu: gpu.readings.retired_pages_pending,
     ),
     (
@@ -176,7 +175,7 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
         for number in range(_LINKS)
     ),
     (
-        field_gauge("DEV_VGPU_LICENSE_STATUS", "1 if the vGPU software is licensed."),
+        field_gauge("DEV_VGPU_LICENSE_STATUS", "License status of the vGPU software: 1 if licensed, else 0."),
         lambda gpu: gpu.readings.vgpu_licensed,
     ),
 )
@@ -184,7 +183,7 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A GPU that is whole, or one GPU instance of it: what has memory and GPM of its own."""
+    """A whole GPU or one GPU instance: the unit that has memory and GPM readings."""
 
     gpu: Gpu
     instance: MigInstance | None
@@ -216,7 +215,7 @@ PARTITIONED: tuple[tuple[Metric, Callable[[Part], Value]], ...] = (
     (field_gauge("DEV_FB_FREE", "Framebuffer memory free (in MiB)."), lambda part: _mebibytes(part.free_bytes)),
     (FB_USED, lambda part: _mebibytes(part.used_bytes)),
     (
-        field_gauge("DEV_FB_RESERVED", "Framebuffer memory that the driver keeps (in MiB)."),
+        field_gauge("DEV_FB_RESERVED", "Framebuffer memory reserved by the driver (in MiB)."),
         lambda part: _mebibytes(part.reserved_bytes),
     ),
     (
@@ -228,7 +227,7 @@ PARTITIONED: tuple[tuple[Metric, Callable[[Part], Value]], ...] = (
         _of_gpm(lambda gpm: gpm.sm_ratio),
     ),
     (
-        field_gauge("PROF_SM_OCCUPANCY", "Ratio of warps resident on an SM to the most there can be."),
+        field_gauge("PROF_SM_OCCUPANCY", "Ratio of resident warps on an SM to the maximum."),
         _of_gpm(lambda gpm: gpm.sm_occupancy_ratio),
     ),
     (

@@ -1,7 +1,7 @@
 """The labels of a dcgm series: the GPU or GPU instance, its pod, and its batch job.
 
-One GPU has one series for each of its holders, as dcgm-exporter has: one per job that a mapping file names, and with
-`shared = "per_pod"` one per pod.
+As in dcgm-exporter, a GPU has one series per holder: per job that a mapping file names, and with `shared = "per_pod"`
+per pod.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.ownership import Place
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.pod_placement import PodLabels, dcgm_pod_labels, pods_by_place
+from gpucommons.rules.pod_placement import PodLabels, pods_by_place
 
 PER_POD = "per_pod"
 
@@ -41,7 +41,7 @@ OPTIONAL = tuple(name for name in LABELS if name not in _ALWAYS)
 
 @dataclass(frozen=True, slots=True)
 class DcgmOptions:
-    """What dcgm-exporter's users choose. `hostname_label` is Hostname, hostname or both; `shared` once or per_pod."""
+    """`hostname_label` is Hostname, hostname or both; `shared` is once or per_pod."""
 
     hostname_label: str = "Hostname"
     shared: str = "once"
@@ -58,7 +58,7 @@ def field_counter(name: str, help: str) -> Metric:
 
 
 class _PodPart(NamedTuple):
-    """The labels that name a pod, in the order of LABELS."""
+    """The labels of a pod, in the order of LABELS."""
 
     container: str = ""
     namespace: str = ""
@@ -71,7 +71,20 @@ _NO_POD = _PodPart()
 PodName = tuple[str, str]
 
 
+def only_pod(holders: tuple[PodLabels, ...]) -> tuple[str, str, str]:
+    """Container, namespace and pod of a GPU that a single pod holds; empty if several pods hold it.
+
+    dcgm-exporter names an arbitrary pod of them, to which dashboards then attribute the use of all.
+    """
+    if len({(labels.namespace, labels.pod) for labels in holders}) != 1:
+        return "", "", ""
+    containers = {labels.container for labels in holders}
+    return containers.pop() if len(containers) == 1 else "", holders[0].namespace, holders[0].pod
+
+
 class Labeller:
+    """The label values of GPUs and GPU instances in one snapshot."""
+
     def __init__(self, snapshot: Snapshot, options: DcgmOptions) -> None:
         readings = snapshot.readings
         gpus, devices = readings.gpus, readings.pod_devices
@@ -89,19 +102,19 @@ class Labeller:
         self._uids: Mapping[PodName, str] = {(pod.namespace, pod.name): pod.uid for pod in known}
 
     def of(self, gpu: Gpu, instance: MigInstance | None = None) -> list[LabelValues]:
-        """The series of one GPU or GPU instance, by pod and job. At least one."""
+        """The label values of one GPU or GPU instance, one per pod and job; at least one."""
         holders = self._pods.get(_place(gpu, instance), ())
         if self.per_pod and holders:
             pods = [_PodPart(h.container, h.namespace, h.pod, "", _vgpu(h)) for h in holders]
         else:
-            pods = [_PodPart(*dcgm_pod_labels(holders))]
+            pods = [_PodPart(*only_pod(holders))]
         return [labels for pod in pods for labels in self._with(gpu, instance, pod)]
 
     def without_pods(self, gpu: Gpu, instance: MigInstance | None = None) -> list[LabelValues]:
         return list(self._with(gpu, instance, _NO_POD))
 
     def by_pod(self, gpu: Gpu, instance: MigInstance | None = None) -> Iterator[tuple[PodName, LabelValues]]:
-        """For what is measured of each pod: its namespace and name, and the labels of its series, with its UID."""
+        """For values of a single pod: its namespace and name, and the labels of its series, including its UID."""
         for holder in self._pods.get(_place(gpu, instance), ()):
             name = (holder.namespace, holder.pod)
             part = _PodPart(holder.container, holder.namespace, holder.pod, self._uids.get(name, ""), _vgpu(holder))

@@ -1,7 +1,7 @@
-"""What each pod uses of a GPU that several share: the figures that dcgm-exporter's virtual-GPU mode takes per pod.
+"""Each pod's use of a shared GPU: the values that dcgm-exporter's virtual-GPU mode has per pod.
 
-They are the driver's own numbers for the pod's processes. A pod without a process on the GPU uses 0 of it; one
-whose processes the driver does not tell has no figure.
+They are the driver's values for the pod's processes. A pod without a process on the GPU uses 0; a pod for whose
+processes the driver has no value has no series.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ class PodUse:
 
 
 _IDLE = PodUse(0, 0)
-# The driver tells no utilization of processes on a MIG device.
+# The driver has no utilization of processes on a MIG device.
 _IDLE_INSTANCE = PodUse(None, 0)
 _Key = tuple[str, int | None, PodName]
 
@@ -42,7 +42,7 @@ def pod_uses(
 
 
 def _by_pod(gpus: list[Gpu], attribution: Attribution | None) -> Mapping[_Key, PodUse]:
-    told = {
+    by_place = {
         (gpu.identity.uuid, process.gpu_instance_id, process.pid): process
         for gpu in gpus
         for process in gpu.processes or ()
@@ -50,7 +50,7 @@ def _by_pod(gpus: list[Gpu], attribution: Attribution | None) -> Mapping[_Key, P
     rows: dict[_Key, list[GpuProcess]] = {}
     for share in attribution.processes if attribution else ():
         place, pod = share.place, share.workload.pod
-        process = told.get((place.gpu_uuid, place.gpu_instance_id, share.pid))
+        process = by_place.get((place.gpu_uuid, place.gpu_instance_id, share.pid))
         if pod is not None and process is not None:
             rows.setdefault((place.gpu_uuid, place.gpu_instance_id, (pod.namespace, pod.name)), []).append(process)
     return {key: _use(processes) for key, processes in rows.items()}

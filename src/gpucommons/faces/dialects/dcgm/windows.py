@@ -1,6 +1,6 @@
-"""DCGM_EXP_*: what dcgm-exporter itself counts within a sliding window. Gauges, for a window's count goes down too.
+"""DCGM_EXP_*: the counts in a sliding window that dcgm-exporter adds to DCGM. Gauges, since they also decrease.
 
-Without anything in the window there is one series of 0, which names no XID and no clock event.
+An empty window has one series with the value 0 and without the label of an XID or a clock event.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from gpucommons.faces.dialects.dcgm.labels import LABELS, OPTIONAL, DcgmOptions
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point, gauge
 from gpucommons.model.gpu import Gpu
 
-# By bit of the throttle mask, in dcgm-exporter's words.
+# dcgm-exporter's names of the bits of the throttle mask.
 _CLOCK_EVENTS: tuple[tuple[int, str], ...] = (
     (0x001, "gpu_idle"),
     (0x002, "clocks_setting"),
@@ -30,17 +30,17 @@ def _window(name: str, help: str, what: str) -> Metric:
     return gauge(f"DCGM_EXP_{name}", help, *labels, optional=(*OPTIONAL, what))
 
 
-XIDS = _window("XID_ERRORS_COUNT", "XID errors within the window, by code.", "xid")
+XIDS = _window("XID_ERRORS_COUNT", "XID errors in the window, by code.", "xid")
 CLOCK_EVENTS = _window(
     "CLOCK_EVENTS_COUNT",
-    "Samples within the window, one every 30 s, in which something held the clocks down, by what did.",
+    "Samples in the window, one every 30 s, in which the clocks were reduced, by reason.",
     "clock_event",
 )
 CATALOGUE = (XIDS, CLOCK_EVENTS)
 
 
 class _Window(NamedTuple):
-    """What is stamped later than now was stamped before the clock was set back: it has no place in a window."""
+    """A time later than now is from before the clock was set back: it is outside the window."""
 
     now_wall_s: float
     length_ms: int
@@ -53,7 +53,7 @@ Labelled = Iterable[tuple[LabelValues, Gpu]]
 
 
 def collect(gpus: Labelled, lost: Labelled, now_wall_s: float, options: DcgmOptions) -> Iterator[Family]:
-    """XIDs are told of lost GPUs too: they say why a GPU is gone."""
+    """XIDs are counted for lost GPUs as well: they explain the loss."""
     xid_ms, clock_ms = options.xid_window_ms, options.clock_events_window_ms
     present = list(gpus)
     yield XIDS.of(_points([*present, *lost], xid_ms, lambda gpu: _xids(gpu, _Window(now_wall_s, xid_ms))))
@@ -70,7 +70,7 @@ def _points(gpus: Labelled, window_ms: int, count: Callable[[Gpu], Counter[str] 
 
 
 def _xids(gpu: Gpu, window: _Window) -> Counter[str] | None:
-    """None where the XIDs of this GPU are not watched."""
+    """None if the XIDs of this GPU are not watched."""
     if not gpu.xid.watched:
         return None
     counted: Counter[str] = Counter()
@@ -81,7 +81,7 @@ def _xids(gpu: Gpu, window: _Window) -> Counter[str] | None:
 
 
 def _clock_events(gpu: Gpu, window: _Window) -> Counter[str] | None:
-    """None where there is no sample in the window."""
+    """None without a sample in the window."""
     masks = [sample.throttle_mask for sample in gpu.clock_samples if window.has(sample.wall_s)]
     if not masks:
         return None

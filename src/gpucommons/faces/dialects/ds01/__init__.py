@@ -1,11 +1,25 @@
-"""DS01's vocabulary, ds01_*: who holds which slot, containers, events and people, one module per subject."""
+"""The ds01_* vocabulary of DS01's exporter: slots, containers, events and users, one module per subject.
+
+DS01 manages containers on a shared GPU server. The agent reads its state, its event log and its container labels.
+"""
 
 from gpucommons.faces.dialects.dialect import dialect_of
-from gpucommons.faces.dialects.ds01 import allocations, events, node, users
+from gpucommons.faces.dialects.ds01 import (
+    containers,
+    events,
+    exporter,
+    gpus,
+    groups,
+    mig,
+    ssh_sessions,
+    state,
+    unmanaged,
+    users,
+)
 
 DS01 = dialect_of(
-    (node, allocations, events, users),
+    (exporter, state, gpus, mig, containers, unmanaged, events, users, groups, ssh_sessions),
     name="ds01",
     port=9101,
-    summary="allocations, containers, events and people in the names of DS01's exporter",
+    summary="allocations, containers, events and users in the names of DS01's exporter",
 )

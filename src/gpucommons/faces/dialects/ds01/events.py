@@ -1,20 +1,20 @@
-"""ds01_events_24h_total, ds01_lifecycle_events_total: what DS01's event log held in the last 24 hours."""
+"""ds01_events_*, ds01_lifecycle_events_total: the events of DS01's event log in the last 24 hours."""
 
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.snapshot import Snapshot
 
-EVENTS = gauge("ds01_events_24h_total", "Events of a type in the last 24 hours, truly sliding.", "event_type")
+EVENTS = gauge("ds01_events_24h_total", "Events of a type in a sliding window of 24 hours.", "event_type")
 LIFECYCLE = gauge(
     "ds01_lifecycle_events_total",
-    "Enforcement events (kills and warnings) of the last 24 hours, truly sliding; 0 where there were none.",
+    "Enforcement events (kills and warnings) in a sliding window of 24 hours; 0 if there were none.",
     "action",
 )
 
 CATALOGUE = (EVENTS, LIFECYCLE)
 
-# DS01's panels sum these: another action would be counted as an enforcement.
+# DS01's panels add these up as enforcements: no other action may be added.
 _ACTIONS = {
     "idle_kill": "maintenance.idle_kill",
     "runtime_kill": "maintenance.runtime_kill",
@@ -32,7 +32,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         counts = reading.counts_24h
         yield EVENTS.of(((type,), count) for type, count in counts.items())
     elif source is not None and source.absent:
-        # DS01 writes the log with its first event: no log is no event. A log that cannot be read is unknown.
+        # DS01 creates the log with its first event, so no log means no events. An unreadable log means unknown.
         counts = {}
     else:
         return

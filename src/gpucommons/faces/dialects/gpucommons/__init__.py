@@ -1,24 +1,36 @@
-"""Our own vocabulary, gpucommons_*: what no other dialect names, one module per subject."""
+"""The gpucommons_* vocabulary: what no other dialect has a name for, one module per subject."""
 
 from gpucommons.faces.dialects.dialect import dialect_of
 from gpucommons.faces.dialects.gpucommons import (
-    accounts,
     agent,
     allocations,
+    attribution,
     containers,
+    event_log,
+    exposition,
+    followed_events,
     gpu_parts,
+    gpu_unattributed,
     gpus,
     health,
+    ledger,
     nvml,
     owners,
+    quotas,
     sharing,
+    snapshots,
     sources,
-    waits,
+    vgpu,
+    web,
 )
 
 GPUCOMMONS = dialect_of(
-    (agent, sources, health, gpus, gpu_parts, nvml, owners, containers, allocations, accounts, sharing, waits),
+    (
+        *(snapshots, agent, exposition, web, sources, health),
+        *(gpus, gpu_parts, nvml, owners, gpu_unattributed, attribution, vgpu),
+        *(containers, allocations, followed_events, quotas, ledger, event_log, sharing),
+    ),
     name="gpucommons",
     port=9460,
-    summary="owners, remainder, accounts and the agent itself: what no other vocabulary names",
+    summary="owners, unattributed use, accounts and the agent itself: what no other vocabulary names",
 )

@@ -1,8 +1,8 @@
-"""gpucommons_allocation_*, _event_log_*: every allocation with its state, and how the event log is followed."""
+"""gpucommons_allocation*: every allocation with its state."""
 
 from collections.abc import Iterator
 
-from gpucommons.faces.exposition.families import Family, counter, gauge
+from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.allocations import Allocation, AllocationState
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import WHOLE_SHARE
@@ -11,34 +11,28 @@ _WORKLOAD = ("slot", "uuid", "workload", "kind", "user", "owner", "interface", "
 
 SHARE = gauge(
     "gpucommons_allocation_share_ratio",
-    "What part of a slot a workload is billed for, 0 to 1; 0 if the slot is kept for it and another runs there.",
+    "Share of a slot that a workload is billed for, 0 to 1; 0 if it only reserves a slot that another workload uses.",
     *_WORKLOAD,
     optional=("user",),
 )
 RUNNING = gauge(
     "gpucommons_allocation_running",
-    "1 if the workload runs, 0 if the slot is only kept for it.",
+    "State of an allocation: 1 if its workload runs, 0 if the slot is only reserved for it.",
     *_WORKLOAD,
     optional=("user",),
 )
 ACTIVE = gauge(
     "gpucommons_allocation_active",
-    "1 if the workload works on the GPU, 0 if it does not; absent where that is not known.",
+    "Activity of an allocation: 1 if its workload uses the GPU, 0 if not; absent if unknown.",
     *_WORKLOAD,
     optional=("user",),
 )
 COMPLETE = gauge(
     "gpucommons_allocations_complete",
-    "0 while somebody who knows of holders (Docker, the kubelet) did answer before and does not now.",
-)
-LINES = counter("gpucommons_followed_event_lines_total", "Lines read of DS01's event log.")
-BAD_LINES = counter("gpucommons_followed_event_bad_lines_total", "Lines of it that are no events, by reason.", "reason")
-BEHIND = gauge("gpucommons_followed_event_behind_bytes", "What of DS01's event log is not read yet.")
-ROTATIONS_LOST = counter(
-    "gpucommons_followed_event_rotations_lost_total", "Rotations of it whose unread rest was not found."
+    "Completeness of the allocations: 0 while Docker, Podman or the kubelet stopped answering, else 1.",
 )
 
-CATALOGUE = (SHARE, RUNNING, ACTIVE, COMPLETE, LINES, BAD_LINES, BEHIND, ROTATIONS_LOST)
+CATALOGUE = (SHARE, RUNNING, ACTIVE, COMPLETE)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -49,12 +43,6 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         yield RUNNING.of((labels, int(each.state is not AllocationState.HELD)) for labels, each in rows.items())
         yield ACTIVE.of((labels, int(each.active)) for labels, each in rows.items() if each.active is not None)
         yield COMPLETE.value(int(reading.complete))
-    events = snapshot.readings.events
-    if events is not None:
-        yield LINES.value(events.lines)
-        yield BAD_LINES.of(((reason,), count) for reason, count in events.bad_lines.items())
-        yield BEHIND.value(events.behind_bytes)
-        yield ROTATIONS_LOST.value(events.rotations_lost)
 
 
 def _labels(each: Allocation) -> tuple[str, ...]:

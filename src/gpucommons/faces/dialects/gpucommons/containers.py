@@ -1,4 +1,4 @@
-"""gpucommons_container_*: what containers use of the host beside its GPUs."""
+"""gpucommons_container_*: CPU time and host memory of containers."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,16 +8,12 @@ from gpucommons.model.snapshot import Snapshot
 
 _LABELS = ("container", "runtime")
 
-CPU = counter("gpucommons_container_cpu_seconds_total", "CPU time that a running container has used.", *_LABELS)
+CPU = counter("gpucommons_container_cpu_seconds_total", "CPU time of a running container.", *_LABELS)
 MEMORY = gauge(
-    "gpucommons_container_memory_bytes",
-    "Memory of a running container, less the file cache that can be dropped.",
-    *_LABELS,
+    "gpucommons_container_memory_bytes", "Memory of a running container without reclaimable file cache.", *_LABELS
 )
 LIMIT = gauge(
-    "gpucommons_container_memory_limit_bytes",
-    "The most memory that a running container may use; absent where there is no limit.",
-    *_LABELS,
+    "gpucommons_container_memory_limit_bytes", "Memory limit of a running container; absent without a limit.", *_LABELS
 )
 
 CATALOGUE = (CPU, MEMORY, LIMIT)

@@ -1,35 +1,45 @@
-"""gpucommons_nvml_*: how the driver is read: which version, what was moved, dropped or refused, and how often anew."""
+"""gpucommons_nvml_*: how the driver is read: versions, sessions, slow calls, dropped samples and failures."""
 
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, counter, gauge
 from gpucommons.model.snapshot import Snapshot
 
-INFO = gauge("gpucommons_nvml_info", "1; the driver's versions.", "driver_version", "nvml_version", "cuda_version")
+INFO = gauge(
+    "gpucommons_nvml_info",
+    "Versions of the driver, NVML and CUDA; always 1.",
+    "driver_version",
+    "nvml_version",
+    "cuda_version",
+)
 CONNECTIONS = counter(
-    "gpucommons_nvml_connections_total", "Sessions with the driver: more than one means it was lost or looked through."
+    "gpucommons_nvml_connections_total",
+    "Sessions opened with the driver, including those opened to rescan the devices.",
 )
 MOVES = counter(
     "gpucommons_nvml_lane_moves_total",
-    "Driver calls that were moved to the slow or back to the fast lane by what they cost.",
+    "Moves of driver calls between the fast and the slow lane because of their cost.",
     "uuid",
     "call",
     "lane",
 )
 SLOW = gauge(
     "gpucommons_nvml_slow_call",
-    "1 for each driver call that runs every 15 s instead of every second because it is costly here.",
+    "Driver call that runs every 15 s instead of every second because it is slow; always 1.",
     "uuid",
     "call",
 )
 DROPPED = counter(
     "gpucommons_nvml_samples_dropped_total",
-    "Answers of the driver that cannot be true (too high, from the future, stale) and were dropped, by reason.",
+    "Values from the driver dropped as impossible (too high, from the future, stale), by reason.",
     "uuid",
     "reason",
 )
 FAILURES = counter(
-    "gpucommons_nvml_call_failures_total", "Driver calls that failed for another reason than support.", "call", "code"
+    "gpucommons_nvml_call_failures_total",
+    "Driver calls that failed for a reason other than missing support.",
+    "call",
+    "code",
 )
 
 CATALOGUE = (INFO, CONNECTIONS, MOVES, SLOW, DROPPED, FAILURES)

@@ -1,157 +1,88 @@
-"""gpucommons_owner_*, gpucommons_gpu_unattributed_*: whose each part of a GPU is, and what is nobody's and why."""
+"""gpucommons_owner_*: each owner's current part of each GPU, and the totals that the ledger keeps."""
 
 from collections.abc import Callable, Iterable, Iterator
 
-from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
-from gpucommons.model.ownership import Attribution, OwnerShare, Portion, Unattributed
-from gpucommons.model.process_identity import PidScope
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
+from gpucommons.model.accounts import Amounts
+from gpucommons.model.ownership import OwnerShare, Portion
 from gpucommons.model.snapshot import Snapshot
 
-_OWNER = ("gpu", "uuid", "kind", "owner", "namespace", "basis")
-_BASIS = "; basis tells whether the driver measured it or it is a share of what it measured of the GPU."
+_OWNER = ("kind", "owner", "namespace")
+_OWNER_ON_GPU = ("gpu", "uuid", *_OWNER)
+_BASIS = "; basis is measured (by the driver, for the processes) or apportioned (from the value of the GPU)."
+_DURABLE = ", as written to the ledger; survives restarts."
 
-OWNER_MEMORY = gauge(
-    "gpucommons_owner_gpu_memory_bytes",
-    "Memory of a GPU that an owner's processes use" + _BASIS,
-    *_OWNER,
-    optional=("namespace",),
+
+def _owner_gauge(what: str, help: str) -> Metric:
+    return gauge(f"gpucommons_owner_gpu_{what}", help + _BASIS, *_OWNER_ON_GPU, "basis", optional=("namespace",))
+
+
+def _owner_counter(what: str, help: str) -> Metric:
+    return counter(f"gpucommons_owner_{what}_total", help + _DURABLE, *_OWNER, optional=("namespace",))
+
+
+MEMORY = _owner_gauge("memory_bytes", "GPU memory that an owner's processes use")
+SM = _owner_gauge("sm_ratio", "Share of a GPU's SM time that an owner's processes use, 0 to 1")
+POWER = _owner_gauge(
+    "power_watts", "GPU power due to an owner, by SM time, with the idle draw divided among the owners on the GPU"
 )
-OWNER_SM = gauge(
-    "gpucommons_owner_gpu_sm_ratio",
-    "Share of a GPU's SM time that an owner's processes use, 0 to 1" + _BASIS,
-    *_OWNER,
-    optional=("namespace",),
-)
-OWNER_POWER = gauge(
-    "gpucommons_owner_gpu_power_watts",
-    "Power of a GPU that is due to an owner: by SM time, the idle draw shared by all who are on it" + _BASIS,
-    *_OWNER,
-    optional=("namespace",),
-)
-OWNER_PROCESSES = gauge(
-    "gpucommons_owner_gpu_processes",
-    "Processes that an owner has on a GPU.",
-    *_OWNER[:-1],
-    optional=("namespace",),
-)
-REST_MEMORY = gauge(
-    "gpucommons_gpu_unattributed_bytes",
-    "Used memory of a GPU that has no owner, by reason; with the owners' it sums to what the driver says is used.",
-    "gpu",
-    "uuid",
-    "reason",
-)
-REST_SM = gauge(
-    "gpucommons_gpu_unattributed_sm_ratio",
-    "SM time of a GPU that has no owner, by reason; with the owners' it sums to the GPU's own.",
-    "gpu",
-    "uuid",
-    "reason",
-)
-REST_POWER = gauge(
-    "gpucommons_gpu_unattributed_power_watts",
-    "Power of a GPU that has no owner, by reason; with the owners' it sums to the GPU's own.",
-    "gpu",
-    "uuid",
-    "reason",
-)
-ERROR_MEMORY = gauge(
-    "gpucommons_attribution_error_bytes",
-    "Self-check: owners' and unattributed memory less what the driver says is used. Other than 0 is a fault.",
-    "gpu",
-    "uuid",
-)
-ERROR_SM = gauge(
-    "gpucommons_attribution_error_sm_ratio",
-    "Self-check: owners' and unattributed SM time less the GPU's own. Other than 0 is a fault.",
-    "gpu",
-    "uuid",
-)
-SEES_HOST = gauge(
-    "gpucommons_attribution_sees_host_processes",
-    "1 if our procfs shows every process of the host; 0 if a container or hidepid hides some.",
-)
-RATIO_OK = gauge(
-    "gpucommons_vgpu_allocation_ratio_ok",
-    "1 if the file of allocation ratios is good; 0 if it is not and the last good value is used.",
+PROCESSES = gauge(
+    "gpucommons_owner_gpu_processes", "Processes of an owner on a GPU.", *_OWNER_ON_GPU, optional=("namespace",)
 )
 
-CATALOGUE = (
-    OWNER_MEMORY,
-    OWNER_SM,
-    OWNER_POWER,
-    OWNER_PROCESSES,
-    REST_MEMORY,
-    REST_SM,
-    REST_POWER,
-    ERROR_MEMORY,
-    ERROR_SM,
-    SEES_HOST,
-    RATIO_OK,
+_TOTALS: tuple[tuple[Metric, Callable[[Amounts], float]], ...] = (
+    (
+        _owner_counter("held_gpu_seconds", "Time for which an owner held a GPU or MIG device, divided among sharers"),
+        lambda amounts: amounts.held_ns / 1e9,
+    ),
+    (
+        _owner_counter("active_gpu_seconds", "Part of the held time in which the owner's processes used the GPU"),
+        lambda amounts: amounts.active_ns / 1e9,
+    ),
+    (
+        _owner_counter("idle_gpu_seconds", "Part of the held time in which the owner did not use the GPU"),
+        lambda amounts: amounts.idle_ns / 1e9,
+    ),
+    (
+        _owner_counter("gpu_equivalent_seconds", "Held time, weighted by the held fraction of the GPU"),
+        lambda amounts: amounts.equivalent_ns / 1e9,
+    ),
+    (
+        _owner_counter("sm_gpu_seconds", "Held time, weighted by the owner's SM utilization"),
+        lambda amounts: amounts.sm_ns / 1e9,
+    ),
+    (
+        _owner_counter("memory_byte_seconds", "GPU memory that an owner used, integrated over time"),
+        lambda amounts: amounts.memory_kib_s * 1024,
+    ),
+    (_owner_counter("energy_joules", "GPU energy due to an owner"), lambda amounts: amounts.energy_uj / 1e6),
 )
+
+CATALOGUE = (MEMORY, SM, POWER, PROCESSES, *(metric for metric, _ in _TOTALS))
 
 _MILLION, _THOUSAND = 1_000_000, 1000
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
-    ratio = snapshot.readings.allocation_ratio
-    yield RATIO_OK.value(None if ratio is None else int(not ratio.problem))
-    attribution = snapshot.readings.attribution
-    if attribution is None:
-        return
-    yield SEES_HOST.value(int(attribution.view.scope is PidScope.HOST))
-    yield from _owners(attribution)
-    yield from _rest(attribution)
-    yield ERROR_MEMORY.of(
-        ((str(a.gpu_index), a.gpu_uuid), a.memory_error_bytes)
-        for a in attribution.accounts
-        if a.memory_used_bytes is not None
-    )
-    yield ERROR_SM.of(
-        ((str(a.gpu_index), a.gpu_uuid), a.sm_error_millionths / _MILLION)
-        for a in attribution.accounts
-        if a.sm_millionths is not None
-    )
-
-
-def _owners(attribution: Attribution) -> Iterator[Family]:
-    rows = attribution.owners
-    yield _parts(OWNER_MEMORY, ((row, row.memory) for row in rows), 1)
-    yield _parts(OWNER_SM, ((row, row.sm) for row in rows), _MILLION)
-    yield _parts(OWNER_POWER, ((row, row.power) for row in rows), _THOUSAND)
-    yield OWNER_PROCESSES.of(_summed((_labels(row), row.processes) for row in rows))
-
-
-def _rest(attribution: Attribution) -> Iterator[Family]:
-    rows = attribution.unattributed
-    yield _reasons(REST_MEMORY, rows, lambda row: row.memory_bytes, 1)
-    yield _reasons(REST_SM, rows, lambda row: row.sm_millionths, _MILLION)
-    yield _reasons(REST_POWER, rows, lambda row: row.power_milliwatts, _THOUSAND)
+    attribution, accounts = snapshot.readings.attribution, snapshot.readings.accounts
+    if attribution is not None:
+        rows = attribution.owners
+        yield _parts(MEMORY, ((row, row.memory) for row in rows), 1)
+        yield _parts(SM, ((row, row.sm) for row in rows), _MILLION)
+        yield _parts(POWER, ((row, row.power) for row in rows), _THOUSAND)
+        yield PROCESSES.of(summed((_labels(row), row.processes) for row in rows))
+    if accounts is not None:
+        totals = accounts.totals or {}
+        for metric, amount in _TOTALS:
+            yield metric.of((tuple(key), amount(amounts)) for key, amounts in totals.items())
 
 
 def _parts(metric: Metric, rows: Iterable[tuple[OwnerShare, Portion | None]], unit: int) -> Family:
+    """Two owners may have the same name (two uids, a recreated pod): they share a series."""
     known = ((row, part) for row, part in rows if part is not None)
-    sums = _summed(((*_labels(row), part.basis), part.amount) for row, part in known)
+    sums = summed(((*_labels(row), part.basis), part.amount) for row, part in known)
     return metric.of((labels, amount / unit) for labels, amount in sums)
-
-
-def _reasons(
-    metric: Metric, rows: Iterable[Unattributed], amount: Callable[[Unattributed], int | None], unit: int
-) -> Family:
-    return metric.of(
-        ((str(row.gpu_index), row.gpu_uuid, row.reason), value / unit)
-        for row in rows
-        if (value := amount(row)) is not None
-    )
 
 
 def _labels(row: OwnerShare) -> tuple[str, ...]:
     return str(row.gpu_index), row.gpu_uuid, row.owner.kind, row.owner.name, row.owner.namespace
-
-
-def _summed(points: Iterable[Point]) -> Iterable[Point]:
-    """Two owners may bear one name (two uids, a pod that was made anew): they share the series."""
-    sums: dict[tuple[str, ...], float] = {}
-    for labels, value in points:
-        sums[labels] = sums.get(labels, 0) + value
-    return sums.items()

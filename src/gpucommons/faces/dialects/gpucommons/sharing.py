@@ -1,68 +1,62 @@
-"""gpucommons_sharing_*: how each GPU is shared and why; lengths of waits, turns and hand-offs; revoked clients."""
+"""gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client."""
 
 from collections.abc import Iterator
 
-from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
-from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, GpuSharing, HistogramReading
+from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram
+from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
 _CLIENT = ("namespace", "pod", "client_id", "uuid")
 
 ON = gauge(
-    "gpucommons_sharing_on", "Whether the scheduler grants turns (1) or every client runs unscheduled (0).", "mode"
+    "gpucommons_sharing_on", "State of the scheduler: 1 while it gives turns, 0 while all clients run freely.", "mode"
 )
 WAY = gauge(
     "gpucommons_sharing_way_info",
-    "Way in which the clients share the GPU now (alone, together, turns or free), and its reason; always 1.",
+    "Way in which the clients share a GPU (alone, together, turns or free) and the reason for it; always 1.",
     *_GPU,
     "way",
     "reason",
 )
-BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which a client held the lock of the GPU.", *_GPU)
+BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which a client held the lock of a GPU.", *_GPU)
 WAIT = histogram("gpucommons_sharing_wait_seconds", "Time from a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
-TURN = histogram("gpucommons_sharing_turn_seconds", "Length of turns.", *_GPU, buckets=TURN_BUCKETS)
+TURN = histogram("gpucommons_sharing_turn_seconds", "Duration of turns.", *_GPU, buckets=TURN_BUCKETS)
 DRAIN = histogram(
     "gpucommons_sharing_drop_to_release_seconds",
-    "Time from DROP_LOCK to the release.",
+    "Time from DROP_LOCK until the client has released the lock.",
     *_GPU,
     buckets=DRAIN_BUCKETS,
 )
 HANDOFF = histogram(
     "gpucommons_sharing_handoff_seconds",
-    "Time from the bytes of a release to the next client's LOCK_OK, for a sample of the hand-offs.",
+    "Time from receiving a release to sending the next client's LOCK_OK, for a sample of hand-offs.",
     buckets=HANDOFF_BUCKETS,
 )
 REFUSALS = counter("gpucommons_sharing_refusals_total", "Messages that were refused or had no effect.", "reason")
-CONNECTIONS = gauge("gpucommons_sharing_connections", "Open connections, registered or not.")
+CONNECTIONS = gauge("gpucommons_sharing_connections", "Open connections to the scheduler, registered or not.")
 REVOKED = gauge(
-    "gpucommons_sharing_client_revoked", "Client whose turn was revoked and that has not released; always 1.", *_CLIENT
+    "gpucommons_sharing_client_revoked", "Client whose turn was revoked and that still runs; always 1.", *_CLIENT
 )
 DEMAND = gauge(
     "gpucommons_sharing_client_demand_ratio",
-    "Share of time in which the client keeps the GPU busy when it runs alone, as measured.",
+    "Share of time in which a client keeps the GPU busy when it runs alone, as measured.",
     *_CLIENT,
 )
 BILLED = counter(
     "gpucommons_sharing_client_billed_seconds_total",
-    "GPU time billed to the client: the wall time of its turns over the number of clients that ran meanwhile.",
+    "GPU time billed to a client: the time of its turns divided by the number of clients that ran at the same time.",
     *_CLIENT,
 )
 
-CATALOGUE: tuple[Metric, ...] = (
-    ON,
-    WAY,
-    BUSY,
-    WAIT,
-    TURN,
-    DRAIN,
-    HANDOFF,
-    REFUSALS,
-    CONNECTIONS,
-    REVOKED,
-    DEMAND,
-    BILLED,
+WAITING = gauge(
+    "gpucommons_sharing_client_wait_seconds",
+    "Time for which a client has been waiting, and for what: turn, memory, quota, demand, solo or ready.",
+    *_CLIENT,
+    "why",
 )
+
+CATALOGUE = (ON, WAY, BUSY, WAIT, TURN, DRAIN, HANDOFF, REFUSALS, CONNECTIONS, REVOKED, DEMAND, BILLED, WAITING)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -74,26 +68,17 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield ON.value(int(sharing.on), sharing.mode)
     yield WAY.of(((*labels, gpu.way, gpu.way_reason), 1) for labels, gpu in gpus)
     yield BUSY.of((labels, gpu.busy_seconds) for labels, gpu in gpus)
-    for metric, reading in ((WAIT, _wait), (TURN, _turn), (DRAIN, _drain)):
-        yield metric.histogram(_point(reading(gpu), *labels) for labels, gpu in gpus)
+    yield WAIT.histogram(_point(gpu.wait_seconds, *labels) for labels, gpu in gpus)
+    yield TURN.histogram(_point(gpu.turn_seconds, *labels) for labels, gpu in gpus)
+    yield DRAIN.histogram(_point(gpu.drain_seconds, *labels) for labels, gpu in gpus)
     yield HANDOFF.histogram([_point(sharing.handoff_seconds)])
     yield REFUSALS.of(((reason,), count) for reason, count in sharing.refusals.items())
     yield CONNECTIONS.value(sharing.connections)
     yield REVOKED.of((labels, 1) for labels, row in clients if row.revoked)
     yield DEMAND.of((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None)
     yield BILLED.of((labels, row.billed_s) for labels, row in clients)
-
-
-def _wait(gpu: GpuSharing) -> HistogramReading:
-    return gpu.wait_seconds
-
-
-def _turn(gpu: GpuSharing) -> HistogramReading:
-    return gpu.turn_seconds
-
-
-def _drain(gpu: GpuSharing) -> HistogramReading:
-    return gpu.drain_seconds
+    waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
+    yield WAITING.of(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting)
 
 
 def _point(reading: HistogramReading, *labels: str) -> HistogramPoint:

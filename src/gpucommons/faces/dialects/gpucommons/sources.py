@@ -1,20 +1,18 @@
-"""gpucommons_source_*: which sources answer, how long they take, and why they fail."""
+"""gpucommons_source_*: the state of each source, the duration of its reads, and its failures."""
 
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, counter, gauge
 from gpucommons.model.snapshot import Snapshot
 
-UP = gauge("gpucommons_source_up", "1 if the last read of a source succeeded and is in use, else 0.", "source")
+UP = gauge("gpucommons_source_up", "State of a source: 1 if its last read succeeded and is in use, else 0.", "source")
 ABSENT = gauge(
-    "gpucommons_source_absent",
-    "1 if what a source reads is not on this node, so that it is down by nature.",
-    "source",
+    "gpucommons_source_absent", "Absence of what a source reads: 1 if this node does not have it, else 0.", "source"
 )
-DURATION = gauge("gpucommons_source_duration_seconds", "How long the last read of a source took.", "source")
+DURATION = gauge("gpucommons_source_duration_seconds", "Duration of the last read of a source.", "source")
 FAILURES = counter("gpucommons_source_failures_total", "Reads of a source that failed, by reason.", "source", "reason")
 LAST_SUCCESS = gauge(
-    "gpucommons_source_last_success_timestamp_seconds", "Unix time of the last read that succeeded.", "source"
+    "gpucommons_source_last_success_timestamp_seconds", "Unix time of the last successful read of a source.", "source"
 )
 
 CATALOGUE = (UP, ABSENT, DURATION, FAILURES, LAST_SUCCESS)

@@ -1,10 +1,10 @@
-"""The node agent's vocabulary: cpu_*, node_* and gpu_*, one module per part of the machine."""
+"""The vocabulary of the node agent: cpu_*, node_* and gpu_*, one module per prefix."""
 
 from gpucommons.faces.dialects.dialect import dialect_of
-from gpucommons.faces.dialects.node import gpus, host, processes
+from gpucommons.faces.dialects.node import cpu, gpus, node
 
 NODE = dialect_of(
-    (host, processes, gpus),
+    (cpu, node, gpus),
     name="node",
     port=9100,
     summary="CPU, memory, pressure, processes and health of the host",

@@ -1,6 +1,6 @@
-"""gpu_*: each GPU by its index, and the memory of its processes, in the names of the node-metrics agent.
+"""gpu_*: each GPU by its index, and the memory of its processes, in the names of the node agent.
 
-Its used memory is all that is not free, what the driver reserves included: used + free = total.
+Used memory is all memory that is not free, including what the driver reserves: used + free = total.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,15 +9,15 @@ from gpucommons.faces.exposition.families import Family, Metric, gauge
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.snapshot import Snapshot
 
-UTILIZATION = gauge("gpu_utilization_percent", "Time in which the GPU had work, in percent.", "gpu_index")
+UTILIZATION = gauge("gpu_utilization_percent", "Percentage of time in which a GPU was busy.", "gpu_index")
 MEMORY_USED = gauge(
-    "gpu_memory_used_bytes", "Memory of the GPU that is not free, the driver's reserve included.", "gpu_index"
+    "gpu_memory_used_bytes", "Memory of a GPU that is not free, including what the driver reserves.", "gpu_index"
 )
-MEMORY_TOTAL = gauge("gpu_memory_total_bytes", "Memory of the GPU.", "gpu_index")
-TEMPERATURE = gauge("gpu_temperature_celsius", "Temperature of the GPU.", "gpu_index")
-POWER = gauge("gpu_power_draw_watts", "Power that the GPU draws.", "gpu_index")
+MEMORY_TOTAL = gauge("gpu_memory_total_bytes", "Memory of a GPU.", "gpu_index")
+TEMPERATURE = gauge("gpu_temperature_celsius", "Temperature of a GPU.", "gpu_index")
+POWER = gauge("gpu_power_draw_watts", "Power draw of a GPU.", "gpu_index")
 PROCESS_MEMORY = gauge(
-    "gpu_process_memory_bytes", "Memory of a GPU that a process uses, as the driver tells.", "gpu_index", "pid"
+    "gpu_process_memory_bytes", "Memory of a GPU that a process uses, as reported by the driver.", "gpu_index", "pid"
 )
 
 _BY_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
@@ -43,7 +43,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _memory_by_pid(gpu: Gpu) -> dict[int, int]:
-    """A process that is in two MIG instances has memory in both."""
+    """A process in two MIG instances has memory in both."""
     used: dict[int, int] = {}
     for process in gpu.processes or ():
         if process.used_memory_bytes is not None:

@@ -1,6 +1,8 @@
-"""node_exporter's vocabulary for Linux (that of version 1.5): the first word after node_ leads to the module.
+"""The vocabulary of node_exporter 1.5 for Linux: the first word after node_ is the module.
 
-It stands apart from /metrics, since a node that runs node_exporter as well would have each of its series twice.
+The exception is node_exporter's own: stat.py holds what /proc/stat counts (boot time, context switches, forks,
+interrupts, processes). The dialect is not part of /metrics, where a node that also runs node_exporter would have each
+series twice.
 """
 
 from gpucommons.faces.dialects.dialect import dialect_of

@@ -1,4 +1,4 @@
-"""node_cpu_*: the time of each core by mode, throttling for heat, and isolated cores."""
+"""node_cpu_*: the time of each core by mode, thermal throttling, and isolated cores."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ _MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 SECONDS = counter("node_cpu_seconds_total", "Seconds that a CPU spent in each mode since boot.", "cpu", "mode")
 GUEST_SECONDS = counter(
     "node_cpu_guest_seconds_total",
-    "Seconds that a CPU ran virtual machines since boot; also counted in the modes user and nice.",
+    "Seconds that a CPU ran virtual machines since boot; included in the modes user and nice.",
     "cpu",
     "mode",
 )
 CORE_THROTTLES = counter(
-    "node_cpu_core_throttles_total", "Times that a core was throttled for heat since boot.", "package", "core"
+    "node_cpu_core_throttles_total", "Thermal throttling events of a core since boot.", "package", "core"
 )
 PACKAGE_THROTTLES = counter(
-    "node_cpu_package_throttles_total", "Times that a CPU package was throttled for heat since boot.", "package"
+    "node_cpu_package_throttles_total", "Thermal throttling events of a CPU package since boot.", "package"
 )
 ISOLATED = gauge("node_cpu_isolated", "CPU that is isolated from the scheduler; always 1.", "cpu")
 

@@ -1,99 +1,75 @@
-"""node_disk_*: what block devices did since boot, and what udev knows of them."""
+"""node_disk_*: I/O of block devices since boot, and their properties from udev."""
 
 from collections.abc import Iterable, Iterator
 
-from gpucommons.faces.exposition.families import Family, Point, counter, gauge
+from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge
 from gpucommons.model.kernel import Disk
 from gpucommons.model.snapshot import Snapshot
 
-# /proc/diskstats counts in sectors of this size, whatever the device's own is.
+# /proc/diskstats counts in sectors of this size, whatever the sector size of the device.
 _SECTOR_BYTES = 512
 _PER_MILLISECOND = 1 / 1000
 
-# In the kernel's order, each with what one of its units is in ours.
+
+def _counter(name: str, help: str) -> Metric:
+    return counter(f"node_disk_{name}_total", help, "device")
+
+
+# In the kernel's order, each with the factor from the kernel's unit to ours.
 COUNTERS = (
-    (counter("node_disk_reads_completed_total", "Reads that a device completed.", "device"), 1),
+    (_counter("reads_completed", "Reads that a device completed."), 1),
+    (_counter("reads_merged", "Reads merged with another read before they were issued."), 1),
+    (_counter("read_bytes", "Bytes read from a device."), _SECTOR_BYTES),
+    (_counter("read_time_seconds", "Total time of all reads in seconds."), _PER_MILLISECOND),
+    (_counter("writes_completed", "Writes that a device completed."), 1),
+    (_counter("writes_merged", "Writes merged with another write before they were issued."), 1),
+    (_counter("written_bytes", "Bytes written to a device."), _SECTOR_BYTES),
+    (_counter("write_time_seconds", "Total time of all writes in seconds."), _PER_MILLISECOND),
+    (gauge("node_disk_io_now", "Operations of a device in progress.", "device"), 1),
+    (_counter("io_time_seconds", "Seconds in which a device was busy."), _PER_MILLISECOND),
     (
-        counter(
-            "node_disk_reads_merged_total", "Reads that were merged with another before they were issued.", "device"
-        ),
-        1,
-    ),
-    (counter("node_disk_read_bytes_total", "Bytes that were read from a device.", "device"), _SECTOR_BYTES),
-    (
-        counter("node_disk_read_time_seconds_total", "Seconds that all reads took, added up.", "device"),
+        _counter("io_time_weighted_seconds", "Seconds in which a device was busy, times the operations in progress."),
         _PER_MILLISECOND,
     ),
-    (counter("node_disk_writes_completed_total", "Writes that a device completed.", "device"), 1),
-    (
-        counter(
-            "node_disk_writes_merged_total", "Writes that were merged with another before they were issued.", "device"
-        ),
-        1,
-    ),
-    (counter("node_disk_written_bytes_total", "Bytes that were written to a device.", "device"), _SECTOR_BYTES),
-    (
-        counter("node_disk_write_time_seconds_total", "Seconds that all writes took, added up.", "device"),
-        _PER_MILLISECOND,
-    ),
-    (gauge("node_disk_io_now", "Operations of a device that are in progress.", "device"), 1),
-    (
-        counter("node_disk_io_time_seconds_total", "Seconds in which a device had work to do.", "device"),
-        _PER_MILLISECOND,
-    ),
-    (
-        counter(
-            "node_disk_io_time_weighted_seconds_total",
-            "Seconds that a device had work to do, times the operations in progress.",
-            "device",
-        ),
-        _PER_MILLISECOND,
-    ),
-    (counter("node_disk_discards_completed_total", "Discards that a device completed.", "device"), 1),
-    (
-        counter(
-            "node_disk_discards_merged_total",
-            "Discards that were merged with another before they were issued.",
-            "device",
-        ),
-        1,
-    ),
-    (counter("node_disk_discarded_sectors_total", "Sectors of 512 bytes that were discarded.", "device"), 1),
-    (
-        counter("node_disk_discard_time_seconds_total", "Seconds that all discards took, added up.", "device"),
-        _PER_MILLISECOND,
-    ),
-    (counter("node_disk_flush_requests_total", "Flushes that a device completed.", "device"), 1),
-    (
-        counter("node_disk_flush_requests_time_seconds_total", "Seconds that all flushes took, added up.", "device"),
-        _PER_MILLISECOND,
-    ),
+    (_counter("discards_completed", "Discards that a device completed."), 1),
+    (_counter("discards_merged", "Discards merged with another discard before they were issued."), 1),
+    (_counter("discarded_sectors", "Discarded sectors of 512 bytes."), 1),
+    (_counter("discard_time_seconds", "Total time of all discards in seconds."), _PER_MILLISECOND),
+    (_counter("flush_requests", "Flushes that a device completed."), 1),
+    (_counter("flush_requests_time_seconds", "Total time of all flushes in seconds."), _PER_MILLISECOND),
 )
 INFO = gauge(
     "node_disk_info",
-    "Identity of a block device as udev has it; always 1.",
+    "Identity of a block device from udev; always 1.",
     *("device", "major", "minor", "path", "wwn", "model", "serial", "revision"),
 )
 FILESYSTEM_INFO = gauge(
     "node_disk_filesystem_info",
-    "File system on a block device as udev has it; always 1.",
+    "File system on a block device from udev; always 1.",
     *("device", "type", "usage", "uuid", "version"),
 )
 DEVICE_MAPPER_INFO = gauge(
     "node_disk_device_mapper_info",
-    "Identity of a device-mapper device as udev has it; always 1.",
+    "Identity of a device-mapper device from udev; always 1.",
     *("device", "name", "uuid", "vg_name", "lv_name", "lv_layer"),
 )
 ATA = (
-    (gauge("node_disk_ata_write_cache", "1 if an ATA disk has a write cache, else 0.", "device"), "ID_ATA_WRITE_CACHE"),
     (
-        gauge("node_disk_ata_write_cache_enabled", "1 if the write cache of an ATA disk is enabled, else 0.", "device"),
+        gauge("node_disk_ata_write_cache", "Presence of a write cache in an ATA disk: 1 if present, else 0.", "device"),
+        "ID_ATA_WRITE_CACHE",
+    ),
+    (
+        gauge(
+            "node_disk_ata_write_cache_enabled",
+            "State of the write cache of an ATA disk: 1 if enabled, else 0.",
+            "device",
+        ),
         "ID_ATA_WRITE_CACHE_ENABLED",
     ),
     (
         gauge(
             "node_disk_ata_rotation_rate_rpm",
-            "Rotations a minute of an ATA disk, 0 for one without moving parts.",
+            "Rotations per minute of an ATA disk; 0 for a solid-state disk.",
             "device",
         ),
         "ID_ATA_ROTATION_RATE_RPM",

@@ -1,12 +1,12 @@
-"""node_filefd_*: open file handles of the whole system."""
+"""node_filefd_*: open file handles of the host."""
 
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.snapshot import Snapshot
 
-ALLOCATED = gauge("node_filefd_allocated", "Number of file handles that are open on the host.")
-MAXIMUM = gauge("node_filefd_maximum", "Number of file handles that may be open on the host.")
+ALLOCATED = gauge("node_filefd_allocated", "Open file handles of the host.")
+MAXIMUM = gauge("node_filefd_maximum", "Maximum number of open file handles of the host.")
 
 CATALOGUE = (ALLOCATED, MAXIMUM)
 

@@ -1,4 +1,4 @@
-"""node_filesystem_*: the space of each mounted file system. One that does not answer has its error alone."""
+"""node_filesystem_*: the space of each mounted file system. One that does not answer has only its error."""
 
 from collections.abc import Iterator
 
@@ -9,19 +9,15 @@ _LABELS = ("device", "mountpoint", "fstype")
 
 DEVICE_ERROR = gauge(
     "node_filesystem_device_error",
-    "1 if a file system answered with an error or not in time, so that its other series are missing, else 0.",
+    "Error of a file system: 1 if it failed or did not answer in time and its other series are absent, else 0.",
     *_LABELS,
 )
 SIZE = gauge("node_filesystem_size_bytes", "Size of a file system in bytes.", *_LABELS)
-FREE = gauge(
-    "node_filesystem_free_bytes", "Bytes of a file system that are free, those kept for root included.", *_LABELS
-)
-AVAIL = gauge(
-    "node_filesystem_avail_bytes", "Bytes of a file system that are free for users other than root.", *_LABELS
-)
-FILES = gauge("node_filesystem_files", "Number of inodes of a file system.", *_LABELS)
-FILES_FREE = gauge("node_filesystem_files_free", "Number of free inodes of a file system.", *_LABELS)
-READONLY = gauge("node_filesystem_readonly", "1 if a file system is mounted read-only, else 0.", *_LABELS)
+FREE = gauge("node_filesystem_free_bytes", "Free bytes of a file system, including those reserved for root.", *_LABELS)
+AVAIL = gauge("node_filesystem_avail_bytes", "Free bytes of a file system for users other than root.", *_LABELS)
+FILES = gauge("node_filesystem_files", "Inodes of a file system.", *_LABELS)
+FILES_FREE = gauge("node_filesystem_files_free", "Free inodes of a file system.", *_LABELS)
+READONLY = gauge("node_filesystem_readonly", "Mode of a mount: 1 if read-only, else 0.", *_LABELS)
 
 CATALOGUE = (DEVICE_ERROR, SIZE, FREE, AVAIL, FILES, FILES_FREE, READONLY)
 

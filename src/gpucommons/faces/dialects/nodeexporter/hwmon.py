@@ -1,4 +1,4 @@
-"""node_hwmon_*: the sensors of the host. A sensor's kind and property make the name; units become SI units."""
+"""node_hwmon_*: the sensors of the host. Kind and property of a sensor form the name; units become SI units."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -11,33 +11,35 @@ PREFIX = "node_hwmon_"
 _LABELS = ("chip", "sensor")
 _MILLI, _MICRO = 1e-3, 1e-6
 
-CHIP_NAMES = gauge(f"{PREFIX}chip_names", "Driver's name for a chip; always 1.", "chip", "chip_name")
-SENSOR_LABEL = gauge(f"{PREFIX}sensor_label", "Label that a driver gives a sensor; always 1.", *_LABELS, "label")
-BEEP_ENABLED = gauge(f"{PREFIX}beep_enabled", "1 if a chip may beep, else 0.", *_LABELS)
+CHIP_NAMES = gauge(f"{PREFIX}chip_names", "Name of a chip in its driver; always 1.", "chip", "chip_name")
+SENSOR_LABEL = gauge(f"{PREFIX}sensor_label", "Label of a sensor in its driver; always 1.", *_LABELS, "label")
+BEEP_ENABLED = gauge(f"{PREFIX}beep_enabled", "Beeping of a chip: 1 if enabled, else 0.", *_LABELS)
 VRM = gauge(f"{PREFIX}voltage_regulator_version", "Version of a chip's voltage regulator module.", *_LABELS)
-UPDATE_INTERVAL = gauge(f"{PREFIX}update_interval_seconds", "Seconds between two updates of a chip.", *_LABELS)
+UPDATE_INTERVAL = gauge(
+    f"{PREFIX}update_interval_seconds", "Interval between two updates of a chip in seconds.", *_LABELS
+)
 
 
 @cache
 def metric_of(kind: str, property: str, has_bare: bool = False) -> tuple[Metric, float]:
-    """The metric of one property of sensors of a kind, and what one of the driver's units is in ours.
+    """The metric of one property of a kind of sensor, and the factor from the driver's unit to ours.
 
-    `has_bare`: the sensor has a file of its bare name too, so that its input is told apart.
+    `has_bare`: the sensor also has a file without a property, so that its input needs a name of its own.
     """
     if property in ("", "input"):
         name = f"{PREFIX}{kind}_input" if property and has_bare else f"{PREFIX}{kind}"
     else:
         name = f"{PREFIX}{kind}_{property}"
     unit, factor = _unit(kind, property)
-    # Two properties may make one name, and a name has one help.
+    # Two properties may form the same name, and a name has one help.
     words = name.removeprefix(f"{PREFIX}{kind}").replace("_", " ")
-    help = f"Reading of the sensors of the kind {kind}{':' if words else ''}{words}."
+    help = f"Value of a sensor of kind {kind}{':' if words else ''}{words}."
     make = counter if kind == "energy" and unit else gauge
     return make(name + unit, help, *_LABELS), factor
 
 
 def _unit(kind: str, property: str) -> tuple[str, float]:
-    """What the name ends in, and the factor. States (fault, alarm, beep) have no unit."""
+    """The suffix of the name and the factor. States (fault, alarm, beep) have no unit."""
     if property in ("fault", "alarm"):
         return "", 1
     if property == "beep":

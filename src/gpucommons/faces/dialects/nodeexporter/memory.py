@@ -1,4 +1,4 @@
-"""node_memory_*: every field of /proc/meminfo. The kernel names them, so a newer one may add to the catalogue."""
+"""node_memory_*: every field of /proc/meminfo. The kernel names the fields, so a newer kernel may add some."""
 
 import re
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ def _name(field: str) -> str:
 
 @cache
 def size_metric(field: str) -> Metric:
-    return gauge(f"{_name(field)}_bytes", f"Memory in bytes that /proc/meminfo has as {field}.")
+    return gauge(f"{_name(field)}_bytes", f"Value of {field} in /proc/meminfo, in bytes.")
 
 
 @cache
 def count_metric(field: str) -> Metric:
-    return gauge(_name(field), f"Number that /proc/meminfo has as {field}.")
+    return gauge(_name(field), f"Value of {field} in /proc/meminfo.")
 
 
 CATALOGUE = (*map(size_metric, _SIZES), *map(count_metric, _COUNTS))

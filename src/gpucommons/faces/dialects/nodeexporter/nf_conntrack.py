@@ -1,23 +1,23 @@
-"""node_nf_conntrack_*: the table of tracked connections. What it counts is a gauge, as node_exporter has it."""
+"""node_nf_conntrack_*: the table of tracked connections. Its counts are gauges, as in node_exporter."""
 
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.snapshot import Snapshot
 
-ENTRIES = gauge("node_nf_conntrack_entries", "Number of connections that are tracked now.")
-LIMIT = gauge("node_nf_conntrack_entries_limit", "Number of connections that can be tracked.")
+ENTRIES = gauge("node_nf_conntrack_entries", "Tracked connections.")
+LIMIT = gauge("node_nf_conntrack_entries_limit", "Maximum number of tracked connections.")
 STATISTICS = {
     name: gauge(f"node_nf_conntrack_stat_{name}", help)
     for name, help in (
         ("found", "Lookups that found an entry, since boot."),
         ("invalid", "Packets that cannot be tracked, since boot."),
-        ("ignore", "Packets that belong to a tracked connection already, since boot."),
-        ("insert", "Entries that were added, since boot."),
+        ("ignore", "Packets that belong to an already tracked connection, since boot."),
+        ("insert", "Entries added since boot."),
         ("insert_failed", "Entries that could not be added, since boot."),
-        ("drop", "Packets that were dropped because tracking failed, since boot."),
-        ("early_drop", "Entries that were dropped to make room for others, since boot."),
-        ("search_restart", "Lookups that started again because the table was resized, since boot."),
+        ("drop", "Packets dropped because tracking failed, since boot."),
+        ("early_drop", "Entries dropped to make room for others, since boot."),
+        ("search_restart", "Lookups restarted because the table was resized, since boot."),
     )
 }
 

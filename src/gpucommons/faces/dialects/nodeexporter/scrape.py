@@ -1,4 +1,4 @@
-"""node_scrape_collector_*: how long each collector's last read took, and whether it succeeded.
+"""node_scrape_collector_*: the duration and the result of the last read of each collector.
 
 Collectors that share a read share its duration: cpu, stat and loadavg are one read of /proc.
 """
@@ -9,9 +9,11 @@ from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.snapshot import Snapshot
 
 DURATION = gauge(
-    "node_scrape_collector_duration_seconds", "Seconds that the last read of a collector took.", "collector"
+    "node_scrape_collector_duration_seconds", "Duration of the last read of a collector in seconds.", "collector"
 )
-SUCCESS = gauge("node_scrape_collector_success", "1 if the last read of a collector succeeded, else 0.", "collector")
+SUCCESS = gauge(
+    "node_scrape_collector_success", "Result of the last read of a collector: 1 if it succeeded, else 0.", "collector"
+)
 
 CATALOGUE = (DURATION, SUCCESS)
 
@@ -43,7 +45,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _runs(snapshot: Snapshot) -> Iterator[tuple[str, tuple[float | None, bool]]]:
-    """(collector, (duration, success)) of those that there is a source for."""
+    """(collector, (duration, success)) of the collectors that have a source."""
     for collector, source in _BY_SOURCE.items():
         state = snapshot.sources.get(source)
         if state is not None:
@@ -59,7 +61,7 @@ def _runs(snapshot: Snapshot) -> Iterator[tuple[str, tuple[float | None, bool]]]
 
 
 def _has_read(snapshot: Snapshot, collector: str) -> bool:
-    """A source that is up may still lack what one collector reads."""
+    """A source that is up may lack the values of one collector."""
     cpu, hardware = snapshot.readings.cpu, snapshot.readings.hardware
     if collector == "loadavg":
         return cpu is not None and cpu.load_1m is not None

@@ -8,13 +8,13 @@ from gpucommons.model.snapshot import Snapshot
 
 PREFIX = "node_sockstat_"
 _FIELDS = {
-    "inuse": "Number of {} sockets in use.",
-    "orphan": "Number of {} sockets that no process holds any more.",
-    "tw": "Number of {} sockets in the state TIME_WAIT.",
-    "alloc": "Number of {} sockets that are allocated.",
-    "mem": "Pages of memory that {} sockets use.",
-    "memory": "Bytes of memory that {} uses.",
-    "mem_bytes": "Bytes of memory that {} sockets use.",
+    "inuse": "{} sockets in use.",
+    "orphan": "{} sockets that no process holds any longer.",
+    "tw": "{} sockets in the state TIME_WAIT.",
+    "alloc": "Allocated {} sockets.",
+    "mem": "Memory pages of {} sockets.",
+    "memory": "Memory of {} in bytes.",
+    "mem_bytes": "Memory of {} sockets in bytes.",
 }
 
 
@@ -23,7 +23,7 @@ def metric_of(protocol: str, field: str) -> Metric:
     return gauge(f"{PREFIX}{protocol}_{field}", _FIELDS[field].format(protocol))
 
 
-USED = gauge(f"{PREFIX}sockets_used", "Number of sockets of all kinds in use.")
+USED = gauge(f"{PREFIX}sockets_used", "Sockets of all kinds in use.")
 
 CATALOGUE = (
     USED,

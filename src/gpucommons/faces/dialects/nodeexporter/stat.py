@@ -1,16 +1,16 @@
-"""node_boot_time_seconds, node_context_switches_total, node_forks_total, node_intr_total, node_procs_*."""
+"""node_boot_time_*, node_context_switches_*, node_forks_*, node_intr_*, node_procs_*: what /proc/stat counts."""
 
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, counter, gauge
 from gpucommons.model.snapshot import Snapshot
 
-BOOT_TIME = gauge("node_boot_time_seconds", "Unix time at which the host was booted.")
+BOOT_TIME = gauge("node_boot_time_seconds", "Unix time at which the host booted.")
 CONTEXT_SWITCHES = counter("node_context_switches_total", "Context switches since boot.")
-FORKS = counter("node_forks_total", "Processes and threads that were created since boot.")
-INTERRUPTS = counter("node_intr_total", "Interrupts that were served since boot.")
-RUNNING = gauge("node_procs_running", "Number of processes that run or could run now.")
-BLOCKED = gauge("node_procs_blocked", "Number of processes that wait for I/O now.")
+FORKS = counter("node_forks_total", "Processes and threads created since boot.")
+INTERRUPTS = counter("node_intr_total", "Interrupts served since boot.")
+RUNNING = gauge("node_procs_running", "Processes that run or are ready to run.")
+BLOCKED = gauge("node_procs_blocked", "Processes that wait for I/O.")
 
 CATALOGUE = (BOOT_TIME, CONTEXT_SWITCHES, FORKS, INTERRUPTS, RUNNING, BLOCKED)
 

@@ -1,14 +1,17 @@
-"""node_time_*: the system's time when the snapshot was taken, its time zone, and the kernel's clock sources."""
+"""node_time_*: the time of the snapshot, the time zone, and the clock sources of the kernel."""
 
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.snapshot import Snapshot
 
-SECONDS = gauge("node_time_seconds", "Unix time of the host when the snapshot was taken.")
-ZONE_OFFSET = gauge("node_time_zone_offset_seconds", "Seconds that local time is ahead of UTC.", "time_zone")
+SECONDS = gauge("node_time_seconds", "Unix time of the snapshot.")
+ZONE_OFFSET = gauge("node_time_zone_offset_seconds", "Offset of local time from UTC in seconds.", "time_zone")
 CLOCKSOURCE_AVAILABLE = gauge(
-    "node_time_clocksource_available_info", "Clock source that the kernel could use; always 1.", "device", "clocksource"
+    "node_time_clocksource_available_info",
+    "Clock source that is available to the kernel; always 1.",
+    "device",
+    "clocksource",
 )
 CLOCKSOURCE_CURRENT = gauge(
     "node_time_clocksource_current_info", "Clock source that the kernel uses; always 1.", "device", "clocksource"

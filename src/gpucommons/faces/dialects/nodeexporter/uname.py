@@ -1,4 +1,4 @@
-"""node_uname_info: what the kernel calls itself and the node."""
+"""node_uname_info: names and versions of the kernel and the node."""
 
 from collections.abc import Iterator
 

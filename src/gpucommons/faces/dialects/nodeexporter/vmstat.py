@@ -1,4 +1,4 @@
-"""node_vmstat_*: paging, swapping and OOM kills. Without a type, as node_exporter has them."""
+"""node_vmstat_*: paging, swapping and OOM kills. Untyped, as in node_exporter."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -11,7 +11,7 @@ PREFIX = "node_vmstat_"
 
 @cache
 def metric_of(field: str) -> Metric:
-    return untyped(PREFIX + field, f"Count since boot that /proc/vmstat has as {field}.")
+    return untyped(PREFIX + field, f"Value of {field} in /proc/vmstat, since boot.")
 
 
 CATALOGUE = tuple(map(metric_of, ("pgpgin", "pgpgout", "pswpin", "pswpout", "pgfault", "pgmajfault", "oom_kill")))

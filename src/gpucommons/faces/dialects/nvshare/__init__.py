@@ -1,10 +1,10 @@
-"""The vocabulary of nvshare's scheduler and exporter, nvshare_*, one module per subject."""
+"""The nvshare_* vocabulary of nvshare's scheduler and exporter, one module per subject."""
 
 from gpucommons.faces.dialects.dialect import dialect_of
-from gpucommons.faces.dialects.nvshare import clients, gpus, scheduler
+from gpucommons.faces.dialects.nvshare import clients, gpus, nvml, scheduler
 
 NVSHARE = dialect_of(
-    (gpus, clients, scheduler),
+    (nvml, gpus, clients, scheduler),
     name="nvshare",
     port=9402,
     summary="GPUs, clients and turns in the names of nvshare's scheduler",

@@ -1,7 +1,7 @@
-"""nvshare_client_*: each client's memory and share of the GPU. v1 clients do not report their memory: it is omitted.
+"""nvshare_client_*: each client's memory and share of the GPU. v1 clients do not report memory: it is omitted.
 
-`client_id` and `host_pid` are debug labels. Without them the clients of one pod on one GPU are one series: amounts are
-summed, flags are 1 if one client's is.
+`client_id` and `host_pid` are debug labels. Without them the clients of one pod on one GPU share a series: amounts are
+summed, and a flag is 1 if it is 1 for any of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,33 +19,30 @@ Pod = Sequence[ClientSharing]
 
 
 class _Value(NamedTuple):
-    """One metric: its value for one client, the usual case, which must be fast, and for all clients of a pod."""
+    """One metric: its value for a single client, the common case, and for the clients of a pod together."""
 
     metric: Metric
     of_client: Callable[[ClientSharing], float | None]
     of_pod: Callable[[Pod], float | None]
 
 
-def _gauge(name: str, help: str, *labels: str) -> Metric:
+def _gauge(name: str, help: str, labels: tuple[str, ...] = _CLIENT) -> Metric:
     return gauge(f"nvshare_client_{name}", help, *labels, optional=_DEBUG & set(labels))
 
 
 INFO = _gauge(
-    "info", "Registered client, with its GPU and its pid on the host; always 1.", *_CLIENT, "gpu_index", "host_pid"
+    "info", "Registered client with its GPU and its pid on the host; always 1.", (*_CLIENT, "gpu_index", "host_pid")
 )
-NVML_USED = _gauge("nvml_used_bytes", "GPU memory of the client's process according to NVML.", *_CLIENT, "host_pid")
+NVML_USED = _gauge("nvml_used_bytes", "GPU memory of a client's process as reported by NVML.", (*_CLIENT, "host_pid"))
 QUOTA_SOURCE = _gauge(
     "memory_quota_source_info",
-    "Source of the memory quota in force (annotation, env, config or none); always 1.",
-    "namespace",
-    "pod",
-    "client_id",
-    "source",
+    "Origin of a client's memory quota: annotation, env, config or none; always 1.",
+    ("namespace", "pod", "client_id", "source"),
 )
 
 
 def _sum(metric: Metric, read: Callable[[ClientSharing], float | None]) -> _Value:
-    """The sum over a pod's clients that have the value; None if none has."""
+    """The sum over the clients of a pod that have the value; None if none has it."""
 
     def of_pod(pod: Pod) -> float | None:
         found = [amount for client in pod if (amount := read(client)) is not None]
@@ -79,7 +76,7 @@ def _need_upper(client: ClientSharing) -> int | None:
 
 
 def _quota(pod: Pod) -> float:
-    """A pod with a client without a limit has no limit."""
+    """A pod is unlimited if one of its clients is."""
     quotas = [client.memory_quota_bytes for client in pod]
     return 0 if 0 in quotas else sum(quotas)
 
@@ -92,93 +89,73 @@ def _usage_ratio(pod: Pod) -> float | None:
 _VALUES: tuple[_Value, ...] = (
     # v1 clients do not report their memory.
     _sum(
-        _gauge("managed_allocated_bytes", "Memory that the client reports as allocated.", *_CLIENT),
+        _gauge("managed_allocated_bytes", "Memory that a client has allocated, as it reports."),
         lambda client: None if client.protocol_version == 1 else client.allocated_bytes,
     ),
     _sum(
-        _gauge(
-            "managed_allocated_peak_bytes", "Highest amount of memory that the client reported as allocated.", *_CLIENT
-        ),
+        _gauge("managed_allocated_peak_bytes", "Highest allocated memory that a client has reported."),
         lambda client: None if client.protocol_version == 1 else client.allocated_peak_bytes,
     ),
     _sum(
         _gauge(
             "memory_overhead_baseline_bytes",
-            "Memory of the client's process besides its allocations, smoothed (O_base).",
-            *_CLIENT,
+            "Memory that a client's process uses beyond its allocations, smoothed (O_base).",
         ),
         lambda client: client.overhead_bytes,
     ),
     _sum(
         _gauge(
             "memory_need_estimated_bytes",
-            "Estimated need of the client: allocated memory, and the overhead where it is known.",
-            *_CLIENT,
+            "Estimated memory need of a client: allocated memory plus the overhead if known.",
         ),
         lambda client: client.need_bytes,
     ),
     _sum(
         _gauge(
-            "memory_need_upper_bytes",
-            "Upper bound of the client's need: allocated memory, and the process's memory according to NVML.",
-            *_CLIENT,
+            "memory_need_upper_bytes", "Upper bound of a client's memory need: allocated memory plus what NVML reports."
         ),
         _need_upper,
     ),
     _Value(
-        _gauge("memory_quota_bytes", "Memory quota of the client; 0 is unlimited.", *_CLIENT),
+        _gauge("memory_quota_bytes", "Memory quota of a client; 0 is unlimited."),
         lambda client: client.memory_quota_bytes,
         _quota,
     ),
-    _any(
-        _gauge(
-            "memory_quota_exceeded",
-            "Whether the client has allocated more than its memory quota (1) or not (0).",
-            *_CLIENT,
-        ),
-        _exceeded,
-    ),
+    _any(_gauge("memory_quota_exceeded", "State of a client's memory quota: 1 if exceeded, else 0."), _exceeded),
     _sum(
-        _gauge("core_quota_config_percent", "Configured share of the GPU's time, 1 to 100.", *_CLIENT),
+        _gauge("core_quota_config_percent", "Configured share of GPU time of a client, 1 to 100."),
         lambda client: client.core_quota_percent,
     ),
     _sum(
         _gauge(
             "core_quota_effective_percent",
-            "Share of the GPU's time after the shares of all running and waiting clients were scaled to 100.",
-            *_CLIENT,
+            "Share of GPU time of a client after scaling the shares of all requesting clients to 100.",
         ),
         lambda client: client.core_quota_effective_percent,
     ),
     _sum(
-        _gauge(
-            "core_window_usage_ms", "GPU time billed to the client in this window, the running turn included.", *_CLIENT
-        ),
+        _gauge("core_window_usage_ms", "GPU time billed to a client in this window, including the running turn."),
         lambda client: 1000 * client.window_usage_s,
     ),
     _sum(
-        _gauge("core_window_limit_ms", "GPU time of the client's share of a window.", *_CLIENT),
+        _gauge("core_window_limit_ms", "GPU time that a client may use in one window."),
         lambda client: 1000 * client.window_limit_s,
     ),
     _Value(
-        _gauge("core_usage_ratio", "Usage of this window divided by its limit.", *_CLIENT),
+        _gauge("core_usage_ratio", "Usage of a client in this window divided by its limit."),
         lambda client: client.window_usage_s / client.window_limit_s if client.window_limit_s else None,
         _usage_ratio,
     ),
     _any(
-        _gauge(
-            "throttled", "Whether the client's share is used up and it waits for a refill (1) or not (0).", *_CLIENT
-        ),
+        _gauge("throttled", "Throttling of a client: 1 while it has used up its share and waits, else 0."),
         lambda client: client.throttled,
     ),
     _any(
-        _gauge(
-            "pending_drop", "Whether DROP_LOCK was sent and the client has not released yet (1) or not (0).", *_CLIENT
-        ),
+        _gauge("pending_drop", "Pending release of a client: 1 from DROP_LOCK until it has released the lock, else 0."),
         lambda client: client.pending_drop,
     ),
     _sum(
-        _gauge("quota_debt_ms", "GPU time that the client used beyond its share and still owes.", *_CLIENT),
+        _gauge("quota_debt_ms", "GPU time that a client has used beyond its share and still owes."),
         lambda client: 1000 * client.debt_s,
     ),
 )
@@ -217,10 +194,10 @@ def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
 
 
 def _folded(sharing: SharingReading) -> list[tuple[_Labels, Pod]]:
-    """By pod and GPU. Departed clients count only if no client of their pod is connected."""
-    connected = _grouped(sharing.clients)
-    departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in connected}
-    return [*connected.items(), *departed.items()]
+    """By pod and GPU. Departed clients appear only if no client of their pod is left."""
+    living = _grouped(sharing.clients)
+    departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in living}
+    return [*living.items(), *departed.items()]
 
 
 def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
@@ -231,11 +208,11 @@ def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientShari
 
 
 def _sources(pods: Iterable[tuple[_Labels, Pod]]) -> list[Point]:
-    """Each source once, also for a pod on two GPUs or with two clients."""
+    """Each source once, also for a pod with two GPUs or two clients."""
     found: dict[tuple[str, ...], float] = {}
     for (namespace, pod_name, client_id, _), pod in pods:
         for client in pod:
-            # nvshare has four sources: a limit set by an operator counts as config.
+            # nvshare's dashboards know four sources: a limit set by an operator counts as configuration.
             source = "config" if client.memory_quota_source == "set-limit" else client.memory_quota_source
             found[(namespace, pod_name, client_id, source)] = 1
     return list(found.items())

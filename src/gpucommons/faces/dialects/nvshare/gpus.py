@@ -1,6 +1,6 @@
-"""nvshare_nvml_up, nvshare_gpu_*: the GPUs in the names of nvshare's exporter. Without NVML only nvml_up is present.
+"""nvshare_gpu_*: the GPUs in the names of nvshare's exporter.
 
-Used memory is all memory that is not free, the driver's reserve included: used + free = total.
+Used memory is all memory that is not free, including what the driver reserves: used + free = total.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,20 +11,19 @@ from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu_uuid", "gpu_index")
 
-NVML_UP = gauge("nvshare_nvml_up", "Whether NVML answers (1) or not (0).")
-INFO = gauge("nvshare_gpu_info", "Name of the GPU; always 1.", *_GPU, "gpu_name")
-MEMORY_TOTAL = gauge("nvshare_gpu_memory_total_bytes", "Memory of the GPU.", *_GPU)
+INFO = gauge("nvshare_gpu_info", "Name of a GPU; always 1.", *_GPU, "gpu_name")
+MEMORY_TOTAL = gauge("nvshare_gpu_memory_total_bytes", "Memory of a GPU.", *_GPU)
 MEMORY_USED = gauge(
-    "nvshare_gpu_memory_used_bytes", "Memory of the GPU that is not free, the driver's reserve included.", *_GPU
+    "nvshare_gpu_memory_used_bytes", "Memory of a GPU that is not free, including what the driver reserves.", *_GPU
 )
-MEMORY_FREE = gauge("nvshare_gpu_memory_free_bytes", "Memory of the GPU that is free.", *_GPU)
-UTILIZATION = gauge("nvshare_gpu_utilization_ratio", "Share of time in which the GPU had work, 0 to 1.", *_GPU)
+MEMORY_FREE = gauge("nvshare_gpu_memory_free_bytes", "Free memory of a GPU.", *_GPU)
+UTILIZATION = gauge("nvshare_gpu_utilization_ratio", "Share of time in which a GPU was busy, 0 to 1.", *_GPU)
 MEMORY_UTILIZATION = gauge(
     "nvshare_gpu_memory_utilization_ratio",
-    "Share of time in which the memory was read or written, 0 to 1.",
+    "Share of time in which the memory of a GPU was read or written, 0 to 1.",
     *_GPU,
 )
-PROCESSES = gauge("nvshare_gpu_process_count", "Compute processes on the GPU according to NVML.", *_GPU)
+PROCESSES = gauge("nvshare_gpu_process_count", "Compute processes on a GPU as reported by NVML.", *_GPU)
 
 
 def _ratio(percent: int | None) -> float | None:
@@ -46,12 +45,11 @@ _BY_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
     (PROCESSES, _compute_processes),
 )
 
-CATALOGUE = (NVML_UP, INFO, *(metric for metric, _ in _BY_GPU))
+CATALOGUE = (INFO, *(metric for metric, _ in _BY_GPU))
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.gpus
-    yield NVML_UP.value(0 if reading is None else 1)
     if reading is None:
         return
     gpus = [((gpu.identity.uuid, str(gpu.identity.index)), gpu) for gpu in reading.present_gpus()]

@@ -1,4 +1,4 @@
-"""nvshare_scheduler_*: queues, memory and events of the scheduler, present for every GPU from the start."""
+"""nvshare_scheduler_*: queues, memory and messages of the scheduler, for every GPU from the start."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,35 +9,35 @@ from gpucommons.model.snapshot import Snapshot
 _GPU = ("gpu_uuid", "gpu_index")
 _GAUGES: tuple[tuple[Metric, Callable[[GpuSharing], float]], ...] = (
     (
-        gauge("nvshare_scheduler_running_clients", "Clients that hold the lock of the GPU.", *_GPU),
+        gauge("nvshare_scheduler_running_clients", "Clients that hold the lock of a GPU.", *_GPU),
         lambda gpu: len(gpu.running),
     ),
     (
         gauge(
-            "nvshare_scheduler_request_queue_clients",
-            "Clients that wait for a turn or for a refill of their share.",
-            *_GPU,
+            "nvshare_scheduler_request_queue_clients", "Clients that wait for a turn or for more of their share.", *_GPU
         ),
         lambda gpu: len(gpu.request_queue),
     ),
     (
-        gauge("nvshare_scheduler_wait_queue_clients", "Clients that were sent WAIT_FOR_MEM and still wait.", *_GPU),
+        gauge("nvshare_scheduler_wait_queue_clients", "Clients that wait for memory.", *_GPU),
         lambda gpu: len(gpu.wait_queue),
     ),
     (
-        gauge("nvshare_scheduler_running_memory_bytes", "Estimated need of the running clients.", *_GPU),
+        gauge("nvshare_scheduler_running_memory_bytes", "Estimated memory need of the running clients.", *_GPU),
         lambda gpu: gpu.running_memory_bytes,
     ),
     (
         gauge(
-            "nvshare_scheduler_peak_running_memory_bytes", "Highest estimated need of clients that ran at once.", *_GPU
+            "nvshare_scheduler_peak_running_memory_bytes",
+            "Highest estimated memory need of the clients that ran at one time.",
+            *_GPU,
         ),
         lambda gpu: gpu.running_memory_peak_bytes,
     ),
     (
         gauge(
             "nvshare_scheduler_memory_safe_limit_bytes",
-            "Memory that may be in use at once: the GPU's memory less the reserve.",
+            "Memory that running clients may need in all: that of the GPU without the reserve.",
             *_GPU,
         ),
         lambda gpu: gpu.safe_limit_bytes,
@@ -45,7 +45,7 @@ _GAUGES: tuple[tuple[Metric, Callable[[GpuSharing], float]], ...] = (
     (
         gauge(
             "nvshare_scheduler_memory_overloaded",
-            "Whether the running clients have outgrown the safe limit (1) or not (0).",
+            "Overload of the memory: 1 while the running clients exceed the safe limit, else 0.",
             *_GPU,
         ),
         lambda gpu: int(gpu.overloaded),

@@ -1,4 +1,4 @@
-// Readings over the last hour or day, from the agent's memory; any range where a Prometheus is configured.
+// Readings over the last hour or day, from the agent's memory; any range if a Prometheus is configured.
 import { html } from '../html.js';
 import { Chart } from '../chart.js';
 import { Still } from '../lazy.js';
@@ -24,7 +24,7 @@ export function History({ document, charts, view, onRange }) {
   const gpus = document.gpus ? document.gpus.by_uuid : {};
   const cards = Object.keys(gpus).sort((a, b) => gpus[a].index - gpus[b].index);
   const shown = CHARTS.filter((chart) => chart.node || cards.length);
-  // A snapshot must not take back what is being typed.
+  // A snapshot must not overwrite what the viewer types.
   const tools = html`<${Still} on=${[view, beyond]} draw=${() => rangeTools(view, beyond, onRange)} />`;
   return html`<${Section} id="history" title="History" note=${keptNote(kept)} tools=${tools}>
     <div class="charts">

@@ -1,4 +1,4 @@
-"""cpu_load_1m, node_*: the host's load, memory, pressure and health score, in the node agent's names."""
+"""node_*: CPU utilization, memory, pressure and health score of the host, in the names of the node agent."""
 
 from collections.abc import Iterator
 
@@ -7,33 +7,26 @@ from gpucommons.model.host import Pressure
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.node_health import health_of
 
-LOAD_1M = gauge("cpu_load_1m", "Load average of the host over the last minute.")
 CPU_UTILIZATION = gauge(
-    "node_cpu_utilization_ratio", "Share of CPU time that was not idle since the last reading, 0 to 1."
+    "node_cpu_utilization_ratio", "Share of CPU time since the last reading that was not idle, 0 to 1."
 )
-CPU_PRESSURE = gauge("node_cpu_pressure_avg10", "Percent of the last 10 s in which some task waited for a CPU (PSI).")
+CPU_PRESSURE = gauge(
+    "node_cpu_pressure_avg10", "Percentage of the last 10 s in which some task waited for a CPU (PSI)."
+)
 MEMORY_PRESSURE = gauge(
-    "node_memory_pressure_avg10", "Percent of the last 10 s in which some task waited for memory (PSI)."
+    "node_memory_pressure_avg10", "Percentage of the last 10 s in which some task waited for memory (PSI)."
 )
 MEMORY_TOTAL = gauge("node_memory_total_bytes", "Memory of the host in bytes.")
 MEMORY_AVAILABLE = gauge(
     "node_memory_available_bytes",
-    "Memory that can be had without swapping, as the kernel estimates, in bytes.",
+    "Memory that programs can use without swapping, as estimated by the kernel, in bytes.",
 )
 HEALTH_SCORE = gauge(
     "node_health_score",
-    "Headroom of the host, 0 to 10, over the signals that could be read (see gpucommons_health_component).",
+    "Headroom of the host, 0 to 10, from the signals that could be read (see gpucommons_health_component).",
 )
 
-CATALOGUE = (
-    LOAD_1M,
-    CPU_UTILIZATION,
-    CPU_PRESSURE,
-    MEMORY_PRESSURE,
-    MEMORY_TOTAL,
-    MEMORY_AVAILABLE,
-    HEALTH_SCORE,
-)
+CATALOGUE = (CPU_UTILIZATION, CPU_PRESSURE, MEMORY_PRESSURE, MEMORY_TOTAL, MEMORY_AVAILABLE, HEALTH_SCORE)
 
 
 def _some_avg10(pressure: Pressure | None) -> float | None:
@@ -43,7 +36,6 @@ def _some_avg10(pressure: Pressure | None) -> float | None:
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     readings = snapshot.readings
     if readings.cpu is not None:
-        yield LOAD_1M.value(readings.cpu.load_1m)
         yield CPU_UTILIZATION.value(readings.cpu.utilization_ratio)
     if readings.pressure is not None:
         yield CPU_PRESSURE.value(_some_avg10(readings.pressure.cpu))

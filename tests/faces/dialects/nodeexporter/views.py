@@ -1,4 +1,4 @@
-"""Rounds of views of one machine at the same time: the agent's, Debian's node_exporter's, and the agent's again."""
+"""Rounds of expositions of one machine: the agent's, Debian's node_exporter's, and the agent's again."""
 
 import time
 from functools import partial
@@ -29,7 +29,7 @@ def served(agent: RunningAgent) -> str:
 
 
 def views(rounds: int) -> list[tuple[str, str, str]]:
-    """With upstream's exclusions, which are ours; Debian has its own."""
+    """With upstream's exclusions, which are our defaults; Debian's package has others."""
     chosen = NodeExporterSettings()
     exclusions = (
         f"--collector.filesystem.mount-points-exclude={chosen.filesystem_mount_points_exclude}",

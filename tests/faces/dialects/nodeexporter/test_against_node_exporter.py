@@ -1,5 +1,5 @@
-"""The dialect beside Debian's node_exporter, at the same time, on a machine with mounts and devices of our own; and
-with a file system that really hangs (a FUSE mount whose server does not answer, as an NFS mount whose server died)."""
+"""The dialect and Debian's node_exporter at the same time, on a machine with mounts and devices of the test; and a file
+system that hangs (a FUSE mount whose server does not answer, as an NFS mount whose server died)."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from faces.dialects.nodeexporter import inside
-from faces.dialects.nodeexporter.beside import views
 from faces.dialects.nodeexporter.comparison import Comparison, of_the_machine
+from faces.dialects.nodeexporter.views import views
 from needs import needs_device, needs_program, needs_root
 from parsing import parsed
 from testbeds import fuse
@@ -48,11 +48,11 @@ def test_both_see_the_same_machine(rounds: list[tuple[str, str, str]]) -> None:
         comparison.add(before, theirs, after)
     assert comparison.wrong == []
     assert list(comparison.far.values()) == []
-    assert comparison.compared > 300, "and there is something to compare"
+    assert comparison.compared > 300, "there are series to compare"
 
 
 def test_both_see_this_machine_as_it_is() -> None:
-    """Without namespaces and without root: whatever this machine has mounted and runs meanwhile."""
+    """Without namespaces and without root: this machine as it is."""
     comparison = Comparison()
     for before, theirs, after in views(ROUNDS):
         comparison.add(before, theirs, after)
@@ -73,7 +73,7 @@ def test_the_mounts_and_the_device_of_the_test_are_among_them(rounds: list[tuple
 
 
 def test_a_difference_is_seen(rounds: list[tuple[str, str, str]]) -> None:
-    """The comparison itself: a counter behind ours, a gauge far off, a static value that differs, a missing series."""
+    """The comparison detects a counter behind ours, a gauge far off, a different static value and a missing series."""
 
     def wrong(old: str, new: str) -> bool:
         before, theirs, after = rounds[0]
@@ -88,7 +88,7 @@ def test_a_difference_is_seen(rounds: list[tuple[str, str, str]]) -> None:
     assert wrong('device="made0"', 'device="made1"')
 
 
-def test_a_hung_file_system_costs_its_own_series_alone(tmp_path: Path) -> None:
+def test_a_hung_file_system_loses_only_its_own_series(tmp_path: Path) -> None:
     needs_device("/dev/fuse")
     seen = played("hung", tmp_path)
     for text in (seen["while_hung"], seen["sampled"]):
@@ -101,7 +101,7 @@ def test_a_hung_file_system_costs_its_own_series_alone(tmp_path: Path) -> None:
     assert after["node_filesystem_size_bytes"] == fuse.BLOCKS * fuse.BLOCK_BYTES
     assert after["node_filesystem_avail_bytes"] == fuse.AVAILABLE * fuse.BLOCK_BYTES
     assert after["node_filesystem_files_free"] == fuse.FILES_FREE
-    assert seen["ended"] == 0, "a hung call does not keep the agent from ending"
+    assert seen["ended"] == 0, "a hung call does not prevent the agent from ending"
 
 
 def values_of(series: dict[Any, float], mount_point: Path) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The owners' counters, quotas and the ledger's own state, in the gpucommons dialect."""
+"""Owners' totals, quotas, the state of the ledger, and allocations in the gpucommons dialect."""
 
 from faces.dialects.test_ds01 import value
 from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
@@ -40,12 +40,12 @@ def test_counters_of_an_owner() -> None:
     assert value(found, "gpucommons_owner_held_gpu_seconds_total", **pod) == 0
 
 
-def test_absent_until_the_ledger_has_told_what_there_was() -> None:
+def test_totals_are_absent_until_the_ledger_has_been_read() -> None:
     found = series(Readings(accounts=AccountsReading(LedgerState(begun=True), None)))
     assert not any(name.startswith("gpucommons_owner_") for name, _ in found)
     assert value(found, "gpucommons_ledger_writing") == 0
     quiet = series(Readings(accounts=AccountsReading(LedgerState(), None)))
-    assert value(quiet, "gpucommons_ledger_writing") is None, "a machine without a GPU has no ledger to miss"
+    assert value(quiet, "gpucommons_ledger_writing") is None, "a node without a GPU has no ledger"
 
 
 def test_quotas() -> None:
@@ -58,7 +58,7 @@ def test_quotas() -> None:
     assert value(found, "gpucommons_quota_exceeded", user="bob") == 0
 
 
-def test_the_ledgers_state() -> None:
+def test_state_of_the_ledger() -> None:
     found = series(Readings(accounts=accounts()))
     assert value(found, "gpucommons_ledger_writing") == 1
     assert value(found, "gpucommons_ledger_durable") == 1
@@ -69,18 +69,18 @@ def test_the_ledgers_state() -> None:
     assert value(found, "gpucommons_event_log_writing") == 1
 
 
-def test_allocations_with_what_they_do() -> None:
+def test_share_and_activity_of_allocations() -> None:
     busy = managed("busy", "bob", "0")
     kept = managed("kept", "alice", "0", running=False)
     found = series(readings(kept, busy, processes=[process(busy)], events=EventsReading({}, 7, {"not_json": 1}, 5, 2)))
     labels = {"slot": "0", "uuid": "GPU-0", "kind": "container", "interface": "orchestration", "managed": "true"}
     bob = {**labels, "workload": "busy", "user": "bob", "owner": "bob"}
     alice = {**labels, "workload": "kept", "user": "alice", "owner": "alice"}
-    told = [
+    states = [
         [value(found, f"gpucommons_allocation_{what}", **who) for what in ("share_ratio", "running", "active")]
         for who in (bob, alice)
     ]
-    assert told == [[1, 1, 1], [0, 0, 0]]
+    assert states == [[1, 1, 1], [0, 0, 0]]
     assert value(found, "gpucommons_allocations_complete") == 1
     assert value(found, "gpucommons_followed_event_bad_lines_total", reason="not_json") == 1
     assert value(found, "gpucommons_followed_event_rotations_lost_total") == 2

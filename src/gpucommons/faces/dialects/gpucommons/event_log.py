@@ -1,0 +1,16 @@
+"""gpucommons_event_log_writing: whether the agent's own event log can be written."""
+
+from collections.abc import Iterator
+
+from gpucommons.faces.exposition.families import Family, gauge
+from gpucommons.model.snapshot import Snapshot
+
+WRITING = gauge("gpucommons_event_log_writing", "State of the agent's event log: 1 if it can be written, 0 if not.")
+
+CATALOGUE = (WRITING,)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    accounts = snapshot.readings.accounts
+    if accounts is not None and accounts.ledger.begun:
+        yield WRITING.value(int(accounts.event_log_writing))
