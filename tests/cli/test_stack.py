@@ -138,7 +138,7 @@ def test_a_place_that_is_not_ours_is_said(tmp_path: Path, type_in: Command) -> N
 def test_in_the_foreground_it_stays_until_it_is_told_to_end(tmp_path: Path, place: list[str]) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpucommons.cli.main", "stack", "start", "--foreground", *place],
+        [sys.executable, "-m", "gpucommons", "stack", "start", "--foreground", *place],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     toml = Path(place[1]).read_text()

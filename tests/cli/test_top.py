@@ -362,7 +362,7 @@ def test_in_a_real_terminal_of_80_by_24() -> None:
     needs_program("tmux")
     with running_agent("--simulate", "faults") as agent:
         # The session's shell stays after the command: so that one sees how it left the terminal.
-        line = f"{sys.executable} -m gpucommons.cli.main top --connect {agent.url}; echo left=$?; exec cat"
+        line = f"{sys.executable} -m gpucommons top --connect {agent.url}; echo left=$?; exec cat"
         environment = f"PYTHONPATH={':'.join(filter(None, sys.path))}"
         tmux("new-session", "-d", "-x", "80", "-y", "24", "-e", environment, "sh", "-c", line)
         try:

@@ -130,7 +130,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_run_and_its_early_end(machine: dict[str, str]) -> None:
-    run = [sys.executable, "-m", "gpucommons.cli.main", "stress", "--device"]
+    run = [sys.executable, "-m", "gpucommons", "stress", "--device"]
     done = subprocess.run([*run, "0", "--duration", "2"], env=machine, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, last = done.stdout.splitlines()

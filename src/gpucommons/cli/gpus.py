@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.gpus_view import as_values, nothing, render
-from gpucommons.cli.look import look
+from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 
 
@@ -18,7 +18,7 @@ def gpus(
     procfs: Procfs = None,
 ) -> None:
     """List the GPUs: memory, utilisation, temperature, power against its limit, processes, health."""
-    _, snapshot = look(config, simulate, procfs)
+    _, snapshot = take_sample(config, simulate, procfs)
     if as_json:
         sys.stdout.write(json.dumps(as_values(snapshot), indent=2, ensure_ascii=False) + "\n")
     elif snapshot.readings.gpus is None:

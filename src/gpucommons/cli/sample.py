@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.look import look
+from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.run import CommandError
 from gpucommons.faces.dialects.all import DIALECTS
@@ -39,7 +39,7 @@ def sample(
     """Take one sample of this node, print it, and exit within 3 seconds."""
     if dialect is not None and dialect not in {d.name for d in DIALECTS}:
         raise CommandError(f"no dialect '{dialect}'; there are {', '.join(d.name for d in DIALECTS)}")
-    agent, snapshot = look(config, simulate, procfs)
+    agent, snapshot = take_sample(config, simulate, procfs)
     if format is SampleFormat.JSON:
         text = json.dumps(as_json(snapshot), indent=2, ensure_ascii=False) + "\n"
     else:

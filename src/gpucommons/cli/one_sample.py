@@ -1,4 +1,4 @@
-"""One sample of this node without an agent that runs: for the commands that print what there is now."""
+"""One sample of this node without a running agent, for the commands that print the current state."""
 
 import asyncio
 from dataclasses import replace
@@ -9,15 +9,15 @@ from gpucommons.cli.options import load_settings, scenario_named
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.model.snapshot import Snapshot
 
-# Rates take two readings; the second comes this long after the first. A source that is slower is left out.
+# A rate needs two readings. A source that takes longer than _SETTLE_S is left out of the sample.
 _BETWEEN_S = 1.0
 _SETTLE_S = 0.8
 
 
-def look(config: Path | None, simulate: str | None, procfs: str | None) -> tuple[Agent, Snapshot]:
-    """Takes under 3 seconds, whatever hangs. The agent is handed over for its exposition; it has stopped."""
+def take_sample(config: Path | None, simulate: str | None, procfs: str | None) -> tuple[Agent, Snapshot]:
+    """Return the stopped agent and its second snapshot, within 3 seconds even if a source hangs."""
     settings = load_settings(config, {"path.procfs": ("--path.procfs", procfs)}).settings
-    # However seldom the agent samples by its settings, a command must see two readings now.
+    # The configured intervals may be longer than a command should take.
     agent = Agent(replace(settings, sampling=SamplingSettings()), scenario_named(simulate))
     return agent, asyncio.run(_two_ticks(agent))
 
