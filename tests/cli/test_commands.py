@@ -101,8 +101,8 @@ def test_sample_in_each_format() -> None:
     one = command("sample", "--dialect", "node", "--format", "openmetrics").stdout
     assert all(name.startswith(("cpu_", "node_", "gpu_")) for name, _ in parsed(one, openmetrics=True))
     whole = json.loads(command("sample", "--format", "json", "--simulate", "lab").stdout)
-    assert whole["scenario"] == "lab"
-    assert whole["readings"]["cpu"]["cores"] == 64
+    assert whole["simulated"] == "lab"
+    assert whole["node"]["cpu"]["cores"] == 64
 
 
 def test_check_config_prints_the_origin_of_each_value(tmp_path: Path) -> None:

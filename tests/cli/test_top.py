@@ -99,13 +99,14 @@ def test_every_view_fits_into_eighty_columns() -> None:
 
 def test_rows_say_what_the_document_says() -> None:
     document = document_of()
-    gpus = {row.cells[0]: row for row in gpu_rows(document, {})}
+    gpus = {row.cells[0].rstrip("!"): row for row in gpu_rows(document, {})}
     card = next(gpu for gpu in document["gpus"]["by_uuid"].values() if gpu["index"] == 1)
     assert gpus["1"].cells[1] == f"{round(100 * card['utilization_ratio'])} %"
     assert gpus["1"].cells[3] == f"{card['power_watts']:.0f}/700 W"
     assert gpus["7"].cells[1] == "LOST"
     assert gpus["7"].grave
     assert gpus["5"].grave, "it is hot"
+    assert gpus["5"].cells[0] == "5!"
     assert not gpus["1"].grave
     owners = {row.key: row for row in owner_rows(document)}
     alice = document["who"]["owners"]["user/1000"]
@@ -180,7 +181,7 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             feed.hand(FeedUpdate(document_of(), {}))
             await shown(pilot)
-            assert [row[0] for row in cells(app, "gpus")] == [str(index) for index in range(8)]
+            assert [row[0] for row in cells(app, "gpus")] == ["0", "1", "2", "3", "4", "5!", "6", "7!"]
             assert cells(app)[0][0] == "farah"
             assert "by memory ↓" in text_of(app, "note")
             await pilot.press("r")
@@ -371,7 +372,7 @@ def test_in_a_real_terminal_of_80_by_24() -> None:
             assert len(screen.splitlines()) == 24
             told = json.loads(agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"]
             hot = next(gpu for gpu in told.values() if gpu["index"] == 1)
-            assert re.search(rf"^ 1 .* {hot['temperature_celsius']} °C!", screen, re.MULTILINE)
+            assert re.search(rf"^ 1! .* {hot['temperature_celsius']} °C", screen, re.MULTILINE)
             tmux("send-keys", "t")
             until_the_screen_shows("does not run here|Client")
             tmux("send-keys", "o", "/")

@@ -12,7 +12,6 @@ from gpucommons.cli.who_view import printable
 MISSING = "-"
 SPARK_WIDTH = 15
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_HARMLESS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")
 _WHY = {
     "quota": "quota used up",
     "turn": "another's turn",
@@ -110,20 +109,18 @@ def gpu_rows(
 
 
 def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
-    index = gpu["index"]
+    index, level, reasons = gpu["index"], gpu["health"]["level"], gpu["health"]["reasons"]
     if not gpu["up"]:
-        reason = gpu["down_reason"].replace("_", " ")
-        cells = (str(index), "LOST", printable(reason)[:17], "", "", "", lately)
+        reason = ", ".join(reasons).replace("_", " ")
+        cells = (f"{index}!", "LOST", printable(reason)[:17], "", "", "", lately)
         return TopRow(uuid, cells, (index, None, None, None, None, None, None), grave=True)
-    limit = gpu["temperature_slowdown_celsius"]
-    hot = limit is not None and (gpu["temperature_celsius"] or 0) >= limit - 5
-    slowed = any(reason not in _HARMLESS for reason in gpu["throttle_reasons"] or ())
+    healthy = level == "ok"
     cells = (
-        str(index),
+        str(index) if healthy else f"{index}!",
         percent(gpu["utilization_ratio"]),
         f"{size(gpu['memory_used_bytes'])}/{size(gpu['memory_total_bytes'])}",
         f"{_whole(gpu['power_watts'])}/{_whole(gpu['power_limit_watts'])} W",
-        f"{_whole(gpu['temperature_celsius'])} °C{'!' if slowed else ''}",
+        f"{_whole(gpu['temperature_celsius'])} °C",
         _whole(gpu["processes"]),
         lately,
     )
@@ -136,7 +133,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
         gpu["processes"],
         None,
     )
-    return TopRow(uuid, cells, sort, grave=hot)
+    return TopRow(uuid, cells, sort, grave=not healthy)
 
 
 def owner_rows(document: Document) -> list[TopRow]:

@@ -1,9 +1,10 @@
-"""The GPUs, by UUID: what they are and what they do now. A lost one stays, without readings. Pure."""
+"""The document of the GPUs, by UUID. A lost GPU stays in it, without readings. Pure."""
 
-from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, listed, or_null, record
+from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, listed, one_of, or_null, record
 from gpucommons.faces.documents.values import Json, percent_as_ratio, rounded
-from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
+from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.gpu_health import GpuHealth, HealthLevel, health_of
 
 _NUMBER, _INTEGER, _TEXT = or_null(NUMBER), or_null(INTEGER), or_null(TEXT)
 _ACTIVITY_RATIOS = ("graphics", "sm", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "dram")
@@ -18,8 +19,10 @@ _MIG = record(
     placement_size_slices=_INTEGER,
     memory_total_bytes=INTEGER,
     memory_used_bytes=_INTEGER,
+    processes=_INTEGER,
     activity=_ACTIVITY,
 )
+_LEVEL = one_of(*(level.name.lower() for level in HealthLevel))
 GPU = record(
     index=INTEGER,
     name=TEXT,
@@ -29,6 +32,7 @@ GPU = record(
     up=FLAG,
     since_unix_s=NUMBER,
     down_reason=TEXT,
+    health=record(level=_LEVEL, reasons=by_key(record(level=_LEVEL, sentence=TEXT), "reason")),
     utilization_ratio=_NUMBER,
     memory_utilization_ratio=_NUMBER,
     memory_total_bytes=_INTEGER,
@@ -69,7 +73,7 @@ SCHEMA = or_null(
 
 
 def gpus(snapshot: Snapshot, only_uuid: str | None = None) -> Json:
-    """Null where this node has no driver that could be asked."""
+    """Null if the NVIDIA driver was not read."""
     reading = snapshot.readings.gpus
     if reading is None:
         return None
@@ -78,11 +82,15 @@ def gpus(snapshot: Snapshot, only_uuid: str | None = None) -> Json:
         "cuda_version": reading.cuda_version,
         "expected": reading.expected,
         "present": reading.present,
-        "by_uuid": {gpu.identity.uuid: _gpu(gpu) for gpu in reading.gpus if only_uuid in (None, gpu.identity.uuid)},
+        "by_uuid": {
+            gpu.identity.uuid: _gpu(gpu, health_of(gpu, snapshot.wall_s))
+            for gpu in reading.gpus
+            if only_uuid in (None, gpu.identity.uuid)
+        },
     }
 
 
-def _gpu(gpu: Gpu) -> Json:
+def _gpu(gpu: Gpu, health: GpuHealth) -> Json:
     identity, now = gpu.identity, gpu.readings
     energy = now.energy_millijoules
     reasons = now.throttle_reasons
@@ -95,6 +103,13 @@ def _gpu(gpu: Gpu) -> Json:
         "up": gpu.up,
         "since_unix_s": round(gpu.since_wall_s, 3),
         "down_reason": gpu.down_reason,
+        "health": {
+            "level": health.level.name.lower(),
+            "reasons": {
+                reason.name: {"level": reason.level.name.lower(), "sentence": reason.sentence}
+                for reason in health.reasons
+            },
+        },
         "utilization_ratio": percent_as_ratio(now.utilization_percent),
         "memory_utilization_ratio": percent_as_ratio(now.memory_utilization_percent),
         "memory_total_bytes": now.memory_total_bytes,
@@ -117,10 +132,10 @@ def _gpu(gpu: Gpu) -> Json:
         "pcie_rx_bytes_per_s": rounded(gpu.pcie_rx_bytes_per_s, 0),
         "ecc_uncorrected_total": now.ecc_uncorrected_aggregate,
         "throttle_reasons": None if reasons is None else list(reasons),
-        "processes": None if gpu.processes is None else len(gpu.processes),
+        "processes": _process_count(gpu),
         "activity": _activity(gpu.gpm),
         "mig_enabled": gpu.mig_enabled,
-        "mig": {instance.uuid: _mig(instance) for instance in gpu.mig},
+        "mig": {instance.uuid: _mig(gpu, instance) for instance in gpu.mig},
         "xid": {
             "watched": gpu.xid.watched,
             "counts": {str(code): count for code, count in gpu.xid.counts.items()},
@@ -136,7 +151,22 @@ def _activity(gpm: GpmReading | None) -> Json:
     return {f"{name}_ratio": rounded(getattr(gpm, f"{name}_ratio"), 4) for name in _ACTIVITY_RATIOS}
 
 
-def _mig(instance: MigInstance) -> Json:
+def _process_count(gpu: Gpu, instance: MigInstance | None = None) -> int | None:
+    """Processes of the GPU, or of one MIG instance. A process that is listed twice counts once."""
+    if gpu.processes is None:
+        return None
+    return len({process.pid for process in gpu.processes if instance is None or _is_on(process, instance)})
+
+
+def _is_on(process: GpuProcess, instance: MigInstance) -> bool:
+    """The driver may not know the compute instance of a process."""
+    return process.gpu_instance_id == instance.gpu_instance_id and process.compute_instance_id in (
+        None,
+        instance.compute_instance_id,
+    )
+
+
+def _mig(gpu: Gpu, instance: MigInstance) -> Json:
     return {
         "gpu_instance_id": instance.gpu_instance_id,
         "compute_instance_id": instance.compute_instance_id,
@@ -147,5 +177,6 @@ def _mig(instance: MigInstance) -> Json:
         "placement_size_slices": instance.placement_size,
         "memory_total_bytes": instance.memory_bytes if instance.memory is None else instance.memory.total_bytes,
         "memory_used_bytes": None if instance.memory is None else instance.memory.used_bytes,
+        "processes": _process_count(gpu, instance),
         "activity": _activity(instance.gpm),
     }
