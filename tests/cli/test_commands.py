@@ -71,7 +71,7 @@ def test_only_the_requested_command_is_loaded(argument: str) -> None:
     assert "gpucommons.config.settings" not in done.stdout
 
 
-COMMANDS = ["up", "gpus", "who", "sample", "check-config", "version"]
+COMMANDS = ["up", "gpus", "who", "top", "sample", "check-config", "stress", "version", "stack"]
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,9 +89,17 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_has_help_of_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert here(name, "--help") == 0
-    assert f"gpucommons {name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"gpucommons {name}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert here("--help") == 0
+    (summary,) = re.findall(rf"^ +{name} .*", capsys.readouterr().out, re.MULTILINE)
+    assert name == "who" or not summary.endswith("..."), "the summary of a command fits in its line"
 
 
 def test_sample_in_each_format() -> None:

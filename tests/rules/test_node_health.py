@@ -1,4 +1,4 @@
-"""The health score: its two anchors, and that what cannot be read does not count as healthy."""
+"""The health score of the node: its two anchors, and that a missing reading does not count as healthy."""
 
 import pytest
 from hypothesis import given
@@ -28,11 +28,11 @@ def test_half_of_everything() -> None:
     assert health.score == pytest.approx(5.7)
 
 
-def test_nothing_read_is_no_score() -> None:
+def test_without_readings_there_is_no_score() -> None:
     assert health_of(None, None, None) is None
 
 
-def test_the_unread_is_left_out_and_told() -> None:
+def test_a_component_that_was_not_read_is_left_out() -> None:
     health = health_of(CpuReading(8, None, None, None, None), MemoryReading(100, 50), None)
     assert health is not None
     assert dict(health.components) == {"memory": 0.5}

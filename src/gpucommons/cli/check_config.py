@@ -1,4 +1,4 @@
-"""`gpucommons check-config`: is this file good, and what is in force with it?"""
+"""`gpucommons check-config`: check a configuration file and print every value in force."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +10,12 @@ from gpucommons.config.load import free_sections, keys, keys_of
 
 
 def check_config(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The TOML file to check.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file to check.")],
 ) -> None:
-    """Check a configuration file; print the effective configuration and where each value came from."""
+    """Check a configuration file and print the values in force.
+
+    Each value is printed with its origin: default, file, environment or flag.
+    """
     loaded = load_settings(file, {})
     rows = [
         (key.path, repr(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])

@@ -1,6 +1,6 @@
-"""What `gpucommons top` shows, as rows of text: pure functions over the API's document.
+"""The rows of `gpucommons top`: pure functions of the API's document.
 
-Names come from users and may hold anything: what is not printable is shown escaped, never sent to a terminal.
+Names come from users and may hold any character: what is not printable is escaped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide` columns take what a terminal of more than 80 columns has to spare."""
+    """`wide` columns grow with a terminal of more than 80 columns."""
 
     title: str
     number: bool = True
@@ -36,7 +36,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """`sort` has a value for each cell to sort by; `grave` rows stand out."""
+    """`sort` has the value to sort by for each cell; `grave` rows are red."""
 
     key: str
     cells: tuple[str, ...]
@@ -90,11 +90,11 @@ def head_line(document: Document, lost: str) -> str:
     parts.append(f"CPU {percent(None if cpu is None else cpu['utilization_ratio'])}")
     if memory is not None and memory["available_bytes"] is not None:
         parts.append(f"memory {percent(1 - memory['available_bytes'] / memory['total_bytes'])}")
-    absent = [name for name, source in node["sources"].items() if source["state"] in ("failing", "stale")]
-    if absent:
-        parts.append(f"not read: {', '.join(absent)}")
+    failing = [name for name, source in node["sources"].items() if source["state"] in ("failing", "stale")]
+    if failing:
+        parts.append(f"not read: {', '.join(failing)}")
     if lost:
-        parts.insert(0, "LOST, shown as it was")
+        parts.insert(0, "LOST, last known state")
     return " · ".join(parts)
 
 
@@ -144,13 +144,13 @@ def owner_rows(document: Document) -> list[TopRow]:
     rest: dict[str, list[Mapping[str, Any]]] = {}
     for reasons in who["unattributed"].values():
         for reason, part in reasons.items():
-            if _is_worth_a_row(part):
+            if _is_visible(part):
                 rest.setdefault(reason, []).append(part)
     return rows + [_rest_row(reason, parts) for reason, parts in rest.items()]
 
 
-def _is_worth_a_row(part: Mapping[str, Any]) -> bool:
-    """Less than what can be shown, such as what rounding leaves, would be a row of zeros."""
+def _is_visible(part: Mapping[str, Any]) -> bool:
+    """False if every cell would be a zero, as for a remainder of rounding."""
     memory, sm, power = (part[name] or 0 for name in ("memory_bytes", "sm_ratio", "power_watts"))
     return bool(memory >= 2**19 or sm >= 0.0005 or power >= 0.5)
 
@@ -244,14 +244,14 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
 
 
 def arranged(rows: Iterable[TopRow], text: str, column: int | None, down: bool) -> list[TopRow]:
-    """Those that match, in order. What has no reading comes last, whichever way it is sorted."""
-    wanted = text.strip().lower()
-    found = [row for row in rows if wanted in (row.search or " ".join(row.cells)).lower()]
+    """The rows that contain the text, sorted. Rows without a reading come last in both directions."""
+    needle = text.strip().lower()
+    found = [row for row in rows if needle in (row.search or " ".join(row.cells)).lower()]
     if column is None:
         return found
     known = [row for row in found if row.sort[column] is not None]
     unknown = [row for row in found if row.sort[column] is None]
-    # A column holds numbers or texts, never both.
+    # A column holds either numbers or texts.
     return sorted(known, key=_by(column), reverse=down) + unknown
 
 
@@ -264,7 +264,7 @@ def _by(column: int) -> Callable[[TopRow], Any]:
 
 
 def spark(readings: Iterable[float | None], width: int) -> str:
-    """The last values as blocks, each the mean of as many as it takes; a gap is a space."""
+    """The values as at most `width` blocks, each the mean of several values; a gap is a space."""
     values = list(readings)
     if not values:
         return ""
