@@ -16,6 +16,7 @@ from gpucommons.base.address import (
     parse_remote_address,
     parse_tcp_address,
 )
+from unhurried import unhurried
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,7 @@ texts = st.one_of(st.text(), st.builds("{}:{}".format, st.text(), st.integers(0,
 
 
 @given(texts)
+@unhurried(100)
 def test_a_parsed_address_can_be_given_to_the_operating_system(text: str) -> None:
     """A name that does not resolve is an OSError, which the listeners report. Nothing else may be raised."""
     with contextlib.suppress(AddressError):

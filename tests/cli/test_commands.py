@@ -120,7 +120,7 @@ def test_check_config_prints_the_origin_of_each_value(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert re.search(rf"sampling.interval_s +7.0 +file {re.escape(str(file))}\n", done.stdout)
     assert re.search(r"processes.busiest +9 +environment GPUCOMMONS_PROCESSES_BUSIEST\n", done.stdout)
-    assert re.search(r"path.procfs +'/proc' +default\n", done.stdout)
+    assert re.search(r'path.procfs +"/proc" +default\n', done.stdout)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpucommons.base.address import AddressError, parse_address
 from gpucommons.config.load import Flag, LoadedSettings, keys, load
 from gpucommons.config.option import ConfigError
+from unhurried import unhurried
 
 
 def loaded(
@@ -107,6 +108,7 @@ def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=60))
+@unhurried(100)
 def test_any_text_is_a_configuration_or_a_config_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.mktemp("config") / "any.toml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -119,6 +121,7 @@ ports = st.sampled_from(["0", "80", "65535", "65536", "", " 80", "٣", "/run/x.s
 
 
 @given(st.one_of(st.text(min_size=1, max_size=30), st.builds("{}:{}".format, hosts, ports)))
+@unhurried(100)
 def test_the_configuration_accepts_exactly_the_addresses_that_the_web_server_parses(text: str) -> None:
     try:
         parse_address(text)

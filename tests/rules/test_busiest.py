@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey, ProcessRow
 from gpucommons.rules.busiest import Busiest, CpuWindow
+from unhurried import unhurried
 
 
 def row(pid: int, cpu_seconds: float = 0.0, rss: int = 0, start: int = 1) -> ProcessRow:
@@ -62,6 +63,7 @@ rows = st.dictionaries(
 
 
 @given(st.integers(0, 10), st.lists(rows, max_size=6))
+@unhurried(100)
 def test_bounded_present_and_repeatable(limit: int, passes: list[dict[int, tuple[float, int, int]]]) -> None:
     first, again = Busiest(limit), Busiest(limit)
     for second, entries in enumerate(passes):

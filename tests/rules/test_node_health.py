@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.rules.node_health import health_of
+from unhurried import unhurried
 
 
 def pressure(cpu: float, memory: float) -> PressureReading:
@@ -44,6 +45,7 @@ reading = st.one_of(st.none(), st.floats(-10, 1e6))
 
 
 @given(reading, reading, st.one_of(st.none(), st.integers(-5, 10**12)), st.floats(-5, 1e6), st.floats(-5, 1e6))
+@unhurried(100)
 def test_always_within_bounds(
     busy: float | None, load: float | None, available: int | None, psi_cpu: float, psi_memory: float
 ) -> None:

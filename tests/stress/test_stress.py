@@ -21,11 +21,13 @@ from gpucommons.stress.control import SLICE_S, UtilizationController, begin, sli
 from gpucommons.stress.loop import stress
 from needs import needs_program
 from running import command
+from unhurried import unhurried
 
 ratios = st.floats(0, 1)
 
 
 @given(ratios, ratios, st.none() | ratios)
+@unhurried(100)
 def test_the_duty_stays_between_0_and_1(target: float, duty: float, measured: float | None) -> None:
     after = step(UtilizationController(target, duty), measured)
     assert 0 <= after.duty <= 1
@@ -36,6 +38,7 @@ def test_the_duty_stays_between_0_and_1(target: float, duty: float, measured: fl
 
 
 @given(ratios, ratios)
+@unhurried(100)
 def test_a_failed_reading_leaves_the_duty_as_it_is(target: float, duty: float) -> None:
     assert step(UtilizationController(target, duty), None).duty == duty
 
@@ -71,6 +74,7 @@ class SimulatedGpu:
 
 
 @given(st.floats(0.1, 1.0), st.floats(0.5, 1.5), st.floats(0.0, 0.5), st.integers(0, 2))
+@unhurried(100)
 def test_a_reachable_target_is_reached(target: float, gain: float, others: float, lag: int) -> None:
     gpu = SimulatedGpu(gain, others, lag)
     seen: list[UtilizationController] = []

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.options import load_settings
-from gpucommons.config.load import free_sections, keys, keys_of
+from gpucommons.config.load import as_toml, free_sections, keys, keys_of
 
 
 def check_config(
@@ -18,13 +18,13 @@ def check_config(
     """
     loaded = load_settings(file, {})
     rows = [
-        (key.path, repr(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])
+        (key.path, as_toml(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])
         for key in keys()
     ]
     for section, row_type in free_sections():
         for name, row in getattr(loaded.settings, section).items():
             for key in keys_of(f"{section}.{name}", row_type):
-                rows.append((key.path, repr(getattr(row, key.name)), loaded.origins[key.path]))
+                rows.append((key.path, as_toml(getattr(row, key.name)), loaded.origins[key.path]))
     path_width = max(len(path) for path, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows)
     for warning in loaded.warnings:

@@ -10,7 +10,6 @@ import uvloop
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.pauses import look_at_all_at_times, shorten_pauses
-from gpucommons.base.address import UNIX_PREFIX
 from gpucommons.base.unix_listener import ListenError as SchedulerListenError
 from gpucommons.cli import logs
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
@@ -85,10 +84,10 @@ async def _run(agent: Agent) -> None:
     if agent.scenario is None and not _has_gpus(first):
         log.info("no GPU found; to see a simulated node with GPUs: gpucommons up --simulate lab")
     shorten_pauses()
-    collection = asyncio.create_task(look_at_all_at_times(), name="garbage")
+    looking = asyncio.create_task(look_at_all_at_times(), name="garbage")
     await stop.wait()
     log.info("stopping")
-    collection.cancel()
+    looking.cancel()
     await agent.stop()
 
 
@@ -98,7 +97,7 @@ def _announce(agent: Agent) -> None:
     for address in agent.web.addresses:
         if address.dialect is not None:
             log.info("metrics %s/metrics (%s dialect alone)", address.url, address.dialect)
-        elif address.url.startswith(UNIX_PREFIX):
+        elif address.url.startswith("unix:"):
             log.info("API     %s (each user sees their own rows)", address.url)
         else:
             log.info("page    %s/", address.url)

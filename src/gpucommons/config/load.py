@@ -6,6 +6,7 @@ file.
 
 import dataclasses
 import difflib
+import json
 import math
 import re
 import tomllib
@@ -101,6 +102,11 @@ def keys_of(section: str, section_type: type) -> Iterator[Key]:
     types = typing.get_type_hints(section_type)
     for item in dataclasses.fields(section_type):
         yield Key(section, item.name, types[item.name], item.default, item.metadata)
+
+
+def as_toml(value: str | float | bool) -> str:
+    """A value as it is written in a file: TOML and JSON agree on strings, numbers and booleans."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _sections() -> Iterator[tuple[str, type]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from gpucommons.config.load import free_sections, keys, keys_of
+from gpucommons.config.load import as_toml, free_sections, keys, keys_of
 
 
 def configuration_page() -> str:
@@ -25,7 +25,7 @@ def _lines() -> Iterator[str]:
         for key in members:
             variables = " ".join(f"`{name}`" for name in (key.variable, *key.guards["aliases"]))
             choices = f" ({', '.join(key.guards['choices'])})" if key.guards["choices"] else ""
-            default = repr(key.default).replace("|", r"\|")
+            default = as_toml(key.default).replace("|", r"\|")
             yield f"| `{key.name}` | {variables} | `{default}` | {key.guards['help']}{choices} |"
     for section, row_type in free_sections():
         yield ""

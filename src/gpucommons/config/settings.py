@@ -188,83 +188,109 @@ class VgpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Turns for the clients of nvshare and XPUShare. Their variables keep their meaning and units."""
+    """The scheduler of nvshare and XPUShare clients. The variables of nvshare keep their meaning and units."""
 
-    enabled: bool = option(False, "serve clients of nvshare and XPUShare")
-    socket: str = option("/var/run/nvshare/scheduler.sock", "socket that libnvshare.so and nvsharectl look for")
+    enabled: bool = option(False, "run the scheduler, which gives turns to the clients of nvshare and XPUShare")
+    socket: str = option("/var/run/nvshare/scheduler.sock", "socket for libnvshare.so and nvsharectl")
     xpushare_socket: str = option(
         "/var/run/xpushare/scheduler.sock",
         "second socket of the same scheduler, for libxpushare.so and xpusharectl; empty: none; "
-        "left out with a warning where the agent has no right to create it",
+        "a warning is logged if the agent may not create it",
     )
-    admin_group: str = option("", "group whose members may switch it and set limits, beside root and our own user")
-    debug: bool = option(False, "log every client that comes and goes", aliases=nvshare_aliases("DEBUG"))
+    admin_group: str = option(
+        "",
+        "group whose members may switch the scheduler and set limits, besides root and the agent's user; empty: none",
+    )
+    debug: bool = option(False, "log every client that connects and disconnects", aliases=nvshare_aliases("DEBUG"))
     mode: str = option(
         "auto",
-        "one at a time, together while memory fits, or by measured demand",
+        "serial: one client at a time; concurrent: together if their memory fits; auto: by measured demand",
         choices=("auto", "serial", "concurrent"),
         aliases=nvshare_aliases("SCHEDULING_MODE"),
     )
-    corun_limit: float = option(1.5, "auto: demands that may sum up to this run together", minimum=0)
-    turn_quantum_s: float = option(1.0, "auto: length of a turn where nothing has to be swapped", minimum=0.05)
-    max_bypass_s: float = option(0.0, "how long a big waiter may be passed by smaller ones; 0: two quanta", minimum=0)
+    corun_limit: float = option(
+        1.5,
+        "mode auto: clients run together while the sum of their demands, 1 being a full GPU, is at most this",
+        minimum=0,
+    )
+    turn_quantum_s: float = option(1.0, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    max_bypass_s: float = option(
+        0.0, "seconds for which smaller clients may run before a larger one that waits; 0: two quanta", minimum=0
+    )
     switch_time_mode: str = option(
         "auto",
-        "quantum by the memory that a switch moves, or fixed",
+        "length of a turn: by the memory that a switch moves (auto), or fixed",
         choices=("auto", "fixed"),
         aliases=nvshare_aliases("SWITCH_TIME_MODE"),
     )
     switch_time_fixed_s: float = option(
-        60.0, "quantum in mode fixed", minimum=0.1, aliases=nvshare_aliases("SWITCH_TIME_FIXED")
+        60.0,
+        "seconds of a turn with switch_time_mode = fixed",
+        minimum=0.1,
+        aliases=nvshare_aliases("SWITCH_TIME_FIXED"),
     )
     switch_time_multiplier: float = option(
-        5.0, "quantum in mode auto, seconds per GiB", minimum=0, aliases=nvshare_aliases("SWITCH_TIME_MULTIPLIER")
+        5.0,
+        "seconds of a turn per GiB with switch_time_mode = auto",
+        minimum=0,
+        aliases=nvshare_aliases("SWITCH_TIME_MULTIPLIER"),
     )
     memory_reserve_percent: float = option(
         10.0,
-        "part of a GPU's memory that is never promised",
+        "percent of a GPU's memory that is never given to clients",
         minimum=0,
         maximum=90,
         aliases=nvshare_aliases("MEMORY_RESERVE_PERCENT"),
     )
     default_gpu_memory_gb: float = option(
-        16.0, "GiB of a GPU where NVML cannot tell", minimum=0.001, aliases=nvshare_aliases("DEFAULT_GPU_MEMORY_GB")
+        16.0,
+        "memory of a GPU in GiB if NVML does not report it",
+        minimum=0.001,
+        aliases=nvshare_aliases("DEFAULT_GPU_MEMORY_GB"),
     )
     quota_sample_interval_ms: float = option(
-        50.0, "how finely a core quota is watched", minimum=1, aliases=nvshare_aliases("QUOTA_SAMPLE_INTERVAL_MS")
+        50.0,
+        "milliseconds between two checks of a core quota",
+        minimum=1,
+        aliases=nvshare_aliases("QUOTA_SAMPLE_INTERVAL_MS"),
     )
     compute_window_ms: float = option(
-        2000.0, "window of a core quota", minimum=100, aliases=nvshare_aliases("COMPUTE_WINDOW_MS")
+        2000.0, "window of a core quota in milliseconds", minimum=100, aliases=nvshare_aliases("COMPUTE_WINDOW_MS")
     )
     quota_carryover_percent: float = option(
         25.0,
-        "part of an unused window that may be saved up",
+        "percent of an unused window that a client may use later",
         minimum=0,
         maximum=100,
         aliases=nvshare_aliases("QUOTA_CARRYOVER_PERCENT"),
     )
     drop_tail_billing_percent: float = option(
         100.0,
-        "part of the time between DROP_LOCK and the release that is billed; the original's 70 undercharges the slow",
+        "percent of the time between DROP_LOCK and the release that is billed; nvshare bills 70",
         minimum=0,
         maximum=100,
         aliases=nvshare_aliases("DROP_TAIL_BILLING_PERCENT"),
     )
-    work_conserving: bool = option(False, "lend idle share beyond a core quota while nobody else wants it")
-    revoke_after_s: float = option(30.0, "a client that ignores DROP_LOCK for this long loses its turn", minimum=1)
-    fence: str = option("none", "what befalls it then", choices=("none", "disconnect"))
+    work_conserving: bool = option(False, "let a client exceed its core quota while no other client waits")
+    revoke_after_s: float = option(
+        30.0, "seconds after which a client that ignores DROP_LOCK loses its turn", minimum=1
+    )
+    fence: str = option("none", "what happens to a client that lost its turn this way", choices=("none", "disconnect"))
     metrics_enable: bool = option(
         False, "open the nvshare drop-in listener on metrics_addr", aliases=("NVSHARE_METRICS_ENABLE",)
     )
     metrics_addr: str = option(
-        "0.0.0.0:9402", "its HOST:PORT, or a port", check=parse_address_or_port, aliases=("NVSHARE_METRICS_ADDR",)
+        "0.0.0.0:9402",
+        "HOST:PORT, or a port, of the nvshare drop-in listener",
+        check=parse_address_or_port,
+        aliases=("NVSHARE_METRICS_ADDR",),
     )
     xpushare_metrics_enable: bool = option(
         False, "open the xpushare drop-in listener on xpushare_metrics_addr", aliases=("XPUSHARE_METRICS_ENABLE",)
     )
     xpushare_metrics_addr: str = option(
         "0.0.0.0:9402",
-        "its HOST:PORT, or a port; another one than metrics_addr where both are open",
+        "HOST:PORT, or a port, of the xpushare drop-in listener; different from metrics_addr if both are open",
         check=parse_address_or_port,
         aliases=("XPUSHARE_METRICS_ADDR",),
     )
@@ -273,12 +299,12 @@ class SchedulerSettings:
     )
     metrics_debug_labels: bool = option(
         True,
-        "client_id and host_pid on every series; off: a pod's clients on one GPU are one series",
+        "label every series with client_id and host_pid; false: one series for all clients of a pod on a GPU",
         aliases=nvshare_aliases("METRICS_DEBUG_LABELS"),
     )
     metrics_stale_ttl_s: float = option(
         0.0,
-        "keep the last values of a client that left for this long",
+        "seconds for which the series of a disconnected client are kept",
         minimum=0,
         aliases=nvshare_aliases("METRICS_STALE_TTL_SEC"),
     )
@@ -289,10 +315,12 @@ class SharingQuotaSettings:
     """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }."""
 
     pod: str = option("*", "shell pattern of the pod's name")
-    namespace: str = option("*", "shell pattern of its namespace")
-    uid: str = option("*", "shell pattern of the user's number")
-    memory: str = option("", "the most memory that such a client may have, such as 8Gi")
-    core: int = option(0, "percent of the GPU's time that such a client may have; 0: all", minimum=0, maximum=100)
+    namespace: str = option("*", "shell pattern of the pod's namespace")
+    uid: str = option("*", "shell pattern of the numeric user id")
+    memory: str = option("", "memory that each matching client may use, such as 8Gi; empty: no limit")
+    core: int = option(
+        0, "percent of the GPU's time that each matching client may use; 0: no limit", minimum=0, maximum=100
+    )
 
 
 @dataclass(frozen=True, slots=True)

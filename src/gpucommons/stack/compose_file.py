@@ -6,7 +6,6 @@ It keeps to what docker-compose 1.29, which distributions still ship, and the ne
 from dataclasses import dataclass
 from typing import Any
 
-from gpucommons.base.address import parse_tcp_address
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import retention_flags
@@ -91,11 +90,11 @@ def _alertmanager(settings: StackSettings, layout: Layout) -> Yaml:
 
 
 def _grafana(settings: StackSettings, layout: Layout) -> Yaml:
-    address = parse_tcp_address(settings.grafana_listen)
+    host, _, port = settings.grafana_listen.rpartition(":")
     data = layout.data("grafana")
     environment = {
-        "GF_SERVER_HTTP_ADDR": address.host,
-        "GF_SERVER_HTTP_PORT": str(address.port),
+        "GF_SERVER_HTTP_ADDR": host.strip("[]"),
+        "GF_SERVER_HTTP_PORT": port,
         "GF_PATHS_DATA": str(data),
         "GF_PATHS_PLUGINS": str(data / "plugins"),
         "GF_PATHS_PROVISIONING": str(layout.config_of("grafana")),

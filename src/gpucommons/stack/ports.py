@@ -4,22 +4,26 @@ import errno
 import socket
 from collections.abc import Callable, Mapping
 
-from gpucommons.base.address import parse_tcp_address
 from gpucommons.stack.errors import StackError
 
 PortOwner = Callable[[int], str | None]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]") or "0.0.0.0", int(port)
 
 
 def demand_free(addresses: Mapping[str, str], owner: PortOwner) -> None:
     """`addresses` are HOST:PORT by service. Raises naming every port that is taken, and by whom."""
     taken = []
     for service, address in addresses.items():
-        parsed = parse_tcp_address(address)
-        reason = _refusal(parsed.host or "0.0.0.0", parsed.port)
+        host, port = split_address(address)
+        reason = _refusal(host, port)
         if reason is None:
             continue
         if reason == errno.EADDRINUSE:
-            holder = owner(parsed.port) or "another process"
+            holder = owner(port) or "another process"
             taken.append(
                 f"{service}: {address} is in use by {holder}; stop it, or set stack.{service}_listen to another port"
             )

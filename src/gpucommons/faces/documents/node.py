@@ -1,4 +1,4 @@
-"""The document of the node: health, CPU, memory, pressure, and the state of each source. Pure."""
+"""The node itself: health, CPU, memory, pressure, and how each source of readings is doing. Pure."""
 
 from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_key, one_of, or_null, record
 from gpucommons.faces.documents.values import Json, rounded
@@ -11,7 +11,7 @@ _LINE = record(avg10_percent=NUMBER, avg60_percent=NUMBER, avg300_percent=NUMBER
 _PRESSURE = or_null(record(some=or_null(_LINE), full=or_null(_LINE)))
 SCHEMA = record(
     health=or_null(
-        record(score=NUMBER, completeness_ratio=NUMBER, component_ratios=by_key(NUMBER, "component; 1 is all headroom"))
+        record(score=NUMBER, completeness_ratio=NUMBER, component_ratios=by_key(NUMBER, "signal; 1 is all headroom"))
     ),
     cpu=or_null(
         record(
@@ -123,7 +123,7 @@ def _source(state: SourceState, now_monotonic_s: float) -> Json:
         "essential": state.essential,
         "last_success_unix_s": rounded(state.last_success_wall_s, 1),
         "failures": dict(state.failures),
-        # The detail of a past failure is not the current state.
+        # What was wrong before is not what is wrong now.
         "detail": "" if fresh else state.detail,
         "remedy": "" if fresh else state.remedy,
     }
