@@ -38,16 +38,6 @@ DataDirectory = Annotated[
 ]
 
 
-def _engine(config: Path | None, engine: str | None, data_dir: str | None) -> LocalEngine | ComposeEngine:
-    flags: dict[str, tuple[str, object]] = {
-        "stack.engine": ("--engine", engine),
-        "stack.data_dir": ("--data-dir", data_dir),
-    }
-    settings = load_settings(config, flags).settings.stack
-    stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), typer.echo, port_owner)
-    return ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
-
-
 def _root(settings: StackSettings) -> Path:
     if settings.data_dir:
         return Path(settings.data_dir).absolute()
@@ -55,10 +45,16 @@ def _root(settings: StackSettings) -> Path:
 
 
 @contextlib.contextmanager
-def _errors_as_lines() -> Iterator[None]:
-    """Print every line of a StackError, which has one line per problem."""
+def _stack(config: Path | None, engine: str | None, data_dir: str | None) -> Iterator[LocalEngine | ComposeEngine]:
+    """The engine of the stack. Prints every line of a StackError, which has one line per problem."""
+    flags: dict[str, tuple[str, object]] = {
+        "stack.engine": ("--engine", engine),
+        "stack.data_dir": ("--data-dir", data_dir),
+    }
+    settings = load_settings(config, flags).settings.stack
     try:
-        yield
+        stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), typer.echo, port_owner)
+        yield ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
     except StackError as error:
         *all_but_last, last = str(error).splitlines()
         for line in all_but_last:
@@ -79,8 +75,7 @@ def start(
     ] = False,
 ) -> None:
     """Check the configuration and start all services that do not run."""
-    with _errors_as_lines():
-        chosen = _engine(config, engine, data_dir)
+    with _stack(config, engine, data_dir) as chosen:
         if not foreground:
             chosen.start()
         elif isinstance(chosen, LocalEngine):
@@ -94,15 +89,14 @@ def start(
 @app.command()
 def stop(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
     """Stop all services and keep their data."""
-    with _errors_as_lines():
-        _engine(config, engine, data_dir).stop()
+    with _stack(config, engine, data_dir) as chosen:
+        chosen.stop()
 
 
 @app.command()
 def restart(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
     """Check the configuration, then stop and start all services."""
-    with _errors_as_lines():
-        chosen = _engine(config, engine, data_dir)
+    with _stack(config, engine, data_dir) as chosen:
         _require_valid(chosen)
         chosen.stop()
         chosen.start()
@@ -111,15 +105,14 @@ def restart(config: ConfigFile = None, engine: EngineName = None, data_dir: Data
 @app.command()
 def reload(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
     """Check and apply changed rules and routes without a restart."""
-    with _errors_as_lines():
-        _engine(config, engine, data_dir).reload()
+    with _stack(config, engine, data_dir) as chosen:
+        chosen.reload()
 
 
 @app.command()
 def check(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
     """Check configuration and rules, and print file and line of errors."""
-    with _errors_as_lines():
-        chosen = _engine(config, engine, data_dir)
+    with _stack(config, engine, data_dir) as chosen:
         _require_valid(chosen)
         typer.echo(f"the configuration is valid ({chosen.name} engine)")
 
@@ -127,8 +120,7 @@ def check(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDi
 @app.command()
 def status(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
     """Print the state of each service; exit status 0 if all work."""
-    with _errors_as_lines():
-        chosen = _engine(config, engine, data_dir)
+    with _stack(config, engine, data_dir) as chosen:
         healths = chosen.status()
     typer.echo(f"engine: {chosen.name}")
     _print_states(healths)
@@ -149,8 +141,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Print new lines until Ctrl-C.")] = True,
 ) -> None:
     """Print and follow the logs of all services, or of one."""
-    with _errors_as_lines():
-        chosen = _engine(config, engine, data_dir)
+    with _stack(config, engine, data_dir) as chosen:
         if service is not None and service not in chosen.services:
             raise CommandError(f"unknown service {service!r}; use one of {', '.join(chosen.services)}")
         with contextlib.suppress(KeyboardInterrupt):
@@ -163,8 +154,7 @@ def update(config: ConfigFile = None, engine: EngineName = None, data_dir: DataD
 
     Compose: pull the images and restart. Local: restart the programs that were upgraded.
     """
-    with _errors_as_lines():
-        chosen = _engine(config, engine, data_dir)
+    with _stack(config, engine, data_dir) as chosen:
         _require_valid(chosen)
         chosen.update()
 
@@ -172,8 +162,8 @@ def update(config: ConfigFile = None, engine: EngineName = None, data_dir: DataD
 @app.command()
 def build(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
     """Build the image of the agent (compose engine)."""
-    with _errors_as_lines():
-        _engine(config, engine, data_dir).build()
+    with _stack(config, engine, data_dir) as chosen:
+        chosen.build()
 
 
 def _require_valid(engine: LocalEngine | ComposeEngine) -> None:
@@ -199,8 +189,8 @@ def monitoring_status(
     data_dir: DataDirectory = None,
 ) -> None:
     """Print the state of the monitoring stack; exit status 0 if all services work."""
-    with _errors_as_lines():
-        healths = _engine(config, engine, data_dir).status()
+    with _stack(config, engine, data_dir) as chosen:
+        healths = chosen.status()
     if not quiet:
         _print_states(healths)
     raise typer.Exit(0 if healthy(healths) else 1)

@@ -22,21 +22,12 @@ from gpucommons.config.settings import Settings
 ENVIRONMENT_PREFIX = "GPUCOMMONS_"
 # Kubernetes sets these in every pod that runs next to a Service named gpucommons. They are not settings.
 _KUBERNETES_LINK = re.compile(r"GPUCOMMONS_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-_BOOLEANS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
+_BOOLEANS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 # Old key: the key that replaced it, and how to set that.
 _REPLACED = {
     "dcgm.older_hostname": (
         "dcgm.hostname_label",
-        "Hostname alone is the default, 'both' sets Hostname and hostname, 'hostname' the latter alone",
+        "use 'both' for Hostname and hostname, 'hostname' for hostname alone",
     ),
 }
 _TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}

@@ -44,9 +44,7 @@ class WebSettings:
         "unix:PATH of a second main listener for local users, each of whom sees their own rows; empty: off",
         check=parse_unix_address,
     )
-    config_file: str = option(
-        "", "file with TLS, client certificates and passwords, in the web.config.file format of Prometheus; empty: none"
-    )
+    config_file: str = option("", "web.config.file of Prometheus: TLS, client certificates, passwords; empty: none")
     max_connections: int = option(512, "number of HTTP connections that may be open at once", minimum=1)
 
 
@@ -75,9 +73,7 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesSettings:
-    busiest: int = option(
-        100, "number of processes with series of their own, by CPU time and again by memory", minimum=0
-    )
+    busiest: int = option(100, "processes with series of their own, by CPU time and by memory each", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ class KubernetesSettings:
     """Where the pods of this node are read. Empty values default to what Kubernetes sets in every pod."""
 
     api_url: str = option(
-        "", "URL of the API server, or of the kubelet with source = kubelet; empty: in-cluster", check=check_url
+        "", "URL of the API server or of the kubelet (see source); empty: in-cluster", check=check_url
     )
     node_name: str = option("", "name of this node in the cluster; empty: the variable NODE_NAME")
     ca_file: str = option("", "certificate of the authority that signed the server's certificate; empty: in-cluster")
@@ -190,17 +186,14 @@ class VgpuSettings:
 class SchedulerSettings:
     """The scheduler of nvshare and XPUShare clients. The variables of nvshare keep their meaning and units."""
 
-    enabled: bool = option(False, "run the scheduler, which gives turns to the clients of nvshare and XPUShare")
+    enabled: bool = option(False, "run the scheduler for the clients of nvshare and XPUShare")
     socket: str = option("/var/run/nvshare/scheduler.sock", "socket for libnvshare.so and nvsharectl")
     xpushare_socket: str = option(
         "/var/run/xpushare/scheduler.sock",
         "second socket of the same scheduler, for libxpushare.so and xpusharectl; empty: none; "
         "a warning is logged if the agent may not create it",
     )
-    admin_group: str = option(
-        "",
-        "group whose members may switch the scheduler and set limits, besides root and the agent's user; empty: none",
-    )
+    admin_group: str = option("", "group that may switch the scheduler and set limits, like root; empty: none")
     debug: bool = option(False, "log every client that connects and disconnects", aliases=nvshare_aliases("DEBUG"))
     mode: str = option(
         "auto",
@@ -208,15 +201,9 @@ class SchedulerSettings:
         choices=("auto", "serial", "concurrent"),
         aliases=nvshare_aliases("SCHEDULING_MODE"),
     )
-    corun_limit: float = option(
-        1.5,
-        "mode auto: clients run together while the sum of their demands, 1 being a full GPU, is at most this",
-        minimum=0,
-    )
+    corun_limit: float = option(1.5, "mode auto: largest sum of demands, in GPUs, that runs together", minimum=0)
     turn_quantum_s: float = option(1.0, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
-    max_bypass_s: float = option(
-        0.0, "seconds for which smaller clients may run before a larger one that waits; 0: two quanta", minimum=0
-    )
+    max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
         "auto",
         "length of a turn: by the memory that a switch moves (auto), or fixed",
@@ -333,9 +320,7 @@ class LedgerSettings:
     keep_minutes_d: float = option(2.0, "days for which usage is kept by the minute", minimum=1)
     keep_hours_d: float = option(400.0, "days for which usage is kept by the hour", minimum=2)
     keep_days_d: float = option(1830.0, "days for which usage is kept by the day", minimum=31)
-    active_ratio: float = option(
-        0.05, "share of its allocation, 0 to 1, that a workload must use to count as active", minimum=0
-    )
+    active_ratio: float = option(0.05, "share of its allocation that an active workload uses, 0 to 1", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +345,7 @@ class Ds01Settings:
 class QuotaSettings:
     """One line for each user, such as alice = { gpu_equivalents = 2 }."""
 
-    gpu_equivalents: float = option(
-        0.0, "number of GPU-equivalents that the user may hold; more is reported", minimum=0
-    )
+    gpu_equivalents: float = option(0.0, "GPU-equivalents that the user may hold", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,9 +373,7 @@ class HistorySettings:
 
 @dataclass(frozen=True, slots=True)
 class AlertsSettings:
-    alertmanager_url: str = option(
-        "", "URL of an Alertmanager whose firing alerts the page shows; empty: none", check=check_url
-    )
+    alertmanager_url: str = option("", "URL of an Alertmanager, for alerts on the page; empty: none", check=check_url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,11 @@ class StackSettings:
         choices=("auto", "compose", "local"),
     )
     data_dir: str = option(
-        "", "directory of the stack's files; empty: /var/lib/gpucommons/stack, or the user's state directory"
+        "", "directory of the stack; empty: /var/lib/gpucommons/stack, or the user's state directory"
     )
     node: str = option("", "name of this node in queries; empty: its host name")
     agent: str = option("127.0.0.1:9460", "HOST:PORT of this node's agent", check=parse_remote_address)
-    agents_ca_file: str = option(
-        "", "certificate of the authority that signed the agents' certificates; empty: scrape without TLS"
-    )
+    agents_ca_file: str = option("", "CA certificate for scraping the agents over TLS; empty: no TLS")
     agents_username: str = option("", "user name for the agents (see web.config_file); empty: none")
     agents_password_file: str = option("", "file with the password of agents_username")
     run_agent: bool = option(False, "run this node's agent in the compose engine too")
@@ -30,17 +28,13 @@ class StackSettings:
     alertmanager_listen: str = option("127.0.0.1:9093", "HOST:PORT of Alertmanager", check=parse_tcp_address)
     grafana_listen: str = option("127.0.0.1:3000", "HOST:PORT of Grafana (compose only)", check=parse_tcp_address)
     retention_days: int = option(7, "days for which Prometheus keeps samples", minimum=1)
-    retention_gigabytes: int = option(
-        20, "gigabytes of disk that Prometheus may use; older samples go first", minimum=1
-    )
+    retention_gigabytes: int = option(20, "gigabytes of disk that Prometheus may use", minimum=1)
     scrape_interval_s: float = option(15.0, "seconds between two scrapes", minimum=0.1)
     ds01_interval_s: float = option(30.0, "seconds between two scrapes of the ds01 dialect", minimum=0.1)
     nodeexporter: bool = option(False, "scrape the nodeexporter dialect of every agent too, as the job nodeexporter")
     rules_dir: str = option("", "directory of additional rule files (*.yml); empty: none")
     targets_dir: str = option("", "directory of files (*.yml) that list other nodes; empty: targets/ in data_dir")
-    remote_write_url: str = option(
-        "", "URL to which Prometheus also sends every sample, such as VictoriaMetrics; empty: none"
-    )
+    remote_write_url: str = option("", "URL to which Prometheus also sends every sample; empty: none")
     remote_write_token_file: str = option("", "file with the bearer token for remote_write_url; empty: none")
     smtp_smarthost: str = option("", "HOST:PORT of the mail server; empty: no email", check=parse_remote_address)
     smtp_from: str = option("", "sender of the emails")
@@ -51,6 +45,4 @@ class StackSettings:
     webhook_url_file: str = option("", "file with the URL to which alerts are posted; empty: none")
     webhook_token_file: str = option("", "file with the bearer token for the webhook; empty: none")
     grafana_admin_user: str = option("admin", "name of Grafana's administrator", aliases=("GRAFANA_ADMIN_USER",))
-    grafana_root_url: str = option(
-        "", "URL under which users reach Grafana; empty: Grafana's default", aliases=("GRAFANA_ROOT_URL",)
-    )
+    grafana_root_url: str = option("", "URL of Grafana for its users; empty: none", aliases=("GRAFANA_ROOT_URL",))

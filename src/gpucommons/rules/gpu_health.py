@@ -25,12 +25,7 @@ _THROTTLE_SENTENCES = {
     "reliability": "The clocks are lowered because of a limit of the voltage.",
 }
 # As NVML numbers them.
-_RECOVERY_ACTIONS = {
-    1: "a reset of the GPU",
-    2: "a reboot of the node",
-    3: "a drain of the GPU",
-    4: "a drain and a reset of the GPU",
-}
+_RECOVERY_ACTIONS = {1: "a reset of the GPU", 2: "a reboot of the node", 3: "a drain", 4: "a drain and a reset"}
 
 
 class HealthLevel(IntEnum):
@@ -67,33 +62,29 @@ def health_of(gpu: Gpu, now_wall_s: float) -> GpuHealth:
 def _memory_errors(gpu: Gpu) -> Iterator[HealthReason]:
     readings = gpu.readings
     if readings.remapped_rows_failed:
-        yield HealthReason(
-            "row_remap_failed", HealthLevel.CRITICAL, "A faulty row of memory could not be remapped; replace the GPU."
-        )
+        yield _critical("row_remap_failed", "A faulty row of memory could not be remapped; replace the GPU.")
     if readings.recovery_action:
         action = _RECOVERY_ACTIONS.get(readings.recovery_action, "a recovery")
-        yield HealthReason("recovery_action_needed", HealthLevel.CRITICAL, f"The driver requests {action}.")
+        yield _critical("recovery_action_needed", f"The driver requests {action}.")
     if readings.ecc_uncorrected_volatile:
-        yield HealthReason(
-            "uncorrected_ecc_errors",
-            HealthLevel.CRITICAL,
-            "The memory has had uncorrected ECC errors since the driver was loaded.",
+        yield _critical(
+            "uncorrected_ecc_errors", "The memory has had uncorrected ECC errors since the driver was loaded."
         )
     if readings.remapped_rows_pending:
-        yield HealthReason("row_remap_pending", HealthLevel.WARNING, "A row of memory is remapped at the next reset.")
+        yield _warning("row_remap_pending", "A row of memory is remapped at the next reset.")
 
 
 def _throttling(gpu: Gpu) -> Iterator[HealthReason]:
     for name in gpu.readings.throttle_reasons or ():
         if name not in _HARMLESS_THROTTLE_REASONS:
-            yield HealthReason(name, HealthLevel.WARNING, _THROTTLE_SENTENCES[name])
+            yield _warning(name, _THROTTLE_SENTENCES[name])
 
 
 def _heat(gpu: Gpu) -> Iterator[HealthReason]:
     temperature, limit = gpu.readings.temperature_celsius, gpu.identity.temperature_slowdown_celsius
     if temperature is not None and limit is not None and temperature >= limit - _HOT_MARGIN_CELSIUS:
         sentence = f"The temperature is at least {limit - _HOT_MARGIN_CELSIUS} °C; the clocks slow down at {limit} °C."
-        yield HealthReason("hot", HealthLevel.WARNING, sentence)
+        yield _warning("hot", sentence)
 
 
 def _recent_xid(gpu: Gpu, now_wall_s: float) -> Iterator[HealthReason]:
@@ -102,6 +93,14 @@ def _recent_xid(gpu: Gpu, now_wall_s: float) -> Iterator[HealthReason]:
         return
     happened = f"The driver reported XID {code} in the last {_XID_RECENT_S / 60:.0f} minutes"
     if code in _APPLICATION_XIDS:
-        yield HealthReason(f"xid_{code}", HealthLevel.WARNING, f"{happened}: an error of an application.")
+        yield _warning(f"xid_{code}", f"{happened}: an error of an application.")
     else:
-        yield HealthReason(f"xid_{code}", HealthLevel.CRITICAL, f"{happened}.")
+        yield _critical(f"xid_{code}", f"{happened}.")
+
+
+def _warning(name: str, sentence: str) -> HealthReason:
+    return HealthReason(name, HealthLevel.WARNING, sentence)
+
+
+def _critical(name: str, sentence: str) -> HealthReason:
+    return HealthReason(name, HealthLevel.CRITICAL, sentence)

@@ -8,9 +8,7 @@ from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
 
-MIG_ENABLED = gauge(
-    "gpucommons_gpu_mig_enabled", "MIG mode: 1 if enabled, 0 if disabled; absent if the GPU has none.", *_GPU
-)
+MIG_ENABLED = gauge("gpucommons_gpu_mig_enabled", "MIG mode: 1 if enabled, 0 if disabled.", *_GPU)
 MIG_DEVICE = gauge(
     "gpucommons_gpu_mig_device_info",
     "Identity of a MIG device: profile, instances and placement in memory slices; always 1.",

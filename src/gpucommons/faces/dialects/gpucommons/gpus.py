@@ -12,12 +12,7 @@ _MHZ = 1_000_000
 _KIBIBYTE = 1024
 _NS_PER_S = 1e9
 
-UP = gauge(
-    "gpucommons_gpu_up",
-    "Presence of a GPU that was seen since the agent started: 1 if it answers, 0 if it is lost.",
-    *_GPU,
-    "pci_bus_id",
-)
+UP = gauge("gpucommons_gpu_up", "Presence of a GPU: 1 if it answers, 0 if it is lost.", *_GPU, "pci_bus_id")
 SINCE = gauge("gpucommons_gpu_state_since_timestamp_seconds", "Unix time at which a GPU came up or was lost.", *_GPU)
 EXPECTED = gauge("gpucommons_gpus_expected", "Number of GPUs that were seen or counted since the agent started.")
 PRESENT = gauge("gpucommons_gpus_present", "Number of GPUs that answer now.")
@@ -38,52 +33,31 @@ PROBLEM = gauge("gpucommons_gpu_health_problem", "Reason why a GPU is not ok; 1 
 XIDS = counter("gpucommons_gpu_xid_errors_total", "Number of XID errors since the agent started.", *_GPU, "xid")
 LAST_XID = gauge("gpucommons_gpu_last_xid", "Code of the last XID error since the agent started.", *_GPU)
 LAST_XID_TIME = gauge("gpucommons_gpu_last_xid_timestamp_seconds", "Unix time of the last XID error.", *_GPU)
-EVENTS = counter(
-    "gpucommons_gpu_critical_events_total",
-    "Number of critical events other than XIDs since the agent started.",
-    *_GPU,
-    "event",
-)
+EVENTS = counter("gpucommons_gpu_critical_events_total", "Number of critical events other than XIDs.", *_GPU, "event")
 THROTTLE = gauge(
-    "gpucommons_gpu_throttle_reason_active",
-    "Reason for lower clocks of a GPU: 1 if it holds now, else 0.",
-    *_GPU,
-    "reason",
+    "gpucommons_gpu_throttle_reason_active", "Reason for lower clocks: 1 if it holds now, else 0.", *_GPU, "reason"
 )
 VIOLATION = counter("gpucommons_gpu_violation_seconds_total", "Time with lowered clocks, by cause.", *_GPU, "cause")
 RESERVED = gauge("gpucommons_gpu_memory_reserved_bytes", "Memory that the driver reserves for itself.", *_GPU)
 POWER_LIMIT = gauge(
-    "gpucommons_gpu_power_limit_watts",
-    "Power limits: enforced now, default, lowest and highest possible.",
-    *_GPU,
-    "limit",
+    "gpucommons_gpu_power_limit_watts", "Power limits: enforced, default, minimum, maximum.", *_GPU, "limit"
 )
 TEMPERATURE_LIMIT = gauge(
-    "gpucommons_gpu_temperature_limit_celsius", "Temperatures at which a GPU slows down and shuts down.", *_GPU, "limit"
+    "gpucommons_gpu_temperature_limit_celsius", "Temperatures of slowdown and shutdown.", *_GPU, "limit"
 )
 CLOCK = gauge("gpucommons_gpu_clock_hertz", "Clocks of a GPU.", *_GPU, "clock")
-ENGINE = gauge(
-    "gpucommons_gpu_engine_utilization_ratio", "Share of time in which an engine was busy, 0 to 1.", *_GPU, "engine"
-)
+ENGINE = gauge("gpucommons_gpu_engine_utilization_ratio", "Share of time with a busy engine, 0 to 1.", *_GPU, "engine")
 FAN = gauge("gpucommons_gpu_fan_ratio", "Intended speed of the fan as a share of its maximum, 0 to 1.", *_GPU)
 PERFORMANCE_STATE = gauge("gpucommons_gpu_performance_state", "Performance state, 0 (fastest) to 15 (slowest).", *_GPU)
-PERSISTENCE = gauge(
-    "gpucommons_gpu_persistence_mode", "Persistence mode: 1 if the driver stays loaded without clients, else 0.", *_GPU
-)
-COMPUTE_MODE = gauge(
-    "gpucommons_gpu_compute_mode", "Compute mode: 0 default, 2 prohibited, 3 exclusive process.", *_GPU
-)
+PERSISTENCE = gauge("gpucommons_gpu_persistence_mode", "Persistence mode: 1 if enabled, else 0.", *_GPU)
+COMPUTE_MODE = gauge("gpucommons_gpu_compute_mode", "Compute mode: 0 default, 2 prohibited, 3 exclusive.", *_GPU)
 PCIE_GENERATION = gauge("gpucommons_gpu_pcie_generation", "PCIe generation, current and maximum.", *_GPU, "which")
 PCIE_WIDTH = gauge("gpucommons_gpu_pcie_lanes", "Number of PCIe lanes, current and maximum.", *_GPU, "which")
 REMAP_PENDING = gauge(
-    "gpucommons_gpu_row_remap_pending",
-    "Pending remapping of memory rows: 1 if a reset is needed for it, else 0.",
-    *_GPU,
+    "gpucommons_gpu_row_remap_pending", "Memory rows to remap at the next reset: 1 if any, else 0.", *_GPU
 )
 RECOVERY = gauge(
-    "gpucommons_gpu_recovery_action",
-    "Recovery that the driver requests: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset.",
-    *_GPU,
+    "gpucommons_gpu_recovery_action", "Requested recovery: 0 none, 1 reset, 2 reboot, 3 or 4 drain.", *_GPU
 )
 NVLINKS = gauge("gpucommons_gpu_nvlinks_active", "Number of NVLinks that are up.", *_GPU)
 NVLINK_ERRORS = counter("gpucommons_gpu_nvlink_errors_total", "Number of errors on NVLinks, by kind.", *_GPU, "kind")
