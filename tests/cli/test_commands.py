@@ -1,5 +1,6 @@
 """The commands as a user types them: what they print, and that errors are one line and exit status 2."""
 
+import asyncio
 import json
 import logging
 import os
@@ -12,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from gpucommons import __version__
+from gpucommons.agent.agent import Agent
 from gpucommons.cli.main import main
+from gpucommons.cli.up import _announce
+from gpucommons.config.settings import Settings, WebSettings
+from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 from running import command
 
@@ -149,6 +154,19 @@ def test_an_error_in_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "g.toml"
     file.write_text("[sampling]\nspeed = 7\n")
     assert "sampling.speed" in one_line_error(capsys, "check-config", str(file))
+
+
+def test_an_agent_without_a_listener_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+
+    async def start_and_stop() -> None:
+        agent = Agent(Settings(web=WebSettings(listen="")), SCENARIOS["lab"])
+        await agent.bind()
+        _announce(agent)
+        assert agent.web.addresses == []
+        await agent.stop()
+
+    asyncio.run(start_and_stop())
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:

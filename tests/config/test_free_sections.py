@@ -89,7 +89,7 @@ def test_the_bind_and_port_variables_of_ds01_make_one_address(bind: str | None, 
         ),
         (
             {"DS01_EXPORTER_BIND": "two words", "DS01_EXPORTER_PORT": "9201"},
-            "DS01_EXPORTER_BIND: invalid address 'two words': the port is missing; "
+            "DS01_EXPORTER_BIND: invalid address 'two words': no colon between host and port; "
             "use HOST:PORT, such as 127.0.0.1:9460 or [::1]:9460, or a host alone",
         ),
         (

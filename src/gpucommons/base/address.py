@@ -68,7 +68,7 @@ def parse_tcp_address(text: str) -> Address:
     host, colon, port_text = text.rpartition(":")
     port = parse_port(port_text)
     if not colon:
-        raise AddressError(text, "the port is missing")
+        raise AddressError(text, "no colon between host and port")
     if port is None:
         raise AddressError(text, f"{port_text!r} is not a port from 0 to 65535")
     if host.startswith("[") and host.endswith("]"):

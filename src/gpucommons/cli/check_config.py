@@ -8,6 +8,9 @@ import typer
 from gpucommons.cli.options import load_settings
 from gpucommons.config.load import as_toml, free_sections, keys, keys_of
 
+# A longer value, such as a regular expression, moves the origin in its own line only.
+_WIDEST_VALUE = 40
+
 
 def check_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file to check.")],
@@ -26,7 +29,7 @@ def check_config(
             for key in keys_of(f"{section}.{name}", row_type):
                 rows.append((key.path, as_toml(getattr(row, key.name)), loaded.origins[key.path]))
     path_width = max(len(path) for path, _, _ in rows)
-    value_width = max(len(value) for _, value, _ in rows)
+    value_width = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
     for path, value, origin in rows:

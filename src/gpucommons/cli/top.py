@@ -54,9 +54,12 @@ def _feed(settings: Settings, connect: str | None, simulate: str | None) -> Feed
 
 def checked_url(url: str) -> str:
     try:
-        (parse_unix_address if url.startswith(UNIX_PREFIX) else check_url)(url)
+        if url.startswith(UNIX_PREFIX):
+            parse_unix_address(url)
+        else:
+            check_url(url)
     except ValueError as error:
-        raise CommandError(f"--connect: {error}, or unix:/PATH") from error
+        raise CommandError(f"--connect: {error}") from error
     return url
 
 
