@@ -17,8 +17,8 @@ def gpus(
     procfs: Procfs = None,
 ) -> None:
     """List the GPUs with memory, utilisation, power and health."""
-    agent, _ = take_sample(config, simulate, procfs)
-    document = api_document(agent, "gpus" if as_json else "snapshot")
+    _, snapshot = take_sample(config, simulate, procfs)
+    document = api_document(snapshot, "gpus" if as_json else "snapshot")
     if as_json:
         sys.stdout.write(json_text(document))
     elif document["gpus"] is None:

@@ -12,8 +12,8 @@ from gpucommons.cli.options import load_settings, scenario_named
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.faces.documents.view import View
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.privacy import SEES_ALL
 
 # A rate needs two readings. A source that takes longer than _SETTLE_S is left out of the sample.
 _BETWEEN_S = 1.0
@@ -28,11 +28,9 @@ def take_sample(config: Path | None, simulate: str | None, procfs: str | None) -
     return agent, asyncio.run(_two_ticks(agent))
 
 
-def api_document(agent: Agent, name: str) -> Mapping[str, Any]:
-    """The document that the API serves under this name, of the newest snapshot."""
-    view = agent.api.view(SEES_ALL)
-    assert view is not None, "the agent has taken a sample"
-    (document,) = (resource.make(view, {}) for resource in RESOURCES if resource.name == name)
+def api_document(snapshot: Snapshot, name: str) -> Mapping[str, Any]:
+    """The document that the API serves under this name, of one snapshot."""
+    (document,) = (resource.make(View(snapshot), {}) for resource in RESOURCES if resource.name == name)
     assert isinstance(document, Mapping)
     return document
 

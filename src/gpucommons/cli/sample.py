@@ -40,9 +40,9 @@ def sample(
     """Print one sample of this node, within 3 seconds."""
     if dialect is not None and dialect not in {each.name for each in DIALECTS}:
         raise CommandError(f"--dialect: unknown dialect {dialect!r}; use one of {_DIALECTS}")
-    agent, _ = take_sample(config, simulate, procfs)
+    agent, snapshot = take_sample(config, simulate, procfs)
     if format is SampleFormat.JSON:
-        sys.stdout.write(json_text(api_document(agent, "snapshot")))
+        sys.stdout.write(json_text(api_document(snapshot, "snapshot")))
     else:
         body, _ = agent.exposition.metrics(dialect, openmetrics=format is SampleFormat.OPENMETRICS, gzip=False)
         sys.stdout.write(body.decode())
