@@ -37,7 +37,7 @@ def scrape(port: int) -> None:
 
 
 def main() -> None:
-    commands = {"gpucommons": [sys.executable, "-m", "gpucommons.cli.main", "up", "--listen", "127.0.0.1:{port}"]}
+    commands = {"gpucommons": [sys.executable, "-m", "gpucommons", "up", "--listen", "127.0.0.1:{port}"]}
     if shutil.which("prometheus-node-exporter"):
         commands["node_exporter"] = ["prometheus-node-exporter", "--web.listen-address=127.0.0.1:{port}"]
     running = {}

@@ -150,7 +150,7 @@ def main() -> None:
     if shutil.which("wrk") is None:
         raise SystemExit("needs wrk (see scripts/install-test-programs)")
     with ExitStack() as stack:
-        agent = (sys.executable, "-m", "gpucommons.cli.main", "up", "--listen", "127.0.0.1:{port}")
+        agent = (sys.executable, "-m", "gpucommons", "up", "--listen", "127.0.0.1:{port}")
         ports = {"gpucommons": stack.enter_context(program(*agent))}
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         samples = Path(folder) / "samples.txt"

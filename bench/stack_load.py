@@ -52,7 +52,7 @@ def get(url: str, data: bytes | None = None) -> bytes:
 @contextmanager
 def lab() -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "gpucommons.cli.main", "up", "--simulate", "lab", "--listen", address]
+    command = [sys.executable, "-m", "gpucommons", "up", "--simulate", "lab", "--listen", address]
     state = tempfile.mkdtemp(prefix="stack-lab-")
     process = subprocess.Popen(
         command,

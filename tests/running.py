@@ -64,7 +64,7 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "s
     """Run one `gpucommons` command to its end."""
     with tempfile.TemporaryDirectory() as directory:
         return subprocess.run(
-            [sys.executable, "-m", "gpucommons.cli.main", *arguments],
+            [sys.executable, "-m", "gpucommons", *arguments],
             capture_output=True,
             text=True,
             timeout=60,
@@ -87,7 +87,7 @@ def running_agent(*arguments: str, environment: Mapping[str, str] | None = None)
     """`gpucommons up` on a free port, ready for requests."""
     directory = tempfile.TemporaryDirectory()
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpucommons.cli.main", "up", "--listen", "127.0.0.1:0", *arguments],
+        [sys.executable, "-m", "gpucommons", "up", "--listen", "127.0.0.1:0", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -15,8 +15,8 @@ import pytest
 
 from attribution.builders import gpu
 from gpucommons.cli.allocations import rendered as rendered_allocations
-from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.main import main
+from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.ledger.batch import Batch, Gap
 from gpucommons.ledger.store import Store
 from gpucommons.model.events import Event, format_line
@@ -201,7 +201,7 @@ def test_events_say_what_is_wrong(state: Path, capsys: pytest.CaptureFixture[str
 def test_events_are_followed(log: Path) -> None:
     source = Path(__file__).resolve().parents[2] / "src"
     following = subprocess.Popen(
-        [sys.executable, "-m", "gpucommons.cli.main", "events", "--follow", "--type", "quota"],
+        [sys.executable, "-m", "gpucommons", "events", "--follow", "--type", "quota"],
         env={**os.environ, "PYTHONPATH": str(source), "STATE_DIRECTORY": str(log.parent)},
         stdout=subprocess.PIPE,
         text=True,

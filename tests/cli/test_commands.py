@@ -1,5 +1,6 @@
-"""The commands as a person types them: what they print, and that errors are one line and exit status 2."""
+"""The commands as a user types them: what they print, and that errors are one line and exit status 2."""
 
+import asyncio
 import json
 import logging
 import os
@@ -12,14 +13,18 @@ from pathlib import Path
 import pytest
 
 from gpucommons import __version__
+from gpucommons.agent.agent import Agent
 from gpucommons.cli.main import main
+from gpucommons.cli.up import _announce
+from gpucommons.config.settings import Settings, WebSettings
+from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 from running import command
 
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """`up` sets logging up for a process of its own; here it would write on to a captured stream that is closed."""
+    """`up` configures logging for its process; here its handler would outlive the captured stream."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
@@ -29,7 +34,7 @@ def logging_as_before() -> Iterator[None]:
 
 
 def here(*arguments: str) -> int:
-    """Run a command in this process: as the entry point does, without paying for another Python."""
+    """Run a command in this process, as the entry point does."""
     with pytest.raises(SystemExit) as stopped:
         main(list(arguments))
     assert isinstance(stopped.value.code, int)
@@ -47,9 +52,31 @@ def one_line_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_version() -> None:
     assert command("version").stdout.startswith(f"gpucommons {__version__} ")
+    assert command("--version").stdout == command("version").stdout
 
 
-COMMANDS = ["up", "gpus", "who", "sample", "check-config", "version"]
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_only_the_requested_command_is_loaded(argument: str) -> None:
+    script = (
+        "import sys, atexit\n"
+        "from gpucommons.cli.main import main\n"
+        "atexit.register(lambda: print(sorted(name for name in sys.modules if name.startswith('gpucommons.'))))\n"
+        f"main([{argument!r}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gpucommons.cli.version" in done.stdout
+    assert "gpucommons.agent" not in done.stdout
+    assert "gpucommons.config.settings" not in done.stdout
+
+
+COMMANDS = ["up", "gpus", "who", "top", "sample", "check-config", "stress", "version", "stack"]
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +86,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"^ +{name} ", shown, re.MULTILINE)
 
 
-def test_no_command_at_all_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert here() == 0
     bare = capsys.readouterr().out
     assert here("--help") == 0
@@ -67,30 +94,38 @@ def test_no_command_at_all_is_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_has_help_of_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert here(name, "--help") == 0
-    assert f"gpucommons {name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"gpucommons {name}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert here("--help") == 0
+    (summary,) = re.findall(rf"^ +{name} .*", capsys.readouterr().out, re.MULTILINE)
+    assert name == "who" or not summary.endswith("..."), "the summary of a command fits in its line"
 
 
 def test_sample_in_each_format() -> None:
     text = parsed(command("sample").stdout)
     assert ("node_memory_total_bytes", ()) in text
-    assert ("node_cpu_utilization_ratio", ()) in text, "the sample takes the two readings that a rate needs"
+    assert ("node_cpu_utilization_ratio", ()) in text, "a rate needs two readings"
     one = command("sample", "--dialect", "node", "--format", "openmetrics").stdout
     assert all(name.startswith(("cpu_", "node_", "gpu_")) for name, _ in parsed(one, openmetrics=True))
     whole = json.loads(command("sample", "--format", "json", "--simulate", "lab").stdout)
-    assert whole["scenario"] == "lab"
-    assert whole["readings"]["cpu"]["cores"] == 64
+    assert whole["simulated"] == "lab"
+    assert whole["node"]["cpu"]["cores"] == 64
 
 
-def test_check_config_tells_where_each_value_came_from(tmp_path: Path) -> None:
+def test_check_config_prints_the_origin_of_each_value(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text("[sampling]\ninterval_s = 7\n")
     done = command("check-config", str(file), environment={"GPUCOMMONS_PROCESSES_BUSIEST": "9"})
     assert done.returncode == 0
     assert re.search(rf"sampling.interval_s +7.0 +file {re.escape(str(file))}\n", done.stdout)
     assert re.search(r"processes.busiest +9 +environment GPUCOMMONS_PROCESSES_BUSIEST\n", done.stdout)
-    assert re.search(r"path.procfs +'/proc' +default\n", done.stdout)
+    assert re.search(r'path.procfs +"/proc" +default\n', done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +135,7 @@ def test_check_config_tells_where_each_value_came_from(tmp_path: Path) -> None:
         (["sample", "--format", "xml"], "xml"),
         (["sample", "--simulate", "nowhere"], "lab"),
         (["up", "--listen", "nonsense"], "--listen"),
+        (["up", "--listen", "a b:80"], "--listen: invalid address 'a b:80': 'a b' is not a host name; use HOST:PORT"),
         (["up", "--interval", "0"], "--interval"),
         (["up", "--interval", "soon"], "--interval"),
         (["up", "--config", "/does/not/exist.toml"], "/does/not/exist.toml"),
@@ -110,22 +146,35 @@ def test_check_config_tells_where_each_value_came_from(tmp_path: Path) -> None:
         (["up", "--nonsense"], "--nonsense"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert says in one_line_error(capsys, *arguments)
 
 
-def test_a_wrong_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "g.toml"
     file.write_text("[sampling]\nspeed = 7\n")
     assert "sampling.speed" in one_line_error(capsys, "check-config", str(file))
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_an_agent_without_a_listener_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+
+    async def start_and_stop() -> None:
+        agent = Agent(Settings(web=WebSettings(listen="")), SCENARIOS["lab"])
+        await agent.bind()
+        _announce(agent)
+        assert agent.web.addresses == []
+        await agent.stop()
+
+    asyncio.run(start_and_stop())
+
+
+def test_a_closed_pipe_is_not_an_error() -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
         done = subprocess.run(
-            [sys.executable, "-m", "gpucommons.cli.main", "sample", "--simulate", "lab"],
+            [sys.executable, "-m", "gpucommons", "sample", "--simulate", "lab"],
             stdout=closed,
             stderr=subprocess.PIPE,
             timeout=30,

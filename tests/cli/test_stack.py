@@ -1,4 +1,4 @@
-"""`gpucommons stack`, `monitoring-manage` and `monitoring-status` as an admin types them."""
+"""`gpucommons stack`, `monitoring-manage` and `monitoring-status` as an administrator types them."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ Command = Callable[..., Done]
 
 @pytest.fixture
 def type_in(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs an entry point in this process, as its script would."""
+    """Run an entry point in this process, as its script does."""
 
     def run(entry: Callable[[], None], *arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["program", *arguments])
@@ -60,23 +60,23 @@ def place(tmp_path: Path, type_in: Command) -> Iterator[list[str]]:
     type_in(main, "stack", "stop", *options)
 
 
-def test_every_verb_is_there_under_both_names(type_in: Command) -> None:
+def test_both_names_have_every_verb(type_in: Command) -> None:
     ours, theirs = type_in(main, "stack", "--help"), type_in(manage_main)
     for verb in VERBS:
         assert f"  {verb} " in ours.out
         assert f"  {verb} " in theirs.out
 
 
-def test_a_life(tmp_path: Path, place: list[str], type_in: Command) -> None:
+def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[str], type_in: Command) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
-    assert type_in(main, "stack", "check", *place) == (0, "the configuration is good (local engine)\n", "")
+    assert type_in(main, "stack", "check", *place) == (0, "the configuration is valid (local engine)\n", "")
     started = type_in(main, "stack", "start", *place)
     assert started.status == 0, started.err
     assert "prometheus: http://127.0.0.1:" in started.out
-    assert "start it with: gpucommons up" in started.out, "there is no agent yet, and that is said"
+    assert "start it with: gpucommons up" in started.out, "it reports that no agent runs"
 
     status = type_in(manage_main, "status", *place)
-    assert status.status == 1, "an agent that does not answer is no healthy stack"
+    assert status.status == 1, "a stack without an agent is not healthy"
     assert "prometheus    UP" in status.out
     assert "agent         DOWN" in status.out
     assert type_in(status_main, "--quiet", *place) == (1, "", "")
@@ -99,7 +99,7 @@ def test_a_life(tmp_path: Path, place: list[str], type_in: Command) -> None:
     assert not list((tmp_path / "data" / "run").glob("*.pid"))
 
 
-def test_several_problems_are_several_lines(tmp_path: Path, place: list[str], type_in: Command) -> None:
+def test_each_problem_has_a_line(tmp_path: Path, place: list[str], type_in: Command) -> None:
     needs_program("promtool", "amtool")
     for name in ("a", "b"):
         (tmp_path / "site" / f"{name}.yml").write_text(BROKEN["an expression that does not end"][0])
@@ -112,33 +112,33 @@ def test_several_problems_are_several_lines(tmp_path: Path, place: list[str], ty
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["logs", "nonsense", "--engine", "local"], "there are prometheus, alertmanager"),
+        (["logs", "nonsense", "--engine", "local"], "unknown service 'nonsense'; use one of prometheus, alertmanager"),
         (["start", "--engine", "podman"], "compose, local"),
         (["start", "--engine", "compose", "--foreground"], "--engine local"),
         (["nonsense"], "nonsense"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path: Path, arguments: list[str], says: str, type_in: Command) -> None:
+def test_a_usage_error_is_one_line(tmp_path: Path, arguments: list[str], says: str, type_in: Command) -> None:
     done = type_in(main, "stack", *arguments, *(["--data-dir", str(tmp_path)] if len(arguments) > 1 else []))
     assert done.status == 2
     assert says in done.err
     assert done.err.count("\n") == 1
 
 
-def test_a_place_that_is_not_ours_is_said(tmp_path: Path, type_in: Command) -> None:
+def test_an_unusable_data_directory_is_an_error(tmp_path: Path, type_in: Command) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     (tmp_path / "file").touch()
     done = type_in(main, "stack", "start", "--engine", "local", "--data-dir", str(tmp_path / "file"))
     assert done.status == 2
     assert str(tmp_path / "file") in done.err
     assert done.err.count("\n") == 1
-    assert "fault of gpucommons" not in done.err
+    assert "internal error" not in done.err
 
 
-def test_in_the_foreground_it_stays_until_it_is_told_to_end(tmp_path: Path, place: list[str]) -> None:
+def test_it_stays_in_the_foreground_until_sigterm(tmp_path: Path, place: list[str]) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpucommons.cli.main", "stack", "start", "--foreground", *place],
+        [sys.executable, "-m", "gpucommons", "stack", "start", "--foreground", *place],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     toml = Path(place[1]).read_text()

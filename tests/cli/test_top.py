@@ -1,4 +1,4 @@
-"""The terminal view: its rows, its keys through its own pilot, and once in a real terminal."""
+"""`gpucommons top`: its rows, its keys through the pilot of textual, and once in a real terminal."""
 
 import asyncio
 import json
@@ -49,18 +49,18 @@ def document_of(node: DemoNode = NODE, seconds: int = 3) -> Any:
     return Played(node).play(seconds).get("snapshot")
 
 
-class HandedFeed:
-    """Tells what the test hands over."""
+class QueueFeed:
+    """Yields what the test puts."""
 
     where = "the test"
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[FeedUpdate] = asyncio.Queue()
 
-    def hand(self, told: FeedUpdate) -> None:
-        self._queue.put_nowait(told)
+    def put(self, update: FeedUpdate) -> None:
+        self._queue.put_nowait(update)
 
-    async def told(self) -> AsyncGenerator[FeedUpdate, None]:
+    async def updates(self) -> AsyncGenerator[FeedUpdate, None]:
         while True:
             yield await self._queue.get()
 
@@ -83,7 +83,7 @@ def text_of(app: Top, id: str) -> str:
 
 
 async def shown(pilot: Pilot[None], id: str = "rows") -> None:
-    """Until the feed's word is on the screen."""
+    """Wait until the table has rows."""
     while not pilot.app.query_one(f"#{id}", DataTable).row_count:
         await pilot.pause()
 
@@ -97,15 +97,16 @@ def test_every_view_fits_into_eighty_columns() -> None:
         assert sum(column.wide for column in columns) == 1
 
 
-def test_rows_say_what_the_document_says() -> None:
+def test_rows_have_the_values_of_the_document() -> None:
     document = document_of()
-    gpus = {row.cells[0]: row for row in gpu_rows(document, {})}
+    gpus = {row.cells[0].rstrip("!"): row for row in gpu_rows(document, {})}
     card = next(gpu for gpu in document["gpus"]["by_uuid"].values() if gpu["index"] == 1)
     assert gpus["1"].cells[1] == f"{round(100 * card['utilization_ratio'])} %"
     assert gpus["1"].cells[3] == f"{card['power_watts']:.0f}/700 W"
     assert gpus["7"].cells[1] == "LOST"
     assert gpus["7"].grave
     assert gpus["5"].grave, "it is hot"
+    assert gpus["5"].cells[0] == "5!"
     assert not gpus["1"].grave
     owners = {row.key: row for row in owner_rows(document)}
     alice = document["who"]["owners"]["user/1000"]
@@ -118,7 +119,7 @@ def test_rows_say_what_the_document_says() -> None:
         "0 4",
     )
     assert "rest/no_owner" in owners
-    assert "rest/rounding" not in owners, "a row of zeros helps nobody"
+    assert "rest/rounding" not in owners, "a row of zeros is left out"
     assert len(process_rows(document)) == len(document["who"]["processes"])
     turns = turn_rows(document)
     assert [row.cells[1] for row in turns] == ["0", "0", "0", "1", "1", "1"]
@@ -126,28 +127,28 @@ def test_rows_say_what_the_document_says() -> None:
     assert "another client has the turn" in turns[1].cells[2]
 
 
-def test_a_node_without_anything_has_no_rows() -> None:
+def test_a_node_without_readings_has_no_rows() -> None:
     played = Played()
     played.show(snapshot_of(Readings()))
     document = played.get("snapshot")
     assert gpu_rows(document, {}) == owner_rows(document) == process_rows(document) == turn_rows(document) == []
 
 
-def test_a_hostile_name_cannot_reach_the_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     document = document_of(DemoNode(hostile=True))
     for rows in (owner_rows(document), process_rows(document), turn_rows(document), gpu_rows(document, {})):
         assert all(cell.isprintable() for row in rows for cell in row.cells)
 
 
-def test_order_and_filter() -> None:
+def test_rows_are_sorted_and_filtered() -> None:
     rows = owner_rows(document_of())
     memory = [row.sort[1] for row in arranged(rows, "", 1, True)]
     known = [value for value in memory if value is not None]
     assert known == sorted(known, key=float, reverse=True)
-    assert memory[len(known) :] == [None] * (len(memory) - len(known)), "what has no reading comes last"
+    assert memory[len(known) :] == [None] * (len(memory) - len(known)), "rows without a reading come last"
     assert [row.sort[1] for row in arranged(rows, "", 1, False)][: len(known)] == known[::-1]
     assert [row.key for row in arranged(rows, " ALI ", 1, True)] == ["user/1000"]
-    assert arranged(rows, "nobody of that name", 1, True) == []
+    assert arranged(rows, "no such name", 1, True) == []
 
 
 def test_sparks() -> None:
@@ -175,12 +176,12 @@ def test_sizes(value: tuple[float | None, str]) -> None:
 
 def test_keys_choose_sort_reverse_filter_and_clear() -> None:
     async def scenario() -> None:
-        feed = HandedFeed()
+        feed = QueueFeed()
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(FeedUpdate(document_of(), {}))
+            feed.put(FeedUpdate(document_of(), {}))
             await shown(pilot)
-            assert [row[0] for row in cells(app, "gpus")] == [str(index) for index in range(8)]
+            assert [row[0] for row in cells(app, "gpus")] == ["0", "1", "2", "3", "4", "5!", "6", "7!"]
             assert cells(app)[0][0] == "farah"
             assert "by memory ↓" in text_of(app, "note")
             await pilot.press("r")
@@ -206,37 +207,37 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
 
 def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
     async def scenario() -> None:
-        feed, played = HandedFeed(), Played(NODE).play(1)
+        feed, played = QueueFeed(), Played(NODE).play(1)
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(FeedUpdate(played.get("snapshot"), {}))
+            feed.put(FeedUpdate(played.get("snapshot"), {}))
             await shown(pilot)
             table = app.query_one("#rows", DataTable)
             chosen = cells(app)[2][0]
             table.move_cursor(row=2)
             for second in range(1, 30):
                 document = played.play(1, start_s=second).get("snapshot")
-                feed.hand(FeedUpdate(document))
-            wanted = [list(row.cells) for row in arranged(owner_rows(document), "", 1, True)]
-            while cells(app) != wanted:
+                feed.put(FeedUpdate(document))
+            expected = [list(row.cells) for row in arranged(owner_rows(document), "", 1, True)]
+            while cells(app) != expected:
                 await pilot.pause()
             assert cells(app)[table.cursor_row][0] == chosen
-            assert cells(app, "gpus")[0][6].strip() != "", "the last minutes are drawn"
+            assert cells(app, "gpus")[0][6].strip() != "", "the history is drawn"
 
     run(scenario())
 
 
-def test_a_lost_agent_is_said_and_what_was_shown_stays() -> None:
+def test_a_lost_agent_is_reported_and_its_last_values_stay() -> None:
     async def scenario() -> None:
-        feed = HandedFeed()
+        feed = QueueFeed()
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(FeedUpdate(None, lost="connection refused"))
+            feed.put(FeedUpdate(None, lost="connection refused"))
             while "no agent answers" not in text_of(app, "head"):
                 await pilot.pause()
-            feed.hand(FeedUpdate(document_of(), {}))
+            feed.put(FeedUpdate(document_of(), {}))
             await shown(pilot)
-            feed.hand(FeedUpdate(None, lost="gone"))
+            feed.put(FeedUpdate(None, lost="gone"))
             while not text_of(app, "head").startswith("LOST"):
                 await pilot.pause()
             assert len(cells(app)) > 5
@@ -244,28 +245,28 @@ def test_a_lost_agent_is_said_and_what_was_shown_stays() -> None:
     run(scenario())
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_a_view_without_data_says_why() -> None:
     async def scenario() -> None:
         played = Played()
         played.show(snapshot_of(Readings()))
-        feed = HandedFeed()
+        feed = QueueFeed()
         app = Top(feed)
         async with app.run_test(size=(80, 24)) as pilot:
-            feed.hand(FeedUpdate(played.get("snapshot"), {}))
-            while "nothing is known" not in text_of(app, "note"):
+            feed.put(FeedUpdate(played.get("snapshot"), {}))
+            while "are unknown" not in text_of(app, "note"):
                 await pilot.pause()
             await pilot.press("t")
-            assert "does not run here" in text_of(app, "note")
+            assert "does not run" in text_of(app, "note")
 
     run(scenario())
 
 
-def test_a_wide_terminal_is_used() -> None:
+def test_columns_grow_with_the_terminal() -> None:
     async def scenario() -> None:
-        feed = HandedFeed()
+        feed = QueueFeed()
         app = Top(feed)
         async with app.run_test(size=(160, 40)) as pilot:
-            feed.hand(FeedUpdate(document_of(DemoNode(hostile=True)), {}))
+            feed.put(FeedUpdate(document_of(DemoNode(hostile=True)), {}))
             await shown(pilot)
             assert app.query_one("#rows", DataTable).columns["Owner"].width == 24 + 80  # type: ignore[index]
             await pilot.resize_terminal(80, 24)
@@ -278,11 +279,11 @@ def test_a_wide_terminal_is_used() -> None:
 # Feeds.
 
 
-def test_an_agents_stream_is_followed_and_found_again(tmp_path: Path) -> None:
+def test_the_stream_of_an_agent_is_followed_and_its_loss_reported(tmp_path: Path) -> None:
     async def first_two(feed: AgentFeed) -> list[FeedUpdate]:
         found = []
-        async for told in feed.told():
-            found.append(told)
+        async for update in feed.updates():
+            found.append(update)
             if len(found) == 2:
                 break
         return found
@@ -312,13 +313,13 @@ def test_a_wrong_url_is_one_line(url: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_refuses_it_in_one_line() -> None:
+def test_a_wrong_url_on_the_command_line_is_one_line() -> None:
     done = command("top", "--connect", "gpu1:9460")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "http://HOST:PORT" in done.stderr
+    assert "--connect: invalid URL 'gpu1:9460'" in done.stderr
 
 
-def test_without_an_agent_it_samples_by_itself() -> None:
+def test_without_an_agent_it_samples_this_machine() -> None:
     async def scenario() -> None:
         app = Top(LocalFeed(Agent(Settings(), SCENARIOS["lab"])))
         async with app.run_test(size=(80, 24)) as pilot:
@@ -331,7 +332,7 @@ def test_without_an_agent_it_samples_by_itself() -> None:
     run(scenario())
 
 
-def test_how_to_reach_what_listens() -> None:
+def test_the_url_of_a_local_listener() -> None:
     assert local_url("127.0.0.1:9460") == "http://127.0.0.1:9460"
     assert local_url(":9460") == "http://127.0.0.1:9460"
     assert local_url("0.0.0.0:1") == "http://127.0.0.1:1"
@@ -361,26 +362,26 @@ def until_the_screen_shows(pattern: str) -> str:
 def test_in_a_real_terminal_of_80_by_24() -> None:
     needs_program("tmux")
     with running_agent("--simulate", "faults") as agent:
-        # The session's shell stays after the command: so that one sees how it left the terminal.
-        line = f"{sys.executable} -m gpucommons.cli.main top --connect {agent.url}; echo left=$?; exec cat"
+        # cat keeps the session open after the command, to see how it left the terminal.
+        line = f"{sys.executable} -m gpucommons top --connect {agent.url}; echo left=$?; exec cat"
         environment = f"PYTHONPATH={':'.join(filter(None, sys.path))}"
         tmux("new-session", "-d", "-x", "80", "-y", "24", "-e", environment, "sh", "-c", line)
         try:
             screen = until_the_screen_shows(r"^ 7 .*GiB")
             assert "SIMULATED faults" in screen
             assert len(screen.splitlines()) == 24
-            told = json.loads(agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"]
-            hot = next(gpu for gpu in told.values() if gpu["index"] == 1)
-            assert re.search(rf"^ 1 .* {hot['temperature_celsius']} °C!", screen, re.MULTILINE)
+            gpus = json.loads(agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"]
+            hot = next(gpu for gpu in gpus.values() if gpu["index"] == 1)
+            assert re.search(rf"^ 1! .* {hot['temperature_celsius']} °C", screen, re.MULTILINE)
             tmux("send-keys", "t")
-            until_the_screen_shows("does not run here|Client")
+            until_the_screen_shows("does not run|Client")
             tmux("send-keys", "o", "/")
             until_the_screen_shows("^ / Filter")
-            tmux("send-keys", "-l", "nobody")
-            until_the_screen_shows("^ nobody")
+            tmux("send-keys", "-l", "nothing")
+            until_the_screen_shows("^ nothing")
             tmux("send-keys", "Escape")
-            # Sent at once after it, the next key would be one with it.
-            until(lambda: not re.search("^ nobody", tmux("capture-pane", "-p"), re.MULTILINE), "the filter is gone")
+            # A key directly after Escape would be read as one sequence with it.
+            until(lambda: not re.search("^ nothing", tmux("capture-pane", "-p"), re.MULTILINE), "the filter is gone")
             tmux("send-keys", "q")
             until_the_screen_shows("^left=0")
         finally:

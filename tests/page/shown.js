@@ -49,7 +49,8 @@ async () => {
     const card = `#gpus ${at('data-uuid', uuid)}`;
     if (!gpu.up) {
       check('gpus', `${card} [data-f="since_unix_s"]`, f.clock(gpu.since_unix_s, api.time_unix_s));
-      check('gpus', `${card} [data-f="down_reason"]`, f.words(gpu.down_reason));
+      for (const reason of Object.keys(gpu.health.reasons))
+        check('gpus', `${card} ${at('data-reason', reason)}`, gpu.health.reasons[reason].sentence);
       continue;
     }
     for (const name of Object.keys(FORMATS)) check('gpus', `${card} [data-f="${name}"]`, FORMATS[name](gpu[name]));
@@ -61,8 +62,9 @@ async () => {
     if (Math.abs(drawn - expected) > 0.5) wrong.push(`${card}: the bar is ${drawn} % long, ${expected} % is used`);
     const slices = main.querySelectorAll(`${card} [data-mig]`).length;
     if (slices !== Object.keys(gpu.mig).length) wrong.push(`${card}: ${slices} MIG instances drawn`);
-    for (const reason of gpu.throttle_reasons || [])
-      if (!/gpu_idle|setting|sync_boost/.test(reason)) check('gpus', `${card} ${at('data-throttle', reason)}`, f.words(reason));
+    for (const reason of Object.keys(gpu.health.reasons)) check('gpus', `${card} ${at('data-reason', reason)}`, f.words(reason));
+    const marks = main.querySelectorAll(`${card} [data-reason]`).length;
+    if (marks !== Object.keys(gpu.health.reasons).length) wrong.push(`${card}: ${marks} reasons shown`);
   }
 
   for (const key of Object.keys(who ? who.owners : {})) {

@@ -1,4 +1,4 @@
-"""The health score: its two anchors, and that what cannot be read does not count as healthy."""
+"""The health score of the node: its two anchors, and that a missing reading does not count as healthy."""
 
 import pytest
 from hypothesis import given
@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.rules.node_health import health_of
+from unhurried import unhurried
 
 
 def pressure(cpu: float, memory: float) -> PressureReading:
@@ -28,11 +29,11 @@ def test_half_of_everything() -> None:
     assert health.score == pytest.approx(5.7)
 
 
-def test_nothing_read_is_no_score() -> None:
+def test_without_readings_there_is_no_score() -> None:
     assert health_of(None, None, None) is None
 
 
-def test_the_unread_is_left_out_and_told() -> None:
+def test_a_component_that_was_not_read_is_left_out() -> None:
     health = health_of(CpuReading(8, None, None, None, None), MemoryReading(100, 50), None)
     assert health is not None
     assert dict(health.components) == {"memory": 0.5}
@@ -44,6 +45,7 @@ reading = st.one_of(st.none(), st.floats(-10, 1e6))
 
 
 @given(reading, reading, st.one_of(st.none(), st.integers(-5, 10**12)), st.floats(-5, 1e6), st.floats(-5, 1e6))
+@unhurried(100)
 def test_always_within_bounds(
     busy: float | None, load: float | None, available: int | None, psi_cpu: float, psi_memory: float
 ) -> None:

@@ -1,4 +1,4 @@
-"""The loop holds its target on any GPU that can reach it, whatever else runs there and however late it measures."""
+"""`gpucommons stress`: the controller reaches its target, with other load and with late measurements."""
 
 import os
 import signal
@@ -21,12 +21,14 @@ from gpucommons.stress.control import SLICE_S, UtilizationController, begin, sli
 from gpucommons.stress.loop import stress
 from needs import needs_program
 from running import command
+from unhurried import unhurried
 
 ratios = st.floats(0, 1)
 
 
 @given(ratios, ratios, st.none() | ratios)
-def test_the_duty_is_always_a_share(target: float, duty: float, measured: float | None) -> None:
+@unhurried(100)
+def test_the_duty_stays_between_0_and_1(target: float, duty: float, measured: float | None) -> None:
     after = step(UtilizationController(target, duty), measured)
     assert 0 <= after.duty <= 1
     work_s, rest_s = slice_of(after)
@@ -36,13 +38,14 @@ def test_the_duty_is_always_a_share(target: float, duty: float, measured: float 
 
 
 @given(ratios, ratios)
-def test_a_reading_that_failed_changes_nothing(target: float, duty: float) -> None:
+@unhurried(100)
+def test_a_failed_reading_leaves_the_duty_as_it_is(target: float, duty: float) -> None:
     assert step(UtilizationController(target, duty), None).duty == duty
 
 
 @dataclass
 class SimulatedGpu:
-    """Time that passes only when somebody works or rests; utilisation as the driver tells it: late and in percents."""
+    """Its clock advances only by work and rest. It measures utilisation like the driver: late, in whole percents."""
 
     gain: float
     others: float
@@ -71,7 +74,8 @@ class SimulatedGpu:
 
 
 @given(st.floats(0.1, 1.0), st.floats(0.5, 1.5), st.floats(0.0, 0.5), st.integers(0, 2))
-def test_the_target_is_held_wherever_it_can_be(target: float, gain: float, others: float, lag: int) -> None:
+@unhurried(100)
+def test_a_reachable_target_is_reached(target: float, gain: float, others: float, lag: int) -> None:
     gpu = SimulatedGpu(gain, others, lag)
     seen: list[UtilizationController] = []
     summary = stress(target, 120.0, gpu, gpu.measure, gpu, lambda elapsed_s, control: seen.append(control))
@@ -81,7 +85,7 @@ def test_the_target_is_held_wherever_it_can_be(target: float, gain: float, other
     assert len(seen) >= 115
 
 
-def test_without_a_reading_it_goes_on_open_loop() -> None:
+def test_without_readings_the_duty_is_the_target() -> None:
     gpu = SimulatedGpu(1.0, 0.0, 0)
     summary = stress(0.4, 30.0, gpu, lambda: None, gpu, lambda elapsed_s, control: None)
     assert summary.mean is None
@@ -89,20 +93,20 @@ def test_without_a_reading_it_goes_on_open_loop() -> None:
     assert begin(0.4).duty == 0.4
 
 
-def test_a_library_that_is_missing_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BackendMissing, match="torch or cupy is not installed; install with 'pip install torch' or"):
+    with pytest.raises(BackendMissing, match="torch or cupy is not installed; install it with 'pip install torch' or"):
         backends.choose(None)
-    with pytest.raises(BackendMissing, match=r"^cupy is not installed; install with 'pip install cupy-cuda12x'"):
+    with pytest.raises(BackendMissing, match=r"cupy is not installed; install it with 'pip install cupy-cuda12x'"):
         backends.choose("cupy")
 
 
-def test_the_installed_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_library_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "cupy" else None)
     assert backends.choose(None) == "cupy"
 
 
-def test_work_keeps_the_queue_filled_and_returns_idle() -> None:
+def test_work_fills_the_queue_and_waits_for_it() -> None:
     calls: list[str] = []
     _Worker(lambda: calls.append("launch"), lambda: calls.append("wait")).work(0.001)
     assert calls.count("launch") >= 4
@@ -120,7 +124,7 @@ matmul = lambda left, right, out: None
 
 @pytest.fixture
 def machine(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine with one (fake) GPU and a torch that only pretends."""
+    """The environment of a machine with one fake GPU and a fake torch."""
     needs_program("cc")
     fake = FakeNvml(tmp_path / "fake", build(tmp_path / "library"))
     (tmp_path / "modules").mkdir()
@@ -129,8 +133,8 @@ def machine(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **fake.environment(), "PYTHONPATH": path}
 
 
-def test_a_run_and_its_early_end(machine: dict[str, str]) -> None:
-    run = [sys.executable, "-m", "gpucommons.cli.main", "stress", "--device"]
+def test_a_run_and_an_interrupted_run(machine: dict[str, str]) -> None:
+    run = [sys.executable, "-m", "gpucommons", "stress", "--device"]
     done = subprocess.run([*run, "0", "--duration", "2"], env=machine, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, last = done.stdout.splitlines()
@@ -147,7 +151,7 @@ def test_a_run_and_its_early_end(machine: dict[str, str]) -> None:
 
     absent = subprocess.run([*run, "7"], env=machine, capture_output=True, text=True, timeout=60)
     assert absent.returncode == 2
-    assert "there is no GPU 7; this machine has only GPU 0" in absent.stderr
+    assert "--device: no GPU 7; this machine has only GPU 0" in absent.stderr
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_a_run_and_its_early_end(machine: dict[str, str]) -> None:
         ([], "--device"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["stress", *arguments])
     assert stopped.value.code == 2
@@ -169,7 +173,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], says: str, capsys: pyte
     assert said.count("\n") == 1
 
 
-def test_without_a_driver_that_is_said(tmp_path: Path) -> None:
+def test_without_a_driver_it_is_an_error(tmp_path: Path) -> None:
     done = command("stress", "--device", "0", environment={"LD_LIBRARY_PATH": str(tmp_path)})
     if done.returncode == 0:
         pytest.skip("this machine has a GPU")

@@ -70,7 +70,7 @@ class Host:
     def install(self, program: str) -> None:
         """gpucommons of this source tree at `program`, as if it were installed there."""
         path = os.pathsep.join(filter(None, sys.path))
-        start = f"exec {shlex.quote(sys.executable)} -m gpucommons.cli.main"
+        start = f"exec {shlex.quote(sys.executable)} -m gpucommons"
         self.write(program, f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} {start} "$@"\n', 0o755)
 
     def ip(self, *commands: str) -> None:

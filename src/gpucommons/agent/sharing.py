@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.parts import Parts
-from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings, Settings, SharingQuotaSettings
 from gpucommons.faces.documents.turns import turns_of
@@ -74,7 +74,7 @@ def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
     for enabled, text, dialect in candidates:
         if not enabled:
             continue
-        address = f"0.0.0.0:{text}" if parse_decimal(text) is not None else text
+        address = str(parse_address_or_port(text))
         if not address.startswith(("127.", "localhost:", "[::1]:")):
             log.warning("%s metrics on %s are open to the network (%s_METRICS_ADDR)", dialect, address, dialect.upper())
         found.append((address, dialect))

@@ -1,21 +1,29 @@
-"""HOST:PORT or unix:PATH as text -> a value. Pure: resolves no name and opens nothing."""
+"""Parse HOST:PORT and unix:PATH. Pure: resolves no name and opens no socket."""
 
+import ipaddress
+import re
 from dataclasses import dataclass
 
 from gpucommons.base.decimal_text import parse_decimal
 
 UNIX_PREFIX = "unix:"
-# The kernel's sockaddr_un holds 108 bytes with the NUL that ends it.
+_USE = "use HOST:PORT, such as 127.0.0.1:9460 or [::1]:9460"
+# The kernel's sockaddr_un holds 108 bytes, including the NUL at the end.
 _LONGEST_PATH_BYTES = 107
+_LONGEST_NAME = 253
+_NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
 
 class AddressError(ValueError):
-    """One line that says what an address looks like."""
+    """One line: the invalid address, why it is invalid, and what to use instead."""
+
+    def __init__(self, text: str, why: str, use: str = _USE) -> None:
+        super().__init__(f"invalid address {text!r}: {why}; {use}")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. An empty host means every interface, IPv4 and IPv6."""
+    """A TCP address. An empty host means every interface, IPv4 and IPv6."""
 
     host: str
     port: int
@@ -26,7 +34,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
-    """A socket in the file system, for the people of this machine."""
+    """The path of a Unix socket."""
 
     path: str
 
@@ -35,28 +43,74 @@ class UnixAddress:
 
 
 def parse_address(text: str) -> Address | UnixAddress:
-    if text.strip().startswith(UNIX_PREFIX):
-        return _parse_unix(text.strip().removeprefix(UNIX_PREFIX))
-    return _parse_tcp(text)
+    return parse_unix_address(text) if text.startswith(UNIX_PREFIX) else parse_tcp_address(text)
 
 
-def _parse_unix(path: str) -> UnixAddress:
-    if not path.startswith("/") or "\0" in path or len(path.encode(errors="replace")) > _LONGEST_PATH_BYTES:
-        raise AddressError(
-            f"{UNIX_PREFIX}{path} is no socket's path: it begins with / and has {_LONGEST_PATH_BYTES} bytes at most"
-        )
+def parse_address_or_port(text: str) -> Address | UnixAddress:
+    """As parse_address; a port alone means every IPv4 interface."""
+    port = parse_port(text)
+    return parse_address(text) if port is None else Address("0.0.0.0", port)
+
+
+def parse_unix_address(text: str) -> UnixAddress:
+    path = text.removeprefix(UNIX_PREFIX)
+    use = "use unix:/PATH, such as unix:/run/gpucommons/api.sock"
+    if path == text or not path.startswith("/"):
+        raise AddressError(text, "not an absolute path after unix:", use)
+    if not path.isprintable():
+        raise AddressError(text, "the path has a control character or is not valid UTF-8", use)
+    if len(path.encode()) > _LONGEST_PATH_BYTES:
+        raise AddressError(text, f"the path is longer than {_LONGEST_PATH_BYTES} bytes", "use a shorter path")
     return UnixAddress(path)
 
 
-def _parse_tcp(text: str) -> Address:
-    host, colon, port = text.strip().rpartition(":")
-    number = parse_decimal(port)
-    if not colon or number is None or number > 65535:
-        raise AddressError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9460 or [::1]:9460")
-    if any(character.isspace() or not character.isprintable() for character in host):
-        raise AddressError(f"{text!r} is no host name")
+def parse_tcp_address(text: str) -> Address:
+    host, colon, port_text = text.rpartition(":")
+    port = parse_port(port_text)
+    if not colon:
+        raise AddressError(text, "no colon between host and port")
+    if port is None:
+        raise AddressError(text, f"{port_text!r} is not a port from 0 to 65535")
     if host.startswith("[") and host.endswith("]"):
-        return Address(host[1:-1], number)
-    if ":" in host:
-        raise AddressError(f"{text!r}: an IPv6 address goes in brackets, such as [::1]:9460")
-    return Address(host, number)
+        if not _is_ipv6(host[1:-1]):
+            raise AddressError(text, f"{host[1:-1]!r} is not an IPv6 address")
+        return Address(host[1:-1], port)
+    if _is_ipv6(host):
+        raise AddressError(text, "an IPv6 address needs brackets")
+    if not is_host(host):
+        raise AddressError(text, f"{host!r} is not a host name")
+    return Address(host, port)
+
+
+def parse_remote_address(text: str) -> Address:
+    """The address of a server to connect to: with a host, and with a port other than 0."""
+    address = parse_tcp_address(text)
+    if not address.host or not address.port:
+        raise AddressError(text, "a server has a host and a port from 1 to 65535")
+    return address
+
+
+def parse_port(text: str) -> int | None:
+    number = parse_decimal(text)
+    return number if number is not None and number <= 65535 else None
+
+
+def is_host(text: str) -> bool:
+    """True for a host name, an IP address without brackets, and the empty host."""
+    return not text or _is_ipv6(text) or _is_name(text)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return text.isascii() and text.isprintable()
+
+
+def _is_name(text: str) -> bool:
+    try:
+        name = text if text.isascii() else text.encode("idna").decode()
+    except UnicodeError:
+        return False
+    return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None

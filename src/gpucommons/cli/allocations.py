@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.cli.grid import Format, TextTable
-from gpucommons.cli.look import look
+from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.run import CommandError
+from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM
@@ -45,7 +45,7 @@ def allocations(
     procfs: Procfs = None,
 ) -> None:
     """List who holds which GPU now: held (stopped), running or active, and whether it was allocated."""
-    _, snapshot = look(config, simulate, procfs)
+    _, snapshot = take_sample(config, simulate, procfs)
     sys.stdout.write(rendered(_reading(snapshot), user, format))
 
 

@@ -1,4 +1,4 @@
-"""`gpucommons check-config`: is this file good, and what is in force with it?"""
+"""`gpucommons check-config`: check a configuration file and print every value in force."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,24 +6,30 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.options import load_settings
-from gpucommons.config.load import free_sections, keys, keys_of
+from gpucommons.config.load import as_toml, free_sections, keys, keys_of
+
+# A longer value, such as a regular expression, moves the origin in its own line only.
+_WIDEST_VALUE = 40
 
 
 def check_config(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The TOML file to check.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file to check.")],
 ) -> None:
-    """Check a configuration file; print the effective configuration and where each value came from."""
+    """Check a configuration file and print the values in force.
+
+    Each value is printed with its origin: default, file, environment or flag.
+    """
     loaded = load_settings(file, {})
     rows = [
-        (key.path, repr(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])
+        (key.path, as_toml(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])
         for key in keys()
     ]
     for section, row_type in free_sections():
         for name, row in getattr(loaded.settings, section).items():
             for key in keys_of(f"{section}.{name}", row_type):
-                rows.append((key.path, repr(getattr(row, key.name)), loaded.origins[key.path]))
+                rows.append((key.path, as_toml(getattr(row, key.name)), loaded.origins[key.path]))
     path_width = max(len(path) for path, _, _ in rows)
-    value_width = max(len(value) for _, value, _ in rows)
+    value_width = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
     for path, value, origin in rows:

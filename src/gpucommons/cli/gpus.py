@@ -1,27 +1,27 @@
-"""`gpucommons gpus`: take one sample and print the GPUs of this node as a table, or as JSON."""
+"""`gpucommons gpus`: take one sample and print the GPUs of this node, as a table or as the API's JSON."""
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
-from gpucommons.cli.gpus_view import as_values, nothing, render
-from gpucommons.cli.look import look
+from gpucommons.cli.gpus_view import missing, render
+from gpucommons.cli.one_sample import api_document, json_text, take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 
 
 def gpus(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the API's document of /api/v1/gpus.")] = False,
     config: ConfigFile = None,
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
-    """List the GPUs: memory, utilisation, temperature, power against its limit, processes, health."""
-    _, snapshot = look(config, simulate, procfs)
+    """List the GPUs with memory, utilisation, power and health."""
+    _, snapshot = take_sample(config, simulate, procfs)
+    document = api_document(snapshot, "gpus" if as_json else "snapshot")
     if as_json:
-        sys.stdout.write(json.dumps(as_values(snapshot), indent=2, ensure_ascii=False) + "\n")
-    elif snapshot.readings.gpus is None:
-        sys.stdout.write(nothing(snapshot) + "\n")
+        sys.stdout.write(json_text(document))
+    elif document["gpus"] is None:
+        sys.stdout.write(missing(document) + "\n")
     else:
-        render(snapshot, snapshot.readings.gpus, sys.stdout)
+        render(document["gpus"], sys.stdout)

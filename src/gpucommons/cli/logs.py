@@ -1,4 +1,4 @@
-"""Log lines: for people on a terminal, or one JSON object a line for machines."""
+"""Log lines as text, or as one JSON object per line."""
 
 import json
 import logging
@@ -31,5 +31,5 @@ def configure(format: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else HumanFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # One line per request is the access log of a web server, not of an agent that is scraped all day.
+    # An agent is scraped all day: a log line per request would hide everything else.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

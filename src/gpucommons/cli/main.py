@@ -1,18 +1,16 @@
-"""The `gpucommons` command: gathers the commands.
-
-Only the one that is asked for is loaded: all of them take most of a second, and memory that the agent would keep.
-"""
+"""The `gpucommons` command. Only the requested subcommand is imported: importing all of them takes most of a second."""
 
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
 from gpucommons.cli.run import command_group, run
+from gpucommons.cli.version import version
 
-# In the order of --help. Each is a module of this package: with a function of its name, or with an `app` of its own.
+# In the order of --help. Each is a module of this package that holds a function of the same name, or an `app`.
 _COMMANDS: Final = (
     "up",
     "gpus",
@@ -30,13 +28,26 @@ _COMMANDS: Final = (
 _GROUPS: Final = ("scheduler", "stack")
 
 
+def _print_version(requested: bool) -> None:
+    if requested:
+        version()
+        raise typer.Exit()
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The options of `gpucommons` itself. Typer needs a callback to keep subcommands when only one is added."""
+
+
 def command_line(names: Iterable[str]) -> typer.Typer:
-    """The command with these of its commands."""
+    """The `gpucommons` command with the named subcommands."""
     app = command_group(
-        "gpucommons", "See who uses each GPU, share it fairly, and keep the accounts: one agent per node."
+        "gpucommons", "Show who uses each GPU, share GPUs fairly and keep accounts of their use: one agent per node."
     )
-    # Without this a single command would be taken for the whole.
-    app.callback()(lambda: None)
+    app.callback()(_options)
     for name in names:
         module = import_module(f"gpucommons.cli.{name}")
         if name in _GROUPS:
@@ -49,9 +60,5 @@ def command_line(names: Iterable[str]) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     every = (*_COMMANDS, *_GROUPS)
-    asked = [name for name in every if name.replace("_", "-") == given[0]]
-    run(command_line(asked or every), "gpucommons", given)
-
-
-if __name__ == "__main__":
-    main()
+    requested = [name for name in every if name.replace("_", "-") == given[0].removeprefix("--")]
+    run(command_line(requested or every), "gpucommons", given)

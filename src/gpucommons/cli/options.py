@@ -1,4 +1,4 @@
-"""What several commands share: the flags that name settings, and settings loaded or refused in one line."""
+"""Options that several commands share, and loading the settings."""
 
 import os
 from pathlib import Path
@@ -12,14 +12,14 @@ from gpucommons.config.option import ConfigError
 from gpucommons.simulation.scenario import Scenario
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.", show_default=False)
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the settings.", show_default=False)
 ]
 Simulate = Annotated[
     str | None,
     typer.Option(
         "--simulate",
         metavar="NAME",
-        help="Play a scenario instead of reading this machine: lab or faults.",
+        help="Simulate a node instead of reading this machine: lab or faults.",
         show_default=False,
     ),
 ]
@@ -28,14 +28,14 @@ Procfs = Annotated[
     typer.Option(
         "--path.procfs",
         metavar="DIR",
-        help="Where /proc is (in a container: the host's).",
+        help="Directory of procfs; in a container, the host's /proc. Default: /proc.",
         show_default=False,
     ),
 ]
 
 
 def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> LoadedSettings:
-    """`flags` maps a key to (flag, value); a flag that was not given has the value None."""
+    """`flags` maps a key to (flag, value); None means that the flag was not given. Raises CommandError."""
     given = {path: Flag(value, name) for path, (name, value) in flags.items() if value is not None}
     try:
         return load(file, os.environ, given)
@@ -46,9 +46,9 @@ def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> Lo
 def scenario_named(name: str | None) -> Scenario | None:
     if name is None:
         return None
-    # Not at the top: an agent that plays nothing need not know the plays.
+    # Imported here: an agent that simulates nothing does not need the scenarios in memory.
     from gpucommons.simulation.scenarios import SCENARIOS
 
     if name not in SCENARIOS:
-        raise CommandError(f"no scenario '{name}'; there are: {', '.join(SCENARIOS)}")
+        raise CommandError(f"--simulate: unknown scenario {name!r}; use {' or '.join(SCENARIOS)}")
     return SCENARIOS[name]

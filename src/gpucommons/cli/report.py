@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
+from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.config.state_directory import ledger_file
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.period import Period, month, parse_since

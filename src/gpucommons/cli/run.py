@@ -1,4 +1,4 @@
-"""How every command line of ours is made and run: each failure is one line on stderr and exit status 2."""
+"""Build and run a command line. Every failure is one line on stderr and exit status 2."""
 
 import sys
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from gpucommons.config.option import ConfigError
 
 
 class CommandError(Exception):
-    """The one line that the user reads."""
+    """The one line that the user reads: what failed with which value, why, and what to do."""
 
 
 def command_group(name: str, help: str) -> typer.Typer:
-    """Commands that look and fail as ours do."""
+    """A group of commands with the options and the error handling of `gpucommons`."""
     return typer.Typer(
         name=name,
         help=help,
@@ -26,7 +26,7 @@ def command_group(name: str, help: str) -> typer.Typer:
 
 
 def run(command: typer.Typer, name: str, arguments: Sequence[str]) -> NoReturn:
-    """Run and exit. Reading stops being fun when a pipe closes, so that is no error."""
+    """Run the command and exit. A closed output pipe, as from `| head`, is not an error."""
     try:
         status = command(args=list(arguments), prog_name=name, standalone_mode=False)
     except (CommandError, ConfigError) as error:
@@ -44,11 +44,11 @@ def run(command: typer.Typer, name: str, arguments: Sequence[str]) -> NoReturn:
 
 
 def _usage_message(name: str, error: Exception) -> str:
-    """What the command-line parser says of a wrong option; anything else is ours to explain."""
+    """The message of the command-line parser, or that of an unexpected exception."""
     message = getattr(error, "format_message", None)
     if message is not None:
         return f"{message()} (see: {name} --help)"
-    return f"this is a fault of gpucommons itself: {type(error).__name__}: {error}"
+    return f"internal error: {type(error).__name__}: {error}; please report it"
 
 
 def _fail(name: str, line: str) -> int:

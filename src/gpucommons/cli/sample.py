@@ -1,16 +1,12 @@
 """`gpucommons sample`: take one sample, print it, exit."""
 
-import dataclasses
-import json
-import math
 import sys
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from gpucommons.cli.look import look
+from gpucommons.cli.one_sample import api_document, json_text, take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.run import CommandError
 from gpucommons.faces.dialects.all import DIALECTS
@@ -22,42 +18,31 @@ class SampleFormat(StrEnum):
     JSON = "json"
 
 
+_DIALECTS = ", ".join(dialect.name for dialect in DIALECTS)
+
+
 def sample(
     dialect: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"One vocabulary: {', '.join(d.name for d in DIALECTS)}. Default: those of the main /metrics.",
+            help=f"Print one dialect: {_DIALECTS}. Default: those of the main /metrics.",
             show_default=False,
         ),
     ] = None,
-    format: Annotated[SampleFormat, typer.Option(help="How to print it.")] = SampleFormat.TEXT,
+    format: Annotated[
+        SampleFormat, typer.Option(help="Output format; json is the API's document of /api/v1/snapshot.")
+    ] = SampleFormat.TEXT,
     config: ConfigFile = None,
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
-    """Take one sample of this node, print it, and exit within 3 seconds."""
-    if dialect is not None and dialect not in {d.name for d in DIALECTS}:
-        raise CommandError(f"no dialect '{dialect}'; there are {', '.join(d.name for d in DIALECTS)}")
-    agent, snapshot = look(config, simulate, procfs)
+    """Print one sample of this node, within 3 seconds."""
+    if dialect is not None and dialect not in {each.name for each in DIALECTS}:
+        raise CommandError(f"--dialect: unknown dialect {dialect!r}; use one of {_DIALECTS}")
+    agent, snapshot = take_sample(config, simulate, procfs)
     if format is SampleFormat.JSON:
-        text = json.dumps(as_json(snapshot), indent=2, ensure_ascii=False) + "\n"
+        sys.stdout.write(json_text(api_document(snapshot, "snapshot")))
     else:
         body, _ = agent.exposition.metrics(dialect, openmetrics=format is SampleFormat.OPENMETRICS, gzip=False)
-        text = body.decode()
-    sys.stdout.write(text)
-
-
-def as_json(value: object) -> object:
-    """Frozen values as JSON: dataclasses and named tuples by field name, a number that is none as null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: as_json(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: as_json(item) for name, item in zip(value._fields, value, strict=True)}
-    if isinstance(value, Mapping):
-        return {" ".join(map(str, k)) if isinstance(k, tuple) else str(k): as_json(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [as_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        sys.stdout.write(body.decode())

@@ -1,4 +1,4 @@
-"""`gpucommons stack`, and `monitoring-manage` and `monitoring-status` for those whose hands know these names."""
+"""`gpucommons stack`, and `monitoring-manage` and `monitoring-status`, the names of these commands in DS01."""
 
 import contextlib
 import os
@@ -22,27 +22,20 @@ from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.stack import Stack
 from gpucommons.web.http.port_owner import port_owner
 
-app = command_group("stack", "Prometheus, Alertmanager and Grafana beside the agent: start, watch and change them.")
+app = command_group("stack", "Run Prometheus, Alertmanager and Grafana for this node.")
 
 EngineName = Annotated[
     str | None,
     typer.Option(
-        "--engine", metavar="compose|local", help="Default: compose where Docker answers.", show_default=False
+        "--engine",
+        metavar="compose|local",
+        help="What runs the services. Default: compose if Docker answers.",
+        show_default=False,
     ),
 ]
 DataDirectory = Annotated[
-    str | None, typer.Option("--data-dir", metavar="DIR", help="Where the stack lives.", show_default=False)
+    str | None, typer.Option("--data-dir", metavar="DIR", help="Directory of the stack's files.", show_default=False)
 ]
-
-
-def _engine(config: Path | None, engine: str | None, data_dir: str | None) -> LocalEngine | ComposeEngine:
-    flags: dict[str, tuple[str, object]] = {
-        "stack.engine": ("--engine", engine),
-        "stack.data_dir": ("--data-dir", data_dir),
-    }
-    settings = load_settings(config, flags).settings.stack
-    stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), typer.echo, port_owner)
-    return ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
 
 
 def _root(settings: StackSettings) -> Path:
@@ -52,10 +45,16 @@ def _root(settings: StackSettings) -> Path:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What went wrong may have several lines, one per problem: none is swallowed."""
+def _stack(config: Path | None, engine: str | None, data_dir: str | None) -> Iterator[LocalEngine | ComposeEngine]:
+    """The engine of the stack. Prints every line of a StackError, which has one line per problem."""
+    flags: dict[str, tuple[str, object]] = {
+        "stack.engine": ("--engine", engine),
+        "stack.data_dir": ("--data-dir", data_dir),
+    }
+    settings = load_settings(config, flags).settings.stack
     try:
-        yield
+        stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), typer.echo, port_owner)
+        yield ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
     except StackError as error:
         *all_but_last, last = str(error).splitlines()
         for line in all_but_last:
@@ -63,7 +62,7 @@ def _told() -> Iterator[None]:
         raise CommandError(last) from error
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        raise CommandError(f"{what}; run as its owner, or choose another place with --data-dir") from error
+        raise CommandError(f"{what}; run as the owner of the files, or choose another --data-dir") from error
 
 
 @app.command()
@@ -72,125 +71,128 @@ def start(
     engine: EngineName = None,
     data_dir: DataDirectory = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay until stopped, as a service manager wants it (local engine).")
+        bool, typer.Option("--foreground", help="Stay in the foreground, for a service manager (local engine).")
     ] = False,
 ) -> None:
-    """Start all services, after a check. Starting twice is one stack."""
-    with _told():
-        chosen = _engine(config, engine, data_dir)
+    """Check the configuration and start all services that do not run."""
+    with _stack(config, engine, data_dir) as chosen:
         if not foreground:
             chosen.start()
         elif isinstance(chosen, LocalEngine):
             chosen.start(foreground=True)
         else:
-            raise CommandError("--foreground is for the local engine: Docker runs the other; add --engine local")
+            raise CommandError(
+                "--foreground: the compose engine runs in Docker, not in the foreground; add --engine local"
+            )
 
 
 @app.command()
 def stop(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
-    """Stop all services. No process stays; the data does."""
-    with _told():
-        _engine(config, engine, data_dir).stop()
+    """Stop all services and keep their data."""
+    with _stack(config, engine, data_dir) as chosen:
+        chosen.stop()
 
 
 @app.command()
 def restart(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
-    """Stop and start, unless the configuration is broken: then nothing is touched."""
-    with _told():
-        chosen = _engine(config, engine, data_dir)
-        _refuse_if_broken(chosen)
+    """Check the configuration, then stop and start all services."""
+    with _stack(config, engine, data_dir) as chosen:
+        _require_valid(chosen)
         chosen.stop()
         chosen.start()
 
 
 @app.command()
 def reload(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
-    """Bring changed rules and routes into force without a restart, unless they are broken."""
-    with _told():
-        _engine(config, engine, data_dir).reload()
+    """Check and apply changed rules and routes without a restart."""
+    with _stack(config, engine, data_dir) as chosen:
+        chosen.reload()
 
 
 @app.command()
 def check(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
-    """Check configuration and rules; name file and line of what is broken. Changes nothing."""
-    with _told():
-        chosen = _engine(config, engine, data_dir)
-        _refuse_if_broken(chosen)
-        typer.echo(f"the configuration is good ({chosen.name} engine)")
+    """Check configuration and rules, and print file and line of errors."""
+    with _stack(config, engine, data_dir) as chosen:
+        _require_valid(chosen)
+        typer.echo(f"the configuration is valid ({chosen.name} engine)")
 
 
 @app.command()
 def status(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
-    """Show each service. Exit status 0 only if every one truly works."""
-    with _told():
-        chosen = _engine(config, engine, data_dir)
+    """Print the state of each service; exit status 0 if all work."""
+    with _stack(config, engine, data_dir) as chosen:
         healths = chosen.status()
     typer.echo(f"engine: {chosen.name}")
-    _show(healths)
+    _print_states(healths)
     raise typer.Exit(0 if healthy(healths) else 1)
 
 
 @app.command()
 def logs(
-    service: Annotated[str | None, typer.Argument(metavar="[SERVICE]", help="One service only.")] = None,
+    service: Annotated[
+        str | None, typer.Argument(metavar="[SERVICE]", help="Name of one service. Default: all.")
+    ] = None,
     config: ConfigFile = None,
     engine: EngineName = None,
     data_dir: DataDirectory = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many old lines to show first.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with new lines until Ctrl-C.")] = True,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, metavar="N", help="Number of past lines to print first.")
+    ] = 50,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Print new lines until Ctrl-C.")] = True,
 ) -> None:
-    """Show and follow the logs of all services, or of one."""
-    with _told():
-        chosen = _engine(config, engine, data_dir)
+    """Print and follow the logs of all services, or of one."""
+    with _stack(config, engine, data_dir) as chosen:
         if service is not None and service not in chosen.services:
-            raise CommandError(f"there is no service '{service}'; there are {', '.join(chosen.services)}")
+            raise CommandError(f"unknown service {service!r}; use one of {', '.join(chosen.services)}")
         with contextlib.suppress(KeyboardInterrupt):
             chosen.logs(service, lines, follow)
 
 
 @app.command()
 def update(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
-    """Compose: pull the images and restart. Local: restart what the distribution has replaced."""
-    with _told():
-        chosen = _engine(config, engine, data_dir)
-        _refuse_if_broken(chosen)
+    """Update the services.
+
+    Compose: pull the images and restart. Local: restart the programs that were upgraded.
+    """
+    with _stack(config, engine, data_dir) as chosen:
+        _require_valid(chosen)
         chosen.update()
 
 
 @app.command()
 def build(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
-    """Build the agent's image (compose engine)."""
-    with _told():
-        _engine(config, engine, data_dir).build()
+    """Build the image of the agent (compose engine)."""
+    with _stack(config, engine, data_dir) as chosen:
+        chosen.build()
 
 
-def _refuse_if_broken(engine: LocalEngine | ComposeEngine) -> None:
+def _require_valid(engine: LocalEngine | ComposeEngine) -> None:
     problems = engine.check()
     if problems:
         raise StackError("\n".join(str(problem) for problem in problems))
 
 
-def _show(healths: Sequence[ServiceHealth]) -> None:
+def _print_states(healths: Sequence[ServiceHealth]) -> None:
     width = max(len(health.service) for health in healths)
     for health in healths:
         typer.echo(f"{health.service:<{width}}  {'UP' if health.ok else 'DOWN':<4}  {health.detail}")
 
 
-_quick = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+_status_command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@_quick.command()
+@_status_command.command()
 def monitoring_status(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit status tells.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; see the exit status.")] = False,
     config: ConfigFile = None,
     engine: EngineName = None,
     data_dir: DataDirectory = None,
 ) -> None:
-    """Exit status 0 only if every service of the monitoring stack truly works."""
-    with _told():
-        healths = _engine(config, engine, data_dir).status()
+    """Print the state of the monitoring stack; exit status 0 if all services work."""
+    with _stack(config, engine, data_dir) as chosen:
+        healths = chosen.status()
     if not quiet:
-        _show(healths)
+        _print_states(healths)
     raise typer.Exit(0 if healthy(healths) else 1)
 
 
@@ -201,4 +203,4 @@ def manage_main() -> None:
 
 def status_main() -> None:
     """The console script `monitoring-status`."""
-    run(_quick, "monitoring-status", sys.argv[1:])
+    run(_status_command, "monitoring-status", sys.argv[1:])

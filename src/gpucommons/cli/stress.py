@@ -1,4 +1,4 @@
-"""`gpucommons stress`: keep one GPU busy at a chosen utilisation, so that dashboards and alerts can be seen to work."""
+"""`gpucommons stress`: keep one GPU busy at a chosen utilisation, to test dashboards and alerts."""
 
 import os
 import time
@@ -30,20 +30,23 @@ class _Clock:
 
 
 def stress(
-    device: Annotated[int, typer.Option(min=0, metavar="N", help="Index of the GPU, as nvidia-smi counts.")],
+    device: Annotated[int, typer.Option(min=0, metavar="N", help="Index of the GPU, as in nvidia-smi.")],
     target_util: Annotated[
-        int, typer.Option("--target-util", min=10, max=100, metavar="10..100", help="Utilisation to hold, in percent.")
+        int, typer.Option("--target-util", min=10, max=100, metavar="10..100", help="Utilisation to reach, in percent.")
     ] = 90,
-    duration: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds to go on.")] = 60,
+    duration: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Length of the test.")] = 60,
     backend: Annotated[
-        Backend | None, typer.Option(help="Default: the one that is installed.", show_default=False)
+        Backend | None, typer.Option(help="Library to use. Default: the installed one.", show_default=False)
     ] = None,
 ) -> None:
-    """Keep a GPU busy at a chosen utilisation, measured and corrected each second. Ctrl-C ends it."""
+    """Keep a GPU busy at a chosen utilisation, to test alerts.
+
+    The utilisation is measured and corrected every second. Ctrl-C stops it.
+    """
     try:
         _stress(device, target_util, duration, backend)
     except KeyboardInterrupt:
-        # Also while the library is still being loaded, which takes seconds.
+        # Covers the import of the library too, which takes seconds.
         typer.echo("stopped")
 
 
@@ -51,25 +54,25 @@ def _stress(device: int, target_percent: int, duration_s: float, backend: Backen
     try:
         meter = open_meter(device)
         name = backends.choose(backend)
-        # Set before the library is loaded: the GPU that is measured is the only one that it sees.
+        # Set before the library is imported: it then uses the GPU that is measured.
         os.environ["CUDA_VISIBLE_DEVICES"] = meter.uuid
         worker = backends.worker(name)
     except (NoGpu, BackendMissing) as error:
         raise CommandError(str(error)) from error
-    typer.echo(f"GPU {device} ({meter.name}), target {target_percent} %, {duration_s:g} s, {name}; Ctrl-C ends it")
-    summary = _with_bar(target_percent / 100, duration_s, worker, meter)
-    held = "unknown: the driver gave no reading" if summary.mean is None else f"{summary.mean:.1%}"
-    typer.echo(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {held}")
+    typer.echo(f"GPU {device} ({meter.name}), target {target_percent} %, {duration_s:g} s, {name}; stop with Ctrl-C")
+    summary = _run_with_progress(target_percent / 100, duration_s, worker, meter)
+    reached = "unknown (no reading from the driver)" if summary.mean is None else f"{summary.mean:.1%}"
+    typer.echo(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {reached}")
 
 
-def _with_bar(target: float, duration_s: float, worker: Worker, meter: Meter) -> Summary:
-    # Imported here: the agent, which shares this command line, has no use for it.
+def _run_with_progress(target: float, duration_s: float, worker: Worker, meter: Meter) -> Summary:
+    # Imported here: importing rich takes a tenth of a second, and an error comes before it.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         BarColumn(),
-        TextColumn("target {task.fields[target]}  measured {task.fields[measured]}  working {task.fields[duty]}"),
+        TextColumn("target {task.fields[target]}  measured {task.fields[measured]}  duty {task.fields[duty]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -1,4 +1,4 @@
-"""`gpucommons top`: the node live in a terminal, from an agent's stream or from sampling of its own."""
+"""`gpucommons top`: the node live in a terminal, from the stream of an agent or from its own sampling."""
 
 import asyncio
 from typing import Annotated
@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from gpucommons.agent.agent import Agent
-from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.base.address import UNIX_PREFIX, Address, UnixAddress, parse_address, parse_unix_address
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
+from gpucommons.config.option import check_url
 from gpucommons.config.settings import Settings
 
-_EVERYWHERE = ("", "0.0.0.0", "::")
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 def top(
@@ -20,21 +21,23 @@ def top(
         str | None,
         typer.Option(
             metavar="URL",
-            help="The agent of another node (http://HOST:9460) or a socket (unix:/PATH). "
-            "Default: the one on this machine, and where none runs, this machine itself.",
+            help="Agent to show: http://HOST:9460 or unix:/PATH. "
+            "Default: the agent of this machine; if none runs, read the machine directly.",
             show_default=False,
         ),
     ] = None,
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
-    """Watch the GPUs, who uses them and whose turn it is, live in the terminal."""
+    """Watch GPUs, owners and turns live in the terminal."""
     settings = load_settings(config, {}).settings
     feed = _feed(settings, connect, simulate)
     try:
         from gpucommons.cli.top_app import Top
     except ImportError as error:
-        raise CommandError("'gpucommons top' needs textual: pip install 'gpucommons[tui]'") from error
+        raise CommandError(
+            "top: the package textual is not installed; install it with: pip install 'gpucommons[tui]'"
+        ) from error
     Top(feed).run()
 
 
@@ -50,16 +53,20 @@ def _feed(settings: Settings, connect: str | None, simulate: str | None) -> Feed
 
 
 def checked_url(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if (separator and scheme in ("http", "https") and rest) or url.startswith("unix:/"):
-        return url
-    raise CommandError(f"--connect: wants http://HOST:PORT, https://HOST:PORT or unix:/PATH, not {url!r}")
+    try:
+        if url.startswith(UNIX_PREFIX):
+            parse_unix_address(url)
+        else:
+            check_url(url)
+    except ValueError as error:
+        raise CommandError(f"--connect: {error}") from error
+    return url
 
 
 def local_url(listen: str) -> str:
-    """How to reach from here what listens there."""
+    """The URL of a listener of this machine."""
     address = parse_address(listen)
     if isinstance(address, UnixAddress):
         return str(address)
-    host = "127.0.0.1" if address.host in _EVERYWHERE else address.host
+    host = "127.0.0.1" if address.host in _EVERY_INTERFACE else address.host
     return f"http://{Address(host, address.port)}"

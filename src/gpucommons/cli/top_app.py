@@ -1,4 +1,4 @@
-"""The terminal view itself: two tables that follow the feed, keys to choose, sort and filter. Decides nothing else."""
+"""The terminal app of `gpucommons top`: two tables that follow the feed, and keys to choose, sort and filter."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -31,10 +31,10 @@ from gpucommons.cli.top_rows import (
 )
 
 _NARROW = 80
-_NOT_HERE = {
-    "owners": "nothing is known of any GPU's processes here",
-    "processes": "nothing is known of any GPU's processes here",
-    "turns": "the sharing scheduler does not run here (gpucommons up --scheduler)",
+_ABSENT = {
+    "owners": "the processes of the GPUs are unknown",
+    "processes": "the processes of the GPUs are unknown",
+    "turns": "the scheduler does not run (start it with: gpucommons up --scheduler)",
 }
 
 
@@ -46,7 +46,7 @@ class TopTab:
     sort: int | None
 
 
-VIEWS: Mapping[str, TopTab] = {
+TABS: Mapping[str, TopTab] = {
     "owners": TopTab("Owners", OWNER_COLUMNS, owner_rows, 1),
     "processes": TopTab("Processes", PROCESS_COLUMNS, process_rows, 2),
     "turns": TopTab("Turns", TURN_COLUMNS, turn_rows, None),
@@ -87,7 +87,7 @@ class Top(App[None]):
         self._lost = ""
         self._recent: dict[str, deque[float | None]] = {}
         self._view = "owners"
-        self._sort = VIEWS["owners"].sort
+        self._sort = TABS["owners"].sort
         self._down = True
         self._text = ""
         self._spare = 0
@@ -96,7 +96,7 @@ class Top(App[None]):
         yield Static(f"connecting to {self._feed.where} ...", id="head", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
         with Horizontal(id="bar"):
-            for name, view in VIEWS.items():
+            for name, view in TABS.items():
                 yield Static(view.title, id=f"bar-{name}")
             yield Static("", id="note", markup=False)
         yield Input(placeholder="filter", id="filter")
@@ -108,18 +108,18 @@ class Top(App[None]):
         self.run_worker(self._follow(), exclusive=True)
 
     async def _follow(self) -> None:
-        async for told in self._feed.told():
-            self._take(told)
+        async for update in self._feed.updates():
+            self._apply(update)
             self._draw()
 
-    def _take(self, told: FeedUpdate) -> None:
-        self._lost = told.lost
-        if told.document is None:
+    def _apply(self, update: FeedUpdate) -> None:
+        self._lost = update.lost
+        if update.document is None:
             return
-        self._document = told.document
-        if told.recent is not None:
-            self._recent = {uuid: deque(values, RECENT_S) for uuid, values in told.recent.items()}
-        for uuid, gpu in ((told.document["gpus"] or {}).get("by_uuid") or {}).items():
+        self._document = update.document
+        if update.recent is not None:
+            self._recent = {uuid: deque(values, RECENT_S) for uuid, values in update.recent.items()}
+        for uuid, gpu in ((update.document["gpus"] or {}).get("by_uuid") or {}).items():
             self._recent.setdefault(uuid, deque(maxlen=RECENT_S)).append(gpu["utilization_ratio"])
 
     def on_resize(self, event: Resize) -> None:
@@ -127,18 +127,18 @@ class Top(App[None]):
         self._lay_out()
 
     def _focus_on(self, widget: Widget) -> None:
-        """At once: a focus that is only asked for comes after, and takes back, what the next key set."""
+        """Set the focus at once: widget.focus() is deferred and would undo what the next key does."""
         self.screen.set_focus(widget)
 
-    # What the keys do.
+    # Keys.
 
     def action_choose(self, name: str) -> None:
-        self._view, self._sort, self._down = name, VIEWS[name].sort, True
+        self._view, self._sort, self._down = name, TABS[name].sort, True
         self._lay_out()
         self._focus_on(self.query_one("#rows", DataTable))
 
     def action_sort(self) -> None:
-        columns = VIEWS[self._view].columns
+        columns = TABS[self._view].columns
         self._sort = 0 if self._sort is None else (self._sort + 1) % len(columns)
         self._down = columns[self._sort].number
         self._draw()
@@ -174,8 +174,8 @@ class Top(App[None]):
     # Drawing.
 
     def _lay_out(self) -> None:
-        """The columns for the view that is chosen and the width that there is."""
-        for id, columns in (("gpus", GPU_COLUMNS), ("rows", VIEWS[self._view].columns)):
+        """Set the columns of the chosen view for the width of the terminal."""
+        for id, columns in (("gpus", GPU_COLUMNS), ("rows", TABS[self._view].columns)):
             table = self.query_one(f"#{id}", DataTable)
             table.clear(columns=True)
             for column in columns:
@@ -196,28 +196,28 @@ class Top(App[None]):
         _fill(
             self.query_one("#gpus", DataTable), gpu_rows(document, self._recent, SPARK_WIDTH + self._spare), GPU_COLUMNS
         )
-        view = VIEWS[self._view]
+        view = TABS[self._view]
         rows = arranged(view.rows(document), self._text, self._sort, self._down)
         _fill(self.query_one("#rows", DataTable), rows, view.columns)
         self._draw_note(document, len(rows))
 
     def _draw_bar(self) -> None:
-        for name in VIEWS:
+        for name in TABS:
             self.query_one(f"#bar-{name}", Static).set_class(name == self._view, "chosen")
 
     def _draw_note(self, document: Mapping[str, Any], shown: int) -> None:
         absent = document["turns" if self._view == "turns" else "who"] is None
         if absent:
-            note = _NOT_HERE[self._view]
+            note = _ABSENT[self._view]
         else:
-            by = "" if self._sort is None else f"by {VIEWS[self._view].columns[self._sort].title.lower()}"
+            by = "" if self._sort is None else f"by {TABS[self._view].columns[self._sort].title.lower()}"
             note = f"{shown} {by} {'' if self._sort is None else '↓' if self._down else '↑'}"
             note += f" · filter: {self._text}" if self._text else ""
         self.query_one("#note", Static).update(note)
 
 
 def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: tuple[Column, ...]) -> None:
-    """The same rows in the same order are changed where they stand; else the table is made anew, the cursor kept."""
+    """Update the cells if the rows are the same; else rebuild the table and keep the cursor on its row."""
     known = [key.value for key in table.rows]
     if known == [row.key for row in rows]:
         for row in rows:

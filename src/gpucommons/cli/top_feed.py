@@ -1,6 +1,6 @@
-"""Where `gpucommons top` gets its documents: an agent's stream over HTTP or a Unix socket, or sampling of its own.
+"""The feeds of `gpucommons top`: the stream of an agent over HTTP or a Unix socket, or its own sampling.
 
-A feed never ends by itself: a lost agent is told as such, and asked again until it is back.
+A feed never ends: it reports the loss of an agent and reconnects until the agent is back.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Recent = Mapping[str, Sequence[float | None]]
 SERIES = "gpu_utilization_ratio"
 RECENT_S = 120
 _RETRY_S = (1.0, 2.0, 4.0)
-# The agent beats every 15 s: silence beyond this is a loss.
+# The agent sends a heartbeat every 15 s.
 _SILENCE_S = 40.0
 _CONNECT_S = 5.0
 _LONGEST_LINE_BYTES = 16 * 2**20
@@ -30,7 +30,7 @@ _LONGEST_LINE_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class FeedUpdate:
-    """A new document, or why there is none now. `recent` comes with the first one after a loss."""
+    """A new document, or in `lost` why there is none. `recent` comes with the first document of a connection."""
 
     document: Document | None
     recent: Recent | None = None
@@ -40,7 +40,7 @@ class FeedUpdate:
 class Feed(Protocol):
     @property
     def where(self) -> str: ...
-    def told(self) -> AsyncGenerator[FeedUpdate, None]: ...
+    def updates(self) -> AsyncGenerator[FeedUpdate, None]: ...
 
 
 class AgentFeed:
@@ -51,15 +51,15 @@ class AgentFeed:
         self._socket = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://agent" if self._socket else url.rstrip("/")
 
-    async def told(self) -> AsyncGenerator[FeedUpdate, None]:
+    async def updates(self) -> AsyncGenerator[FeedUpdate, None]:
         failures = 0
         while True:
             try:
                 async with self._session() as session:
-                    async for told in self._from(session):
+                    async for update in self._stream(session):
                         failures = 0
-                        yield told
-                reason = "the agent ended the stream"
+                        yield update
+                reason = "the agent closed the stream"
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 reason = str(error) or type(error).__name__
             yield FeedUpdate(None, lost=" ".join(reason.split()))
@@ -67,7 +67,7 @@ class AgentFeed:
             failures += 1
 
     async def answers(self) -> bool:
-        """Whether an agent is there at all."""
+        """True if an agent answers at this URL."""
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with self._session() as session, session.get(f"{self._base}/api/v1/openapi.json") as answer:
                 return answer.status == 200
@@ -78,7 +78,7 @@ class AgentFeed:
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=_LONGEST_LINE_BYTES)
 
-    async def _from(self, session: aiohttp.ClientSession) -> AsyncGenerator[FeedUpdate, None]:
+    async def _stream(self, session: aiohttp.ClientSession) -> AsyncGenerator[FeedUpdate, None]:
         document: Document = {}
         async with session.get(f"{self._base}/api/v1/stream") as answer:
             answer.raise_for_status()
@@ -95,21 +95,21 @@ class AgentFeed:
                     yield FeedUpdate(document)
 
     async def _recent(self, session: aiohttp.ClientSession) -> Recent:
-        asked = {"series": SERIES, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
-        async with session.get(f"{self._base}/api/v1/history", params=asked) as answer:
+        query = {"series": SERIES, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
+        async with session.get(f"{self._base}/api/v1/history", params=query) as answer:
             answer.raise_for_status()
             found: Recent = (await answer.json())["values"]
             return found
 
 
 class LocalFeed:
-    """Samples by itself, where no agent runs: it listens nowhere and keeps no accounts."""
+    """Samples this machine without an agent: no listeners, no accounts."""
 
     def __init__(self, agent: Agent) -> None:
-        self.where = "this machine, without an agent"
+        self.where = "this machine (no agent)"
         self._agent = agent
 
-    async def told(self) -> AsyncGenerator[FeedUpdate, None]:
+    async def updates(self) -> AsyncGenerator[FeedUpdate, None]:
         agent, new = self._agent, asyncio.Event()
         agent.sampler.subscribe(lambda _: new.set())
         tasks = [*agent.start_background(), asyncio.create_task(agent.sampler.run())]

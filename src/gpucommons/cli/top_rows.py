@@ -1,6 +1,6 @@
-"""What `gpucommons top` shows, as rows of text: pure functions over the API's document.
+"""The rows of `gpucommons top`: pure functions of the API's document.
 
-Names come from users and may hold anything: what is not printable is shown escaped, never sent to a terminal.
+Names come from users and may hold any character: what is not printable is escaped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,14 +12,13 @@ from gpucommons.cli.who_view import printable
 MISSING = "-"
 SPARK_WIDTH = 15
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_HARMLESS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide` columns take what a terminal of more than 80 columns has to spare."""
+    """`wide` columns grow with a terminal of more than 80 columns."""
 
     title: str
     number: bool = True
@@ -29,7 +28,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """`sort` has a value for each cell to sort by; `grave` rows stand out."""
+    """`sort` has the value to sort by for each cell; `grave` rows are red."""
 
     key: str
     cells: tuple[str, ...]
@@ -83,11 +82,11 @@ def head_line(document: Document, lost: str) -> str:
     parts.append(f"CPU {percent(None if cpu is None else cpu['utilization_ratio'])}")
     if memory is not None and memory["available_bytes"] is not None:
         parts.append(f"memory {percent(1 - memory['available_bytes'] / memory['total_bytes'])}")
-    absent = [name for name, source in node["sources"].items() if source["state"] in ("failing", "stale")]
-    if absent:
-        parts.append(f"not read: {', '.join(absent)}")
+    failing = [name for name, source in node["sources"].items() if source["state"] in ("failing", "stale")]
+    if failing:
+        parts.append(f"not read: {', '.join(failing)}")
     if lost:
-        parts.insert(0, "LOST, shown as it was")
+        parts.insert(0, "LOST, last known state")
     return " · ".join(parts)
 
 
@@ -102,20 +101,18 @@ def gpu_rows(
 
 
 def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
-    index = gpu["index"]
+    index, level, reasons = gpu["index"], gpu["health"]["level"], gpu["health"]["reasons"]
     if not gpu["up"]:
-        reason = gpu["down_reason"].replace("_", " ")
-        cells = (str(index), "LOST", printable(reason)[:17], "", "", "", lately)
+        reason = ", ".join(reasons).replace("_", " ")
+        cells = (f"{index}!", "LOST", printable(reason)[:17], "", "", "", lately)
         return TopRow(uuid, cells, (index, None, None, None, None, None, None), grave=True)
-    limit = gpu["temperature_slowdown_celsius"]
-    hot = limit is not None and (gpu["temperature_celsius"] or 0) >= limit - 5
-    slowed = any(reason not in _HARMLESS for reason in gpu["throttle_reasons"] or ())
+    healthy = level == "ok"
     cells = (
-        str(index),
+        str(index) if healthy else f"{index}!",
         percent(gpu["utilization_ratio"]),
         f"{size(gpu['memory_used_bytes'])}/{size(gpu['memory_total_bytes'])}",
         f"{_whole(gpu['power_watts'])}/{_whole(gpu['power_limit_watts'])} W",
-        f"{_whole(gpu['temperature_celsius'])} °C{'!' if slowed else ''}",
+        f"{_whole(gpu['temperature_celsius'])} °C",
         _whole(gpu["processes"]),
         lately,
     )
@@ -128,7 +125,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
         gpu["processes"],
         None,
     )
-    return TopRow(uuid, cells, sort, grave=hot)
+    return TopRow(uuid, cells, sort, grave=not healthy)
 
 
 def owner_rows(document: Document) -> list[TopRow]:
@@ -139,13 +136,13 @@ def owner_rows(document: Document) -> list[TopRow]:
     rest: dict[str, list[Mapping[str, Any]]] = {}
     for reasons in who["unattributed"].values():
         for reason, part in reasons.items():
-            if _is_worth_a_row(part):
+            if _is_visible(part):
                 rest.setdefault(reason, []).append(part)
     return rows + [_rest_row(reason, parts) for reason, parts in rest.items()]
 
 
-def _is_worth_a_row(part: Mapping[str, Any]) -> bool:
-    """Less than what can be shown, such as what rounding leaves, would be a row of zeros."""
+def _is_visible(part: Mapping[str, Any]) -> bool:
+    """False if every cell would be a zero, as for a remainder of rounding."""
     memory, sm, power = (part[name] or 0 for name in ("memory_bytes", "sm_ratio", "power_watts"))
     return bool(memory >= 2**19 or sm >= 0.0005 or power >= 0.5)
 
@@ -239,14 +236,14 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
 
 
 def arranged(rows: Iterable[TopRow], text: str, column: int | None, down: bool) -> list[TopRow]:
-    """Those that match, in order. What has no reading comes last, whichever way it is sorted."""
-    wanted = text.strip().lower()
-    found = [row for row in rows if wanted in (row.search or " ".join(row.cells)).lower()]
+    """The rows that contain the text, sorted. Rows without a reading come last in both directions."""
+    needle = text.strip().lower()
+    found = [row for row in rows if needle in (row.search or " ".join(row.cells)).lower()]
     if column is None:
         return found
     known = [row for row in found if row.sort[column] is not None]
     unknown = [row for row in found if row.sort[column] is None]
-    # A column holds numbers or texts, never both.
+    # A column holds either numbers or texts.
     return sorted(known, key=_by(column), reverse=down) + unknown
 
 
@@ -259,7 +256,7 @@ def _by(column: int) -> Callable[[TopRow], Any]:
 
 
 def spark(readings: Iterable[float | None], width: int) -> str:
-    """The last values as blocks, each the mean of as many as it takes; a gap is a space."""
+    """The values as at most `width` blocks, each the mean of several values; a gap is a space."""
     values = list(readings)
     if not values:
         return ""

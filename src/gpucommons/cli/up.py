@@ -1,4 +1,4 @@
-"""`gpucommons up`: the agent, in the foreground, until SIGINT or SIGTERM."""
+"""`gpucommons up`: run the agent in the foreground until SIGINT or SIGTERM."""
 
 import asyncio
 import logging
@@ -23,7 +23,9 @@ def up(
     config: ConfigFile = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Main listener. Default: 127.0.0.1:9460.", show_default=False),
+        typer.Option(
+            metavar="HOST:PORT", help="Address of the main listener. Default: 127.0.0.1:9460.", show_default=False
+        ),
     ] = None,
     simulate: Simulate = None,
     web_config_file: Annotated[
@@ -31,20 +33,20 @@ def up(
         typer.Option(
             "--web.config.file",
             metavar="FILE",
-            help="TLS, client certificates and passwords, in the format of Prometheus's exporters.",
+            help="File with TLS, client certificates and passwords, in the web.config.file format of Prometheus.",
             show_default=False,
         ),
     ] = None,
     interval: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Time between two snapshots. Default: 1.", show_default=False),
+        typer.Option(metavar="SECONDS", help="Seconds between two snapshots. Default: 1.", show_default=False),
     ] = None,
     scheduler: Annotated[
-        bool, typer.Option("--scheduler", help="Serve clients of nvshare and XPUShare: fair turns on shared GPUs.")
+        bool, typer.Option("--scheduler", help="Schedule the clients of nvshare and XPUShare on shared GPUs.")
     ] = False,
     procfs: Procfs = None,
     log_format: Annotated[
-        str | None, typer.Option(metavar="human|json", help="How log lines look.", show_default=False)
+        str | None, typer.Option(metavar="human|json", help="Format of log lines. Default: human.", show_default=False)
     ] = None,
 ) -> None:
     """Run the agent in the foreground until Ctrl-C or SIGTERM."""
@@ -79,7 +81,7 @@ async def _run(agent: Agent) -> None:
     _announce(agent)
     first = await agent.begin()
     if agent.scenario is None and not _has_gpus(first):
-        log.info("to see a node with GPUs, simulated: make demo (gpucommons up --simulate lab)")
+        log.info("no GPU found; to see a simulated node with GPUs: gpucommons up --simulate lab")
     shorten_pauses()
     looking = asyncio.create_task(look_at_all_at_times(), name="garbage")
     await stop.wait()
@@ -90,15 +92,15 @@ async def _run(agent: Agent) -> None:
 
 def _announce(agent: Agent) -> None:
     if agent.scenario is not None:
-        log.warning("SIMULATED: scenario %s is being played, nothing of this machine is measured", agent.scenario)
-    main, *others = agent.web.addresses
-    log.info("page    %s/", main.url)
-    log.info("metrics %s/metrics", main.url)
-    for address in others:
-        if address.dialect is None:
-            log.info("API     %s (each sees their own rows)", address.url)
-        else:
+        log.warning("SIMULATED: the values are those of scenario %s, not of this machine", agent.scenario)
+    for address in agent.web.addresses:
+        if address.dialect is not None:
             log.info("metrics %s/metrics (%s dialect alone)", address.url, address.dialect)
+        elif address.url.startswith("unix:"):
+            log.info("API     %s (each user sees their own rows)", address.url)
+        else:
+            log.info("page    %s/", address.url)
+            log.info("metrics %s/metrics", address.url)
 
 
 def _has_gpus(snapshot: Snapshot) -> bool:

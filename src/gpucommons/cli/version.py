@@ -8,5 +8,5 @@ from gpucommons import __version__
 
 
 def version() -> None:
-    """Print the version of gpucommons and of the Python that runs it."""
+    """Print the versions of gpucommons and of Python."""
     typer.echo(f"gpucommons {__version__} (Python {platform.python_version()}, {platform.system()})")

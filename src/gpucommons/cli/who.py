@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.look import look
+from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import RowFilter, as_rows, explain, render
@@ -29,7 +29,7 @@ def who(
     procfs: Procfs = None,
 ) -> None:
     """Say who uses each GPU now: memory, SM time and power, and what nobody can be named for."""
-    _, snapshot = look(config, simulate, procfs)
+    _, snapshot = take_sample(config, simulate, procfs)
     if pid is not None:
         sys.stdout.write(_explained(snapshot, pid))
         return

@@ -1,1 +1,1 @@
-"""One TOML file, the environment and flags, as typed values that know where they came from."""
+"""Settings from one TOML file, the environment and flags, as typed values with their origins."""

@@ -1,11 +1,12 @@
 """Settings from defaults, one TOML file, the environment and flags, in rising precedence.
 
-Each value remembers where it came from. Whatever is wrong is one ConfigError that names the key. The
-only I/O is reading the file that was named.
+Each value remembers its origin. Every error is one ConfigError that names the key. The only I/O is reading the
+file.
 """
 
 import dataclasses
 import difflib
+import json
 import math
 import re
 import tomllib
@@ -19,26 +20,17 @@ from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 
 ENVIRONMENT_PREFIX = "GPUCOMMONS_"
-# Kubernetes puts these into every pod beside a Service that is called gpucommons: they are not for us.
+# Kubernetes sets these in every pod that runs next to a Service named gpucommons. They are not settings.
 _KUBERNETES_LINK = re.compile(r"GPUCOMMONS_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-_TRUTHS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
-# Keys that were replaced: by which, and what to set there.
+_BOOLEANS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
+# Old key: the key that replaced it, and how to set that.
 _REPLACED = {
     "dcgm.older_hostname": (
         "dcgm.hostname_label",
-        "Hostname alone is the default, 'both' sets Hostname and hostname, 'hostname' the latter alone",
+        "use 'both' for Hostname and hostname, 'hostname' for hostname alone",
     ),
 }
-_TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _variable(path: str) -> str:
@@ -47,7 +39,7 @@ def _variable(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the configuration: `section.name`, its type and its guards."""
+    """One configuration key, `section.name`. `guards` holds what `option` was given."""
 
     section: str
     name: str
@@ -66,7 +58,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A value from the command line, and the flag that it came with."""
+    """A value from the command line and the name of its flag."""
 
     value: Any
     name: str
@@ -74,9 +66,9 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """`origins` is by path: `section.name`, and in a free section `section.row.name`.
+    """`origins` is by path: `section.name`, or `section.row.name` in a free section.
 
-    `warnings` are lines for the log: what is valid but perhaps not intended.
+    `warnings` are lines for the log about values that are valid but perhaps not intended.
     """
 
     settings: Settings
@@ -85,13 +77,13 @@ class LoadedSettings:
 
 
 def keys() -> Iterator[Key]:
-    """Every key there is, in the order of the sections; the rows of free sections are whatever a file says."""
+    """Every key in the order of the sections, without the rows of free sections."""
     for section, section_type in _sections():
         yield from keys_of(section, section_type)
 
 
 def free_sections() -> Iterator[tuple[str, type]]:
-    """Sections whose names are the user's own, such as [quotas]: each name holds a table of that type."""
+    """Sections in which the user chooses the names, such as [quotas]: each name holds a table of that type."""
     for section, hint in typing.get_type_hints(Settings).items():
         if typing.get_origin(hint) is Mapping:
             yield section, typing.get_args(hint)[1]
@@ -101,6 +93,11 @@ def keys_of(section: str, section_type: type) -> Iterator[Key]:
     types = typing.get_type_hints(section_type)
     for item in dataclasses.fields(section_type):
         yield Key(section, item.name, types[item.name], item.default, item.metadata)
+
+
+def as_toml(value: str | float | bool) -> str:
+    """A value as it is written in a file: TOML and JSON agree on strings, numbers and booleans."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _sections() -> Iterator[tuple[str, type]]:
@@ -141,7 +138,7 @@ def _from_file(file: Path | None, document: Mapping[str, Any], by_path: Mapping[
     free = dict(free_sections())
     for section, table in document.items():
         if not isinstance(table, dict):
-            raise ConfigError(f"{file}: '{section}' stands outside of a [section]; put it below one")
+            raise ConfigError(f"{file}: '{section}' is outside of any [section]; move it below one")
         if section in free:
             continue
         for name, value in table.items():
@@ -149,13 +146,14 @@ def _from_file(file: Path | None, document: Mapping[str, Any], by_path: Mapping[
             if key is None and (replaced := _REPLACED.get(f"{section}.{name}")):
                 raise ConfigError(f"{file}: '{section}.{name}' was replaced by '{replaced[0]}'; {replaced[1]}")
             if key is None:
-                raise ConfigError(f"{file}: unknown key '{section}.{name}'{_suggestion(section, name, by_path)}")
+                hint = _nearest(f"{section}.{name}", by_path, "docs/configuration.md lists the keys")
+                raise ConfigError(f"{file}: unknown key '{section}.{name}'; {hint}")
             found[key.path] = (_checked(key, value, f"{file}: '{key.path}'"), f"file {file}")
     return found
 
 
 def _free_from_file(file: Path | None, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The rows of every free section, each checked as a section of its own."""
+    """The rows of every free section, each checked like a section."""
     found: dict[str, dict[str, Any]] = {}
     for section, row_type in free_sections():
         table = document.get(section, {})
@@ -164,9 +162,10 @@ def _free_from_file(file: Path | None, document: Mapping[str, Any]) -> dict[str,
             where = f"{file}: '{section}.{name}'"
             by_name = {key.name: key for key in keys_of(f"{section}.{name}", row_type)}
             if not isinstance(row, dict) or not row:
-                raise ConfigError(f"{where}: wants a table such as {{ {next(iter(by_name))} = 2 }}, not {row!r}")
+                raise ConfigError(f"{where}: expected a table with {', '.join(by_name)}, got {row!r}")
             for unknown in row.keys() - by_name.keys():
-                raise ConfigError(f"{where}: unknown key '{unknown}'; there are: {', '.join(by_name)}")
+                hint = _nearest(unknown, by_name, f"the keys are {', '.join(by_name)}")
+                raise ConfigError(f"{where}: unknown key '{unknown}'; {hint}")
             values = {key: _checked(by_name[key], value, f"{where}: '{key}'") for key, value in row.items()}
             found[section][name] = row_type(**values)
     return found
@@ -176,11 +175,11 @@ def _parse(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; give an existing file with --config") from error
+        raise ConfigError(f"{file}: {error.strerror}; name a readable file") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not UTF-8 text") from error
+        raise ConfigError(f"{file}: not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+        raise ConfigError(f"{file}: not valid TOML: {error}; correct that line") from error
 
 
 def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]) -> _Layer:
@@ -199,15 +198,15 @@ def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]
         if known is None and (replaced := replaced_variables.get(variable)):
             raise ConfigError(f"environment: {variable} was replaced by {replaced[0]}; {replaced[1]}")
         if known is None:
-            near = difflib.get_close_matches(variable, by_variable, 1)
-            hint = f"; did you mean {near[0]}?" if near else "; unset it"
-            raise ConfigError(f"environment: unknown variable {variable}{hint}")
+            raise ConfigError(
+                f"environment: unknown variable {variable}; {_nearest(variable, by_variable, 'unset it')}"
+            )
         found[known.path] = (_from_text(known, text, variable), f"environment {variable}")
     return found
 
 
 def _alias_conflicts(environment: Mapping[str, str], all_keys: Iterable[Key]) -> Iterator[str]:
-    """One line for each key that two aliases set to different values."""
+    """One line for each key whose aliases have different values."""
     for key in all_keys:
         if key.guards["join_aliases"] is not None:
             continue
@@ -219,7 +218,7 @@ def _alias_conflicts(environment: Mapping[str, str], all_keys: Iterable[Key]) ->
 
 
 def _from_aliases(key: Key, given: Mapping[str, str]) -> tuple[str, str]:
-    """The variable or variables that count, and the text that they stand for."""
+    """The name and the text of the alias in force, or of all aliases where they are combined."""
     join = key.guards["join_aliases"]
     if join is not None:
         return " and ".join(given), join(given)
@@ -231,40 +230,41 @@ def _from_flags(flags: Mapping[str, Flag], by_path: Mapping[str, Key]) -> _Layer
 
 
 def _from_text(key: Key, text: str, where: str) -> Any:
-    """An environment variable is text whatever the key's type is."""
+    """Convert an environment variable to the type of its key."""
     if key.type is bool:
-        if text.strip().lower() not in _TRUTHS:
-            raise ConfigError(f"{where}: wants true or false, not {text!r}")
-        return _TRUTHS[text.strip().lower()]
+        if text.strip().lower() not in _BOOLEANS:
+            raise ConfigError(f"{where}: expected true or false, got {text!r}")
+        return _BOOLEANS[text.strip().lower()]
     if key.type is str:
         return _checked(key, text, where)
     try:
         return _checked(key, key.type(text), where)
     except ValueError:
-        raise ConfigError(f"{where}: wants {_TYPE_NAMES[key.type]}, not {text!r}") from None
+        raise ConfigError(f"{where}: expected {_TYPE_NAMES[key.type]}, got {text!r}") from None
 
 
 def _checked(key: Key, value: Any, where: str) -> Any:
     if key.type is float and type(value) is int:
         value = float(value)
     if type(value) is not key.type:
-        raise ConfigError(f"{where}: wants {_TYPE_NAMES[key.type]}, not {value!r}")
+        raise ConfigError(f"{where}: expected {_TYPE_NAMES[key.type]}, got {value!r}")
     guards = key.guards
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: wants a finite number, not {value!r}")
+        raise ConfigError(f"{where}: expected a finite number, got {value!r}")
     if guards["minimum"] is not None and value < guards["minimum"]:
-        raise ConfigError(f"{where}: wants at least {guards['minimum']:g}, not {value!r}")
+        raise ConfigError(f"{where}: expected at least {guards['minimum']:g}, got {value!r}")
     if guards["maximum"] is not None and value > guards["maximum"]:
-        raise ConfigError(f"{where}: wants at most {guards['maximum']:g}, not {value!r}")
+        raise ConfigError(f"{where}: expected at most {guards['maximum']:g}, got {value!r}")
     if guards["choices"] and value not in guards["choices"]:
-        raise ConfigError(f"{where}: wants one of {', '.join(guards['choices'])}, not {value!r}")
+        raise ConfigError(f"{where}: expected one of {', '.join(guards['choices'])}, got {value!r}")
     if guards["check"] is not None and value:
-        wrong = guards["check"](value)
-        if wrong is not None:
-            raise ConfigError(f"{where}: {wrong}, not {value!r}")
+        try:
+            guards["check"](value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
     return value
 
 
-def _suggestion(section: str, name: str, by_path: Mapping[str, Key]) -> str:
-    near = difflib.get_close_matches(f"{section}.{name}", by_path, 1)
-    return f"; did you mean '{near[0]}'?" if near else "; 'gpucommons check-config' lists the keys there are"
+def _nearest(unknown: str, known: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(unknown, known, 1)
+    return f"did you mean '{near[0]}'?" if near else otherwise

@@ -1,16 +1,15 @@
-"""One configuration key: its default, what it means, and what a good value looks like. Pure."""
+"""One configuration key: its default, its help text and its limits. Pure."""
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.address import Address, AddressError, is_host, parse_port, parse_tcp_address
 
 
 class ConfigError(Exception):
-    """One line that names the key and says what to do."""
+    """One line: the key and its value, why the value is wrong, and what to do."""
 
 
 def option(
@@ -20,14 +19,14 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
-    check: Callable[[str], str | None] | None = None,
+    check: Callable[[str], object] | None = None,
     aliases: tuple[str, ...] = (),
     join_aliases: Callable[[Mapping[str, str]], str] | None = None,
 ) -> Any:
-    """A dataclass field that documents and guards itself.
+    """A dataclass field with its documentation and its limits.
 
-    `check` returns what is wrong with a text, or None. `aliases` are environment variables of other programs that
-    set the same thing, the last one winning; `join_aliases` makes one text of those that are set instead.
+    `check` raises ValueError for a wrong text; an empty text is not checked. `aliases` are environment variables of
+    other programs with the same meaning: the last one that is set is in force, or `join_aliases` combines them.
     """
     metadata = {
         "help": help,
@@ -42,78 +41,38 @@ def option(
 
 
 def nvshare_aliases(name: str) -> tuple[str, ...]:
-    """The variable of nvshare and its twin of XPUShare, as nvshare has been called since; the twin is in force."""
+    """The variable of nvshare and that of XPUShare, nvshare's later name, which is in force if both are set."""
     return (f"NVSHARE_{name}", f"XPUSHARE_{name}")
 
 
-def check_address(text: str) -> str | None:
-    """HOST:PORT, [IPv6]:PORT or :PORT; or unix:/PATH."""
-    if text.startswith("unix:"):
-        return check_unix_address(text)
-    host, colon, port = text.rpartition(":")
-    if not colon or not _is_port(port):
-        return "wants HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9460"
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return "wants an IPv6 address in brackets, such as [::1]:9460"
-    return None
-
-
-def _is_port(text: str) -> bool:
-    number = parse_decimal(text)
-    return number is not None and number <= 65535
-
-
 def join_bind_and_port(given: Mapping[str, str], bind_name: str, port_name: str, default_port: int) -> str:
-    """HOST:PORT from two variables, one for the host and one for the port. Either may be absent.
+    """HOST:PORT from a variable for the host and one for the port. Either may be absent.
 
-    The host variable may also hold HOST:PORT. Raises a ConfigError that names the variable at fault.
+    The host variable may also hold HOST:PORT. Raises a ConfigError that names the wrong variable.
     """
-    bind, port = given.get(bind_name, "127.0.0.1"), given.get(port_name)
-    if port is not None and not _is_port(port):
-        raise ConfigError(f"{port_name}: expected a port from 0 to 65535, not {port!r}")
-    if _is_host(bind):
-        host = f"[{bind}]" if ":" in bind else bind
-        return f"{host}:{default_port if port is None else port}"
-    if bind.startswith("unix:") or " " in bind or check_address(bind) is not None:
-        raise ConfigError(f"{bind_name}: expected a host or HOST:PORT, such as 0.0.0.0, not {bind!r}")
-    if port is not None and int(port) != int(bind.rpartition(":")[2]):
-        raise ConfigError(f"{port_name}: {port} contradicts {bind_name}={bind}; unset one of the two")
-    return bind
-
-
-def _is_host(text: str) -> bool:
-    """A name or an address without a port. Empty is every address, as for the programs that read such a variable."""
-    if ":" not in text:
-        return text.isprintable() and " " not in text
+    bind, port_text = given.get(bind_name, "127.0.0.1"), given.get(port_name)
+    port = default_port if port_text is None else parse_port(port_text)
+    if port is None:
+        raise ConfigError(f"{port_name}: expected a port from 0 to 65535, got {port_text!r}")
+    if is_host(bind):
+        return str(Address(bind, port))
     try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
+        address = parse_tcp_address(bind)
+    except AddressError as error:
+        raise ConfigError(f"{bind_name}: {error}, or a host alone") from error
+    if port_text is not None and port != address.port:
+        raise ConfigError(f"{port_name}: {port} contradicts {bind_name}={bind}; unset one of the two")
+    return str(address)
 
 
-def check_address_or_port(text: str) -> str | None:
-    """As check_address, or a port alone."""
-    return None if _is_port(text) else check_address(text)
-
-
-def check_unix_address(text: str) -> str | None:
-    """unix:/PATH"""
-    return None if text.startswith("unix:/") else "wants unix:/PATH, such as unix:/run/gpucommons/api.sock"
-
-
-def check_url(text: str) -> str | None:
-    """http:// or https:// and a host"""
+def check_url(text: str) -> None:
     scheme, separator, rest = text.partition("://")
-    if scheme in ("http", "https") and separator and rest.strip("/"):
-        return None
-    return "wants a URL, such as http://127.0.0.1:9090"
+    if scheme not in ("http", "https") or not separator or not rest.strip("/ "):
+        raise ValueError(f"invalid URL {text!r}: no http:// or https:// with a host; use http://127.0.0.1:9090")
 
 
-def check_expression(text: str) -> str | None:
-    """a regular expression"""
+def check_expression(text: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        return f"is not a regular expression: {error}"
-    return None
+        raise ValueError(f"invalid regular expression {text!r}: {error}; escape special characters with \\") from None

@@ -1,9 +1,9 @@
-"""docs/configuration.md, drawn from the settings: every key, its variable, default and meaning. Pure."""
+"""Generate docs/configuration.md from the settings: every key, its variable, default and meaning. Pure."""
 
 from collections.abc import Iterator
 from itertools import groupby
 
-from gpucommons.config.load import free_sections, keys, keys_of
+from gpucommons.config.load import as_toml, free_sections, keys, keys_of
 
 
 def configuration_page() -> str:
@@ -13,9 +13,9 @@ def configuration_page() -> str:
 def _lines() -> Iterator[str]:
     yield "# Configuration"
     yield ""
-    yield "Generated from the settings by `make docs`. One TOML file (`--config FILE`), the environment, then"
-    yield "flags, in rising precedence. `gpucommons check-config FILE` validates a file and prints what is in force and"
-    yield "where each value came from. An unknown key or a wrong value is refused in one line that names it."
+    yield "Generated from the settings by `make docs`. Settings come from one TOML file (`--config FILE`), the"
+    yield "environment and flags, in rising precedence. `gpucommons check-config FILE` checks a file and prints every"
+    yield "value in force with its origin. An unknown key or a wrong value is an error that names the key."
     for section, members in groupby(keys(), key=lambda key: key.section):
         yield ""
         yield f"## [{section}]"
@@ -25,7 +25,7 @@ def _lines() -> Iterator[str]:
         for key in members:
             variables = " ".join(f"`{name}`" for name in (key.variable, *key.guards["aliases"]))
             choices = f" ({', '.join(key.guards['choices'])})" if key.guards["choices"] else ""
-            default = repr(key.default).replace("|", r"\|")
+            default = as_toml(key.default).replace("|", r"\|")
             yield f"| `{key.name}` | {variables} | `{default}` | {key.guards['help']}{choices} |"
     for section, row_type in free_sections():
         yield ""

@@ -3,19 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.config.option import (
-    check_address,
-    check_address_or_port,
-    check_expression,
-    check_unix_address,
-    check_url,
-    join_bind_and_port,
-    nvshare_aliases,
-    option,
-)
+from gpucommons.base.address import parse_address, parse_address_or_port, parse_unix_address
+from gpucommons.config.option import check_expression, check_url, join_bind_and_port, nvshare_aliases, option
 from gpucommons.config.stack import StackSettings
 
-# What dcgm-exporter takes for true and false in KUBERNETES_VIRTUAL_GPUS.
+# The values of KUBERNETES_VIRTUAL_GPUS that dcgm-exporter accepts as true and false.
 _VIRTUAL_GPUS = {
     **dict.fromkeys(("1", "t", "true"), "per_pod"),
     **dict.fromkeys(("", "0", "f", "false"), "once"),
@@ -28,12 +20,12 @@ def _virtual_gpus(given: Mapping[str, str]) -> str:
 
 
 def _listener(dialect: str, port: int, bind_and_port: tuple[str, str] | None = None) -> str:
-    """`bind_and_port` are the variables of the program that the listener replaces: its host and its port."""
-    help = f"HOST:PORT of a listener that serves the {dialect} dialect alone, as its users expect on {port}"
+    """`bind_and_port` are the variables of the replaced program for its host and its port."""
+    help = f"HOST:PORT that serves the {dialect} dialect alone, for scrapers that expect it on port {port}; empty: off"
     value: str = option(
         "",
         help,
-        check=check_address,
+        check=parse_address,
         aliases=bind_and_port or (),
         join_aliases=bind_and_port and (lambda given: join_bind_and_port(given, *bind_and_port, port)),
     )
@@ -43,20 +35,22 @@ def _listener(dialect: str, port: int, bind_and_port: tuple[str, str] | None = N
 @dataclass(frozen=True, slots=True)
 class WebSettings:
     listen: str = option(
-        "127.0.0.1:9460", "HOST:PORT of the main listener: page, API, every dialect", check=check_address
+        "127.0.0.1:9460",
+        "HOST:PORT of the main listener, which serves the page, the API and every dialect; empty: off",
+        check=parse_address,
     )
     socket: str = option(
         "",
-        "unix:PATH of a second main listener, for the people of this machine: each sees their own rows",
-        check=check_unix_address,
+        "unix:PATH of a second main listener for local users, each of whom sees their own rows; empty: off",
+        check=parse_unix_address,
     )
-    config_file: str = option("", "file in the format of Prometheus's exporters: TLS, client certificates, passwords")
-    max_connections: int = option(512, "HTTP connections that may be open at once", minimum=1)
+    config_file: str = option("", "web.config.file of Prometheus: TLS, client certificates, passwords; empty: none")
+    max_connections: int = option(512, "number of HTTP connections that may be open at once", minimum=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ListenersSettings:
-    """Drop-in listeners: one dialect each, on the port that its users already scrape. Empty: closed."""
+    """Drop-in listeners: one dialect each, on the port that its scrapers already use."""
 
     gpucommons: str = _listener("gpucommons", 9460)
     node: str = _listener("node", 9100)
@@ -71,7 +65,7 @@ class ListenersSettings:
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
     interval_s: float = option(1.0, "seconds between two snapshots", minimum=0.1)
-    processes_interval_s: float = option(5.0, "seconds between two looks at all processes", minimum=0.1)
+    processes_interval_s: float = option(5.0, "seconds between two reads of all processes", minimum=0.1)
     host_interval_s: float = option(
         5.0, "seconds between two reads of disks, network devices, sockets, file systems and sensors", minimum=0.1
     )
@@ -79,19 +73,17 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesSettings:
-    busiest: int = option(100, "processes that get series of their own, by CPU time and by memory each", minimum=0)
+    busiest: int = option(100, "processes with series of their own, by CPU time and by memory each", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
 class PathSettings:
-    procfs: str = option("/proc", "where /proc is; in a container, where the host's is mounted")
-    sysfs: str = option("/sys", "where /sys is; in a container, where the host's is mounted")
-    rootfs: str = option(
-        "/", "where the host's root is; in a container, where it is mounted: file systems are below it"
-    )
-    cgroupfs: str = option("/sys/fs/cgroup", "where the control groups are")
+    procfs: str = option("/proc", "directory of procfs; in a container, the host's /proc as mounted there")
+    sysfs: str = option("/sys", "directory of sysfs; in a container, the host's /sys as mounted there")
+    rootfs: str = option("/", "root of the host's file systems; in a container, the host's / as mounted there")
+    cgroupfs: str = option("/sys/fs/cgroup", "directory of the control groups")
     docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
-    podman_socket: str = option("/run/podman/podman.sock", "socket of Podman's service")
+    podman_socket: str = option("/run/podman/podman.sock", "socket of the Podman service")
     kubelet_socket: str = option(
         "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet's PodResources service"
     )
@@ -99,35 +91,37 @@ class PathSettings:
 
 @dataclass(frozen=True, slots=True)
 class OwnersSettings:
-    """Who owns a process: the first rule that answers."""
+    """The rules that find the owner of a process. The first rule that finds one decides."""
 
-    order: str = option("site,pod,label,job,unit,user", "rules in the order in which they are tried, as a comma list")
+    order: str = option("site,pod,label,job,unit,user", "rules in the order in which they are tried, comma-separated")
     labels: str = option(
-        "gpucommons.owner,ds01.user,aime.mlc.USER", "container labels that may name an owner, a comma list"
+        "gpucommons.owner,ds01.user,aime.mlc.USER", "container labels that can name an owner, comma-separated"
     )
-    rules_file: str = option("", "TOML file with the site's own rules (regular expressions)")
+    rules_file: str = option("", "TOML file with regular expressions that find owners (rule: site); empty: none")
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """How this node's pods are known; unset, what Kubernetes tells each pod of its API server is used."""
+    """Where the pods of this node are read. Empty values default to what Kubernetes sets in every pod."""
 
-    api_url: str = option("", "API server, or the kubelet (with source = kubelet)", check=check_url)
-    node_name: str = option("", "this node's name in the cluster; unset: NODE_NAME")
-    ca_file: str = option("", "certificate of the authority that signed the server's")
-    token_file: str = option("", "file with the bearer token; read anew for each request")
-    source: str = option("api", "who is asked for the pods", choices=("api", "kubelet"))
-    pod_labels: str = option("", "labels of pods that may be kept, a comma list; unset: none")
+    api_url: str = option(
+        "", "URL of the API server or of the kubelet (see source); empty: in-cluster", check=check_url
+    )
+    node_name: str = option("", "name of this node in the cluster; empty: the variable NODE_NAME")
+    ca_file: str = option("", "certificate of the authority that signed the server's certificate; empty: in-cluster")
+    token_file: str = option("", "file with the bearer token, read for each request; empty: in-cluster")
+    source: str = option("api", "server that lists the pods", choices=("api", "kubelet"))
+    pod_labels: str = option("", "pod labels to keep, comma-separated; empty: none")
 
 
 def _excluded(default: str, help: str) -> str:
-    value: str = option(default, f"regular expression of {help} to leave out; empty: none", check=check_expression)
+    value: str = option(default, f"regular expression of the {help} to leave out; empty: none", check=check_expression)
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class NodeExporterSettings:
-    """What the nodeexporter dialect leaves out. Names and defaults are those of node_exporter's own flags."""
+    """What the nodeexporter dialect leaves out. Names and defaults are those of node_exporter's flags."""
 
     filesystem_mount_points_exclude: str = _excluded(
         "^/(dev|proc|run/credentials/.+|sys|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)", "mount points"
@@ -145,32 +139,32 @@ class NodeExporterSettings:
 class DcgmSettings:
     hostname_label: str = option(
         "Hostname",
-        "label that holds the node's name: Hostname, as released versions of dcgm-exporter have it, hostname, or both",
+        "name of the label with the node's name; released versions of dcgm-exporter use Hostname",
         choices=("Hostname", "hostname", "both"),
     )
     shared: str = option(
         "once",
-        "series of a GPU that several pods share: one that names no pod, or one per pod with its vgpu number",
+        "series of a GPU that several pods share: once without a pod, or once per pod with its vgpu number",
         choices=("once", "per_pod"),
         aliases=("KUBERNETES_VIRTUAL_GPUS",),
         join_aliases=_virtual_gpus,
     )
     hpc_job_mapping_dir: str = option(
         "",
-        "directory of files that name the batch jobs of each GPU: a file 0 for GPU 0, 0.1 for its GPU instance 1, "
-        "one job id a line; unset: none",
+        "directory of files that name the batch jobs of each GPU: file 0 for GPU 0, file 0.1 for its GPU instance 1, "
+        "one job id per line; empty: none",
         aliases=("DCGM_HPC_JOB_MAPPING_DIR",),
     )
     xid_count_window_ms: int = option(
         300_000,
-        "milliseconds in which DCGM_EXP_XID_ERRORS_COUNT counts, at most an hour",
+        "window of DCGM_EXP_XID_ERRORS_COUNT in milliseconds, at most an hour",
         minimum=1000,
         maximum=3_600_000,
         aliases=("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE",),
     )
     clock_events_count_window_ms: int = option(
         300_000,
-        "milliseconds in which DCGM_EXP_CLOCK_EVENTS_COUNT counts samples, one every 30 s, at most an hour",
+        "window of DCGM_EXP_CLOCK_EVENTS_COUNT in milliseconds, at most an hour; it counts one sample every 30 s",
         minimum=1000,
         maximum=3_600_000,
         aliases=("DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",),
@@ -179,94 +173,112 @@ class DcgmSettings:
 
 @dataclass(frozen=True, slots=True)
 class VgpuSettings:
-    namespace_label: bool = option(True, "tell pods of one name in two namespaces apart; off: as the original")
+    namespace_label: bool = option(
+        True, "add the label of the namespace, so that pods of the same name differ; false: labels of the original"
+    )
     allocation_file: str = option(
         "",
-        "file that says into how many virtual GPUs each GPU is split; "
-        "unset: gpu_allocation.txt of the working directory, if it is there",
+        "file with the number of virtual GPUs of each GPU; empty: gpu_allocation.txt in the working directory, if any",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Turns for the clients of nvshare and XPUShare. Their variables keep their meaning and units."""
+    """The scheduler of nvshare and XPUShare clients. The variables of nvshare keep their meaning and units."""
 
-    enabled: bool = option(False, "serve clients of nvshare and XPUShare")
-    socket: str = option("/var/run/nvshare/scheduler.sock", "socket that libnvshare.so and nvsharectl look for")
+    enabled: bool = option(False, "run the scheduler for the clients of nvshare and XPUShare")
+    socket: str = option("/var/run/nvshare/scheduler.sock", "socket for libnvshare.so and nvsharectl")
     xpushare_socket: str = option(
         "/var/run/xpushare/scheduler.sock",
         "second socket of the same scheduler, for libxpushare.so and xpusharectl; empty: none; "
-        "left out with a warning where the agent has no right to create it",
+        "a warning is logged if the agent may not create it",
     )
-    admin_group: str = option("", "group whose members may switch it and set limits, beside root and our own user")
-    debug: bool = option(False, "log every client that comes and goes", aliases=nvshare_aliases("DEBUG"))
+    admin_group: str = option("", "group that may switch the scheduler and set limits, like root; empty: none")
+    debug: bool = option(False, "log every client that connects and disconnects", aliases=nvshare_aliases("DEBUG"))
     mode: str = option(
         "auto",
-        "one at a time, together while memory fits, or by measured demand",
+        "serial: one client at a time; concurrent: together if their memory fits; auto: by measured demand",
         choices=("auto", "serial", "concurrent"),
         aliases=nvshare_aliases("SCHEDULING_MODE"),
     )
-    corun_limit: float = option(1.5, "auto: demands that may sum up to this run together", minimum=0)
-    turn_quantum_s: float = option(1.0, "auto: length of a turn where nothing has to be swapped", minimum=0.05)
-    max_bypass_s: float = option(0.0, "how long a big waiter may be passed by smaller ones; 0: two quanta", minimum=0)
+    corun_limit: float = option(1.5, "mode auto: largest sum of demands, in GPUs, that runs together", minimum=0)
+    turn_quantum_s: float = option(1.0, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
         "auto",
-        "quantum by the memory that a switch moves, or fixed",
+        "length of a turn: by the memory that a switch moves (auto), or fixed",
         choices=("auto", "fixed"),
         aliases=nvshare_aliases("SWITCH_TIME_MODE"),
     )
     switch_time_fixed_s: float = option(
-        60.0, "quantum in mode fixed", minimum=0.1, aliases=nvshare_aliases("SWITCH_TIME_FIXED")
+        60.0,
+        "seconds of a turn with switch_time_mode = fixed",
+        minimum=0.1,
+        aliases=nvshare_aliases("SWITCH_TIME_FIXED"),
     )
     switch_time_multiplier: float = option(
-        5.0, "quantum in mode auto, seconds per GiB", minimum=0, aliases=nvshare_aliases("SWITCH_TIME_MULTIPLIER")
+        5.0,
+        "seconds of a turn per GiB with switch_time_mode = auto",
+        minimum=0,
+        aliases=nvshare_aliases("SWITCH_TIME_MULTIPLIER"),
     )
     memory_reserve_percent: float = option(
         10.0,
-        "part of a GPU's memory that is never promised",
+        "percent of a GPU's memory that is never given to clients",
         minimum=0,
         maximum=90,
         aliases=nvshare_aliases("MEMORY_RESERVE_PERCENT"),
     )
     default_gpu_memory_gb: float = option(
-        16.0, "GiB of a GPU where NVML cannot tell", minimum=0.001, aliases=nvshare_aliases("DEFAULT_GPU_MEMORY_GB")
+        16.0,
+        "memory of a GPU in GiB if NVML does not report it",
+        minimum=0.001,
+        aliases=nvshare_aliases("DEFAULT_GPU_MEMORY_GB"),
     )
     quota_sample_interval_ms: float = option(
-        50.0, "how finely a core quota is watched", minimum=1, aliases=nvshare_aliases("QUOTA_SAMPLE_INTERVAL_MS")
+        50.0,
+        "milliseconds between two checks of a core quota",
+        minimum=1,
+        aliases=nvshare_aliases("QUOTA_SAMPLE_INTERVAL_MS"),
     )
     compute_window_ms: float = option(
-        2000.0, "window of a core quota", minimum=100, aliases=nvshare_aliases("COMPUTE_WINDOW_MS")
+        2000.0, "window of a core quota in milliseconds", minimum=100, aliases=nvshare_aliases("COMPUTE_WINDOW_MS")
     )
     quota_carryover_percent: float = option(
         25.0,
-        "part of an unused window that may be saved up",
+        "percent of an unused window that a client may use later",
         minimum=0,
         maximum=100,
         aliases=nvshare_aliases("QUOTA_CARRYOVER_PERCENT"),
     )
     drop_tail_billing_percent: float = option(
         100.0,
-        "part of the time between DROP_LOCK and the release that is billed; the original's 70 undercharges the slow",
+        "percent of the time between DROP_LOCK and the release that is billed; nvshare bills 70",
         minimum=0,
         maximum=100,
         aliases=nvshare_aliases("DROP_TAIL_BILLING_PERCENT"),
     )
-    work_conserving: bool = option(False, "lend idle share beyond a core quota while nobody else wants it")
-    revoke_after_s: float = option(30.0, "a client that ignores DROP_LOCK for this long loses its turn", minimum=1)
-    fence: str = option("none", "what befalls it then", choices=("none", "disconnect"))
+    work_conserving: bool = option(False, "let a client exceed its core quota while no other client waits")
+    revoke_after_s: float = option(
+        30.0, "seconds after which a client that ignores DROP_LOCK loses its turn", minimum=1
+    )
+    fence: str = option("none", "what happens to a client that lost its turn this way", choices=("none", "disconnect"))
     metrics_enable: bool = option(
         False, "open the nvshare drop-in listener on metrics_addr", aliases=("NVSHARE_METRICS_ENABLE",)
     )
     metrics_addr: str = option(
-        "0.0.0.0:9402", "its HOST:PORT, or a port", check=check_address_or_port, aliases=("NVSHARE_METRICS_ADDR",)
+        "0.0.0.0:9402",
+        "HOST:PORT, or a port, of the nvshare drop-in listener",
+        check=parse_address_or_port,
+        aliases=("NVSHARE_METRICS_ADDR",),
     )
     xpushare_metrics_enable: bool = option(
         False, "open the xpushare drop-in listener on xpushare_metrics_addr", aliases=("XPUSHARE_METRICS_ENABLE",)
     )
     xpushare_metrics_addr: str = option(
         "0.0.0.0:9402",
-        "its HOST:PORT, or a port; another one than metrics_addr where both are open",
-        check=check_address_or_port,
+        "HOST:PORT, or a port, of the xpushare drop-in listener; different from metrics_addr if both are open",
+        check=parse_address_or_port,
         aliases=("XPUSHARE_METRICS_ADDR",),
     )
     metrics_nvml_interval_ms: float = option(
@@ -278,12 +290,12 @@ class SchedulerSettings:
     )
     metrics_debug_labels: bool = option(
         True,
-        "client_id and host_pid on every series; off: a pod's clients on one GPU are one series",
+        "label every series with client_id and host_pid; false: one series for all clients of a pod on a GPU",
         aliases=nvshare_aliases("METRICS_DEBUG_LABELS"),
     )
     metrics_stale_ttl_s: float = option(
         0.0,
-        "keep the last values of a client that left for this long",
+        "seconds for which the series of a disconnected client are kept",
         minimum=0,
         aliases=nvshare_aliases("METRICS_STALE_TTL_SEC"),
     )
@@ -294,38 +306,42 @@ class SharingQuotaSettings:
     """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }."""
 
     pod: str = option("*", "shell pattern of the pod's name")
-    namespace: str = option("*", "shell pattern of its namespace")
-    uid: str = option("*", "shell pattern of the user's number")
-    memory: str = option("", "the most memory that such a client may have, such as 8Gi")
-    core: int = option(0, "percent of the GPU's time that such a client may have; 0: all", minimum=0, maximum=100)
+    namespace: str = option("*", "shell pattern of the pod's namespace")
+    uid: str = option("*", "shell pattern of the numeric user id")
+    memory: str = option("", "memory that each matching client may use, such as 8Gi; empty: no limit")
+    core: int = option(
+        0, "percent of the GPU's time that each matching client may use; 0: no limit", minimum=0, maximum=100
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
-    """The accounts. Unset, files lie in /var/lib/gpucommons, or for a user in ~/.local/state/gpucommons."""
+    """The durable accounts. The state directory is /var/lib/gpucommons, or ~/.local/state/gpucommons for a user."""
 
-    enabled: bool = option(True, "keep accounts of who held and used which GPU, while there is one")
-    file: str = option("", "the ledger; unset: ledger.sqlite in the state directory")
-    flush_s: float = option(10.0, "seconds between two writes; a crash loses no more", minimum=1)
-    keep_minutes_d: float = option(2.0, "days that usage is kept by the minute", minimum=1)
-    keep_hours_d: float = option(400.0, "days that it is kept by the hour", minimum=2)
-    keep_days_d: float = option(1830.0, "days that it is kept by the day", minimum=31)
-    active_ratio: float = option(0.05, "part of what it holds that a workload must use to count as active", minimum=0)
+    enabled: bool = option(True, "record who held and used which GPU, on a node that has a GPU")
+    file: str = option("", "path of the ledger; empty: ledger.sqlite in the state directory")
+    flush_s: float = option(10.0, "seconds between two writes; a crash loses at most this much", minimum=1)
+    keep_minutes_d: float = option(2.0, "days for which usage is kept by the minute", minimum=1)
+    keep_hours_d: float = option(400.0, "days for which usage is kept by the hour", minimum=2)
+    keep_days_d: float = option(1830.0, "days for which usage is kept by the day", minimum=31)
+    active_ratio: float = option(0.05, "share of its allocation that an active workload uses, 0 to 1", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
 class EventsSettings:
-    file: str = option("/var/log/ds01/events.jsonl", "DS01's event log, which is followed if it is there")
-    own_file: str = option("", "our own event log; unset: events.jsonl in the state directory")
+    file: str = option("/var/log/ds01/events.jsonl", "event log of DS01, which is followed if it exists")
+    own_file: str = option("", "path of the agent's event log; empty: events.jsonl in the state directory")
 
 
 @dataclass(frozen=True, slots=True)
 class Ds01Settings:
-    state_file: str = option("/var/lib/ds01/gpu-state.json", "the state file of older DS01 installs")
+    """Files of DS01, a server setup for research groups."""
+
+    state_file: str = option("/var/lib/ds01/gpu-state.json", "state file of older DS01 installations")
     groups_directory: str = option(
         "/opt/ds01-infra/config/runtime/groups",
-        "DS01's groups, one file GROUP.members each; if there are any, users are billed under these groups and not "
-        "under the system's",
+        "directory of DS01's groups, one file GROUP.members each; if it has any, they replace the system's groups in "
+        "the accounts",
     )
 
 
@@ -333,15 +349,15 @@ class Ds01Settings:
 class QuotaSettings:
     """One line for each user, such as alice = { gpu_equivalents = 2 }."""
 
-    gpu_equivalents: float = option(0.0, "the most GPU-equivalents that the user may hold", minimum=0)
+    gpu_equivalents: float = option(0.0, "GPU-equivalents that the user may hold", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
 class PrivacySettings:
     show_owners: str = option(
         "auto",
-        "names that a peer sees. all: every owner's; own: only the peer's own, and no metrics, "
-        "unless it is root, the agent's user or has a password; "
+        "names that a viewer sees. all: every owner's; own: only the viewer's own, and no metrics, "
+        "unless the viewer is root, the agent's user or has a password; "
         "auto: all on loopback, own elsewhere, metrics open on TCP (table in docs/web.md)",
         choices=("auto", "all", "own"),
     )
@@ -350,20 +366,24 @@ class PrivacySettings:
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
     prometheus_url: str = option(
-        "", "Prometheus that scrapes this agent, for history beyond the 24 h in memory", check=check_url
+        "",
+        "URL of a Prometheus that scrapes this agent, for history beyond the 24 h in memory; empty: none",
+        check=check_url,
     )
-    prometheus_selector: str = option("", 'label matchers that pick this node there, such as instance="gpu1:9460"')
+    prometheus_selector: str = option(
+        "", 'label matchers that select this node there, such as instance="gpu1:9460"; empty: none'
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AlertsSettings:
-    alertmanager_url: str = option("", "Alertmanager whose firing alerts the page shows", check=check_url)
+    alertmanager_url: str = option("", "URL of an Alertmanager, for alerts on the page; empty: none", check=check_url)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    format: str = option("human", "lines for people, or one JSON object a line", choices=("human", "json"))
-    level: str = option("info", "the least that is logged", choices=("debug", "info", "warning", "error"))
+    format: str = option("human", "format of log lines: text, or one JSON object per line", choices=("human", "json"))
+    level: str = option("info", "lowest level that is logged", choices=("debug", "info", "warning", "error"))
 
 
 @dataclass(frozen=True, slots=True)

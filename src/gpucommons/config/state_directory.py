@@ -1,4 +1,4 @@
-"""Where the agent keeps what it must not forget: the system's place for root, the user's own for anybody else."""
+"""The paths of the files that the agent keeps across restarts."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from gpucommons.config.settings import Settings
 
 
 def state_directory(environment: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
-    """systemd's StateDirectory= where it gives one, so that a service of any user has its own."""
+    """systemd's StateDirectory= if set, /var/lib/gpucommons for root, else a directory of the user."""
     environment = os.environ if environment is None else environment
     if given := environment.get("STATE_DIRECTORY", "").partition(":")[0]:
         return Path(given)
@@ -19,7 +19,7 @@ def state_directory(environment: Mapping[str, str] | None = None, uid: int | Non
 
 
 def ledger_file(settings: Settings, scenario: str | None = None) -> Path:
-    """What is only played is kept apart from what was measured."""
+    """A simulated scenario has its own file: it never mixes with measured use."""
     return _named(settings.ledger.file, f"ledger{_suffix(scenario)}.sqlite", scenario)
 
 

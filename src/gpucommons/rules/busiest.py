@@ -1,6 +1,7 @@
-"""Which processes are worth a series: the busiest by CPU time and by memory, chosen so that it holds still.
+"""Choose the processes that get series of their own: the busiest by CPU time and by memory.
 
-Pure: told the whole table and the time, it answers with keys. Never cuts by the order of a directory.
+The choice is stable: it does not depend on the order of the process table, and near-equals do not alternate.
+No I/O: `choose` gets the table and the time.
 """
 
 from collections import deque
@@ -8,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpucommons.model.process_identity import ProcessKey, ProcessRow
 
-# One who has a series keeps it until a newcomer beats it by half: near-equals must not take turns.
+# A process keeps its series until another uses half as much again.
 _INCUMBENT_BONUS = 1.5
 
 
 class CpuWindow:
-    """CPU seconds that each process used over the last `window_s`, from a few whole-table marks."""
+    """CPU seconds of each process over the last `window_s`, from a few marks of the whole table."""
 
     def __init__(self, window_s: float = 60.0, marks: int = 6) -> None:
         self._window_s = window_s
@@ -27,12 +28,12 @@ class CpuWindow:
         while len(self._marks) > 1 and now_s - self._marks[1][0] >= self._window_s:
             self._marks.popleft()
         oldest = self._marks[0][1]
-        # One that is not in the oldest mark began after it: all its CPU time is within the window.
+        # A process that is not in the oldest mark started after it, so all its CPU time is within the window.
         return {row.key: row.cpu_seconds - oldest.get(row.key, 0.0) for row in rows}
 
 
 class Busiest:
-    """Keeps the choice from one pass to the next. At most 2 x `limit` processes are chosen."""
+    """Keeps the choice from one pass to the next. Chooses at most 2 x `limit` processes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -60,7 +61,7 @@ def _top(
 
     def rank(key: ProcessKey) -> tuple[float, bool, ProcessKey]:
         held = key in incumbents
-        # Among equals (mostly: the idle) the incumbent stays, then the older pid: the choice is repeatable.
+        # Among equals, which are mostly idle, a chosen process stays; then the lower pid wins.
         return (-score(key) * (_INCUMBENT_BONUS if held else 1.0), not held, key)
 
     return frozenset(sorted(keys, key=rank)[:limit])

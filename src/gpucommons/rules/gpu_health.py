@@ -1,15 +1,31 @@
-"""Whether a GPU is well, from its readings: the worst of what is wrong, and each problem by name. Pure."""
+"""The health of a GPU: its level, and each reason with a sentence. The page, top, gpus and metrics all use it. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
 from gpucommons.model.gpu import Gpu
 
-# An XID is news for this long: what it was about has by then been dealt with, or shows elsewhere.
+# Closer than this to the temperature at which the driver slows the GPU down counts as hot.
+_HOT_MARGIN_CELSIUS = 5
+# The effects of an older XID show in other readings.
 _XID_RECENT_S = 600.0
-# XIDs of an application that went wrong by itself: the GPU is well.
+# XIDs that an error of an application causes, not of the GPU.
 _APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68})
-_SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
+# Reasons for lower clocks that are normal operation: an idle GPU, a setting, or full use of the power limit.
+_HARMLESS_THROTTLE_REASONS = frozenset(
+    {"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"}
+)
+_THROTTLE_SENTENCES = {
+    "hw_slowdown": "The hardware halves the clocks or more because of heat or power.",
+    "sw_thermal_slowdown": "The driver lowers the clocks because the GPU or its memory is too hot.",
+    "hw_thermal_slowdown": "The hardware lowers the clocks because the GPU is too hot.",
+    "hw_power_brake_slowdown": "The hardware lowers the clocks because the power supply asserts a power brake.",
+    "board_limit": "The clocks are lowered because of a limit of the board.",
+    "reliability": "The clocks are lowered because of a limit of the voltage.",
+}
+# As NVML numbers them.
+_RECOVERY_ACTIONS = {1: "a reset of the GPU", 2: "a reboot of the node", 3: "a drain", 4: "a drain and a reset"}
 
 
 class HealthLevel(IntEnum):
@@ -20,39 +36,71 @@ class HealthLevel(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GpuHealth:
+class HealthReason:
+    name: str
     level: HealthLevel
-    problems: tuple[str, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHealth:
+    reasons: tuple[HealthReason, ...]
+
+    @property
+    def level(self) -> HealthLevel:
+        return max((reason.level for reason in self.reasons), default=HealthLevel.OK)
 
 
 def health_of(gpu: Gpu, now_wall_s: float) -> GpuHealth:
     if not gpu.up:
-        return GpuHealth(HealthLevel.LOST, (gpu.down_reason or "lost",))
-    found = [*_errors(gpu), *_heat(gpu), *_recent_xid(gpu, now_wall_s)]
-    return GpuHealth(max((level for level, _ in found), default=HealthLevel.OK), tuple(name for _, name in found))
+        name = gpu.down_reason or "lost"
+        sentence = f"The GPU no longer answers ({name.replace('_', ' ')})."
+        return GpuHealth((HealthReason(name, HealthLevel.LOST, sentence),))
+    return GpuHealth((*_memory_errors(gpu), *_throttling(gpu), *_heat(gpu), *_recent_xid(gpu, now_wall_s)))
 
 
-def _errors(gpu: Gpu) -> list[tuple[HealthLevel, str]]:
+def _memory_errors(gpu: Gpu) -> Iterator[HealthReason]:
     readings = gpu.readings
-    found = (
-        (HealthLevel.CRITICAL, "row_remap_failed", readings.remapped_rows_failed),
-        (HealthLevel.CRITICAL, "recovery_action_needed", readings.recovery_action),
-        (HealthLevel.CRITICAL, "uncorrected_ecc_errors", readings.ecc_uncorrected_volatile),
-        (HealthLevel.WARNING, "row_remap_pending", readings.remapped_rows_pending),
-    )
-    return [(level, name) for level, name, value in found if value]
+    if readings.remapped_rows_failed:
+        yield _critical("row_remap_failed", "A faulty row of memory could not be remapped; replace the GPU.")
+    if readings.recovery_action:
+        action = _RECOVERY_ACTIONS.get(readings.recovery_action, "a recovery")
+        yield _critical("recovery_action_needed", f"The driver requests {action}.")
+    if readings.ecc_uncorrected_volatile:
+        yield _critical(
+            "uncorrected_ecc_errors", "The memory has had uncorrected ECC errors since the driver was loaded."
+        )
+    if readings.remapped_rows_pending:
+        yield _warning("row_remap_pending", "A row of memory is remapped at the next reset.")
 
 
-def _heat(gpu: Gpu) -> list[tuple[HealthLevel, str]]:
-    found = [(HealthLevel.WARNING, reason) for reason in gpu.readings.throttle_reasons or () if reason in _SLOWDOWNS]
+def _throttling(gpu: Gpu) -> Iterator[HealthReason]:
+    for name in gpu.readings.throttle_reasons or ():
+        if name not in _HARMLESS_THROTTLE_REASONS:
+            yield _warning(name, _THROTTLE_SENTENCES[name])
+
+
+def _heat(gpu: Gpu) -> Iterator[HealthReason]:
     temperature, limit = gpu.readings.temperature_celsius, gpu.identity.temperature_slowdown_celsius
-    if temperature is not None and limit is not None and temperature >= limit:
-        found.append((HealthLevel.WARNING, "hot"))
-    return found
+    if temperature is not None and limit is not None and temperature >= limit - _HOT_MARGIN_CELSIUS:
+        sentence = f"The temperature is at least {limit - _HOT_MARGIN_CELSIUS} °C; the clocks slow down at {limit} °C."
+        yield _warning("hot", sentence)
 
 
-def _recent_xid(gpu: Gpu, now_wall_s: float) -> list[tuple[HealthLevel, str]]:
+def _recent_xid(gpu: Gpu, now_wall_s: float) -> Iterator[HealthReason]:
     code, last_wall_s = gpu.xid.last_code, gpu.xid.last_wall_s
     if code is None or last_wall_s is None or now_wall_s - last_wall_s > _XID_RECENT_S:
-        return []
-    return [(HealthLevel.WARNING if code in _APPLICATION_XIDS else HealthLevel.CRITICAL, f"xid_{code}")]
+        return
+    happened = f"The driver reported XID {code} in the last {_XID_RECENT_S / 60:.0f} minutes"
+    if code in _APPLICATION_XIDS:
+        yield _warning(f"xid_{code}", f"{happened}: an error of an application.")
+    else:
+        yield _critical(f"xid_{code}", f"{happened}.")
+
+
+def _warning(name: str, sentence: str) -> HealthReason:
+    return HealthReason(name, HealthLevel.WARNING, sentence)
+
+
+def _critical(name: str, sentence: str) -> HealthReason:
+    return HealthReason(name, HealthLevel.CRITICAL, sentence)

@@ -1,7 +1,6 @@
-"""The node's health score, 0 (no headroom) to 10 (idle): a weighted blend of the signals that were read.
+"""The node's health score, 0 (no headroom) to 10 (idle): a weighted mean of its components. Pure.
 
-A signal that could not be read is left out and the others are weighed up to make the whole; how complete
-the score is stands beside it. Pure arithmetic on readings.
+A component that was not read is left out of the mean; `completeness_ratio` is the weight of the others.
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ _WEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """`components` are 0..1, 1 being all headroom. `completeness_ratio` is the weight of what was read."""
+    """`components` are the headroom of each, 0 to 1. `completeness_ratio` is the weight of those that were read."""
 
     score: float
     completeness_ratio: float
@@ -31,15 +30,15 @@ def _clamp(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _unpressed(pressure: Pressure | None) -> float | None:
+def _headroom(pressure: Pressure | None) -> float | None:
     return None if pressure is None or pressure.some is None else 1.0 - _clamp(pressure.some.avg10 / 100.0)
 
 
 def health_of(
     cpu: CpuReading | None, memory: MemoryReading | None, pressure: PressureReading | None
 ) -> NodeHealth | None:
-    """None when nothing at all was read: no score is better than an invented one."""
-    signals: dict[str, float | None] = {
+    """None if no component was read."""
+    components: dict[str, float | None] = {
         "cpu_utilization": None
         if cpu is None or cpu.utilization_ratio is None
         else _clamp(1.0 - cpu.utilization_ratio),
@@ -47,10 +46,10 @@ def health_of(
         "memory": None
         if memory is None or memory.available_bytes is None or memory.total_bytes <= 0
         else _clamp(memory.available_bytes / memory.total_bytes),
-        "cpu_pressure": None if pressure is None else _unpressed(pressure.cpu),
-        "memory_pressure": None if pressure is None else _unpressed(pressure.memory),
+        "cpu_pressure": None if pressure is None else _headroom(pressure.cpu),
+        "memory_pressure": None if pressure is None else _headroom(pressure.memory),
     }
-    read = {name: value for name, value in signals.items() if value is not None}
+    read = {name: value for name, value in components.items() if value is not None}
     if not read:
         return None
     weight = sum(_WEIGHTS[name] for name in read)

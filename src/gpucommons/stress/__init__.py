@@ -1,1 +1,1 @@
-"""Keeps a GPU busy at a chosen utilisation, to see dashboards and alerts move. Never installs anything."""
+"""Keep a GPU busy at a chosen utilisation, to test dashboards and alerts."""

@@ -1,4 +1,4 @@
-"""Work for a GPU through torch or cupy, whichever is there. Imports them only when asked; installs nothing."""
+"""Work for a GPU through torch or cupy. Imports the library only when it is used, and never installs it."""
 
 import importlib
 import importlib.util
@@ -9,7 +9,7 @@ from typing import Any
 from gpucommons.stress.loop import Worker
 
 _SIZE = 2048
-# So many products are queued before we wait: without gaps between them, but soon to be stopped.
+# Matrix products to queue before waiting: enough to leave no gaps, few enough to stop soon.
 _QUEUED = 4
 
 INSTALL = {
@@ -19,20 +19,20 @@ INSTALL = {
 
 
 class BackendMissing(Exception):
-    """One line that says how to get it."""
+    """One line: which library is missing and how to install it."""
 
 
-def choose(asked: str | None) -> str:
-    names = [asked] if asked else list(INSTALL)
+def choose(requested: str | None) -> str:
+    names = [requested] if requested else list(INSTALL)
     for name in names:
         if importlib.util.find_spec(name) is not None:
             return name
     how = " or ".join(f"'{INSTALL[name]}'" for name in names)
-    raise BackendMissing(f"{' or '.join(names)} is not installed; install with {how}, then run this again")
+    raise BackendMissing(f"--backend: {' or '.join(names)} is not installed; install it with {how}")
 
 
 def worker(name: str) -> Worker:
-    """On the only GPU that CUDA was left to see. Raises BackendMissing where the library has no GPU."""
+    """A worker on the first GPU that CUDA shows. Raises BackendMissing if the library finds no GPU."""
     library: Any = importlib.import_module(name)
     return _torch(library) if name == "torch" else _cupy(library)
 
@@ -52,7 +52,9 @@ class _Worker:
 
 def _torch(torch: Any) -> Worker:
     if not torch.cuda.is_available():
-        raise BackendMissing("torch is installed but sees no GPU; install the CUDA build: pip install torch")
+        raise BackendMissing(
+            "torch finds no GPU: it may be a CPU build; install the CUDA build with 'pip install torch'"
+        )
     left = torch.randn(_SIZE, _SIZE, device="cuda")
     right = torch.randn(_SIZE, _SIZE, device="cuda")
     out = torch.empty_like(left)
@@ -62,9 +64,9 @@ def _torch(torch: Any) -> Worker:
 def _cupy(cupy: Any) -> Worker:
     try:
         if cupy.cuda.runtime.getDeviceCount() < 1:
-            raise BackendMissing("cupy is installed but sees no GPU; is the driver loaded?")
+            raise BackendMissing("cupy finds no GPU; check the driver with nvidia-smi")
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise BackendMissing(f"cupy is installed but sees no GPU: {error}") from error
+        raise BackendMissing(f"cupy finds no GPU: {error}; check the driver with nvidia-smi") from error
     left = cupy.random.rand(_SIZE, _SIZE, dtype=cupy.float32)
     right = cupy.random.rand(_SIZE, _SIZE, dtype=cupy.float32)
     out = cupy.empty_like(left)

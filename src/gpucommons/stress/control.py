@@ -1,16 +1,16 @@
-"""How much of the time to work so that the measured utilisation meets its target. Pure: values in, values out."""
+"""The controller: the share of time to work so that the measured utilisation reaches its target. Pure."""
 
 from dataclasses import dataclass, replace
 
-# What is measured lags by about a second and comes in steps of a percent: a higher gain would swing.
+# The measurement lags by about a second and has steps of a percent: a higher gain would oscillate.
 GAIN = 0.3
-# Below this the driver still counts the GPU as busy for the whole of its sampling period.
+# With shorter slices the driver counts the GPU as busy for its whole sampling period.
 SLICE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class UtilizationController:
-    """`duty` is the share of each slice in which to work; `measured` the last utilisation, None if unknown."""
+    """`duty` is the share of each slice to work; `measured` is the last utilisation, None if unknown."""
 
     target: float
     duty: float
@@ -18,12 +18,12 @@ class UtilizationController:
 
 
 def begin(target: float) -> UtilizationController:
-    """With nothing measured yet, the best guess is to work as much as is asked for."""
+    """Before the first measurement the duty is the target."""
     return UtilizationController(target, target)
 
 
 def step(control: UtilizationController, measured: float | None) -> UtilizationController:
-    """A reading that failed changes nothing: better steady than a guess."""
+    """A failed reading leaves the duty as it is."""
     if measured is None:
         return replace(control, measured=None)
     duty = control.duty + GAIN * (control.target - measured)

@@ -1,4 +1,4 @@
-"""The closed loop: work and rest by slices, measure, correct. Clock, GPU and meter are handed in."""
+"""The control loop: work and rest in slices, measure, correct. Clock, GPU and meter are parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ MEASURE_EVERY_S = 1.0
 
 class Worker(Protocol):
     def work(self, seconds: float) -> None:
-        """Keep the GPU busy for about that long, and return when it is idle again."""
+        """Keep the GPU busy for about this long, and return when it is idle again."""
 
 
 class Clock(Protocol):
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`mean` is over the second half, when the loop has settled; None if nothing could be measured."""
+    """`mean` is the utilisation of the second half, when the loop has settled; None if it was not measured."""
 
     elapsed_s: float
     mean: float | None

@@ -1,4 +1,4 @@
-"""The utilisation of one GPU as the driver measures it, through NVML."""
+"""The utilisation of one GPU, from NVML."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ import pynvml
 
 
 class NoGpu(Exception):
-    """One line that says what is missing."""
+    """One line: why there is no GPU to measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """`handle` is NVML's. `name` and `uuid` tell which GPU it is."""
+    """`handle` is NVML's handle of the GPU."""
 
     handle: object
     name: str
@@ -29,12 +29,12 @@ def open_meter(index: int) -> Meter:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
         if not 0 <= index < count:
-            raise NoGpu(f"there is no GPU {index}; this machine has {_counted(count)}")
+            raise NoGpu(f"--device: no GPU {index}; this machine has {_range(count)}")
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         return Meter(handle, str(pynvml.nvmlDeviceGetName(handle)), str(pynvml.nvmlDeviceGetUUID(handle)))
     except pynvml.NVMLError as error:
-        raise NoGpu(f"the NVIDIA driver does not answer ({error}); stress needs a real GPU") from error
+        raise NoGpu(f"the NVIDIA driver does not answer: {error}; run stress on a machine with a GPU") from error
 
 
-def _counted(count: int) -> str:
-    return "none" if count == 0 else f"0 to {count - 1}" if count > 1 else "only GPU 0"
+def _range(count: int) -> str:
+    return "none" if count == 0 else f"GPUs 0 to {count - 1}" if count > 1 else "only GPU 0"

@@ -206,7 +206,9 @@ def test_each_waiting_client_has_a_series_with_its_reason() -> None:
     families = own.collect(Snapshot(0, 0.0, 0.0, "h", readings=Readings(sharing=sharing)))
     (family,) = [family for family in families if family.metric is own.WAITING]
     found = {labels[2]: (labels[4], value) for labels, value in family.points}
-    waiting = {row.client_id: (row.wait.reason.value, row.wait.waited_s) for row in sharing.clients if row.wait is not None}
+    waiting = {
+        row.client_id: (row.wait.reason.value, row.wait.waited_s) for row in sharing.clients if row.wait is not None
+    }
     assert waiting
     assert len(waiting) < len(sharing.clients)
     assert found == waiting

@@ -1,4 +1,4 @@
-"""gpucommons_gpu_mig_*, _pipe_*, _process_*: the parts of a GPU, MIG instances, pipes, and its processes' use of it."""
+"""gpucommons_gpu_mig_*, _pipe_*, _process_*: MIG devices, pipes and processes of a GPU."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,10 +8,10 @@ from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
 
-MIG_ENABLED = gauge("gpucommons_gpu_mig_enabled", "1 if the GPU is in MIG mode, 0 if it could be.", *_GPU)
+MIG_ENABLED = gauge("gpucommons_gpu_mig_enabled", "MIG mode: 1 if enabled, 0 if disabled.", *_GPU)
 MIG_DEVICE = gauge(
     "gpucommons_gpu_mig_device_info",
-    "1; a MIG device: its profile, its instances, and where in the GPU it lies (memory slices).",
+    "Identity of a MIG device: profile, instances and placement in memory slices; always 1.",
     *_GPU,
     "mig_uuid",
     "profile",
@@ -22,14 +22,18 @@ MIG_DEVICE = gauge(
     optional=("placement_start", "placement_size"),
 )
 MIG_SLICES = gauge(
-    "gpucommons_gpu_mig_compute_slices", "Compute slices of a MIG device.", *_GPU, "mig_uuid", "gpu_instance"
+    "gpucommons_gpu_mig_compute_slices", "Number of compute slices of a MIG device.", *_GPU, "mig_uuid", "gpu_instance"
 )
 MIG_MULTIPROCESSORS = gauge(
-    "gpucommons_gpu_mig_multiprocessors", "Multiprocessors of a MIG device.", *_GPU, "mig_uuid", "gpu_instance"
+    "gpucommons_gpu_mig_multiprocessors",
+    "Number of multiprocessors of a MIG device.",
+    *_GPU,
+    "mig_uuid",
+    "gpu_instance",
 )
 MIG_MEMORY = gauge(
     "gpucommons_gpu_mig_memory_bytes",
-    "Memory of a GPU instance: all, used, free. Its compute instances share it.",
+    "Memory of a GPU instance (total, used, free), which its compute instances share.",
     *_GPU,
     "gpu_instance",
     "profile",
@@ -37,7 +41,7 @@ MIG_MEMORY = gauge(
 )
 PIPE = gauge(
     "gpucommons_gpu_pipe_active_ratio",
-    "Share of cycles in which a pipe was active, 0 to 1, of a whole GPU or of a GPU instance.",
+    "Share of cycles in which a pipe of a GPU or of a GPU instance was active, 0 to 1.",
     *_GPU,
     "gpu_instance",
     "pipe",
@@ -45,7 +49,7 @@ PIPE = gauge(
 )
 PROCESS = gauge(
     "gpucommons_gpu_process_utilization_ratio",
-    "Share of a GPU's SM, memory, encoder or decoder time that a process used, 0 to 1.",
+    "Share of the SM, memory, encoder or decoder time of a GPU that a process used, 0 to 1.",
     *_GPU,
     "pid",
     "engine",
@@ -53,7 +57,7 @@ PROCESS = gauge(
 
 CATALOGUE = (MIG_ENABLED, MIG_DEVICE, MIG_SLICES, MIG_MULTIPROCESSORS, MIG_MEMORY, PIPE, PROCESS)
 
-# The pipes that DCGM's names do not tell apart.
+# The pipes for which DCGM has no separate names.
 _PIPES: tuple[tuple[str, Callable[[GpmReading], float | None]], ...] = (
     ("integer", lambda gpm: gpm.integer_ratio),
     ("tensor_double", lambda gpm: gpm.tensor_double_ratio),
@@ -120,7 +124,7 @@ def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
 
 
 def _processes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
-    """One series per process: a utilisation is the driver's figure for the whole GPU, whatever the instance."""
+    """One series per process: the driver measures its utilisation of the whole GPU, not of an instance."""
     seen: set[int] = set()
     for process in gpu.processes or ():
         if process.pid in seen:

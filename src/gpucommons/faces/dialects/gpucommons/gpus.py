@@ -1,4 +1,4 @@
-"""gpucommons_gpu_*: what no other vocabulary says of a GPU: presence, health, XIDs, why it is held back, limits."""
+"""gpucommons_gpu_*: what no other dialect has of a GPU: presence, health, XIDs, throttle reasons, limits."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -12,13 +12,13 @@ _MHZ = 1_000_000
 _KIBIBYTE = 1024
 _NS_PER_S = 1e9
 
-UP = gauge("gpucommons_gpu_up", "1 if a GPU that was ever seen answers, 0 if it is lost.", *_GPU, "pci_bus_id")
-SINCE = gauge("gpucommons_gpu_state_since_timestamp_seconds", "Unix time since when a GPU is up, or is lost.", *_GPU)
-EXPECTED = gauge("gpucommons_gpus_expected", "GPUs that were ever seen or counted since the agent started.")
-PRESENT = gauge("gpucommons_gpus_present", "GPUs that answer now.")
+UP = gauge("gpucommons_gpu_up", "Presence of a GPU: 1 if it answers, 0 if it is lost.", *_GPU, "pci_bus_id")
+SINCE = gauge("gpucommons_gpu_state_since_timestamp_seconds", "Unix time at which a GPU came up or was lost.", *_GPU)
+EXPECTED = gauge("gpucommons_gpus_expected", "Number of GPUs that were seen or counted since the agent started.")
+PRESENT = gauge("gpucommons_gpus_present", "Number of GPUs that answer now.")
 INFO = gauge(
     "gpucommons_gpu_info",
-    "1; what the GPU is.",
+    "Identity of a GPU, as labels; always 1.",
     *_GPU,
     "pci_bus_id",
     "name",
@@ -28,45 +28,41 @@ INFO = gauge(
     "vbios_version",
     optional=("serial", "architecture", "compute_capability", "vbios_version"),
 )
-HEALTH = gauge("gpucommons_gpu_health", "0 well, 1 warning, 2 critical, 3 lost.", *_GPU)
-PROBLEM = gauge("gpucommons_gpu_health_problem", "1 for each thing that is wrong with a GPU.", *_GPU, "problem")
-XIDS = counter("gpucommons_gpu_xid_errors_total", "XID errors since the agent started.", *_GPU, "xid")
+HEALTH = gauge("gpucommons_gpu_health", "Health of a GPU: 0 ok, 1 warning, 2 critical, 3 lost.", *_GPU)
+PROBLEM = gauge("gpucommons_gpu_health_problem", "Reason why a GPU is not ok; 1 while it holds.", *_GPU, "problem")
+XIDS = counter("gpucommons_gpu_xid_errors_total", "Number of XID errors since the agent started.", *_GPU, "xid")
 LAST_XID = gauge("gpucommons_gpu_last_xid", "Code of the last XID error since the agent started.", *_GPU)
 LAST_XID_TIME = gauge("gpucommons_gpu_last_xid_timestamp_seconds", "Unix time of the last XID error.", *_GPU)
-EVENTS = counter(
-    "gpucommons_gpu_critical_events_total", "Critical events other than XIDs since the agent started.", *_GPU, "event"
-)
+EVENTS = counter("gpucommons_gpu_critical_events_total", "Number of critical events other than XIDs.", *_GPU, "event")
 THROTTLE = gauge(
-    "gpucommons_gpu_throttle_reason_active", "1 if this holds the clocks of a GPU down now, else 0.", *_GPU, "reason"
+    "gpucommons_gpu_throttle_reason_active", "Reason for lower clocks: 1 if it holds now, else 0.", *_GPU, "reason"
 )
-VIOLATION = counter(
-    "gpucommons_gpu_violation_seconds_total", "Time that a GPU was held below its clocks, by cause.", *_GPU, "cause"
-)
-RESERVED = gauge("gpucommons_gpu_memory_reserved_bytes", "Memory that the driver keeps for itself.", *_GPU)
+VIOLATION = counter("gpucommons_gpu_violation_seconds_total", "Time with lowered clocks, by cause.", *_GPU, "cause")
+RESERVED = gauge("gpucommons_gpu_memory_reserved_bytes", "Memory that the driver reserves for itself.", *_GPU)
 POWER_LIMIT = gauge(
-    "gpucommons_gpu_power_limit_watts", "Power limits: enforced now, default, and the bounds for it.", *_GPU, "limit"
+    "gpucommons_gpu_power_limit_watts", "Power limits: enforced, default, minimum, maximum.", *_GPU, "limit"
 )
 TEMPERATURE_LIMIT = gauge(
-    "gpucommons_gpu_temperature_limit_celsius", "Temperatures at which a GPU slows and shuts down.", *_GPU, "limit"
+    "gpucommons_gpu_temperature_limit_celsius", "Temperatures of slowdown and shutdown.", *_GPU, "limit"
 )
 CLOCK = gauge("gpucommons_gpu_clock_hertz", "Clocks of a GPU.", *_GPU, "clock")
-ENGINE = gauge(
-    "gpucommons_gpu_engine_utilization_ratio", "Share of time in which an engine had work, 0 to 1.", *_GPU, "engine"
+ENGINE = gauge("gpucommons_gpu_engine_utilization_ratio", "Share of time with a busy engine, 0 to 1.", *_GPU, "engine")
+FAN = gauge("gpucommons_gpu_fan_ratio", "Intended speed of the fan as a share of its maximum, 0 to 1.", *_GPU)
+PERFORMANCE_STATE = gauge("gpucommons_gpu_performance_state", "Performance state, 0 (fastest) to 15 (slowest).", *_GPU)
+PERSISTENCE = gauge("gpucommons_gpu_persistence_mode", "Persistence mode: 1 if enabled, else 0.", *_GPU)
+COMPUTE_MODE = gauge("gpucommons_gpu_compute_mode", "Compute mode: 0 default, 2 prohibited, 3 exclusive.", *_GPU)
+PCIE_GENERATION = gauge("gpucommons_gpu_pcie_generation", "PCIe generation, current and maximum.", *_GPU, "which")
+PCIE_WIDTH = gauge("gpucommons_gpu_pcie_lanes", "Number of PCIe lanes, current and maximum.", *_GPU, "which")
+REMAP_PENDING = gauge(
+    "gpucommons_gpu_row_remap_pending", "Memory rows to remap at the next reset: 1 if any, else 0.", *_GPU
 )
-FAN = gauge("gpucommons_gpu_fan_ratio", "Intended speed of the fan, as a share of its maximum.", *_GPU)
-PERFORMANCE_STATE = gauge("gpucommons_gpu_performance_state", "0 (fastest) to 15 (slowest).", *_GPU)
-PERSISTENCE = gauge("gpucommons_gpu_persistence_mode", "1 if the driver stays loaded without clients.", *_GPU)
-COMPUTE_MODE = gauge("gpucommons_gpu_compute_mode", "0 default, 2 prohibited, 3 exclusive process.", *_GPU)
-PCIE_GENERATION = gauge("gpucommons_gpu_pcie_generation", "PCIe generation: now, and the most.", *_GPU, "which")
-PCIE_WIDTH = gauge("gpucommons_gpu_pcie_lanes", "PCIe lanes: now, and the most.", *_GPU, "which")
-REMAP_PENDING = gauge("gpucommons_gpu_row_remap_pending", "1 if rows wait to be remapped by a reset.", *_GPU)
 RECOVERY = gauge(
-    "gpucommons_gpu_recovery_action", "What the driver wants done: 0 nothing, 1 reset, 2 reboot, 3 or 4 drain.", *_GPU
+    "gpucommons_gpu_recovery_action", "Requested recovery: 0 none, 1 reset, 2 reboot, 3 or 4 drain.", *_GPU
 )
-NVLINKS = gauge("gpucommons_gpu_nvlinks_active", "NVLinks that are up.", *_GPU)
-NVLINK_ERRORS = counter("gpucommons_gpu_nvlink_errors_total", "Errors on NVLinks, by kind.", *_GPU, "kind")
+NVLINKS = gauge("gpucommons_gpu_nvlinks_active", "Number of NVLinks that are up.", *_GPU)
+NVLINK_ERRORS = counter("gpucommons_gpu_nvlink_errors_total", "Number of errors on NVLinks, by kind.", *_GPU, "kind")
 NVLINK_BYTES = counter(
-    "gpucommons_gpu_nvlink_bytes_total", "Data on all NVLinks, sent and received.", *_GPU, "direction"
+    "gpucommons_gpu_nvlink_bytes_total", "Bytes sent and received on all NVLinks.", *_GPU, "direction"
 )
 
 Value = float | None
@@ -82,7 +78,7 @@ _ONE: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
     (NVLINKS, lambda gpu: gpu.readings.nvlinks_active),
 )
 
-# Families with one more label: its values, and what each stands for.
+# Families with one more label: each value of that label, and its reading.
 _SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], ...] = (
     (
         VIOLATION,
@@ -208,14 +204,14 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _of_all(reading: GpuReading, now_wall_s: float) -> Iterator[Family]:
-    """What is told of lost GPUs too."""
+    """The families that include lost GPUs."""
     gpus = [(_labels(gpu), gpu) for gpu in reading.gpus]
     yield UP.of(((*labels, gpu.identity.pci_bus_id), int(gpu.up)) for labels, gpu in gpus)
     yield SINCE.of((labels, gpu.since_wall_s) for labels, gpu in gpus)
     yield INFO.of(((*labels, *_info(gpu)), 1) for labels, gpu in gpus)
     healths = [(labels, health_of(gpu, now_wall_s)) for labels, gpu in gpus]
     yield HEALTH.of((labels, int(health.level)) for labels, health in healths)
-    yield PROBLEM.of(((*labels, problem), 1) for labels, health in healths for problem in health.problems)
+    yield PROBLEM.of(((*labels, reason.name), 1) for labels, health in healths for reason in health.reasons)
     yield XIDS.of(((*labels, str(code)), n) for labels, gpu in gpus for code, n in sorted(gpu.xid.counts.items()))
     yield LAST_XID.of((labels, code) for labels, gpu in gpus if (code := gpu.xid.last_code) is not None)
     yield LAST_XID_TIME.of((labels, at) for labels, gpu in gpus if (at := gpu.xid.last_wall_s) is not None)

@@ -1,4 +1,4 @@
-"""gpucommons_health_*, gpucommons_pressure_*: what the health score is made of, and the rest of PSI."""
+"""gpucommons_health_*, gpucommons_pressure_*: the components of the node's health score, and pressure (PSI)."""
 
 from collections.abc import Iterator
 
@@ -9,23 +9,23 @@ from gpucommons.rules.node_health import health_of
 
 COMPONENT = gauge(
     "gpucommons_health_component",
-    "One signal of node_health_score as headroom, 0 (none) to 1 (all); absent if it could not be read.",
+    "Headroom of one component of node_health_score, 0 (none) to 1 (all); absent if it was not read.",
     "component",
 )
 COMPLETENESS = gauge(
     "gpucommons_health_completeness_ratio",
-    "The weight of the signals that node_health_score could use, 0 to 1.",
+    "Weight of the components of node_health_score that were read, 0 to 1.",
 )
 PRESSURE = gauge(
     "gpucommons_pressure_ratio",
-    "Share of a window in which tasks (some, or all at once: full) waited for a resource, 0 to 1.",
+    "Share of a window in which some tasks, or all (full), waited for a resource, 0 to 1.",
     "resource",
     "kind",
     "window",
 )
 STALLED = counter(
     "gpucommons_pressure_stalled_seconds_total",
-    "Time in which tasks (some, or all at once: full) waited for a resource.",
+    "Time in which some tasks, or all (full), waited for a resource.",
     "resource",
     "kind",
 )

@@ -1,20 +1,19 @@
-// A card for each GPU: what it does, whose memory is on it, how hot and how hard; a lost one stays, and says so.
+// A card for each GPU: utilisation, memory by owner, power, temperature and health. A lost GPU keeps its card.
 import { html, classes } from '../html.js';
 import { Lazy } from '../lazy.js';
 import { Absent, Bar, Section, Spark, Swatch } from '../parts.js';
 import { bytes, celsius, clock, count, duration, megahertz, MISSING, percent, watts, words } from '../format.js';
 import { colour, ownerLabel } from '../owners.js';
 
-const SPARK_POINTS = 60; // at least: a line of a few seconds is not drawn over the whole width
-// Idle is no fault, and the others only say who set the clocks: what remains slows the work down.
-const HARMLESS = new Set(['gpu_idle', 'applications_clocks_setting', 'display_clock_setting', 'sync_boost']);
+const SPARK_POINTS = 60; // at least: a line of a few seconds does not fill the whole width
+const MARKS = { warning: 'warn', critical: 'bad' };
 
 export function Gpus({ document, recent, turn, lit, onFocus }) {
   const { gpus, who } = document;
   if (!gpus) {
     return html`<${Section} id="gpus" title="GPUs">
-      <${Absent} document=${document} source="nvml" otherwise="No GPU was read." />
-      ${!document.simulated && html`<p class="quiet">To see a node with GPUs, simulated: gpucommons up --simulate lab</p>`}
+      <${Absent} document=${document} source="nvml" otherwise="No GPU readings." />
+      ${!document.simulated && html`<p class="quiet">To see a simulated node with GPUs: gpucommons up --simulate lab</p>`}
     </${Section}>`;
   }
   const cards = Object.keys(gpus.by_uuid).sort((a, b) => gpus.by_uuid[a].index - gpus.by_uuid[b].index);
@@ -34,7 +33,7 @@ export function Gpus({ document, recent, turn, lit, onFocus }) {
   </${Section}>`;
 }
 
-// The memory of one GPU as parts that sum to all of it: owners, what has none, what the driver keeps, and free.
+// The memory of one GPU as parts whose sum is what is not free: owners, unattributed, and reserved by the driver.
 export function memoryParts(uuid, gpu, who) {
   const total = gpu.memory_total_bytes;
   const used = gpu.memory_used_bytes;
@@ -53,10 +52,10 @@ export function memoryParts(uuid, gpu, who) {
       }
     }
   } else if (used) {
-    parts.push({ key: 'rest/unknown', label: 'used, owners unknown', why: 'nothing is known of its processes', bytes: used });
+    parts.push({ key: 'rest/unknown', label: 'used, owners unknown', why: 'the processes of this GPU are unknown', bytes: used });
   }
   if (gpu.memory_reserved_bytes) {
-    parts.push({ key: 'reserved', label: 'reserved by the driver', why: 'kept by the driver, for no process', bytes: gpu.memory_reserved_bytes });
+    parts.push({ key: 'reserved', label: 'reserved by the driver', why: 'not used by any process', bytes: gpu.memory_reserved_bytes });
   }
   return { total, parts };
 }
@@ -64,16 +63,13 @@ export function memoryParts(uuid, gpu, who) {
 const isDim = (lit, part) => lit && !(part.owner && lit.owners.has(part.key));
 
 function Card({ uuid, gpu, parts, values, now, lit, onFocus }) {
-  const concerns = gpu.throttle_reasons ? gpu.throttle_reasons.filter((reason) => !HARMLESS.has(reason)) : [];
-  const hot = gpu.temperature_slowdown_celsius !== null && gpu.temperature_celsius >= gpu.temperature_slowdown_celsius - 5;
+  const { level, reasons } = gpu.health;
+  const hot = 'hot' in reasons;
   const dim = lit && !parts.parts.some((part) => part.owner && lit.owners.has(part.key));
-  return html`<article class=${classes('card', hot && 'hot', dim && 'dim')} aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid}>
-    <header>
-      <h3 id="gpu-${gpu.index}"><span class="index">${gpu.index}</span> ${gpu.name}</h3>
-      <p class="quiet" title=${uuid}>${gpu.pci_bus_id.replace(/^0000/, '')}</p>
-    </header>
+  return html`<article class=${classes('card', level !== 'ok' && 'unhealthy', dim && 'dim')} aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid} data-level=${level}>
+    <${Title} uuid=${uuid} gpu=${gpu} />
     <div class="busy">
-      <p class="big" title=${gpu.mig_enabled ? 'the driver does not tell it while MIG is on' : undefined}><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>
+      <p class="big" title=${gpu.mig_enabled ? 'the driver does not measure it in MIG mode' : undefined}><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>
       <${Spark} values=${values} length=${Math.max(SPARK_POINTS, values.length)} label="GPU ${gpu.index} utilisation, last 5 minutes" />
     </div>
     <div class="memory">
@@ -116,13 +112,24 @@ function Card({ uuid, gpu, parts, values, now, lit, onFocus }) {
       <span><span data-f="processes">${count(gpu.processes)}</span> ${gpu.processes === 1 ? 'process' : 'processes'}</span>
     </p>
     <p class="marks">
-      ${concerns.map((reason) => html`<span key=${reason} class="mark warn" data-throttle=${reason}>${words(reason)}</span>`)}
+      ${Object.keys(reasons).map(
+        (reason) =>
+          html`<span key=${reason} class=${`mark ${MARKS[reasons[reason].level]}`} data-reason=${reason} title=${reasons[reason].sentence}>${words(reason)}</span>`,
+      )}
       ${gpu.throttle_reasons === null && html`<span class="quiet">throttle reasons ${MISSING}</span>`}
-      ${gpu.xid.last_code !== null &&
-      html`<span class="mark bad" title="the last XID error of this GPU">XID ${gpu.xid.last_code} at ${clock(gpu.xid.last_unix_s, now)}</span>`}
+      <${LastXid} xid=${gpu.xid} now=${now} />
     </p>
   </article>`;
 }
+
+function Title({ uuid, gpu }) {
+  return html`<header>
+    <h3 id="gpu-${gpu.index}"><span class="index">${gpu.index}</span> ${gpu.name}</h3>
+    <p class="quiet" title=${uuid}>${gpu.pci_bus_id.replace(/^0000/, '')}</p>
+  </header>`;
+}
+
+const LastXid = ({ xid, now }) => xid.last_code !== null && html`<span class="quiet">last XID ${xid.last_code} at ${clock(xid.last_unix_s, now)}</span>`;
 
 const share = (value, limit) => (value === null || !limit ? null : value / limit);
 
@@ -140,7 +147,7 @@ function MemoryBar({ parts, lit }) {
   </div>`;
 }
 
-// MIG instances where they lie on the GPU, to scale: a grid of memory slices, or of compute slices without placements.
+// The MIG devices at their places on the GPU, to scale: in memory slices, or in compute slices if no place is known.
 function Mig({ gpu }) {
   const instances = Object.entries(gpu.mig);
   const placed = instances.length > 0 && instances.every(([, mig]) => mig.placement_start_slices !== null);
@@ -170,14 +177,11 @@ function Mig({ gpu }) {
 }
 
 function Lost({ uuid, gpu, now }) {
-  return html`<article class="card lost" aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid}>
-    <header>
-      <h3 id="gpu-${gpu.index}"><span class="index">${gpu.index}</span> ${gpu.name}</h3>
-      <p class="quiet" title=${uuid}>${gpu.pci_bus_id.replace(/^0000/, '')}</p>
-    </header>
+  return html`<article class="card lost" aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid} data-level=${gpu.health.level}>
+    <${Title} uuid=${uuid} gpu=${gpu} />
     <p class="big bad">Lost</p>
     <p>since <span data-f="since_unix_s">${clock(gpu.since_unix_s, now)}</span>, ${duration(now - gpu.since_unix_s)} ago</p>
-    <p class="quiet" data-f="down_reason">${words(gpu.down_reason) || 'no reason was given'}</p>
-    ${gpu.xid.last_code !== null && html`<p class="marks"><span class="mark bad">XID ${gpu.xid.last_code} at ${clock(gpu.xid.last_unix_s, now)}</span></p>`}
+    ${Object.keys(gpu.health.reasons).map((reason) => html`<p key=${reason} data-reason=${reason}>${gpu.health.reasons[reason].sentence}</p>`)}
+    <p class="marks"><${LastXid} xid=${gpu.xid} now=${now} /></p>
   </article>`;
 }

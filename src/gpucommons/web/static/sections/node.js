@@ -1,10 +1,10 @@
-// The node itself: health and what it is made of, CPU, memory, pressure, and what could not be read and why.
+// The node: health score and its components, CPU, memory, pressure, and the sources that were not read.
 import { html, classes } from '../html.js';
 import { Bar, Section } from '../parts.js';
 import { bytes, clock, count, load, MISSING, ofHundred, percent, score, words } from '../format.js';
 
 const COMPONENTS = ['cpu_utilization', 'cpu_load', 'memory', 'cpu_pressure', 'memory_pressure'];
-const SIGNALS = {
+const TITLES = {
   cpu_utilization: 'CPU time',
   cpu_load: 'CPU load',
   memory: 'memory',
@@ -45,7 +45,7 @@ function Health({ health }) {
       ${COMPONENTS.map((name) => {
         const ratio = health ? (health.component_ratios[name] ?? null) : null;
         return html`<div key=${name}>
-          <dt>${SIGNALS[name]}</dt>
+          <dt>${TITLES[name]}</dt>
           <dd>
             <${Bar} ratio=${ratio} />
             <span data-f="health.${name}">${percent(ratio)}</span>
@@ -55,7 +55,7 @@ function Health({ health }) {
     </dl>
     ${health &&
     health.completeness_ratio < 0.999 &&
-    html`<p class="quiet">from ${percent(health.completeness_ratio)} of the signals; the others could not be read</p>`}
+    html`<p class="quiet">from ${percent(health.completeness_ratio)} of the components; the others were not read</p>`}
   </div>`;
 }
 
@@ -115,9 +115,9 @@ function Pressure({ pressure }) {
 
 function Missing({ sources, now }) {
   const names = Object.keys(sources).filter((name) => sources[name].state !== 'fresh');
-  if (!names.length) return html`<p class="quiet">Everything that this agent looks for was read.</p>`;
+  if (!names.length) return html`<p class="quiet">Every source was read.</p>`;
   return html`<div class="missing">
-    <h3>What is missing, and why</h3>
+    <h3>Sources that were not read</h3>
     <ul>
       ${names.map((name) => {
         const source = sources[name];

@@ -1,6 +1,6 @@
-"""Rows and columns as a table for people, as Markdown, or as CSV for a spreadsheet. Pure.
+"""Rows and columns as aligned text, Markdown or CSV. Pure.
 
-Names come from users and may hold anything: on a terminal what is not printable is shown escaped.
+Names come from users and may hold any character: aligned text and Markdown escape what is not printable.
 """
 
 import csv
@@ -23,7 +23,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """`numbers` are the columns that stand at the right edge; `total` is a last row, set apart where that can be."""
+    """`numbers` are the right-aligned columns. `total` is a last row; aligned text puts a rule above it."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -43,7 +43,7 @@ class TextTable:
     def as_markdown(self) -> str:
         marks = ["---:" if column in self.numbers else "---" for column in range(len(self.header))]
         rows = [self.header, marks, *self.rows, *([] if self.total is None else [self.total])]
-        return "".join("| " + " | ".join(_in_markdown(cell) for cell in row) + " |\n" for row in rows)
+        return "".join("| " + " | ".join(_markdown_cell(cell) for cell in row) + " |\n" for row in rows)
 
     def as_csv(self) -> str:
         out = io.StringIO()
@@ -59,5 +59,5 @@ class TextTable:
         return "  ".join(cells).rstrip()
 
 
-def _in_markdown(cell: str) -> str:
+def _markdown_cell(cell: str) -> str:
     return printable(cell).replace("\\", "\\\\").replace("|", "\\|")

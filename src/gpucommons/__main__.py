@@ -1,0 +1,5 @@
+"""`python -m gpucommons` runs the same command as `gpucommons`."""
+
+from gpucommons.cli.main import main
+
+main()

@@ -1,0 +1,53 @@
+"""One sample of this node without a running agent, for the commands that print the current state."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpucommons.agent.agent import Agent
+from gpucommons.cli.options import load_settings, scenario_named
+from gpucommons.config.settings import SamplingSettings
+from gpucommons.faces.documents.resources import RESOURCES
+from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.faces.documents.view import View
+from gpucommons.model.snapshot import Snapshot
+
+# A rate needs two readings. A source that takes longer than _SETTLE_S is left out of the sample.
+_BETWEEN_S = 1.0
+_SETTLE_S = 0.8
+
+
+def take_sample(config: Path | None, simulate: str | None, procfs: str | None) -> tuple[Agent, Snapshot]:
+    """Return the stopped agent and its second snapshot, within 3 seconds even if a source hangs."""
+    settings = load_settings(config, {"path.procfs": ("--path.procfs", procfs)}).settings
+    # The configured intervals may be longer than a command should take.
+    agent = Agent(replace(settings, sampling=SamplingSettings()), scenario_named(simulate))
+    return agent, asyncio.run(_two_ticks(agent))
+
+
+def api_document(snapshot: Snapshot, name: str) -> Mapping[str, Any]:
+    """The document that the API serves under this name, of one snapshot."""
+    (document,) = (resource.make(View(snapshot), {}) for resource in RESOURCES if resource.name == name)
+    assert isinstance(document, Mapping)
+    return document
+
+
+def json_text(document: Json) -> str:
+    """A document as indented JSON, with the same values as the API's answer."""
+    return json.dumps(json.loads(encoded(document)), indent=2, ensure_ascii=False) + "\n"
+
+
+async def _two_ticks(agent: Agent) -> Snapshot:
+    tasks = agent.start_background()
+    try:
+        await agent.sampler.tick(_SETTLE_S)
+        await asyncio.sleep(_BETWEEN_S)
+        return await agent.sampler.tick(_SETTLE_S)
+    finally:
+        agent.sampler.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
