@@ -6,9 +6,9 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpucommons.model.accounts import Statement, StatementReading, StatementRow
+from gpucommons.model.accounts import AccountsReading, PeriodAccounts, StatementRow
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.events import JournalEntry, JournalReading
+from gpucommons.model.events import EventLogReading, JournalEntry
 from gpucommons.model.gpu import (
     GpmReading,
     Gpu,
@@ -93,7 +93,7 @@ class DemoNode:
             window_s=10.0,
         )
 
-    def statement(self, elapsed_s: float) -> StatementReading:
+    def accounts(self, elapsed_s: float) -> AccountsReading:
         def rows(days: float) -> tuple[StatementRow, ...]:
             return tuple(
                 StatementRow(user, held, held * busy, held * (1 - busy), held * (180 + 420 * busy))
@@ -102,12 +102,12 @@ class DemoNode:
             )
 
         periods = {"today": 0.6, "7d": 6.2, "30d": 24.0}
-        return StatementReading(
-            {name: Statement(self.start_wall_s - days * 86400, rows(days)) for name, days in periods.items()},
+        return AccountsReading(
+            {name: PeriodAccounts(self.start_wall_s - days * 86400, rows(days)) for name, days in periods.items()},
             {f"user/{1000 + index}": 3600.0 * (9 - index) + elapsed_s for index in range(len(self.users))},
         )
 
-    def journal(self, elapsed_s: float) -> JournalReading:
+    def event_log(self, elapsed_s: float) -> EventLogReading:
         first = (
             JournalEntry("e1", self.start_wall_s - 7200, "gpu.allocated", self.users[0], "docker", {"gpu": "2"}),
             JournalEntry(
@@ -121,7 +121,7 @@ class DemoNode:
             )
             for minute in range(int(elapsed_s // 60) + 1)
         )
-        return JournalReading(tuple(reversed(first + each_minute)))
+        return EventLogReading(tuple(reversed(first + each_minute)))
 
     def alerts(self, elapsed_s: float) -> AlertsReading:
         return AlertsReading(
@@ -141,8 +141,8 @@ class DemoNode:
             gpus=self.gpu_reading(elapsed_s),
             attribution=self.attribution(elapsed_s),
             sharing=self.sharing(elapsed_s),
-            statement=self.statement(elapsed_s),
-            journal=self.journal(elapsed_s),
+            accounts=self.accounts(elapsed_s),
+            event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
         )
 
@@ -159,8 +159,8 @@ class DemoNode:
             SimulatedSource("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s),
             SimulatedSource("attribution", "attribution", Attribution, self.attribution, cadence_s),
             SimulatedSource("scheduler", "sharing", SharingReading, self.sharing, cadence_s),
-            SimulatedSource("statement", "statement", StatementReading, self.statement, cadence_s),
-            SimulatedSource("journal", "journal", JournalReading, self.journal, cadence_s),
+            SimulatedSource("accounts", "accounts", AccountsReading, self.accounts, cadence_s),
+            SimulatedSource("event_log", "event_log", EventLogReading, self.event_log, cadence_s),
             SimulatedSource("alertmanager", "alerts", AlertsReading, self.alerts, cadence_s),
         ]
 

@@ -13,7 +13,7 @@ from gpucommons.agent.parts import Parts
 from gpucommons.config.settings import LedgerSettings, QuotaSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.ledger.own_events import read_events
+from gpucommons.ledger.event_log import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
@@ -111,8 +111,8 @@ def test_a_bad_day_is_in_the_event_log(state: Path) -> None:
 def test_a_look_leaves_nothing_behind(state: Path) -> None:
     snapshot = asyncio.run(played("lab", 2, Settings(), start=False))
     assert snapshot.readings.allocations is not None
-    assert snapshot.readings.accounts is not None
-    assert not snapshot.readings.accounts.ledger.begun
+    assert snapshot.readings.ledger is not None
+    assert not snapshot.readings.ledger.ledger.begun
     assert list(state.iterdir()) == []
 
 
@@ -120,13 +120,13 @@ def test_without_a_ledger_allocations_are_still_told(state: Path) -> None:
     settings = replace(Settings(), ledger=LedgerSettings(enabled=False))
     snapshot = asyncio.run(played("lab", 12, settings))
     assert snapshot.readings.allocations is not None
-    assert snapshot.readings.accounts is None
+    assert snapshot.readings.ledger is None
     assert list(state.iterdir()) == []
 
 
 def test_this_machine_has_sources_of_its_own(state: Path) -> None:
     parts = with_accounts(Parts([]), Settings(), None)
-    assert {source.name for source in parts.sources} == {"users", "ds01", "events", "accounts", "journal", "statement"}
+    assert {source.name for source in parts.sources} == {"users", "ds01", "events", "ledger", "event_log", "accounts"}
     for source in parts.sources:
         if source.name == "users":
             assert source.read().names[0] == "root"  # type: ignore[attr-defined]

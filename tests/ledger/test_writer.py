@@ -16,7 +16,7 @@ from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.ledger import Ledger
 from gpucommons.ledger.store import Store
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import AccountsReading, OwnerKey
+from gpucommons.model.accounts import LedgerReading, OwnerKey
 from gpucommons.model.usage import Account
 from ledger.builders import ALICE, BOB, WALL_S, batch, moment, sample
 from waiting import until
@@ -53,7 +53,7 @@ def ledger_at(path: Path) -> Ledger:
 
 
 def test_counters_go_on_over_a_restart_and_only_ever_show_what_is_on_the_disk(path: Path) -> None:
-    readings: list[AccountsReading] = []
+    readings: list[LedgerReading] = []
     for begin_s in (0, 100):
         ledger = ledger_at(path)
         assert ledger.reading().totals is None, "absent, not zero, until the ledger has told what there was"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.events import JournalEntry, JournalReading
+from gpucommons.model.events import EventLogReading, JournalEntry
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
 from played import Played, snapshot_of
@@ -81,7 +81,7 @@ def test_an_event_without_a_user_names_nobody_either() -> None:
     )
     own = JournalEntry("b", 0.0, "allocation.seen", "bob", details={"owner": "bob"})
     other = JournalEntry("a", 0.0, "allocation.seen", "alice")
-    played.show(snapshot_of(Readings(journal=JournalReading((pod, own, other)))))
+    played.show(snapshot_of(Readings(event_log=EventLogReading((pod, own, other)))))
     told = played.get("events", BOB)["events"]
     assert set(told) == {"p", "b"}
     assert told["p"]["details"] == {"slot": "5"}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from attribution.builders import gpu
 from gpucommons.holding.stage import AllocationStage
-from gpucommons.ledger.own_events import read_events
+from gpucommons.ledger.event_log import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.ledger.report import By, report
-from gpucommons.model.accounts import AccountsReading, HoldingQuota, OwnerKey, StatementReading
-from gpucommons.model.events import JournalReading
+from gpucommons.model.accounts import AccountsReading, HoldingQuota, LedgerReading, OwnerKey
+from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.accounting import Accounting, AccountingSettings
 from gpucommons.sources.source import Source
@@ -43,8 +43,8 @@ def test_a_node_is_billed_told_and_reported(tmp_path: Path) -> None:
     for second in range(1, 31):
         accounts.observe(snapshot(second, given))
     assert accounts.close()
-    read = sources["accounts"].read()
-    assert isinstance(read, AccountsReading)
+    read = sources["ledger"].read()
+    assert isinstance(read, LedgerReading)
     assert read.totals is not None
     alice, bob = (read.totals[OwnerKey("label", name, "")] for name in ("alice", "bob"))
     assert (alice.held_ns, alice.active_ns, alice.idle_ns) == (30 * 10**9, 0, 30 * 10**9)
@@ -54,16 +54,16 @@ def test_a_node_is_billed_told_and_reported(tmp_path: Path) -> None:
         ("alice", "0.0083", "0.0083"),
         ("bob", "0.0083", "0.0000"),
     ]
-    journal = sources["journal"].read()
-    assert isinstance(journal, JournalReading)
+    journal = sources["event_log"].read()
+    assert isinstance(journal, EventLogReading)
     assert sorted((entry.type, entry.user) for entry in journal.entries) == [
         ("allocation.seen", "alice"),
         ("allocation.seen", "bob"),
         ("quota.exceeded", "alice"),
     ]
     assert len(list(read_events(tmp_path / "events.jsonl"))) == 3
-    statement = sources["statement"].read()
-    assert isinstance(statement, StatementReading)
+    statement = sources["accounts"].read()
+    assert isinstance(statement, AccountsReading)
     assert [(row.user, row.held_gpu_s) for row in statement.by_period["7d"].rows] == [("alice", 30.0), ("bob", 30.0)]
     assert statement.owner_gpu_s_today == {"label/alice": 30.0, "label/bob": 30.0}
 
@@ -71,15 +71,15 @@ def test_a_node_is_billed_told_and_reported(tmp_path: Path) -> None:
 def test_the_first_statement_comes_with_the_first_flush_and_the_next_ones_when_it_is_their_time(tmp_path: Path) -> None:
     now_s = WALL_S + 20
     accounts = Accounting(AccountingSettings(tmp_path / "ledger.sqlite", tmp_path / "events.jsonl", 1.0), lambda: now_s)
-    source = by_name(accounts.sources())["statement"]
+    source = by_name(accounts.sources())["accounts"]
     assert source.cadence_s == 10.0
-    assert source.read() == StatementReading({}, {})
+    assert source.read() == AccountsReading({}, {})
     given = readings(managed("one", "alice", "0"))
     for second in range(20):
         accounts.observe(snapshot(second, given))
     assert accounts.close()
     first = source.read()
-    assert isinstance(first, StatementReading)
+    assert isinstance(first, AccountsReading)
     assert [row.user for row in first.by_period["today"].rows] == ["alice"]
     now_s += 29
     assert source.read() is first
@@ -93,8 +93,8 @@ def test_a_machine_without_gpus_keeps_no_accounts_and_no_files(tmp_path: Path) -
         accounts.observe(snapshot(second, Readings()))
     assert accounts.close()
     assert list(tmp_path.iterdir()) == []
-    statement = by_name(accounts.sources())["statement"].read()
-    assert statement == StatementReading({}, {})
+    statement = by_name(accounts.sources())["accounts"].read()
+    assert statement == AccountsReading({}, {})
 
 
 def test_a_driver_that_does_not_answer_is_a_gap(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import printable
 from gpucommons.config.state_directory import own_event_log
-from gpucommons.ledger.happenings import TYPES, matching
-from gpucommons.ledger.own_events import older, read_events
+from gpucommons.ledger.event_detector import TYPES, matching
+from gpucommons.ledger.event_log import older, read_events
 from gpucommons.ledger.period import parse_since
 from gpucommons.model.events import Event, format_line, parse_line
 

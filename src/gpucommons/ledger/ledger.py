@@ -6,7 +6,7 @@ from gpucommons.ledger.batch import NS, Moment
 from gpucommons.ledger.integrate import Integrator
 from gpucommons.ledger.query import Totals
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, OwnerKey
+from gpucommons.model.accounts import Amounts, HoldingQuota, LedgerReading, OwnerKey
 from gpucommons.model.usage import UsageSample
 
 # The counters of whoever was not seen for this long end; they go on where they were on their return.
@@ -39,9 +39,9 @@ class Ledger:
         elif sample.monotonic_ns - self._flushed_ns >= self._flush_ns:
             self._flush(self._latest)
 
-    def reading(self) -> AccountsReading:
+    def reading(self) -> LedgerReading:
         state, totals = self._writer.told
-        return AccountsReading(state, None if totals is None else self._lately(totals), self._quotas)
+        return LedgerReading(state, None if totals is None else self._lately(totals), self._quotas)
 
     def close(self, timeout_s: float = 2.0) -> bool:
         """Write what is pending. False if the disk did not take it in time."""

@@ -4,17 +4,17 @@ from datetime import datetime
 from pathlib import Path
 
 from gpucommons.ledger.query import PeriodUsage, read_period
-from gpucommons.model.accounts import PERIODS, Amounts, Statement, StatementReading, StatementRow
+from gpucommons.model.accounts import PERIODS, AccountsReading, Amounts, PeriodAccounts, StatementRow
 
 _DAYS = {"7d": 7, "30d": 30}
 _DAY_S = 86_400
 _NS = 1e9
 
 
-def read_statements(path: Path, now_wall_s: float) -> StatementReading:
+def read_statements(path: Path, now_wall_s: float) -> AccountsReading:
     """Empty while there is no ledger yet; raises LedgerError where there is one that cannot be read."""
     if not path.exists():
-        return StatementReading({}, {})
+        return AccountsReading({}, {})
     midnight_s = datetime.fromtimestamp(now_wall_s).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     statements, today = {}, {}
     for name in PERIODS:
@@ -23,10 +23,10 @@ def read_statements(path: Path, now_wall_s: float) -> StatementReading:
         statements[name] = statement(period)
         if name == "today":
             today = _by_owner(period)
-    return StatementReading(statements, today)
+    return AccountsReading(statements, today)
 
 
-def statement(period: PeriodUsage) -> Statement:
+def statement(period: PeriodUsage) -> PeriodAccounts:
     """By user; what has none is told under its owner's name."""
     sums: dict[str, Amounts] = {}
     for (_, account), amounts in period.usage.items():
@@ -42,7 +42,7 @@ def statement(period: PeriodUsage) -> Statement:
         )
         for user, amounts in sums.items()
     )
-    return Statement(float(period.since_s), tuple(sorted(rows, key=lambda row: (-row.held_gpu_s, row.user))))
+    return PeriodAccounts(float(period.since_s), tuple(sorted(rows, key=lambda row: (-row.held_gpu_s, row.user))))
 
 
 def _by_owner(period: PeriodUsage) -> dict[str, float]:

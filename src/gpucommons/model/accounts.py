@@ -82,7 +82,7 @@ class HoldingQuota:
 
 
 @dataclass(frozen=True, slots=True)
-class AccountsReading:
+class LedgerReading:
     """`totals` are of the owners seen lately; None until the ledger has told what there was before."""
 
     ledger: LedgerState
@@ -105,14 +105,14 @@ class StatementRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class PeriodAccounts:
     since_wall_s: float
     rows: tuple[StatementRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StatementReading:
+class AccountsReading:
     """By period, one of PERIODS; `owner_gpu_s_today` is by kind/id of the owner, for those who are there now."""
 
-    by_period: dict[str, Statement]
+    by_period: dict[str, PeriodAccounts]
     owner_gpu_s_today: dict[str, float]

@@ -149,5 +149,5 @@ class JournalEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalReading:
+class EventLogReading:
     entries: tuple[JournalEntry, ...]

@@ -11,9 +11,9 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.model.accounts import StatementReading
+from gpucommons.model.accounts import AccountsReading
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.events import JournalEntry, JournalReading
+from gpucommons.model.events import EventLogReading, JournalEntry
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Portion, ProcessShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.snapshot import Snapshot
@@ -82,11 +82,11 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             ds01=None,
             users=None,
             allocations=None,
-            accounts=None,
+            ledger=None,
             attribution=None if readings.attribution is None else _attribution(readings.attribution, viewer),
             sharing=None if readings.sharing is None else _sharing(readings.sharing, viewer),
-            statement=None if readings.statement is None else _statement(readings.statement, viewer),
-            journal=None if readings.journal is None else _journal(readings.journal, viewer),
+            accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
+            event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None
             if readings.alerts is None
             else AlertsReading(tuple(_alert(alert, viewer) for alert in readings.alerts.alerts)),
@@ -180,26 +180,26 @@ def pseudonym(client_id: str) -> str:
     return f"other-{hmac.digest(_KEY, client_id.encode(), hashlib.sha256).hex()[:8]}"
 
 
-def _statement(statement: StatementReading, viewer: Viewer) -> StatementReading:
+def _accounts(accounts: AccountsReading, viewer: Viewer) -> AccountsReading:
     by_period = {
         period: replace(
             known, rows=tuple(row for row in known.rows if viewer.user is not None and row.user == viewer.user)
         )
-        for period, known in statement.by_period.items()
+        for period, known in accounts.by_period.items()
     }
     own = f"{OwnerKind.USER.value}/{viewer.uid}"
-    return StatementReading(
-        by_period, {owner: spent for owner, spent in statement.owner_gpu_s_today.items() if owner == own}
+    return AccountsReading(
+        by_period, {owner: spent for owner, spent in accounts.owner_gpu_s_today.items() if owner == own}
     )
 
 
-def _journal(journal: JournalReading, viewer: Viewer) -> JournalReading:
+def _event_log(event_log: EventLogReading, viewer: Viewer) -> EventLogReading:
     """One's own, and what concerns nobody in particular: of that, only what cannot name anybody (pods have no user)."""
     own = viewer.user is not None
-    return JournalReading(
+    return EventLogReading(
         tuple(
             entry if entry.user else _nameless(entry)
-            for entry in journal.entries
+            for entry in event_log.entries
             if not entry.user or (own and entry.user == viewer.user)
         )
     )

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from gpucommons.ledger.happenings import happened
+from gpucommons.ledger.event_detector import detect_events
+from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.ledger import Ledger
-from gpucommons.ledger.own_events import OwnEvents
 from gpucommons.ledger.rollups import Retention
 from gpucommons.ledger.statements import read_statements
 from gpucommons.ledger.usage import usage_of
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import AccountsReading, HoldingQuota, StatementReading
-from gpucommons.model.events import JournalReading
+from gpucommons.model.accounts import AccountsReading, HoldingQuota, LedgerReading
+from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sources.source import Source
 
@@ -62,18 +62,18 @@ class Accounting:
             flush_s=settings.flush_s,
             quotas=settings.quotas,
         )
-        self._events = OwnEvents(settings.event_log)
+        self._events = EventLog(settings.event_log)
         self._standing = self._events.standing
         self._begun = False
-        self._statement = StatementReading({}, {})
+        self._statement = AccountsReading({}, {})
         self._statement_wall_s = 0.0
 
     def sources(self) -> list[Source]:
         interval_s = self._settings.interval_s
         return [
-            _Handed("accounts", "accounts", AccountsReading, interval_s, self._accounts),
-            _Handed("journal", "journal", JournalReading, interval_s, self._events.journal),
-            _Handed("statement", "statement", StatementReading, self._settings.flush_s, self._statements, "thread"),
+            _Handed("ledger", "ledger", LedgerReading, interval_s, self._accounts),
+            _Handed("event_log", "event_log", EventLogReading, interval_s, self._events.journal),
+            _Handed("accounts", "accounts", AccountsReading, self._settings.flush_s, self._statements, "thread"),
         ]
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -88,7 +88,7 @@ class Accounting:
         self._ledger.observe(sample)
         self._standing = self._standing or self._events.standing
         if self._standing is not None:
-            self._standing, events = happened(self._standing, snapshot, self._settings.quotas)
+            self._standing, events = detect_events(self._standing, snapshot, self._settings.quotas)
             self._events.record(events)
 
     def close(self, timeout_s: float = 2.0) -> bool:
@@ -98,10 +98,10 @@ class Accounting:
         ended = self._events.close(timeout_s / 4)
         return self._ledger.close(timeout_s) and ended
 
-    def _accounts(self) -> AccountsReading:
+    def _accounts(self) -> LedgerReading:
         return replace(self._ledger.reading(), event_log_writing=self._events.writing)
 
-    def _statements(self) -> StatementReading:
+    def _statements(self) -> AccountsReading:
         now_wall_s = self._wall()
         settled = any(statement.rows for statement in self._statement.by_period.values())
         if not settled or abs(now_wall_s - self._statement_wall_s) >= _STATEMENT_EVERY_S:

@@ -2,7 +2,7 @@
 
 from gpucommons.faces.documents.schema import NUMBER, by_key, or_null, record
 from gpucommons.faces.documents.values import Json, total
-from gpucommons.model.accounts import PERIODS, Statement, StatementRow
+from gpucommons.model.accounts import PERIODS, PeriodAccounts, StatementRow
 from gpucommons.model.snapshot import Snapshot
 
 _ROW = record(
@@ -18,7 +18,7 @@ SCHEMA = or_null(
 
 def accounts(snapshot: Snapshot, only_period: str | None = None) -> Json:
     """Null where no ledger is kept."""
-    reading = snapshot.readings.statement
+    reading = snapshot.readings.accounts
     if reading is None:
         return None
     return {
@@ -28,7 +28,7 @@ def accounts(snapshot: Snapshot, only_period: str | None = None) -> Json:
     }
 
 
-def _statement(statement: Statement) -> Json:
+def _statement(statement: PeriodAccounts) -> Json:
     rows = statement.rows
     everybody = StatementRow(
         "",

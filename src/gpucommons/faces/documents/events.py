@@ -28,10 +28,10 @@ ALERTS = or_null(
 
 def events(snapshot: Snapshot, limit: int = SHOWN, type: str = "") -> Json:
     """Null where no events are followed."""
-    journal = snapshot.readings.journal
-    if journal is None:
+    event_log = snapshot.readings.event_log
+    if event_log is None:
         return None
-    chosen = [entry for entry in journal.entries if type in ("", entry.type)]
+    chosen = [entry for entry in event_log.entries if type in ("", entry.type)]
     return {entry.id: _entry(entry) for entry in chosen[:limit]}
 
 

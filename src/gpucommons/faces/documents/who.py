@@ -95,7 +95,7 @@ def process_rows(
 
 
 def _hours_today(snapshot: Snapshot) -> Mapping[str, float]:
-    statement = snapshot.readings.statement
+    statement = snapshot.readings.accounts
     return {} if statement is None else statement.owner_gpu_s_today
 
 

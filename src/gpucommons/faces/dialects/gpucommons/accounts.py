@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
-from gpucommons.model.accounts import AccountsReading, Amounts, LedgerState
+from gpucommons.model.accounts import Amounts, LedgerReading, LedgerState
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.quotas import quota_states
 
@@ -71,7 +71,7 @@ _COUNTERS: tuple[tuple[Metric, Callable[[Amounts], float]], ...] = (
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
-    accounts = snapshot.readings.accounts
+    accounts = snapshot.readings.ledger
     if accounts is None:
         return
     totals = accounts.totals or {}
@@ -84,7 +84,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         yield EVENT_LOG.value(int(accounts.event_log_writing))
 
 
-def _quotas(snapshot: Snapshot, accounts: AccountsReading) -> Iterator[Family]:
+def _quotas(snapshot: Snapshot, accounts: LedgerReading) -> Iterator[Family]:
     states = quota_states(accounts.quotas, snapshot.readings.allocations)
     yield QUOTA.of(((state.user,), state.limit) for state in states)
     yield QUOTA_USED.of(((state.user,), state.used) for state in states if state.used is not None)

@@ -11,7 +11,7 @@ export function Accounts({ document, period, onPick }) {
     return html`<${Section} id="accounts" title="Accounts">
       ${accounts
         ? html`<p class="quiet">Nothing is in the ledger yet.</p>`
-        : html`<${Absent} document=${document} source="statement" otherwise="No ledger is kept here." />`}
+        : html`<${Absent} document=${document} source="accounts" otherwise="No ledger is kept here." />`}
     </${Section}>`;
   }
   const statement = accounts[period];

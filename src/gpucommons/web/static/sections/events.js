@@ -47,7 +47,7 @@ const short = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
 
 function Happened({ document }) {
   const { events } = document;
-  if (!events) return html`<${Absent} document=${document} source="journal" otherwise="No events are followed here." />`;
+  if (!events) return html`<${Absent} document=${document} source="event_log" otherwise="No events are followed here." />`;
   const ids = Object.keys(events).sort((a, b) => events[b].time_unix_s - events[a].time_unix_s || (a < b ? 1 : -1));
   if (!ids.length) return html`<p class="quiet">Nothing has happened.</p>`;
   return html`<ol class="list scroll tall" tabindex="0" aria-label="events, newest first">

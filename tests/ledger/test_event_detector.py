@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from attribution.builders import gpu, reading
 from demo_node import DemoNode
-from gpucommons.ledger.happenings import DetectorState, happened, matching, standing_after
+from gpucommons.ledger.event_detector import DetectorState, detect_events, matching, state_after
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event, format_line, parse_line
@@ -42,7 +42,7 @@ class Story:
             sharing=sharing,
         )
         snapshot = Snapshot(0, self.now_s, self.now_s, "host", readings=readings)
-        self.standing, events = happened(self.standing, snapshot, quotas)
+        self.standing, events = detect_events(self.standing, snapshot, quotas)
         self.log += events
         assert all(event.wall_s == self.now_s and event.source == "gpucommons" for event in events)
         return [f"{event.type} {event.user}".strip() for event in events]
@@ -50,7 +50,7 @@ class Story:
     def restart(self) -> None:
         """As the log tells it: what is written is all that is known."""
         events = [parse_line(format_line(event)) for event in self.log]
-        self.standing = standing_after(event for event in events if isinstance(event, Event))
+        self.standing = state_after(event for event in events if isinstance(event, Event))
 
 
 def test_allocations_are_seen_and_gone_once() -> None:

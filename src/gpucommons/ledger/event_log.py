@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpucommons.ledger.happenings import DetectorState, standing_after
-from gpucommons.model.events import Event, JournalEntry, JournalReading, format_line, parse_line
+from gpucommons.ledger.event_detector import DetectorState, state_after
+from gpucommons.model.events import Event, EventLogReading, JournalEntry, format_line, parse_line
 
 _KEPT = 1000
 _MOST_BYTES = 16 << 20
@@ -40,7 +40,7 @@ def older(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-class OwnEvents:
+class EventLog:
     """`standing` is None until the log was read; `record` may be called from the event loop."""
 
     def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
@@ -50,7 +50,7 @@ class OwnEvents:
         self._unwritten: deque[Event] = deque(maxlen=_MOST_WAITING)
         self._recent: deque[JournalEntry] = deque(maxlen=_KEPT)
         self._count = 0
-        self._reading = JournalReading(())
+        self._reading = EventLogReading(())
         self._thread = threading.Thread(target=self._work, name="own-events", daemon=True)
         self.standing: DetectorState | None = None
         self.writing = True
@@ -62,7 +62,7 @@ class OwnEvents:
         if events:
             self._waiting.put(events)
 
-    def journal(self) -> JournalReading:
+    def journal(self) -> EventLogReading:
         """The last of what happened, newest first."""
         return self._reading
 
@@ -75,7 +75,7 @@ class OwnEvents:
 
     def _work(self) -> None:
         last: deque[Event] = deque(maxlen=_KEPT)
-        standing = standing_after(_passing(read_events(self._path), last))
+        standing = state_after(_passing(read_events(self._path), last))
         self._remember(last)
         self.standing = standing
         while (events := self._waiting.get()) is not None:
@@ -93,7 +93,7 @@ class OwnEvents:
                 f"{int(event.wall_s * 1000)}-{self._count}", event.wall_s, event.type, event.user, event.source, details
             )
             self._recent.appendleft(entry)
-        self._reading = JournalReading(tuple(self._recent))
+        self._reading = EventLogReading(tuple(self._recent))
 
     def _write(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpucommons.ledger.own_events import OwnEvents, older, read_events
+from gpucommons.ledger.event_log import EventLog, older, read_events
 from gpucommons.model.events import Event
 from ledger.test_writer import fill, tmpfs
 from waiting import until
@@ -12,8 +12,8 @@ def event(number: int, type: str = "gpu.xid") -> Event:
     return Event(float(number), type, "alice", "gpucommons", {"number": str(number), "uuid": "GPU-0"})
 
 
-def started(path: Path, **options: int) -> OwnEvents:
-    events = OwnEvents(path, **options)
+def started(path: Path, **options: int) -> EventLog:
+    events = EventLog(path, **options)
     events.start()
     until(lambda: events.standing is not None, "the log is read")
     return events

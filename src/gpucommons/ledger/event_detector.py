@@ -48,7 +48,7 @@ class DetectorState:
     revoked: frozenset[str] = frozenset()
 
 
-def standing_after(events: Iterable[Event]) -> DetectorState:
+def state_after(events: Iterable[Event]) -> DetectorState:
     """How things stood when the last of these events was written."""
     lost: set[str] = set()
     exceeded: set[str] = set()
@@ -71,7 +71,7 @@ def standing_after(events: Iterable[Event]) -> DetectorState:
     return DetectorState(frozenset(lost), held, frozenset(exceeded))
 
 
-def happened(
+def detect_events(
     before: DetectorState, snapshot: Snapshot, quotas: Mapping[str, HoldingQuota]
 ) -> tuple[DetectorState, list[Event]]:
     """The events since `before`, and how things stand now. What could not be read stands as it stood."""
