@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from attribution.builders import gpu, reading
 from demo_node import DemoNode
-from gpucommons.ledger.event_detector import DetectorState, detect_events, matching, state_after
+from gpucommons.faces.documents.events import matching
+from gpucommons.ledger.event_detector import DetectorState, detect_events, state_after
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event, format_line, parse_line
@@ -23,7 +24,7 @@ class Story:
     """Snapshots one after another, and the log that comes of them."""
 
     def __init__(self) -> None:
-        self.standing = DetectorState()
+        self.state = DetectorState()
         self.log: list[Event] = []
         self.now_s = 1000.0
 
@@ -42,7 +43,7 @@ class Story:
             sharing=sharing,
         )
         snapshot = Snapshot(0, self.now_s, self.now_s, "host", readings=readings)
-        self.standing, events = detect_events(self.standing, snapshot, quotas)
+        self.state, events = detect_events(self.state, snapshot, quotas)
         self.log += events
         assert all(event.wall_s == self.now_s and event.source == "gpucommons" for event in events)
         return [f"{event.type} {event.user}".strip() for event in events]
@@ -50,7 +51,7 @@ class Story:
     def restart(self) -> None:
         """As the log tells it: what is written is all that is known."""
         events = [parse_line(format_line(event)) for event in self.log]
-        self.standing = state_after(event for event in events if isinstance(event, Event))
+        self.state = state_after(event for event in events if isinstance(event, Event))
 
 
 def test_allocations_are_seen_and_gone_once() -> None:

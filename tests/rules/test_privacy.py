@@ -5,7 +5,7 @@ import json
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.events import EventLogReading, JournalEntry
+from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
 from played import Played, snapshot_of
@@ -76,11 +76,10 @@ def test_a_stranger_in_the_queue_has_the_same_name_everywhere() -> None:
 
 def test_an_event_without_a_user_names_nobody_either() -> None:
     played = Played(NODE)
-    pod = JournalEntry(
-        "p", 0.0, "allocation.seen", details={"slot": "5", "owner": "llm-serve", "workload": "llm-serve"}
-    )
-    own = JournalEntry("b", 0.0, "allocation.seen", "bob", details={"owner": "bob"})
-    other = JournalEntry("a", 0.0, "allocation.seen", "alice")
+    named = {"slot": "5", "owner": "llm-serve", "workload": "llm-serve"}
+    pod = Event(0.0, "allocation.seen", details=named, id="p")
+    own = Event(0.0, "allocation.seen", "bob", details={"owner": "bob"}, id="b")
+    other = Event(0.0, "allocation.seen", "alice", id="a")
     played.show(snapshot_of(Readings(event_log=EventLogReading((pod, own, other)))))
     told = played.get("events", BOB)["events"]
     assert set(told) == {"p", "b"}

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from gpucommons.attribution.apportion import Apportionment, Rest
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.ownership import (
-    Basis,
     GpuAccount,
     Owner,
     OwnerShare,
@@ -17,6 +16,7 @@ from gpucommons.model.ownership import (
     Reason,
     Unattributed,
     Workload,
+    sum_portions,
 )
 from gpucommons.model.process_identity import ProcessKey
 
@@ -81,21 +81,10 @@ def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> Owner
         index,
         owner,
         len(shares),
-        _sum([share.memory for share in shares]),
-        _sum([share.sm for share in shares]),
-        _sum([share.power for share in shares]),
+        sum_portions([share.memory for share in shares]),
+        sum_portions([share.sm for share in shares]),
+        sum_portions([share.power for share in shares]),
     )
-
-
-def _sum(parts: Sequence[Portion | None]) -> Portion | None:
-    """What is known, together; measured only if all of it is."""
-    total, basis = None, Basis.MEASURED
-    for part in parts:
-        if part is not None:
-            total = part.amount if total is None else total + part.amount
-            if part.basis is not Basis.MEASURED:
-                basis = Basis.APPORTIONED
-    return None if total is None else Portion(total, basis)
 
 
 @dataclass(slots=True)

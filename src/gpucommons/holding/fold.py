@@ -124,15 +124,14 @@ def _place(
 
 def _of_process(share: ProcessShare, group_of: Mapping[str, str]) -> Claim:
     """Who runs on a GPU without having been given it holds it all the same, for as long as that runs."""
-    workload = share.workload
+    workload, pod = share.workload, share.workload.pod
     user = workload.user or ("" if workload.uid is None else str(workload.uid))
-    account = account_of(
-        share.owner,
-        user="" if workload.pod else user,
-        group=group_of.get(user, ""),
-        pod=workload.pod.name if workload.pod else "",
-        job=workload.job or "",
-    )
+    job = workload.job or ""
+    if pod is not None:
+        # As for a pod that the kubelet reports: it has no user.
+        account = account_of(share.owner, namespace=pod.namespace, pod=pod.name, job=job)
+    else:
+        account = account_of(share.owner, user=user, group=group_of.get(user, ""), job=job)
     kind, name, id = WorkloadKind.PROCESS, workload.unit or workload.process_name, "/".join(account)
     if workload.container_id:
         kind, name, id = WorkloadKind.CONTAINER, workload.container_name or "", workload.container_id

@@ -8,6 +8,7 @@ from gpucommons.model.allocations import SlotInfo
 from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.pods import DeviceId
 from gpucommons.model.usage import Slot
+from gpucommons.rules.identities import slot_name
 
 _NUMBER = re.compile(r"\d{1,4}", re.ASCII)
 # GPU 1's MIG device 0 as DS01 writes it (1.0) and as NVIDIA does (1:0).
@@ -98,7 +99,7 @@ class SlotTable:
 
 
 def _slots_of(gpu: Gpu) -> Slots:
-    identity, name = gpu.identity, str(gpu.identity.index)
+    identity, name = gpu.identity, slot_name(gpu.identity.index)
     known = gpu.processes is not None
     if not gpu.mig_enabled:
         return (SlotInfo(Slot(identity.uuid, identity.uuid, name), identity.index, processes_known=known),)
@@ -116,7 +117,7 @@ def _mig_slot(gpu: Gpu, number: int, instance: MigInstance, known: bool) -> Slot
     slot = Slot(
         instance.uuid,
         identity.uuid,
-        f"{identity.index}.{number}",
+        slot_name(identity.index, number),
         None if total is None else min(instance.compute_slices, total),
         total or 1,
     )

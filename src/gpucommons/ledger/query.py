@@ -58,7 +58,7 @@ def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
 
 def _asked(path: Path, ask: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
     if not path.exists():
-        raise LedgerError("absent", f"{path}: no ledger here; 'gpucommons up' writes it ([ledger] file)")
+        raise LedgerError("absent", f"{path}: no ledger; 'gpucommons up' writes it ([ledger] file)")
     try:
         with closing(_connected(path)) as connection:
             return ask(connection)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpucommons.model.accounts import AccountsReading
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.events import EventLogReading, JournalEntry
+from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Portion, ProcessShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.snapshot import Snapshot
@@ -181,15 +181,12 @@ def pseudonym(client_id: str) -> str:
 
 
 def _accounts(accounts: AccountsReading, viewer: Viewer) -> AccountsReading:
-    by_period = {
-        period: replace(
-            known, rows=tuple(row for row in known.rows if viewer.user is not None and row.user == viewer.user)
-        )
-        for period, known in accounts.by_period.items()
-    }
-    own = f"{OwnerKind.USER.value}/{viewer.uid}"
     return AccountsReading(
-        by_period, {owner: spent for owner, spent in accounts.owner_gpu_s_today.items() if owner == own}
+        {
+            name: replace(period, rows={user: row for user, row in period.rows.items() if user == viewer.user})
+            for name, period in accounts.by_period.items()
+        },
+        {key: ns for key, ns in accounts.held_today_ns.items() if key.account == viewer.user},
     )
 
 
@@ -199,13 +196,13 @@ def _event_log(event_log: EventLogReading, viewer: Viewer) -> EventLogReading:
     return EventLogReading(
         tuple(
             entry if entry.user else _nameless(entry)
-            for entry in event_log.entries
+            for entry in event_log.events
             if not entry.user or (own and entry.user == viewer.user)
         )
     )
 
 
-def _nameless(entry: JournalEntry) -> JournalEntry:
+def _nameless(entry: Event) -> Event:
     return replace(entry, details={name: told for name, told in entry.details.items() if name in _NAMELESS_DETAILS})
 
 

@@ -1,9 +1,12 @@
-"""What happened lately, newest first, and the alerts that fire. Pure."""
+"""The last events, newest first, and the firing alerts. Pure."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from gpucommons.faces.documents.schema import NUMBER, TEXT, by_key, or_null, record
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.alerts import Alert
-from gpucommons.model.events import JournalEntry
+from gpucommons.model.events import Event
 from gpucommons.model.snapshot import Snapshot
 
 SHOWN = 50
@@ -26,13 +29,28 @@ ALERTS = or_null(
 )
 
 
-def events(snapshot: Snapshot, limit: int = SHOWN, type: str = "") -> Json:
-    """Null where no events are followed."""
-    event_log = snapshot.readings.event_log
-    if event_log is None:
-        return None
-    chosen = [entry for entry in event_log.entries if type in ("", entry.type)]
-    return {entry.id: _entry(entry) for entry in chosen[:limit]}
+def events(snapshot: Snapshot, limit: int = SHOWN, type: str | None = None) -> Json:
+    """Null where there is no event log."""
+    log = snapshot.readings.event_log
+    return None if log is None else events_document(islice(matching(log.events, type=type), limit))
+
+
+def events_document(chosen: Iterable[Event]) -> dict[str, Json]:
+    return {event.id: _event(event) for event in chosen}
+
+
+def matching(
+    events: Iterable[Event], since_s: float | None = None, type: str | None = None, user: str | None = None
+) -> Iterator[Event]:
+    """The selected events. `type` is a type or a group of types: `gpu` selects `gpu.lost`, `gpu.xid` and so on."""
+    for event in events:
+        if since_s is not None and event.wall_s < since_s:
+            continue
+        if type is not None and event.type != type and not event.type.startswith(f"{type}."):
+            continue
+        if user is not None and event.user != user:
+            continue
+        yield event
 
 
 def alerts(snapshot: Snapshot) -> Json:
@@ -41,13 +59,13 @@ def alerts(snapshot: Snapshot) -> Json:
     return None if reading is None else {alert.fingerprint: _alert(alert) for alert in reading.alerts}
 
 
-def _entry(entry: JournalEntry) -> Json:
+def _event(event: Event) -> Json:
     return {
-        "time_unix_s": round(entry.wall_s, 3),
-        "type": entry.type,
-        "user": entry.user,
-        "source": entry.source,
-        "details": dict(entry.details),
+        "time_unix_s": round(event.wall_s, 3),
+        "type": event.type,
+        "user": event.user,
+        "source": event.source,
+        "details": {name: str(value) for name, value in event.details.items()},
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import accounts, events, gpus, node, turns, who
+from gpucommons.faces.documents import accounts, allocations, events, gpus, node, turns, who
 from gpucommons.faces.documents.parameters import Parameter, Value, text, whole, word
 from gpucommons.faces.documents.schema import Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
@@ -29,7 +29,7 @@ def snapshot(view: View) -> dict[str, Json]:
         **view.envelope(),
         "node": node.node(now),
         "gpus": gpus.gpus(now),
-        "who": who.who(now),
+        "who": who.who(now)["who"],
         "turns": turns.turns(now, view.timeline),
         "accounts": accounts.accounts(now),
         "events": events.events(now),
@@ -54,13 +54,12 @@ def _gpus(view: View, asked: Mapping[str, Value]) -> Json:
 
 
 def _who(view: View, asked: Mapping[str, Value]) -> Json:
-    uuid, owner, by = _uuid(view, asked), asked.get("owner"), asked.get("by")
-    owner = None if owner is None else str(owner)
-    attribution = view.snapshot.readings.attribution
-    groups = None
-    if by is not None and attribution is not None:
-        groups = who.grouped(who.process_rows(attribution, uuid, owner).values(), str(by))
-    return {**view.envelope(), "who": who.who(view.snapshot, uuid, owner), "groups": groups}
+    chosen = who.WhoFilter(_uuid(view, asked), _text(asked, "owner"), _text(asked, "user"))
+    return {**view.envelope(), **who.who(view.snapshot, chosen, _text(asked, "by"))}
+
+
+def _allocations(view: View, asked: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "allocations": allocations.allocations(view.snapshot, _text(asked, "user"))}
 
 
 def _turns(view: View, asked: Mapping[str, Value]) -> Json:
@@ -68,13 +67,16 @@ def _turns(view: View, asked: Mapping[str, Value]) -> Json:
 
 
 def _accounts(view: View, asked: Mapping[str, Value]) -> Json:
-    period = asked.get("period")
-    return {**view.envelope(), "accounts": accounts.accounts(view.snapshot, None if period is None else str(period))}
+    return {**view.envelope(), "accounts": accounts.accounts(view.snapshot, _text(asked, "period"))}
 
 
 def _events(view: View, asked: Mapping[str, Value]) -> Json:
-    found = events.events(view.snapshot, int(asked.get("limit", events.SHOWN)), str(asked.get("type", "")))
+    found = events.events(view.snapshot, int(asked.get("limit", events.SHOWN)), _text(asked, "type"))
     return {**view.envelope(), "events": found, "alerts": events.alerts(view.snapshot)}
+
+
+def _text(asked: Mapping[str, Value], name: str) -> str | None:
+    return None if name not in asked else str(asked[name])
 
 
 def _uuid(view: View, asked: Mapping[str, Value]) -> str | None:
@@ -92,8 +94,16 @@ RESOURCES: tuple[Resource, ...] = (
         (
             _GPU,
             text("owner", "only this owner: kind/id"),
+            text("user", "only this account, user, uid or owner"),
             word("by", "fold the processes by this as well", who.GROUPINGS),
         ),
+    ),
+    Resource(
+        "allocations",
+        "which owner holds which slot",
+        record(**ENVELOPE, allocations=allocations.SCHEMA),
+        _allocations,
+        (text("user", "only what is billed to this user or pod"),),
     ),
     Resource("turns", "whose turn it is on each shared GPU", record(**ENVELOPE, turns=turns.SCHEMA), _turns, (_GPU,)),
     Resource(
@@ -108,6 +118,9 @@ RESOURCES: tuple[Resource, ...] = (
         "what happened, newest first, and the alerts that fire",
         record(**ENVELOPE, events=events.SCHEMA, alerts=events.ALERTS),
         _events,
-        (whole("limit", "at most so many", 1, events.MOST), text("type", "only events of this type", 64)),
+        (
+            whole("limit", "at most so many", 1, events.MOST),
+            text("type", "only events of this type or group of types", 64),
+        ),
     ),
 )

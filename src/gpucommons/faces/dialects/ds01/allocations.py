@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from gpucommons.faces.exposition.families import Family, Point, gauge
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, UnmanagedContainer
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SHARE, Account
+from gpucommons.model.usage import WHOLE_SHARE
+from gpucommons.rules.identities import account_name
 
 ALLOCATED = gauge(
     "ds01_gpu_allocated",
@@ -84,11 +85,13 @@ def _held(reading: AllocationReading) -> Iterator[Family]:
     yield EQUIVALENTS.of(_summed((_equivalents(each), size) for each, size in sized if size is not None))
     # Whoever has a container and holds nothing holds 0.
     nothing: list[Point] = [((user,), 0) for user in sorted({each.user for each in reading.containers if each.user})]
-    yield USER_MIG.of(_summed([*nothing, *(((_user(each.account),), each.share / WHOLE_SHARE) for each in held)]))
-    slots = {(_user(each.account), each.slot.uuid) for each in held}
+    yield USER_MIG.of(
+        _summed([*nothing, *(((account_name(each.account),), each.share / WHOLE_SHARE) for each in held)])
+    )
+    slots = {(account_name(each.account), each.slot.uuid) for each in held}
     yield USER_GPUS.of(_summed([*nothing, *(((user,), 1.0) for user, _ in sorted(slots))]))
-    unknown = {(_user(each.account),) for each, size in sized if size is None}
-    sizes = [((_user(each.account),), size) for each, size in sized if size is not None]
+    unknown = {(account_name(each.account),) for each, size in sized if size is None}
+    sizes = [((account_name(each.account),), size) for each, size in sized if size is not None]
     yield USER_EQUIVALENTS.of(_summed(point for point in (*nothing, *sizes) if point[0] not in unknown))
 
 
@@ -103,17 +106,12 @@ def _containers(reading: AllocationReading) -> Iterator[Family]:
     yield UNMANAGED_ALL.value(sum(each.access is Access.ALL for each in reading.unmanaged))
 
 
-def _user(account: Account) -> str:
-    """A pod has no user; its namespace is whose it is."""
-    return account.user or account.namespace or account.owner
-
-
 def _allocated(each: Allocation) -> tuple[str, ...]:
-    return each.slot.name, each.workload, _user(each.account), each.interface, _profile(each)
+    return each.slot.name, each.workload, account_name(each.account), each.interface, _profile(each)
 
 
 def _equivalents(each: Allocation) -> tuple[str, ...]:
-    return each.slot.name, _user(each.account), each.interface, _profile(each)
+    return each.slot.name, account_name(each.account), each.interface, _profile(each)
 
 
 def _profile(each: Allocation) -> str:
