@@ -57,7 +57,7 @@ def test_the_lab_with_its_instances() -> None:
     shown = table_of(LabGpus(START).at(30.0))
     assert len(shown) == 1 + 8 + 11 + 1
     instance = next(line for line in shown if "MIG 3g.71gb" in line)
-    assert instance.split()[0] == "1/0"
+    assert instance.split()[0] == "6.0"
     assert "/ 69.5 GiB" in instance
     split = next(line for line in shown if line.startswith("6 "))
     assert " - " in split, "a split GPU's utilisation is not known, and not 0"

@@ -7,6 +7,7 @@ from gpucommons.cli.who_view import printable
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading, MigInstance
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.gpu_health import GpuHealth, HealthLevel, health_of
+from gpucommons.rules.identities import mig_slot_names
 
 _UNKNOWN = "-"
 _GIB = 2**30
@@ -74,7 +75,7 @@ def _instance_row(gpu: Gpu, instance: MigInstance, short: bool) -> Iterator[str]
     active = None if gpm is None or gpm.graphics_ratio is None else round(100 * gpm.graphics_ratio)
     mine = [p for p in gpu.processes or () if p.gpu_instance_id == instance.gpu_instance_id]
     pids = {p.pid for p in mine if p.compute_instance_id in (None, instance.compute_instance_id)}
-    yield f" {instance.gpu_instance_id}/{instance.compute_instance_id}"
+    yield f" {mig_slot_names(gpu)[instance.uuid]}"
     yield f" MIG {printable(instance.profile)}"
     yield _uuid(instance.uuid, short)
     yield _of(None, instance.memory_bytes) if memory is None else _of(memory.used_bytes, memory.total_bytes)

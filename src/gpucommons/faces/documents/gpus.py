@@ -4,11 +4,13 @@ from gpucommons.faces.documents.schema import FLAG, INTEGER, NUMBER, TEXT, by_ke
 from gpucommons.faces.documents.values import Json, percent_as_ratio, rounded
 from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.identities import mig_slot_names
 
 _NUMBER, _INTEGER, _TEXT = or_null(NUMBER), or_null(INTEGER), or_null(TEXT)
 _ACTIVITY_RATIOS = ("graphics", "sm", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "dram")
 _ACTIVITY = or_null(record(**{f"{name}_ratio": _NUMBER for name in _ACTIVITY_RATIOS}))
 _MIG = record(
+    slot=TEXT,
     gpu_instance_id=INTEGER,
     compute_instance_id=INTEGER,
     profile=TEXT,
@@ -86,6 +88,7 @@ def _gpu(gpu: Gpu) -> Json:
     identity, now = gpu.identity, gpu.readings
     energy = now.energy_millijoules
     reasons = now.throttle_reasons
+    slots = mig_slot_names(gpu)
     return {
         "index": identity.index,
         "name": identity.name,
@@ -120,7 +123,7 @@ def _gpu(gpu: Gpu) -> Json:
         "processes": None if gpu.processes is None else len(gpu.processes),
         "activity": _activity(gpu.gpm),
         "mig_enabled": gpu.mig_enabled,
-        "mig": {instance.uuid: _mig(instance) for instance in gpu.mig},
+        "mig": {instance.uuid: _mig(instance, slots[instance.uuid]) for instance in gpu.mig},
         "xid": {
             "watched": gpu.xid.watched,
             "counts": {str(code): count for code, count in gpu.xid.counts.items()},
@@ -136,8 +139,9 @@ def _activity(gpm: GpmReading | None) -> Json:
     return {f"{name}_ratio": rounded(getattr(gpm, f"{name}_ratio"), 4) for name in _ACTIVITY_RATIOS}
 
 
-def _mig(instance: MigInstance) -> Json:
+def _mig(instance: MigInstance, slot: str) -> Json:
     return {
+        "slot": slot,
         "gpu_instance_id": instance.gpu_instance_id,
         "compute_instance_id": instance.compute_instance_id,
         "profile": instance.profile,
