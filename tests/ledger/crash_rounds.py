@@ -39,7 +39,7 @@ USAGE = (
 
 
 class Progress(NamedTuple):
-    """How far the child observed, and the most it ever served of alice's counter."""
+    """The last time that the child billed, and the value of alice's counter that it published."""
 
     observed_ns: int
     served_ns: int
@@ -52,7 +52,7 @@ def play(path: Path, begin_s: int, shared: "memoryview[int]") -> None:
     accounts = Accounts(replace(Settings(), ledger=LedgerSettings(file=str(path), flush_s=FLUSH_S)), None)
     now_s = begin_s
     while True:
-        # Noted first: the writer may have it on the disk before this thread comes to note anything.
+        # Recorded first: the writer may be faster than this thread.
         shared[OBSERVED] = now_s * NS
         accounts.bill(UsageSample(now_s * NS, EPOCH_S + now_s, USAGE))
         served = (accounts.ledger_reading().totals or {}).get(OwnerKey("user", "alice", ""))
@@ -86,7 +86,7 @@ class Durable(NamedTuple):
 
 
 def checked(path: Path) -> Durable:
-    """What the file holds, after asserting that everything in it agrees with everything else."""
+    """The sums of the file, after checking that its tables agree."""
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     if not connection.execute("PRAGMA user_version").fetchone()[0]:
@@ -113,7 +113,7 @@ def checked(path: Path) -> Durable:
 
 
 def main(path: Path, rounds: int, seed: int) -> None:
-    assert boot_id(), "needs a system that tells its boot"
+    assert boot_id(), "needs a system with a boot id"
     luck = random.Random(seed)
     shared = memoryview(mmap.mmap(-1, 16)).cast("q")
     virtual_s, first_s, most_lost_s, wrote, before = 1000, None, 0.0, 0, Durable(0, 0, 0, 0)

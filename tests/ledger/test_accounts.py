@@ -206,7 +206,7 @@ def test_a_damaged_row_does_not_hide_another(tmp_path: Path) -> None:
 def test_another_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.sqlite") as other:
         other.execute("CREATE TABLE x (y)")
-    with pytest.raises(LedgerError, match="not a ledger"):
+    with pytest.raises(LedgerError, match="not a gpucommons ledger"):
         read_period(tmp_path / "x.sqlite", 0, 1)
 
 

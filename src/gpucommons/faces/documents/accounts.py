@@ -82,7 +82,7 @@ def _row(amounts: Amounts, time: SlotTime | None) -> Row:
         "unjudged_gpu_hours": hours(amounts.unjudged_ns),
         "gpu_equivalent_hours": hours(amounts.equivalent_ns),
         "memory_gib_hours": round(amounts.memory_kib_s / _GIB_HOUR_KIB_S, 6),
-        # The ledger does not tell "not measured" from 0; no GPU draws 0 W.
+        # The ledger stores 0 for "not measured"; no GPU draws 0 W.
         "energy_kwh": round(amounts.energy_uj / _KWH_UJ, 6) if amounts.energy_uj else None,
         "sm_gpu_hours": hours(amounts.sm_ns),
         "efficiency_ratio": round(amounts.sm_ns / amounts.held_ns, 3) if amounts.held_ns else None,
