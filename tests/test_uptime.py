@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[1]
 DAY_S = 86_400
 # Tests that read the real monotonic clock, and the pure cores whose clock a test sets.
 CLOCK_USERS = (
+    "agent/test_accounts_part.py",
     "agent/test_busy.py",
-    "attribution/test_allocations.py",
+    "holding/test_allocations.py",
     "attribution/test_stage.py",
     "ledger/test_integrate.py",
     "ledger/test_usage.py",

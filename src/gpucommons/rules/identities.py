@@ -36,16 +36,15 @@ def account_names(reading: AllocationReading | None) -> Mapping[str, str]:
 def billed_to(share: ProcessShare, by_workload: Mapping[str, str]) -> str | None:
     """The name that a process is billed to; None where it has no owner."""
     work, pod = share.workload, share.workload.pod
-    ids = [work.container_id]
-    ids += [pod.uid, qualified_name(pod.namespace, pod.name)] if pod else []
-    ids += [f"job/{work.job}"] if work.job else []
-    for id in ids:
+    pod_name = qualified_name(pod.namespace, pod.name) if pod else ""
+    job = f"job/{work.job}" if work.job else ""
+    for id in (work.container_id, pod.uid if pod else "", pod_name, job):
         if id and id in by_workload:
             return by_workload[id]
     if share.owner is None:
         return None
     if pod is not None:
-        return qualified_name(pod.namespace, pod.name) or pod.uid
+        return pod_name or pod.uid
     user = work.user or ("" if work.uid is None else str(work.uid))
     return user or qualified_name(share.owner.namespace, share.owner.name)
 

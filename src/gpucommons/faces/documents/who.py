@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpucommons.faces.documents.accounts import hours
 from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, one_of, or_null, record
@@ -109,9 +109,11 @@ class WhoFilter:
         owner, work = share.owner, share.workload
         if self.owner is not None and (owner is None or owner_key(owner) != self.owner):
             return False
+        if self.user is None:
+            return True
         names = {account, work.user, str(work.uid)}
         names |= {owner.name, qualified_name(owner.namespace, owner.name)} if owner else set()
-        return self.user is None or self.user in names
+        return self.user in names
 
     def has_key(self, key: HeldKey) -> bool:
         return self.gpu in (None, key.gpu_uuid)
@@ -121,8 +123,7 @@ EVERYTHING = WhoFilter()
 _Identity = TypeVar("_Identity")
 
 
-@dataclass(frozen=True, slots=True)
-class BilledProcess:
+class BilledProcess(NamedTuple):
     """A process, the name that it is billed to, and the name of its slot."""
 
     share: ProcessShare
@@ -260,7 +261,7 @@ def _owner(parts: list[OwnerShare], held_ns: Mapping[str, int]) -> Json:
                 "gpu_index": share.gpu_index,
                 "processes": share.processes,
                 "gpu_hours_today": _hours([held_ns[share.gpu_uuid]] if share.gpu_uuid in held_ns else []),
-                **_summed([share]),
+                **_amounts(share.memory, share.sm, share.power),
             }
             for share in parts
         },
