@@ -13,6 +13,7 @@ from gpucommons.cli.grid import Format, TextTable
 from gpucommons.cli.look import look
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.run import CommandError
+from gpucommons.cli.who_view import no_gpu_readings
 from gpucommons.faces.documents.allocations import allocations as allocations_document
 from gpucommons.faces.documents.values import indented
 from gpucommons.faces.documents.view import View
@@ -83,9 +84,7 @@ def rendered(snapshot: Snapshot, user: str | None, format: Format) -> str:
 def _reading(snapshot: Snapshot) -> AllocationReading:
     reading = snapshot.readings.allocations
     if reading is None or not (reading.slots or reading.allocations):
-        state = snapshot.sources.get("nvml")
-        why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "no GPU is read on this machine"
-        raise CommandError(f"no GPU and no allocation: {why}")
+        raise CommandError(no_gpu_readings(snapshot))
     return reading
 
 

@@ -35,7 +35,7 @@ _LEGEND = "~: a share of what the driver measured for the GPU. Without ~: measur
 def render(snapshot: Snapshot, chosen: WhoFilter) -> str:
     attribution, gpus = _known(snapshot)
     if attribution is None:
-        return _nothing(snapshot)
+        return f"{no_gpu_readings(snapshot)}\n"
     processes = chosen_processes(snapshot, chosen)
     lines: list[str] = []
     for account in attribution.accounts:
@@ -81,10 +81,10 @@ def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
     return snapshot.readings.attribution, {gpu.identity.uuid: gpu for gpu in gpus}
 
 
-def _nothing(snapshot: Snapshot) -> str:
+def no_gpu_readings(snapshot: Snapshot) -> str:
     state = snapshot.sources.get("nvml")
     why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "GPUs are not read on this machine"
-    return f"no GPU readings: {why}\n"
+    return f"no GPU readings: {why}"
 
 
 def _gpu_line(account: GpuAccount, gpu: Gpu | None) -> str:

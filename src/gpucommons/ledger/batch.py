@@ -34,10 +34,6 @@ class Batch:
     gaps: tuple[Gap, ...] = ()
     seconds: float = 0.0
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.usage or self.slot_time or self.gaps)
-
     def merged(self, later: Self) -> "Batch":
         usage, slot_time = dict(self.usage), dict(self.slot_time)
         for key, amounts in later.usage.items():
