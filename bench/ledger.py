@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from bench.table import show
+from gpucommons.ledger.accounts import accounts_of
 from gpucommons.ledger.batch import NS, Batch, Moment
 from gpucommons.ledger.integrate import Integrator
 from gpucommons.ledger.query import read_period
-from gpucommons.ledger.report import By, report
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import Amounts
+from gpucommons.model.accounts import Amounts, By
 from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
 
 OWNERS, GPUS = 200, 16
@@ -126,7 +126,7 @@ def ninety_days(path: Path) -> None:
 def reported(path: Path) -> float:
     until_s = WALL_S + 86_340
     begun = time.perf_counter()
-    made = report(read_period(path, until_s - DAYS * 86_400, until_s), By.USER)
+    made = accounts_of(read_period(path, until_s - DAYS * 86_400, until_s), By.USER)
     assert len(made.rows) == OWNERS
     return time.perf_counter() - begun
 

@@ -6,9 +6,10 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpucommons.model.accounts import Statement, StatementReading, StatementRow
+from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.events import JournalEntry, JournalReading
+from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
+from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.gpu import (
     GpmReading,
     Gpu,
@@ -46,6 +47,7 @@ from gpucommons.model.sharing import (
     WaitReason,
 )
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, SimulatedSource, wobble
 from gpucommons.sources.source import Source
@@ -100,35 +102,69 @@ class DemoNode:
             window_s=10.0,
         )
 
-    def statement(self, elapsed_s: float) -> StatementReading:
-        def rows(days: float) -> tuple[StatementRow, ...]:
-            return tuple(
-                StatementRow(user, held, held * busy, held * (1 - busy), held * (180 + 420 * busy))
-                for index, user in enumerate(self.users)
-                for held, busy in [(days * 3600 * (21 - 3 * index) + elapsed_s, 0.94 - 0.14 * index)]
-            )
+    def accounts(self, elapsed_s: float) -> AccountsReading:
+        def rows(days: float) -> dict[str, Amounts]:
+            return {
+                user: _amounts(held_s, 0.94 - 0.14 * index) for index, user, held_s in self._held_s(days, elapsed_s)
+            }
 
         periods = {"today": 0.6, "7d": 6.2, "30d": 24.0}
-        return StatementReading(
-            {name: Statement(self.start_wall_s - days * 86400, rows(days)) for name, days in periods.items()},
-            {f"user/{1000 + index}": 3600.0 * (9 - index) + elapsed_s for index in range(len(self.users))},
+        now_s = self.start_wall_s + elapsed_s
+        return AccountsReading(
+            {
+                name: PeriodAccounts(By.USER, int(now_s - days * 86400), int(now_s), rows(days))
+                for name, days in periods.items()
+            },
+            {
+                HeldKey(OwnerKey("user", user, ""), user, uuid): ns
+                for _, user, held_s in self._held_s(periods["today"], elapsed_s)
+                for uuid, ns in self._halves(round(held_s * 10**9))
+            },
         )
 
-    def journal(self, elapsed_s: float) -> JournalReading:
+    def _halves(self, ns: int) -> list[tuple[str, int]]:
+        return [(self._identity(0).uuid, ns // 2), (self._identity(1).uuid, ns - ns // 2)]
+
+    def _held_s(self, days: float, elapsed_s: float) -> list[tuple[int, str, float]]:
+        return [(index, user, days * 3600 * (21 - 3 * index) + elapsed_s) for index, user in enumerate(self.users)]
+
+    def event_log(self, elapsed_s: float) -> EventLogReading:
+        start_s = self.start_wall_s
         first = (
-            JournalEntry("e1", self.start_wall_s - 7200, "gpu.allocated", self.users[0], "docker", {"gpu": "2"}),
-            JournalEntry(
-                "e2", self.start_wall_s - 3100, "quota.exceeded", self.users[1], "ledger", {"limit": "2 GPUs"}
-            ),
-            JournalEntry("e3", self.start_wall_s - 900, "gpu.xid", "", "nvml", {"gpu": "3", "xid": "63"}),
+            Event(start_s - 7200, "gpu.allocated", self.users[0], "docker", {"gpu": "2"}, "e1"),
+            Event(start_s - 3100, "quota.exceeded", self.users[1], "ledger", {"limit": "2 GPUs"}, "e2"),
+            Event(start_s - 900, "gpu.xid", "", "nvml", {"gpu": "3", "xid": "63"}, "e3"),
         )
         each_minute = tuple(
-            JournalEntry(
-                f"m{minute}", self.start_wall_s + 60 * minute, "container.started", self.users[minute % 6], "docker"
-            )
+            Event(start_s + 60 * minute, "container.started", self.users[minute % 6], "docker", id=f"m{minute}")
             for minute in range(int(elapsed_s // 60) + 1)
         )
-        return JournalReading(tuple(reversed(first + each_minute)))
+        return EventLogReading(tuple(reversed(first + each_minute)))
+
+    def allocations(self) -> AllocationReading:
+        """A user holds one GPU with one container, as far as there are GPUs."""
+        slots = [self._slot(index) for index in range(self.gpus)]
+        held = tuple(
+            Allocation(
+                Account("user", user, id=str(1000 + index), user=user),
+                WorkloadKind.CONTAINER,
+                workload=f"{user}-train",
+                workload_id=f"held-{index}",
+                slot=slot,
+                profile="",
+                share=WHOLE_SHARE,
+                state=AllocationState.RUNNING,
+                interface="docker",
+                managed=True,
+                access=Access.SPECIFIC,
+            )
+            for index, (slot, user) in enumerate(zip(slots, self.users, strict=False))
+        )
+        return AllocationReading(tuple(SlotInfo(slot, index) for index, slot in enumerate(slots)), held)
+
+    def _slot(self, index: int) -> Slot:
+        uuid = self._identity(index).uuid
+        return Slot(uuid, uuid, str(index))
 
     def alerts(self, elapsed_s: float) -> AlertsReading:
         return AlertsReading(
@@ -147,9 +183,10 @@ class DemoNode:
             pressure=lab_host.pressure(elapsed_s),
             gpus=self.gpu_reading(elapsed_s),
             attribution=self.attribution(elapsed_s),
+            allocations=self.allocations(),
             sharing=self.sharing(elapsed_s),
-            statement=self.statement(elapsed_s),
-            journal=self.journal(elapsed_s),
+            accounts=self.accounts(elapsed_s),
+            event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
         )
 
@@ -166,8 +203,8 @@ class DemoNode:
             SimulatedSource("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s),
             SimulatedSource("attribution", "attribution", Attribution, self.attribution, cadence_s),
             SimulatedSource("scheduler", "sharing", SharingReading, self.sharing, cadence_s),
-            SimulatedSource("statement", "statement", StatementReading, self.statement, cadence_s),
-            SimulatedSource("journal", "journal", JournalReading, self.journal, cadence_s),
+            SimulatedSource("accounts", "accounts", AccountsReading, self.accounts, cadence_s),
+            SimulatedSource("event_log", "event_log", EventLogReading, self.event_log, cadence_s),
             SimulatedSource("alertmanager", "alerts", AlertsReading, self.alerts, cadence_s),
         ]
 
@@ -408,6 +445,13 @@ def _total(parts: list[Portion | None]) -> Portion:
     known = [part for part in parts if part is not None]
     apportioned = any(part.basis is Basis.APPORTIONED for part in known)
     return Portion(sum(part.amount for part in known), Basis.APPORTIONED if apportioned else Basis.MEASURED)
+
+
+def _amounts(held_s: float, busy: float) -> Amounts:
+    held_ns = round(held_s * 10**9)
+    active_ns = round(held_ns * busy)
+    energy_uj = round(held_s * (180 + 420 * busy) * 10**6)
+    return Amounts(held_ns, active_ns, held_ns - active_ns, held_ns, active_ns // 2, round(held_s) << 24, energy_uj)
 
 
 def _account(card: Gpu) -> GpuAccount:

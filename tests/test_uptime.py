@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 DAY_S = 86_400
 # Tests that read the real monotonic clock, and the pure cores whose clock a test sets.
 CLOCK_USERS = (
+    "agent/test_accounts_part.py",
     "agent/test_busy.py",
     "holding/test_allocations.py",
     "attribution/test_stage.py",

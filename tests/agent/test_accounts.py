@@ -1,4 +1,4 @@
-"""The accounts as parts of the agent, over the lab: held, billed, told, served; and a look leaves nothing behind."""
+"""The accounts as parts of the agent, over the lab: held, billed, recorded, published; one sample writes no file."""
 
 import asyncio
 from dataclasses import replace
@@ -13,7 +13,7 @@ from gpucommons.agent.parts import Parts
 from gpucommons.config.settings import LedgerSettings, QuotaSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.ledger.own_events import read_events
+from gpucommons.ledger.event_log import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
@@ -30,10 +30,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def played(name: str, seconds: int, settings: Settings, start: bool = True) -> Snapshot:
-    """Scenario seconds by a clock of our own: a minute of the lab takes no minute."""
+async def played(name: str, seconds: int, settings: Settings, start: bool = True, begin_s: float = 1000.0) -> Snapshot:
+    """The scenario by a virtual clock: a minute of the lab takes less than a second."""
     parts = with_accounts(scenario_parts(settings, SCENARIOS[name]), settings, name)
-    now_s = 1000.0
+    now_s = begin_s
     for source in parts.sources:
         simulated = getattr(source, "_gpus", source)
         if isinstance(simulated, SimulatedSource):
@@ -46,7 +46,7 @@ async def played(name: str, seconds: int, settings: Settings, start: bool = True
     for _ in range(seconds):
         snapshot = await sampler.tick()
         now_s += STEP_S
-        # The writer and the log have threads of their own: let them keep up with time that flies.
+        # The writer and the event log have their own threads: let them keep up with the virtual clock.
         await asyncio.sleep(0.005)
     for service in parts.services:
         await service.stop()
@@ -67,7 +67,7 @@ def sampler_of(parts: Parts, clock: object) -> Sampler:
     )
 
 
-def test_the_lab_is_billed_and_told_in_every_vocabulary(state: Path) -> None:
+def test_the_lab_is_billed_and_published_in_every_dialect(state: Path) -> None:
     settings = replace(Settings(), quotas={"alice": QuotaSettings(2.0), "farah": QuotaSettings(1.0)})
     snapshot = asyncio.run(played("lab", 40, settings))
     reading = snapshot.readings.allocations
@@ -94,39 +94,39 @@ def test_the_lab_is_billed_and_told_in_every_vocabulary(state: Path) -> None:
     assert (("kind", "label"), ("owner", "alice")) in billed
     period = read_period(state / "ledger-lab.sqlite", 1_800_000_000, 1_800_010_000)
     by_gpu = {slot.uuid: time for slot, time in period.slot_time.items()}
-    assert all(time.elapsed_ns == 39 * 10**9 for time in by_gpu.values()), "held and free are all the time there was"
+    assert all(time.elapsed_ns == 39 * 10**9 for time in by_gpu.values()), "held and free time sum to the time observed"
     types = [event.type for event in read_events(state / "events-lab.jsonl")]
     assert types.count("quota.exceeded") == 1
     held = sum(not each.is_access_only for each in reading.allocations)
-    assert types.count("allocation.seen") == held + 1, "what may use every GPU is told once"
+    assert types.count("allocation.seen") == held + 1, "a container that may use every GPU is one event"
 
 
-def test_a_bad_day_is_in_the_event_log(state: Path) -> None:
+def test_faults_are_in_the_event_log(state: Path) -> None:
     asyncio.run(played("faults", 25, Settings()))
     types = [event.type for event in read_events(state / "events-faults.jsonl")]
     assert types.count("gpu.lost") == 1
     assert "gpu.xid" in types
 
 
-def test_a_look_leaves_nothing_behind(state: Path) -> None:
+def test_one_sample_writes_no_file(state: Path) -> None:
     snapshot = asyncio.run(played("lab", 2, Settings(), start=False))
     assert snapshot.readings.allocations is not None
-    assert snapshot.readings.accounts is not None
-    assert not snapshot.readings.accounts.ledger.begun
+    assert snapshot.readings.ledger is not None
+    assert not snapshot.readings.ledger.ledger.begun
     assert list(state.iterdir()) == []
 
 
-def test_without_a_ledger_allocations_are_still_told(state: Path) -> None:
+def test_without_a_ledger_allocations_are_still_derived(state: Path) -> None:
     settings = replace(Settings(), ledger=LedgerSettings(enabled=False))
     snapshot = asyncio.run(played("lab", 12, settings))
     assert snapshot.readings.allocations is not None
-    assert snapshot.readings.accounts is None
+    assert snapshot.readings.ledger is None
     assert list(state.iterdir()) == []
 
 
-def test_this_machine_has_sources_of_its_own(state: Path) -> None:
+def test_sources_of_a_real_machine(state: Path) -> None:
     parts = with_accounts(Parts([]), Settings(), None)
-    assert {source.name for source in parts.sources} == {"users", "ds01", "events", "accounts", "journal", "statement"}
+    assert {source.name for source in parts.sources} == {"users", "ds01", "events", "ledger", "event_log", "accounts"}
     for source in parts.sources:
         if source.name == "users":
             assert source.read().names[0] == "root"  # type: ignore[attr-defined]

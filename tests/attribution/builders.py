@@ -1,4 +1,4 @@
-"""Short ways to make the values that attribution folds."""
+"""Builders for the inputs of attribution."""
 
 from collections.abc import Iterable, Mapping
 

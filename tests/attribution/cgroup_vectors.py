@@ -1,4 +1,4 @@
-"""Lines of /proc/PID/cgroup as they are seen in the field, and what a correct reader makes of each."""
+"""Lines of /proc/PID/cgroup from real systems, and the expected result of each."""
 
 from gpucommons.model.process_identity import CgroupIdentity
 
@@ -8,7 +8,7 @@ DASHED = "2c48913c-b29f-11e7-9350-020968147796"
 UNDERSCORED = DASHED.replace("-", "_")
 STATIC = "d0b4e1c5a69f4d2e8c7b3a1f0e9d8c7b"
 
-POD_HIDDEN = "the pod's part of the cgroup path is outside our cgroup namespace"
+POD_HIDDEN = "the pod's part of the cgroup path is outside the agent's cgroup namespace"
 
 BESTEFFORT_SLICES = f"kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice"
 BURSTABLE_SLICES = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice"

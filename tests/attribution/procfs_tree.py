@@ -1,4 +1,4 @@
-"""A made procfs: only the files that attribution reads, for processes that this machine cannot have."""
+"""A simulated procfs with the files that attribution reads."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ STAT_AFTER_NAME = "S 1 1 1 0 -1 4194304 100 0 0 0 5 3 0 0 20 0 1 0 {start} 10000
 
 
 def status_text(name: str, uid: int, pids: tuple[int, ...]) -> str:
-    """The lines around the ones we read are there too, to be skipped."""
+    """Includes lines that are not read, to be skipped."""
     ids = "\t".join([str(uid)] * 4)
     below = "\t".join(map(str, pids))
     return (

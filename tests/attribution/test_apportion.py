@@ -1,4 +1,4 @@
-"""What the driver tells of a GPU is divided without loss: the parts and the rest sum to it, always."""
+"""What the driver reports for a GPU is divided without loss: the parts and the rest always sum to it."""
 
 from collections.abc import Iterable
 
@@ -163,7 +163,7 @@ def divisions(result: Apportionment) -> Iterable[Division]:
 
 
 @given(DEVICES, RESIDENTS, IDLE)
-def test_nothing_is_lost_or_made(device: DeviceTotals, residents: list[Resident], idle: int | None) -> None:
+def test_parts_and_rest_sum_to_the_total(device: DeviceTotals, residents: list[Resident], idle: int | None) -> None:
     result = apportion(device, residents, idle)
     for division in divisions(result):
         assert len(division.parts) == len(residents)
@@ -187,7 +187,7 @@ def test_rounding_is_only_rounding(device: DeviceTotals, residents: list[Residen
 
 
 @given(DEVICES, RESIDENTS, IDLE)
-def test_what_is_called_measured_is_what_the_driver_told(
+def test_a_measured_part_is_what_the_driver_reported(
     device: DeviceTotals, residents: list[Resident], idle: int | None
 ) -> None:
     result = apportion(device, residents, idle)

@@ -1,4 +1,4 @@
-"""One GPU reading becomes an account in which every byte, second and watt has an owner or a reason."""
+"""Every byte, millionth of SM time and milliwatt of a GPU reading has an owner or a reason."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,7 +79,7 @@ def test_one_owner_on_two_gpus_has_a_row_on_each() -> None:
     assert [(row.gpu_uuid, row.owner.name) for row in found.owners] == [("GPU-0", "alice"), ("GPU-1", "alice")]
 
 
-def test_a_process_that_is_gone_is_a_reason_and_not_an_owner() -> None:
+def test_a_process_that_ended_has_a_reason_and_no_owner() -> None:
     found = attribute(
         reading(gpu(0, [gpu_process(7, GIB, 20)], used=GIB, percent=20)), table(failures={7: Reason.PROCESS_GONE})
     )
@@ -88,7 +88,7 @@ def test_a_process_that_is_gone_is_a_reason_and_not_an_owner() -> None:
     assert (found.processes[0].owner, found.processes[0].reason) == (None, Reason.PROCESS_GONE)
 
 
-def test_in_a_pid_namespace_it_is_said_why() -> None:
+def test_in_a_pid_namespace_the_reason_is_reported() -> None:
     view = PidView(PidScope.NAMESPACE, "run with hostPID: true")
     found = attribute(
         reading(gpu(0, [gpu_process(7, GIB, start_ticks=None)], used=2 * GIB)),
@@ -99,7 +99,7 @@ def test_in_a_pid_namespace_it_is_said_why() -> None:
     assert "run with hostPID: true" in found.processes[0].steps
 
 
-def test_a_list_that_could_not_be_read() -> None:
+def test_a_process_list_that_could_not_be_read() -> None:
     found = attribute(reading(gpu(0, None, used=GIB, percent=10, watts=70.0)), table())
     assert unattributed(found) == {("GPU-0", Reason.NO_PROCESS_LIST): (GIB, 100_000, 70_000)}
 
@@ -123,7 +123,7 @@ def test_missing_stays_missing() -> None:
     assert (account.memory_used_bytes, account.sm_millionths, account.power_milliwatts) == (None, None, None)
 
 
-def test_under_mig_each_instance_is_its_own() -> None:
+def test_with_mig_each_instance_is_divided_separately() -> None:
     split = (mig_instance(1, 3, 1.0), mig_instance(2, 4, 0.5))
     processes = [gpu_process(7, GIB, instance=1), gpu_process(8, GIB, instance=2)]
     found = attribute(reading(gpu(0, processes, percent=None, mig=split)), table(identity(7), identity(8, uid=1001)))
@@ -132,7 +132,7 @@ def test_under_mig_each_instance_is_its_own() -> None:
     assert found.accounts[0].sm_millionths == 428_571 + 285_714
 
 
-def test_under_mig_without_counters_there_is_no_sm_time() -> None:
+def test_with_mig_and_without_counters_there_is_no_sm_time() -> None:
     processes = [gpu_process(7, GIB, instance=1)]
     found = attribute(reading(gpu(0, processes, percent=None, mig=(mig_instance(1, 3, None),))), table(identity(7)))
     assert found.processes[0].sm is None
@@ -146,7 +146,7 @@ def test_a_pod_and_its_container() -> None:
     assert found.owners[0].owner == Owner(OwnerKind.POD, DASHED, "train-0", "ml")
 
 
-def test_two_pods_of_one_name_in_two_namespaces_stay_apart() -> None:
+def test_two_pods_with_one_name_in_two_namespaces_are_two_owners() -> None:
     uids = ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002")
     around = Surroundings(pods=PodReading.of([pod(uids[0], "train", "ml"), pod(uids[1], "train", "web")]))
     cgroups = [f"0::/kubepods/pod{uid}/{C}" for uid in uids]
@@ -174,7 +174,7 @@ class TestOverTime:
         assert [(w.container_id, w.container_name) for w in workloads] == [(C, "old"), (C, "new")]
 
     def test_a_container_that_was_made_anew_is_another(self) -> None:
-        """The same name, another id: who asks for the first finds nothing of the second."""
+        """The same name with another id is another process."""
         other = "f" * 64
         around = Surroundings({other: container(other, "train", **{"ds01.user": "bob"})})
         found = attribute(
@@ -272,7 +272,7 @@ FAILURES = st.dictionaries(PIDS, st.just(Reason.PROCESS_GONE), max_size=3)
 def test_every_part_has_an_owner_or_a_reason(
     passes: list[tuple[list[Gpu], list[ProcessIdentity], dict[int, Reason]]],
 ) -> None:
-    """Over any sequence of readings, absurd ones too, with pids that are reused: it adds up."""
+    """For any sequence of readings, also with implausible values and reused pids, the parts sum up."""
     attributor = Attributor(OwnerRules((OwnerKind.UNIT, OwnerKind.USER)))
     for gpus, identities, failures in passes:
         by_uuid = {one.identity.uuid: one for one in gpus}
@@ -295,8 +295,8 @@ def test_every_part_has_an_owner_or_a_reason(
         assert len({(row.gpu_uuid, row.owner.kind, row.owner.id) for row in found.owners}) == len(found.owners)
 
 
-def test_the_self_check_sees_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check that cannot fail proves nothing: lose one part, and it must say by how much."""
+def test_the_check_reports_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one part is lost, the check reports by how much."""
 
     def losing(device: DeviceTotals, residents: Sequence[Resident], idle_milliwatts: int | None) -> Apportionment:
         split = apportion(device, residents, idle_milliwatts)
@@ -307,7 +307,7 @@ def test_the_self_check_sees_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.accounts[0].memory_error_bytes == -5
 
 
-def test_every_reason_is_explained_to_users() -> None:
+def test_every_reason_has_a_sentence() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "owners.md").read_text()
     assert set(SENTENCES) == set(Reason)
     assert all(f"| `{reason}` |" in page for reason in Reason)

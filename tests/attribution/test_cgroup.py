@@ -1,4 +1,4 @@
-"""Every known form of /proc/PID/cgroup is read right, and no text of any kind breaks the reader."""
+"""Every known form of /proc/PID/cgroup is parsed correctly, and no text raises an exception."""
 
 import string
 
@@ -30,7 +30,7 @@ def test_each_known_form(row: tuple[str, CgroupIdentity]) -> None:
 
 
 @given(st.text(max_size=2000))
-def test_any_text_is_read(text: str) -> None:
+def test_any_text_is_parsed(text: str) -> None:
     identify(text)
 
 
@@ -41,7 +41,7 @@ FRAGMENTS = (
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=40))
-def test_any_heap_of_fragments_is_read(parts: list[str]) -> None:
+def test_any_mix_of_fragments_is_parsed(parts: list[str]) -> None:
     found = identify("".join(parts))
     assert found.container_id in (None, C, K)
     assert found.pod_uid in (None, DASHED)
@@ -49,7 +49,7 @@ def test_any_heap_of_fragments_is_read(parts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", CONTAINER_ROWS)
 @given(before=st.lists(NOISE, max_size=3), after=st.lists(NOISE, max_size=3))
-def test_noise_around_does_not_change_the_answer(name: str, before: list[str], after: list[str]) -> None:
+def test_unrelated_lines_do_not_change_the_result(name: str, before: list[str], after: list[str]) -> None:
     text, expected = CONTAINER_ROWS[name]
     noisy = []
     for line in text.splitlines():
@@ -86,7 +86,7 @@ def test_docker_inside_a_pod_keeps_the_pod() -> None:
         "/user.slice/user-x.slice",
     ],
 )
-def test_what_only_looks_like_one_is_not(path: str) -> None:
+def test_similar_names_are_not_containers(path: str) -> None:
     found = identify(f"0::{path}")
     assert (found.container_id, found.pod_uid, found.job, found.uid) == (None, None, None, None)
 
@@ -95,24 +95,24 @@ def test_a_container_below_an_unknown_parent_is_still_a_container() -> None:
     assert identify(f"3:memory:/lab/gpu/{C}") == CgroupIdentity(runtime="unknown", container_id=C)
 
 
-def test_lines_that_disagree_are_told() -> None:
+def test_lines_that_disagree_are_noted() -> None:
     found = identify(f"11:memory:/docker/{K}/docker/{C}\n1:name=systemd:/docker/{'a' * 64}\n")
     assert found.container_id == C
     assert found.note is not None
     assert "different containers" in found.note
 
 
-def test_an_enclosing_container_on_another_line_is_no_disagreement() -> None:
+def test_an_enclosing_container_on_another_line_does_not_disagree() -> None:
     assert identify(f"11:memory:/docker/{K}/docker/{C}\n1:name=systemd:/docker/{K}\n").note is None
 
 
-def test_a_job_and_a_container_on_different_lines_are_both_told() -> None:
+def test_a_job_and_a_container_on_different_lines_are_both_found() -> None:
     found = identify(f"8:memory:/slurm/uid_1000/job_7/step_0\n1:name=systemd:/docker/{C}\n0::/a.service")
     assert found == CgroupIdentity(runtime="docker", container_id=C, job="7", uid=1000)
 
 
-def test_a_line_that_its_user_may_write_does_not_outdo_one_that_it_may_not() -> None:
-    """On a host with both hierarchies a user may name cgroups in the one, while the runtime does in the other."""
+def test_a_line_that_the_user_may_write_does_not_override_one_of_the_runtime() -> None:
+    """On a host with both hierarchies, a user may create cgroups in one and the runtime in the other."""
     own = f"0::/user.slice/user-1000.slice/user@1000.service/docker-{K}.scope/docker/{'a' * 64}\n"
     found = identify(f"11:memory:/docker/{C}\n{own}")
     assert (found.container_id, found.delegated) == (C, False)
@@ -120,21 +120,21 @@ def test_a_line_that_its_user_may_write_does_not_outdo_one_that_it_may_not() -> 
     assert identify(f"11:memory:/docker/{C}\n{forged}").job is None
 
 
-def test_a_huge_file_is_read_only_so_far() -> None:
+def test_a_huge_file_is_read_up_to_a_limit() -> None:
     line = "0::/" + "a/" * MAX_TEXT
     assert identify(line + f"docker/{C}").note == CUT_SHORT
     assert identify(f"1:memory:/docker/{C}\n" + line).container_id == C
     assert identify("0::/x\n" * 1_000_000 + f"1:memory:/docker/{C}").container_id is None
 
 
-def test_a_digit_storm_is_no_number() -> None:
+def test_too_many_digits_are_not_a_number() -> None:
     assert identify("0::/user.slice/user-" + "9" * 5000 + ".slice").uid is None
     assert identify("0::/slurm/uid_1/job_" + "9" * 5000).job is None
 
 
-def test_unicode_digits_are_no_digits() -> None:
+def test_unicode_digits_are_not_digits() -> None:
     assert identify("0::/user.slice/user-١٠٠٠.slice").uid is None
 
 
-def test_a_cgroup_that_was_removed_under_its_process_is_still_told() -> None:
+def test_a_removed_cgroup_of_a_live_process_is_still_parsed() -> None:
     assert identify(f"0::/system.slice/docker-{C}.scope (deleted)\n").container_id == C

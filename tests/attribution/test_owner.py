@@ -1,4 +1,4 @@
-"""Who owns a process: the first rule of the order that answers, and why."""
+"""The owner of a process: the first rule of the order that matches, and why."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_each_rule_alone(kind: OwnerKind) -> None:
 
 
 @pytest.mark.parametrize("kind", OwnerKind)
-def test_each_rule_alone_has_nothing_to_say_of_nothing(kind: OwnerKind) -> None:
+def test_no_rule_matches_an_unknown_process(kind: OwnerKind) -> None:
     verdict = owner_of(Candidate(Workload()), OwnerRules((kind,), site=SITE))
     assert verdict.owner is None
     assert verdict.steps[-1] == "no rule names an owner"
@@ -49,17 +49,17 @@ def test_the_default_order() -> None:
     assert owner_of(Candidate(EVERYTHING, LABELS), OwnerRules()).owner == OWNERS[OwnerKind.POD]
 
 
-def test_the_order_is_the_sites_to_choose() -> None:
+def test_the_order_is_configurable() -> None:
     rules = OwnerRules(parse_order("job, pod"))
     assert owner_of(Candidate(EVERYTHING, LABELS), rules).owner == OWNERS[OwnerKind.JOB]
 
 
-def test_every_rule_that_was_asked_says_why() -> None:
+def test_every_rule_that_was_tried_is_explained() -> None:
     steps = owner_of(Candidate(Workload(uid=7)), OwnerRules()).steps
     assert [step.split(":")[0] for step in steps] == [f"rule {kind}" for kind in DEFAULT_ORDER]
 
 
-def test_the_labels_are_the_sites_to_choose() -> None:
+def test_the_labels_are_configurable() -> None:
     labels = {"ds01.user": " ", "team": "vision", "gpucommons.owner": "dave"}
     only_labels = (OwnerKind.LABEL,)
     assert owner_of(Candidate(Workload(), labels), OwnerRules(only_labels)).owner == Owner(
@@ -80,15 +80,15 @@ def test_a_pod_without_a_name_is_its_uid() -> None:
     assert owner == Owner(OwnerKind.POD, "uid-1", "uid-1")
 
 
-def test_in_a_tree_that_its_user_may_write_only_the_user_counts() -> None:
-    """A cgroup there can be named after anybody's pod, container or job."""
+def test_in_a_cgroup_tree_that_the_user_may_write_only_the_user_rule_applies() -> None:
+    """A cgroup there can be named like any pod, container or job."""
     verdict = owner_of(Candidate(EVERYTHING, LABELS, delegated=True), OwnerRules(site=SITE))
     assert verdict.owner == OWNERS[OwnerKind.USER]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("", "names no rule"), (",", "names no rule"), ("pod,pood", "'pood'"), ("pod,pod", "twice")]
+    ("text", "says"), [("", "got none"), (",", "got none"), ("pod,pood", "'pood'"), ("pod,pod", "twice")]
 )
-def test_an_order_that_makes_no_sense(text: str, says: str) -> None:
+def test_an_invalid_order_is_refused(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_order(text)

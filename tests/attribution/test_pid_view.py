@@ -1,4 +1,4 @@
-"""Whose pids our procfs shows is told from plain facts, and what to do about it in plain words."""
+"""Which pids procfs shows, and what to do if they are not the host's."""
 
 import dataclasses
 import os
@@ -31,7 +31,7 @@ ON_THE_HOST = PidFacts("/proc", status_text("us", 0, (900,)), HOST, HOST, True, 
         # The host's /proc mounted, but a pid namespace of our own: two pids.
         (PidFacts("/host", status_text("us", 0, (900, 1)), OTHER, None, True, "kthreadd"), PidScope.NAMESPACE),
         (PidFacts("/host", status_text("us", 0, (900, 1)), OTHER, HOST, True, None), PidScope.NAMESPACE),
-        # A kernel that does not tell namespaced pids.
+        # A kernel that does not report namespaced pids.
         (PidFacts("/proc", "Name:\tus\n", HOST, HOST, True, "kthreadd"), PidScope.HOST),
         (PidFacts("/host", "Name:\tus\n", OTHER, HOST, True, "kthreadd"), PidScope.NAMESPACE),
         # A container of its own.
@@ -53,11 +53,14 @@ def test_each_case(facts: PidFacts, scope: PidScope) -> None:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        (PidFacts("/proc", status_text("us", 0, (1,)), OTHER, OTHER, True, None), "of one container"),
-        (PidFacts("/host", status_text("us", 0, (900, 1)), OTHER, HOST, True, None), "a pid namespace of its own"),
+        (
+            PidFacts("/proc", status_text("us", 0, (1,)), OTHER, OTHER, True, None),
+            "only the processes of the agent's container",
+        ),
+        (PidFacts("/host", status_text("us", 0, (900, 1)), OTHER, HOST, True, None), "in another pid namespace"),
     ],
 )
-def test_a_container_is_told_why_and_what_to_do(facts: PidFacts, says: str) -> None:
+def test_in_a_container_the_reason_and_the_remedy_are_reported(facts: PidFacts, says: str) -> None:
     sentence = pid_view(facts).sentence
     assert says in sentence
     assert "hostPID: true" in sentence
@@ -80,10 +83,11 @@ print(view.scope, view.sentence)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"), [(("--mount-proc",), "of one container"), ((), "shows the host's processes, but")]
+    ("options", "says"),
+    [(("--mount-proc",), "only the processes of the agent's container"), ((), "shows the host's processes, but")],
 )
-def test_a_real_pid_namespace_is_told(options: tuple[str, ...], says: str) -> None:
-    """With a /proc of its own, and with the host's still mounted."""
+def test_a_real_pid_namespace_is_detected(options: tuple[str, ...], says: str) -> None:
+    """With its own /proc, and with the host's still mounted."""
     needs_program("unshare")
     needs_root()
     if pid_view(read_pid_facts(Path("/proc"))).scope is not PidScope.HOST:
@@ -99,7 +103,7 @@ def test_a_real_pid_namespace_is_told(options: tuple[str, ...], says: str) -> No
     assert says in done.stdout
 
 
-def test_a_made_container_is_read(tmp_path: Path) -> None:
+def test_a_simulated_container_is_read(tmp_path: Path) -> None:
     add_process(tmp_path, 1, name="gpucommons")
     add_process(tmp_path, 2, name="sh")
     (tmp_path / "self").symlink_to("1")

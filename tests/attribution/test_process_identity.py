@@ -1,4 +1,4 @@
-"""A GPU process is looked up once, kept while it lives, and never mistaken for who had its pid before."""
+"""A GPU process is read once, kept while it is alive, and never confused with an earlier process of its pid."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ def key_of(found: ProcessIdentity | Reason) -> ProcessKey:
     return found.key
 
 
-def test_what_is_found(tmp_path: Path) -> None:
+def test_the_identity_of_a_process(tmp_path: Path) -> None:
     add_process(tmp_path, 7, name="train", uid=1001, cgroup=f"0::/docker-{C}.scope\n", inner_pids=(1,))
     found = ProcessIdentities(ProcessDetailsReader(tmp_path), HOST).see([seen(7)], NOW).find(*seen(7))
     assert isinstance(found, ProcessIdentity)
@@ -87,8 +87,8 @@ def test_a_reused_pid_is_another_process() -> None:
     assert key_of(identities.see([seen(7, 200)], NOW).find(*seen(7, 200))) == ProcessKey(7, 200)
 
 
-def test_a_key_that_is_out_of_date_is_corrected() -> None:
-    """Whoever lists a pid without a break may not have noticed that another process has it now."""
+def test_an_outdated_key_is_corrected() -> None:
+    """A source that lists a pid in every reading may not notice that another process has it now."""
     machine = Machine({7: 100})
     identities = ProcessIdentities(machine, HOST)
     identities.see([seen(7, 100)], NOW)
@@ -96,7 +96,7 @@ def test_a_key_that_is_out_of_date_is_corrected() -> None:
     assert key_of(identities.see([seen(7, 100)], NOW).find(*seen(7, 100))) == ProcessKey(7, 200)
 
 
-def test_who_started_after_the_reading_began_was_not_listed_by_it() -> None:
+def test_a_process_that_started_after_the_reading_is_not_the_listed_one() -> None:
     machine = Machine({7: 200, 8: 199})
     identities = ProcessIdentities(machine, HOST)
     table = identities.see([seen(7, 100), seen(8, 199)], begun_ticks=200)
@@ -105,7 +105,7 @@ def test_who_started_after_the_reading_began_was_not_listed_by_it() -> None:
     assert key_of(identities.see([seen(7, 200)], 300).find(*seen(7, 200))) == ProcessKey(7, 200)
 
 
-def test_the_departed_stay_for_one_pass_and_then_leave() -> None:
+def test_an_ended_process_is_kept_for_one_pass() -> None:
     machine = Machine({7: 100})
     identities = ProcessIdentities(machine, HOST)
     identities.see([seen(7)], NOW)
@@ -121,7 +121,7 @@ def test_a_process_without_a_start_time_is_found_by_its_pid() -> None:
     assert table.find(*seen(8, None)) is Reason.PROCESS_GONE
 
 
-def test_a_failure_is_looked_at_again() -> None:
+def test_a_failed_read_is_retried() -> None:
     machine = Machine({}, refused={7})
     identities = ProcessIdentities(machine, HOST)
     assert identities.see([seen(7)], NOW).find(*seen(7)) is Reason.PROCESS_UNREADABLE
@@ -131,7 +131,7 @@ def test_a_failure_is_looked_at_again() -> None:
 
 
 def test_in_a_pid_namespace_a_pid_counts_only_if_it_holds_a_gpu() -> None:
-    """The host's 7 may be a stranger here; only a holder of the device file can be whom the driver means."""
+    """Pid 7 of the host may be another process here; only one with an open device file can be the listed one."""
     machine = Machine({7: 100, 8: 100}, gpu_holders={8})
     table = ProcessIdentities(machine, CONFINED).see([seen(7), seen(8), seen(9, None)], NOW)
     assert table.find(*seen(7)) is Reason.PID_NAMESPACE
@@ -139,7 +139,7 @@ def test_in_a_pid_namespace_a_pid_counts_only_if_it_holds_a_gpu() -> None:
     assert table.find(*seen(9, None)) is Reason.PID_NAMESPACE
 
 
-def test_behind_hidepid_who_is_not_there_is_hidden() -> None:
+def test_with_hidepid_a_missing_process_is_unreadable() -> None:
     table = ProcessIdentities(Machine(), PidView(PidScope.OWN_USER, "")).see([seen(7)], NOW)
     assert table.find(*seen(7)) is Reason.PROCESS_UNREADABLE
 
@@ -152,8 +152,8 @@ PIDS = st.integers(1, 6)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["start", "end", "look"]), PIDS, st.booleans()), max_size=60))
-def test_nobody_is_ever_taken_for_another(steps: list[tuple[str, int, bool]]) -> None:
-    """Over any life of a machine and any age of the keys: who is found is who has the pid, read but once."""
+def test_a_process_is_never_confused_with_another(steps: list[tuple[str, int, bool]]) -> None:
+    """For any sequence of processes and keys, the process with the pid is found and read only once."""
     machine, listed_before = Machine(), dict[int, SeenProcess]()
     identities = ProcessIdentities(machine, HOST)
     stayed: set[ProcessKey] = set()

@@ -1,4 +1,4 @@
-"""The uid and the namespaced pids of /proc/PID/status, whatever stands around them."""
+"""The uid and the namespaced pids of /proc/PID/status, with any other lines around them."""
 
 import pytest
 from hypothesis import given
@@ -12,14 +12,14 @@ def test_a_process_in_a_container() -> None:
     assert parse_status(status_text("python", 1000, (4711, 12, 1))) == (1000, (4711, 12, 1))
 
 
-def test_a_kernel_that_tells_no_namespaces() -> None:
+def test_a_kernel_that_reports_no_namespaced_pids() -> None:
     assert parse_status("Name:\tx\nUid:\t5\t6\t7\t8\n") == (5, ())
 
 
 @pytest.mark.parametrize(
     "text", ["", "Uid:", "Uid:\tx", "Uid:\t" + "9" * 11, "xUid:\t5", "NSpid:\nUid:\t-1", "Uid:\t١"]
 )
-def test_what_is_not_there_is_missing(text: str) -> None:
+def test_missing_lines_are_missing_values(text: str) -> None:
     assert parse_status(text) == (None, ())
 
 
@@ -29,5 +29,5 @@ def test_any_text(text: str) -> None:
 
 
 @given(st.text().map(lambda s: s.replace("\\", "\\\\").replace("\n", "\\n")))
-def test_no_name_forges_a_line(name: str) -> None:
+def test_a_name_cannot_forge_a_line(name: str) -> None:
     assert parse_status(status_text(name, 1000, (7, 1))) == (1000, (7, 1))

@@ -1,4 +1,4 @@
-"""From the pid of a real containerised process to its owner, with a real Docker and a real Podman."""
+"""The owner of a process in a real container, with a real Docker and a real Podman."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from testbeds.podman import Podman, running_podman
 
 
 class Node:
-    """This machine with a GPU that lists what it is told to list."""
+    """This machine with a GPU that lists the given processes."""
 
     def __init__(self, containers: ContainerSource) -> None:
         self.containers = containers
@@ -57,7 +57,7 @@ async def running(node: Node, id: str, name: str) -> Container:
 
 
 async def owned(node: Node, *pids: int) -> list[ProcessShare]:
-    """In the first pass a process may be as young as the reading, and is then not believed to be listed."""
+    """In the first pass, a process may be younger than the reading, and then counts as not listed."""
 
     def look() -> list[ProcessShare] | None:
         rows = node.who(*pids)
@@ -98,7 +98,7 @@ def test_a_process_in_docker_through_its_containers_life(dockerd: Dockerd) -> No
             (share,) = await owned(node, container.init_pid)
             assert owner_of(share) == (OwnerKind.LABEL, "alice")
             assert (share.workload.container_id, share.workload.container_name) == (id, "train")
-            assert "in its own pid namespace it is pid 1" in share.steps
+            assert "in its pid namespace it is pid 1" in share.steps
 
             dockerd.docker("exec", "--detach", "train", "/bin/sleep", "600")
             listed = dockerd.docker("top", "train", "-eo", "pid").split()[1:]
@@ -131,8 +131,8 @@ def test_a_process_in_podman(podman: Podman) -> None:
     asyncio.run(scenario())
 
 
-def test_a_container_of_a_runtime_that_is_not_asked_belongs_to_its_user(dockerd: Dockerd, podman: Podman) -> None:
-    """The cgroup names it still, so that the row says which container it is."""
+def test_a_container_of_an_unreachable_runtime_belongs_to_its_user(dockerd: Dockerd, podman: Podman) -> None:
+    """The cgroup still names the container, so that the row contains its id."""
 
     async def scenario() -> None:
         async with node_of(ContainerSource(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))) as node:

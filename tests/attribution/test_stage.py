@@ -1,4 +1,4 @@
-"""Identities are looked up beside the GPU reading, and folded only when something has changed."""
+"""Processes are identified with the GPU reading, and attributed only when something has changed."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 @dataclass
 class Driver:
-    """A GPU source that tells what it is given."""
+    """A GPU source that returns a given reading."""
 
     now: object
     name: str = "nvml"
@@ -76,25 +76,25 @@ def gpus_of(node: Node) -> GpuReading:
     return found
 
 
-def test_a_new_process_is_owned_in_the_very_snapshot_that_first_shows_it(node: Node) -> None:
+def test_a_new_process_has_an_owner_in_its_first_snapshot(node: Node) -> None:
     derived = node.stage(Readings(gpus=gpus_of(node)))
     assert derived.attribution is not None
     assert derived.attribution.owners[0].owner.name == "bob"
     assert node.users.asked == {1001}
 
 
-def test_the_source_stays_what_it_was(node: Node) -> None:
+def test_the_wrapped_source_keeps_its_properties(node: Node) -> None:
     assert node.source.read() is node.driver.now
     assert (node.source.name, node.source.feeds, node.source.produces) == ("nvml", "gpus", GpuReading)
     assert (node.source.cadence_s, node.source.deadline_s, node.source.runs_on) == (1.0, 5.0, "thread")
 
 
-def test_what_is_no_gpu_reading_is_passed_on(node: Node) -> None:
+def test_another_reading_is_passed_on(node: Node) -> None:
     node.driver.now = "garbage"
     assert node.source.read() == "garbage"
 
 
-def test_a_lookup_that_fails_costs_no_gpu_reading(
+def test_a_failed_identification_keeps_the_gpu_reading(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -103,7 +103,7 @@ def test_a_lookup_that_fails_costs_no_gpu_reading(
     monkeypatch.setattr(node.identities, "see", fail)
     with caplog.at_level(logging.ERROR):
         assert node.source.read() is node.driver.now
-    assert "could not be looked up" in caplog.text
+    assert "could not be identified" in caplog.text
 
 
 def test_nothing_is_computed_while_nothing_changed(node: Node) -> None:
@@ -111,7 +111,7 @@ def test_nothing_is_computed_while_nothing_changed(node: Node) -> None:
     assert node.stage(readings).attribution is node.stage(readings).attribution
 
 
-def test_a_reading_that_says_the_same_leaves_the_verdicts_standing(node: Node) -> None:
+def test_an_equal_reading_keeps_the_findings(node: Node) -> None:
     first = node.stage(Readings(gpus=gpus_of(node), docker=ContainerReading({C: container(C)}))).attribution
     node.driver.now = reading(gpu(0, [gpu_process(7, 5)]))
     second = node.stage(Readings(gpus=gpus_of(node), docker=ContainerReading({C: container(C)}))).attribution
@@ -121,7 +121,7 @@ def test_a_reading_that_says_the_same_leaves_the_verdicts_standing(node: Node) -
     assert second.processes[0].steps is first.processes[0].steps
 
 
-def test_a_container_that_comes_to_be_known_changes_the_owner(node: Node) -> None:
+def test_a_container_that_becomes_known_changes_the_owner(node: Node) -> None:
     node.stage(Readings(gpus=gpus_of(node)))
     known = ContainerReading({C: container(C, **{"ds01.user": "carol"})})
     derived = node.stage(Readings(gpus=gpus_of(node), docker=known))
@@ -136,16 +136,14 @@ def test_devices_of_pods_are_placed(node: Node) -> None:
     assert node.stage(Readings(gpus=gpus_of(node), pod_devices=devices)).attribution is not None
 
 
-def test_what_hides_processes_is_said_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_hidden_processes_are_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     view = PidView(PidScope.NAMESPACE, "run with hostPID: true")
     stage = AttributionStage(ProcessIdentities(ProcessDetailsReader(Path("/nowhere")), view), node.users)
     stage(Readings())
     assert not caplog.records
     for _ in range(3):
         stage(Readings(gpus=reading(gpu(0))))
-    assert [record.message for record in caplog.records] == [
-        "not every GPU process can be seen: run with hostPID: true"
-    ]
+    assert [record.message for record in caplog.records] == ["not every GPU process is visible: run with hostPID: true"]
 
 
 def test_without_gpus_there_is_nothing_to_attribute(node: Node) -> None:
@@ -153,7 +151,7 @@ def test_without_gpus_there_is_nothing_to_attribute(node: Node) -> None:
     assert node.stage(readings) is readings
 
 
-def test_our_clock_is_the_one_that_starts_are_counted_in() -> None:
+def test_our_clock_is_that_of_process_start_times() -> None:
     own = ProcessDetailsReader(Path("/proc")).read(os.getpid())
     assert not isinstance(own, str)
     age_s = (ticks_since_boot() - own.key.start_ticks) / os.sysconf("SC_CLK_TCK")
@@ -162,7 +160,7 @@ def test_our_clock_is_the_one_that_starts_are_counted_in() -> None:
     assert age_s >= born_s - 1
 
 
-def test_the_sampler_carries_it(node: Node) -> None:
+def test_attribution_in_the_sampler(node: Node) -> None:
     async def one_tick() -> Snapshot:
         sampler = Sampler([node.source], interval_s=1.0, hostname="here", derive=node.stage)
         try:
@@ -175,8 +173,8 @@ def test_the_sampler_carries_it(node: Node) -> None:
     assert snapshot.readings.attribution.accounts[0].memory_error_bytes == 0
 
 
-def test_real_processes_that_vanish_at_any_moment_fail_no_pass() -> None:
-    """Two hundred processes end while they are looked at, pass after pass; each pass adds up all the same."""
+def test_processes_that_end_at_any_moment_fail_no_pass() -> None:
+    """Two hundred processes end while they are read, in every pass; each pass still sums up."""
     driver = Driver(None)
     identities = ProcessIdentities(ProcessDetailsReader(Path("/proc")), HOST)
     source = IdentifiedGpus(driver, identities, Users())

@@ -1,4 +1,4 @@
-"""From a process to its container, pod and user, by the best evidence there is."""
+"""The container, pod and user of a process, by the best evidence."""
 
 from dataclasses import replace
 
@@ -36,10 +36,10 @@ def test_a_container_that_is_known() -> None:
     assert (workload.container_id, workload.container_name, workload.image) == (C, "train", "torch:2")
 
 
-def test_a_container_that_nobody_knows() -> None:
+def test_a_container_that_no_runtime_knows() -> None:
     workload = found(IN_DOCKER)
     assert (workload.container_id, workload.container_name) == (C, None)
-    assert "no container runtime that we can ask knows" in steps(IN_DOCKER)
+    assert "no reachable container runtime knows" in steps(IN_DOCKER)
 
 
 def test_a_container_inside_one_that_is_known() -> None:
@@ -66,7 +66,7 @@ def test_a_pod_by_its_container_where_the_cgroup_hides_it() -> None:
     around = Surroundings(pods=PodReading.of([pod("uid-9", main=C)]))
     cgroup = f"0::/../cri-containerd-{C}.scope"
     assert found(cgroup, around).pod == PodPlace("uid-9", "train-0", "ml", "main")
-    assert "outside our cgroup namespace" in steps(cgroup, around)
+    assert "outside the agent's cgroup namespace" in steps(cgroup, around)
 
 
 def test_a_pod_by_the_labels_of_its_container() -> None:
@@ -87,7 +87,7 @@ def test_a_pod_by_the_device_where_only_one_pod_has_it() -> None:
 
 
 def test_a_pod_on_a_shared_device_keeps_only_its_uid() -> None:
-    """A guess among several would bill one pod for another."""
+    """A guess would bill one pod for another."""
     holders = (PodLabels("train-0", "ml", "main", 0), PodLabels("train-1", "ml", "main", 1))
     assert found(IN_POD, Surroundings(pods_by_place={HERE: holders})).pod == PodPlace(DASHED)
 
@@ -98,19 +98,19 @@ def test_two_containers_of_one_pod_on_one_device() -> None:
     assert found(IN_POD, around).pod == PodPlace(DASHED, "train-0", "ml", "")
 
 
-def test_a_process_in_no_pod_is_not_given_the_devices_pod() -> None:
+def test_a_process_outside_a_pod_does_not_get_the_pod_of_the_device() -> None:
     around = Surroundings(pods_by_place={HERE: (PodLabels("train-0", "ml", "main"),)})
     assert found(IN_DOCKER, around).pod is None
 
 
-def test_a_rootless_container_is_its_users() -> None:
-    """Inside, the process has a number that belongs to nobody; the tree it runs in is uid 1000's."""
+def test_a_rootless_container_belongs_to_its_user() -> None:
+    """Inside, the process has an unassigned uid; its cgroup tree belongs to uid 1000."""
     cgroup = f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{C}.scope/container"
     around = Surroundings(user_names={1000: "alice"})
     assert (found(cgroup, around, uid=100999).uid, found(cgroup, around, uid=100999).user) == (1000, "alice")
 
 
-def test_a_pod_claimed_in_a_users_own_tree_is_not_believed() -> None:
+def test_a_pod_name_in_a_users_cgroup_tree_is_ignored() -> None:
     around = Surroundings(pods=PodReading.of([pod(DASHED, main=C)]))
     resolved = resolve(identity(7, IN_POD.replace("::/", "::/user.slice/user@1000.service/")), HERE, around)
     assert resolved.candidate.workload.pod is None

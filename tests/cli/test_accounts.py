@@ -1,4 +1,4 @@
-"""`gpucommons report`, `allocations` and `events` as a person types them."""
+"""`gpucommons report`, `allocations` and `events` on the command line."""
 
 import csv
 import io
@@ -8,18 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from attribution.builders import gpu
 from gpucommons.cli.allocations import rendered as rendered_allocations
 from gpucommons.cli.main import main
 from gpucommons.cli.text_table import Format, TextTable
+from gpucommons.faces.documents.accounts import SCHEMA as ACCOUNTS
+from gpucommons.faces.documents.allocations import SCHEMA as ALLOCATIONS
+from gpucommons.faces.documents.events import SCHEMA as EVENTS
 from gpucommons.ledger.batch import Batch, Gap
 from gpucommons.ledger.store import Store
 from gpucommons.model.events import Event, format_line
+from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.usage import Account
 from holding.test_allocations import SPLIT, docker, folded, managed, process
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
@@ -81,35 +85,37 @@ def ledger(state: Path) -> Path:
     return state
 
 
-def test_report_in_json_adds_up(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(run(capsys, "report", "--format", "json"), parse_float=Decimal)
-    names = [row["user"] for row in told["rows"]]
-    assert sorted(names) == sorted(["alice", "bob", HOSTILE.user, "(none)"])
-    for column, total in told["total"].items():
-        if column != "efficiency_ratio":
-            assert sum(row[column] for row in told["rows"]) == total, column
-    assert told["total"]["held_gpu_hours"] == Decimal("1.0147")
-    assert told["gap_hours"] == {"restart": Decimal("0.5")}
+def test_report_in_json_is_the_document_of_the_api(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(run(capsys, "report", "--format", "json"))["accounts"]
+    Draft202012Validator(ACCOUNTS).validate(document)
+    period = document["30d"]
+    assert set(period["users"]) == {"alice", "bob", HOSTILE.user, "research/train-0"}
+    assert period["total"]["held_gpu_hours"] == round(3653 / 3600, 6)
+    assert period["gap_hours"] == {"restart": 0.5}
 
 
-@pytest.mark.parametrize("by", ["user", "group", "namespace", "pod", "job", "gpu"])
-def test_report_in_csv_adds_up(ledger: Path, capsys: pytest.CaptureFixture[str], by: str) -> None:
-    rows = list(csv.DictReader(io.StringIO(run(capsys, "report", "--by", by, "--format", "csv", "--since", "60d"))))
-    *parts, total = rows
-    assert total[by] == "total"
-    assert float(total["held_gpu_hours"]) > 2
-    for column in total:
-        if column not in (by, "efficiency_ratio"):
-            values = [Decimal(part[column]) for part in parts if part[column]]
-            assert sum(values, Decimal(0)) == Decimal(total[column] or 0), column
-    assert ("free_gpu_hours" in total) == (by == "gpu")
+def test_report_totals_are_equal_whatever_the_rows_are(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    totals = []
+    for by in ("user", "group", "namespace", "pod", "job", "gpu"):
+        table = run(capsys, "report", "--by", by, "--format", "csv", "--since", "60d")
+        *parts, total = list(csv.DictReader(io.StringIO(table)))
+        assert total.pop(by) == "total"
+        assert ("free_gpu_hours" in total) == (by == "gpu")
+        for column in total.keys() - {"efficiency_ratio"}:
+            rows = sum(float(part[column] or 0) for part in parts)
+            assert rows == pytest.approx(float(total[column]), abs=0.00005 * (len(parts) + 1)), column
+        total.pop("free_gpu_hours", None)
+        total.pop("unknown_gpu_hours", None)
+        totals.append(total)
+    assert totals[0]["held_gpu_hours"] == f"{7253 / 3600:.4f}"
+    assert all(total == totals[0] for total in totals)
 
 
 def test_report_as_a_table_and_as_markdown(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = run(capsys, "report", "--since", "2d")
-    assert "\x1b" not in table, "no name reaches the terminal as it is"
+    assert "\x1b" not in table, "names are escaped"
     assert [line.split()[0] for line in table.splitlines()[3:6]] == ["alice", "bob", "eve|\\n\\x1b[31m,\"'"]
-    assert "not seen, billed to nobody: 0.5000 h (restart)" in table
+    assert "not observed, not billed: 0.5000 h (restart)" in table
     lines = table.splitlines()
     assert lines[-2].startswith("total")
     markdown = run(capsys, "report", "--since", "2d", "--format", "markdown").splitlines()
@@ -119,18 +125,22 @@ def test_report_as_a_table_and_as_markdown(ledger: Path, capsys: pytest.CaptureF
 
 def test_report_of_one_user_and_of_a_month(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = json.loads(run(capsys, "report", "--user", "bob", "--by", "gpu", "--format", "json", "--since", "60d"))
-    assert {row["gpu"] for row in only["rows"]} == {f"{MIG.name} {MIG.uuid}", f"{GPU.name} {GPU.uuid}"}
+    period = only["accounts"]["60d"]
+    assert set(period["gpus"]) == {f"{MIG.name} {MIG.uuid}", f"{GPU.name} {GPU.uuid}"}
+    assert period["total"]["held_gpu_hours"] == round(4801 / 3600, 6)
+    pod = json.loads(run(capsys, "report", "--user", "research/train-0", "--format", "json"))["accounts"]["30d"]
+    assert pod["total"]["held_gpu_hours"] == round(50 / 3600, 6)
     long_ago = time.strftime("%Y-%m", time.gmtime(time.time() - 40 * 86_400))
-    told = json.loads(run(capsys, "report", "--month", long_ago, "--format", "json"))
-    assert told["total"]["held_gpu_hours"] >= 1.0
+    month = json.loads(run(capsys, "report", "--month", long_ago, "--format", "json"))["accounts"][long_ago]
+    assert month["total"]["held_gpu_hours"] >= 1.0
 
 
-def test_report_says_what_is_wrong_in_one_line(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is no period" in refused(capsys, "report", "--since", "yesterday")
-    assert "is no month" in refused(capsys, "report", "--month", "November")
+def test_report_errors_are_one_line(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "invalid period 'xx': use 30d, 12h or a date" in refused(capsys, "report", "--since", "xx")
+    assert "invalid month 'November': use YYYY-MM" in refused(capsys, "report", "--month", "November")
     assert "exclude each other" in refused(capsys, "report", "--since", "1d", "--month", "2026-11")
     (ledger / "ledger.sqlite").unlink()
-    assert "no ledger here" in refused(capsys, "report")
+    assert "no ledger" in refused(capsys, "report")
     (ledger / "ledger.sqlite").write_bytes(b"garbage" * 300)
     assert "ledger.sqlite" in refused(capsys, "report")
 
@@ -145,7 +155,8 @@ def test_allocations() -> None:
         gpus=(gpu(0), SPLIT, gpu(2)),
         processes=[process(busy)],
     )
-    lines = rendered_allocations(reading, None, Format.TABLE).splitlines()
+    snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(allocations=reading))
+    lines = rendered_allocations(snapshot, None, Format.TABLE).splitlines()
     assert [line.split()[:5] for line in lines[1:]] == [
         ["0", "bob", "busy", "container", "active"],
         ["1.0", "alice", "kept", "container", "held"],
@@ -153,15 +164,21 @@ def test_allocations() -> None:
         ["2", "eve", "sneaky", "container", "running"],
         ["any", "unattributed", "monitor", "container", "running"],
     ]
-    rows = json.loads(rendered_allocations(reading, None, Format.JSON))
-    held = {row["workload"]: (row["managed"], row["gpu_equivalents"]) for row in rows if row["share_ratio"]}
-    assert held == {
-        "busy": (True, 1.0),
-        "kept": (True, 3 / 7),
-        "sneaky": (False, 1.0),
+    document = json.loads(rendered_allocations(snapshot, None, Format.JSON))["allocations"]
+    Draft202012Validator(ALLOCATIONS).validate(document)
+    held = {
+        row["workload"]: (row["slot"], row["managed"], row["gpu_equivalents"])
+        for row in document["held"].values()
+        if row["share_ratio"]
     }
-    assert "(free)" not in rendered_allocations(reading, "alice", Format.CSV)
-    assert len(rendered_allocations(reading, "alice", Format.CSV).splitlines()) == 2
+    assert held == {
+        "busy": ("0", True, 1.0),
+        "kept": ("1.0", True, 3 / 7),
+        "sneaky": ("2", False, 1.0),
+    }
+    assert sorted(slot["slot"] for slot in document["slots"].values()) == ["0", "1.0", "1.1", "2"]
+    assert "(free)" not in rendered_allocations(snapshot, "alice", Format.CSV)
+    assert len(rendered_allocations(snapshot, "alice", Format.CSV).splitlines()) == 2
 
 
 HAPPENED = [
@@ -184,31 +201,33 @@ def test_events(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "used=3 limit=2" in lines[1]
     assert "\x1b" not in lines[2]
     assert "workload=x\\ny" in lines[2]
-    recent = run(capsys, "events", "--since", "1h", "--format", "json").splitlines()
-    assert [json.loads(line)["event_type"] for line in recent] == ["quota.exceeded", "allocation.seen"]
+    recent = json.loads(run(capsys, "events", "--since", "1h", "--format", "json"))["events"]
+    Draft202012Validator(EVENTS).validate(recent)
+    assert [event["type"] for event in recent.values()] == ["allocation.seen", "quota.exceeded"], "newest first"
     assert run(capsys, "events", "--type", "gpu").count("\n") == 1
     assert run(capsys, "events", "--user", "alice", "--format", "csv").count("\n") == 2
-    assert run(capsys, "events", "--user", "nobody") == ""
+    assert run(capsys, "events", "--user", "unknown") == ""
 
 
-def test_events_say_what_is_wrong(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no event log here" in refused(capsys, "events")
+def test_event_errors_are_one_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no event log" in refused(capsys, "events")
     (state / "events.jsonl").touch()
-    assert "is no period" in refused(capsys, "events", "--since", "soon")
+    assert "invalid period" in refused(capsys, "events", "--since", "soon")
     assert "table or json" in refused(capsys, "events", "--follow", "--format", "csv")
 
 
 def test_events_are_followed(log: Path) -> None:
     source = Path(__file__).resolve().parents[2] / "src"
     following = subprocess.Popen(
-        [sys.executable, "-m", "gpucommons", "events", "--follow", "--type", "quota"],
+        [sys.executable, "-m", "gpucommons", "events", "--follow", "--type", "quota", "--format", "json"],
         env={**os.environ, "PYTHONPATH": str(source), "STATE_DIRECTORY": str(log.parent)},
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert following.stdout is not None
-        assert "limit=2" in following.stdout.readline()
+        ((_, event),) = json.loads(following.stdout.readline()).items()
+        assert (event["type"], event["details"]["limit"]) == ("quota.exceeded", "2")
         with log.open("ab") as file:
             file.write(format_line(HAPPENED[0]))
             file.write(format_line(Event(time.time(), "quota.kept", "alice", "gpucommons", {"used": "1"})))
@@ -219,7 +238,7 @@ def test_events_are_followed(log: Path) -> None:
         following.stdout.close() if following.stdout else None
 
 
-def test_a_grid_of_whatever_names() -> None:
+def test_a_table_escapes_names() -> None:
     grid = TextTable(("name", "n"), [("a|b\\", "1"), ("=1+1", "20")], ("total", "21"), frozenset({1}))
     assert grid.as_table() == "NAME    N\na|b\\    1\n=1+1   20\n-----  --\ntotal  21\n"
     assert grid.as_markdown().splitlines()[2] == "| a\\|b\\\\ | 1 |"

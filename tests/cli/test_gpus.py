@@ -11,7 +11,8 @@ from typing import Any
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process
 from gpucommons.cli.gpus_view import missing, render
-from gpucommons.cli.one_sample import api_document, json_text, take_sample
+from gpucommons.cli.one_sample import api_document, take_sample
+from gpucommons.faces.documents.values import indented
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation.faults import FaultyGpus
@@ -61,9 +62,9 @@ def test_the_json_is_the_answer_of_the_api() -> None:
     _, snapshot = take_sample(None, "lab", None)
     played = Played()
     played.show(snapshot)
-    assert json.loads(json_text(api_document(snapshot, "gpus"))) == played.get("gpus")
+    assert json.loads(indented(api_document(snapshot, "gpus"))) == played.get("gpus")
     # The timeline of the turns is the history of a running agent.
-    printed, served = json.loads(json_text(api_document(snapshot, "snapshot"))), played.get("snapshot")
+    printed, served = json.loads(indented(api_document(snapshot, "snapshot"))), played.get("snapshot")
     assert {**printed, "turns": None} == {**served, "turns": None}
 
 
@@ -71,7 +72,7 @@ def test_the_lab_with_its_instances() -> None:
     shown = table_of(LabGpus(START).at(30.0))
     assert len(shown) == 1 + 8 + 11 + 1
     instance = next(line for line in shown if "MIG 3g.71gb" in line)
-    assert instance.split()[0] == "1/0"
+    assert instance.split()[0] == "6.0"
     assert "/ 69.5 GiB" in instance
     split = next(line for line in shown if line.startswith("6 "))
     assert " - " in split, "the utilisation of a GPU in MIG mode is unknown, not 0"

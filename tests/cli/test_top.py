@@ -115,7 +115,7 @@ def test_rows_have_the_values_of_the_document() -> None:
         size(alice["memory_bytes"]),
         f"~{100 * alice['sm_ratio']:.0f} %",
         f"~{alice['power_watts']:.0f} W",
-        "9.0 h",
+        "12.6 h",
         "0 4",
     )
     assert "rest/no_owner" in owners

@@ -1,4 +1,4 @@
-"""`gpucommons who` as a person types it, over a driver that lists real processes of this machine."""
+"""`gpucommons who` on the command line, with a driver that lists real processes of this machine."""
 
 import json
 import os
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
+from gpucommons.faces.documents.resources import RESOURCES
 from needs import needs_program
 from running import command
 
@@ -36,19 +38,19 @@ def driver(tmp_path_factory: pytest.TempPathFactory, sleeper: int) -> FakeNvml:
     return fake
 
 
-def test_who_in_json(driver: FakeNvml, sleeper: int) -> None:
+def test_json_is_the_document_of_the_api(driver: FakeNvml, sleeper: int) -> None:
     done = command("who", "--json", environment=driver.environment())
     assert done.returncode == 0, done.stderr
-    first, second = json.loads(done.stdout)["gpus"]
-    (row,) = first["processes"]
-    assert (row["pid"], row["uid"], row["process"]) == (sleeper, os.getuid(), "sleep")
-    assert row["user"] == pwd.getpwuid(os.getuid()).pw_name
-    assert row["memory_bytes"] == {"value": GIB, "basis": "measured"}
-    assert second["processes"][0]["reason"] in ("process_gone", "pid_namespace")
-    for gpu in (first, second):
-        owned = sum(row["memory_bytes"]["value"] for row in gpu["processes"] if row["owner"])
-        rest = sum(row["memory_bytes"] or 0 for row in gpu["unattributed"])
-        assert owned + rest == gpu["memory_used_bytes"]
+    document = json.loads(done.stdout)
+    (resource,) = (resource for resource in RESOURCES if resource.name == "who")
+    Draft202012Validator(resource.schema).validate(document)
+    rows = {row["gpu_index"]: row for row in document["who"]["processes"].values()}
+    assert (rows[0]["pid"], rows[0]["uid"], rows[0]["name"]) == (sleeper, os.getuid(), "sleep")
+    assert rows[0]["user"] == pwd.getpwuid(os.getuid()).pw_name
+    assert (rows[0]["memory_bytes"], rows[0]["memory_basis"]) == (GIB, "measured")
+    assert rows[1]["reason"] in ("process_gone", "pid_namespace")
+    (owner,) = document["who"]["owners"].values()
+    assert owner["memory_bytes"] == GIB
 
 
 def test_who_as_a_table_of_one_gpu(driver: FakeNvml, sleeper: int) -> None:
@@ -69,9 +71,12 @@ def test_who_explains_one_process(driver: FakeNvml, sleeper: int) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(("--pid", "1"), "pid 1 is on no GPU now"), (("--gpu", "7"), "no GPU '7'; there are 0, 1")],
+    [
+        (("--pid", "1"), "pid 1 is not on a GPU now"),
+        (("--gpu", "7"), "--gpu: unknown GPU '7'; GPUs of this node: 0, 1"),
+    ],
 )
-def test_what_is_not_there_is_one_line(driver: FakeNvml, arguments: tuple[str, str], says: str) -> None:
+def test_an_unknown_pid_or_gpu_is_one_line(driver: FakeNvml, arguments: tuple[str, str], says: str) -> None:
     done = command("who", *arguments, environment=driver.environment())
     assert done.returncode == 2
     assert done.stdout == ""

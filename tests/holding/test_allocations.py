@@ -1,4 +1,4 @@
-"""Who holds which slot: claims and running processes folded into one list, shared evenly, nothing invented."""
+"""Allocations: claims and running processes combined into one list of holders that share each slot."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -102,7 +102,7 @@ def only(found: AllocationReading) -> Allocation:
     return allocation
 
 
-def test_held_running_and_active_are_told_apart() -> None:
+def test_held_running_and_active_are_distinguished() -> None:
     stopped, idle, busy = (
         managed("stopped", "alice", "0", running=False),
         managed("idle", "alice", "1"),
@@ -130,7 +130,7 @@ def test_a_stopped_container_is_not_billed_while_another_runs_on_its_slot() -> N
     assert rows(found) == [("stopped", "0", "held", 0), ("running", "0", "running", 1)]
 
 
-def test_equivalents_are_slices_over_the_gpus_own() -> None:
+def test_equivalents_are_slices_over_those_of_the_gpu() -> None:
     found = folded(managed("part", "alice", "1:0"), managed("whole", "bob", "0"), gpus=(gpu(0), SPLIT))
     assert {a.workload: a.equivalents for a in found.allocations} == {"part": 3 / 7, "whole": 1.0}
     assert {a.workload: a.profile for a in found.allocations} == {"part": "3g.30gb", "whole": ""}
@@ -138,8 +138,8 @@ def test_equivalents_are_slices_over_the_gpus_own() -> None:
     assert only(unknown).equivalents is None, "never a constant"
 
 
-def test_a_busy_mig_device_is_no_waste() -> None:
-    """Its SM time is told in parts of the whole GPU: 3 of the 5 slices that are in use, fully busy."""
+def test_a_busy_mig_device_is_not_idle() -> None:
+    """Its SM time is a part of the whole GPU: 3 of the 5 slices in use, fully busy."""
     holder = managed("part", "alice", "1:0")
     found = folded(holder, gpus=(SPLIT,), processes=[process(holder, gpu_index=1, instance=1, sm=600_000)])
     assert only(found).sm == 1_000_000
@@ -147,14 +147,14 @@ def test_a_busy_mig_device_is_no_waste() -> None:
 
 
 @pytest.mark.parametrize(("sm", "active"), [(0, False), (24_000, False), (25_000, True), (None, None)])
-def test_who_works_is_judged_by_the_part_that_it_holds(sm: int | None, active: bool | None) -> None:
+def test_activity_is_judged_by_the_part_that_is_held(sm: int | None, active: bool | None) -> None:
     one, two = managed("one", "alice", "0"), managed("two", "bob", "0")
     found = folded(one, two, processes=[process(one, sm=sm)])
     assert found.allocations[0].active is active
     assert found.allocations[1].active is False
 
 
-def test_where_processes_are_not_known_nobody_is_called_idle() -> None:
+def test_without_a_process_list_no_holder_is_idle() -> None:
     found = folded(managed("one", "alice", "0"), gpus=(gpu(0, processes=None),))
     assert (only(found).active, only(found).sm, only(found).state) == (None, None, AllocationState.RUNNING)
     blind = AllocationStage()(replace(readings(managed("one", "alice", "0")), attribution=None)).allocations
@@ -183,8 +183,8 @@ def test_bypasses_are_unmanaged_with_or_without_a_label(container: Container) ->
     assert (unmanaged.name, unmanaged.gpu_count, unmanaged.running) == (container.name, 1, True)
 
 
-def test_who_may_use_every_gpu_holds_only_those_it_runs_on() -> None:
-    """One monitoring container with --gpus all must not halve everybody's bill."""
+def test_a_container_that_may_use_every_gpu_holds_only_those_it_runs_on() -> None:
+    """A monitoring container with --gpus all must not halve every bill."""
     monitor, holder = docker("monitor", count=-1), managed("one", "alice", "0")
     found = folded(monitor, holder, gpus=(gpu(0), gpu(1)))
     assert rows(found) == [("monitor", "0", "running", 0), ("one", "0", "running", 1), ("monitor", "1", "running", 0)]
@@ -193,7 +193,7 @@ def test_who_may_use_every_gpu_holds_only_those_it_runs_on() -> None:
     assert found.unmanaged[0].access is Access.ALL
 
 
-def test_a_stopped_container_that_nobody_manages_holds_nothing_but_is_told() -> None:
+def test_a_stopped_unmanaged_container_holds_nothing_but_is_listed() -> None:
     found = folded(docker("old", "0", running=False))
     assert found.allocations == ()
     assert [(u.name, u.running) for u in found.unmanaged] == [("old", False)]
@@ -219,7 +219,7 @@ def test_owners_of_containers_by_label_and_by_their_processes() -> None:
     )
 
 
-def test_the_group_of_a_ds01_slice_counts() -> None:
+def test_the_group_of_a_ds01_slice_is_used() -> None:
     container = docker("x", "0", cgroup_parent="ds01-guests-alice.slice")
     assert only(folded(container)).account[4:6] == ("alice", "guests")
 
@@ -249,7 +249,7 @@ def test_a_mapped_job_holds_its_gpus_while_it_has_no_process_there() -> None:
     assert found.allocations[0].account == Account("job", "4242", "", "4242", job="4242"), "and no user is made up"
 
 
-def test_the_processes_of_a_mapped_job_are_its_own_and_name_its_user() -> None:
+def test_the_processes_of_a_mapped_job_name_its_user() -> None:
     stage = AllocationStage()
     work = process(None, "bob", job="4242", unit=None)
     work = work._replace(owner=Owner(OwnerKind.JOB, "4242", "4242"))
@@ -275,7 +275,7 @@ def test_the_owner_of_a_mapping_file_is_the_user_of_its_job() -> None:
     assert only(folded(job_mapping=mapped((0, None), uid=4000))).account.user == "4000"
     torn = JobMappingReading({(0, None): (MappedJob("7", 1000),), (1, None): (MappedJob("7", 1001),)})
     found = folded(gpus=(gpu(0), gpu(1)), job_mapping=torn)
-    assert {a.account.user for a in found.allocations} == {""}, "two owners of one job's files tell nothing"
+    assert {a.account.user for a in found.allocations} == {""}, "files of two owners do not name a user"
 
 
 def test_a_mapped_job_on_a_mig_device_holds_that_one() -> None:
@@ -293,7 +293,7 @@ def test_jobs_share_a_gpu_with_each_other_and_with_containers() -> None:
     assert rows(shared) == [("one", "0", "running", 0.5), ("4242", "0", "running", 0.5)]
 
 
-def test_a_job_on_a_gpu_that_is_not_there_holds_nothing() -> None:
+def test_a_job_on_a_missing_gpu_holds_nothing() -> None:
     assert folded(job_mapping=mapped((7, None))).allocations == ()
 
 
@@ -305,7 +305,7 @@ def test_a_mapping_that_changes_alone_changes_the_holders() -> None:
     assert only(found).workload == "4243"
 
 
-def test_a_mapping_that_cannot_be_read_any_more_leaves_what_is_free_unknown() -> None:
+def test_while_a_mapping_cannot_be_read_free_slots_are_unknown() -> None:
     stage = AllocationStage()
     complete = [stage(readings(job_mapping=each)).allocations.complete for each in (None, mapped((0, None)), None)]  # type: ignore[union-attr]
     assert complete == [True, True, False]
@@ -318,7 +318,7 @@ def test_a_held_and_idle_job_is_billed_by_the_ledger() -> None:
     assert (holding.account.job, holding.share, holding.active, holding.sm) == ("4242", WHOLE_SHARE, False, 0)
 
 
-def test_a_container_that_no_runtime_tells_of_holds_too() -> None:
+def test_a_container_that_no_runtime_lists_holds_its_slot() -> None:
     ghost = docker("ghost")
     found = folded(processes=[process(ghost)])
     assert (only(found).kind, only(found).workload_id) == (WorkloadKind.CONTAINER, ghost.id)
@@ -329,31 +329,31 @@ def test_graphics_do_not_hold_a_gpu() -> None:
     assert folded(gpus=(card,), processes=[process(None)]).allocations == ()
 
 
-def test_usage_without_an_owner_is_the_lone_holders_or_nobodys() -> None:
+def test_usage_without_an_owner_belongs_to_the_only_holder_or_is_unattributed() -> None:
     hidden = process(owner=False)
     alone = only(folded(managed("one", "alice", "0"), processes=[hidden]))
     assert (alone.sm, alone.active) == (500_000, True)
     both = folded(managed("one", "alice", "0"), managed("two", "bob", "0"), processes=[hidden]).allocations
     assert [a.active for a in both] == [None, None]
-    nobody = only(folded(processes=[hidden]))
-    assert (nobody.account, nobody.share) == (UNATTRIBUTED, WHOLE_SHARE), "it must not look free"
+    unattributed = only(folded(processes=[hidden]))
+    assert (unattributed.account, unattributed.share) == (UNATTRIBUTED, WHOLE_SHARE), "it must not count as free"
 
 
 def test_the_state_file_of_older_installs() -> None:
     entries = (
         Ds01Entry("known", "alice", "0", 100.0),
         Ds01Entry("gone", "bob", "1", 200.0),
-        Ds01Entry("told", "bob", "1"),
+        Ds01Entry("labelled", "bob", "1"),
         Ds01Entry("elsewhere", "bob", "7.3"),
     )
-    known, told = docker("known"), managed("told", "alice", "0")
-    found = folded(known, told, gpus=(gpu(0), gpu(1)), ds01=Ds01Reading(entries))
+    known, labelled_too = docker("known"), managed("labelled", "alice", "0")
+    found = folded(known, labelled_too, gpus=(gpu(0), gpu(1)), ds01=Ds01Reading(entries))
     assert sorted(rows(found)) == [
         ("elsewhere", "7.3", "held", 1.0),
         ("gone", "1", "held", 1.0),
         ("known", "0", "running", 0.5),
-        ("told", "0", "running", 0.5),
-    ], "a container that tells of itself is believed, one that is gone still has its slot kept"
+        ("labelled", "0", "running", 0.5),
+    ], "labels override the state file; the slot of a removed container stays reserved"
     assert all(a.managed for a in found.allocations)
     without = AllocationStage()(
         Readings(
@@ -369,7 +369,7 @@ def given_to(pod: str, *devices: DeviceId, namespace: str = "research") -> PodDe
     return PodDevices(namespace, pod, "main", "nvidia.com/gpu", devices)
 
 
-def test_pods_hold_what_the_kubelet_gave_them() -> None:
+def test_pods_hold_what_the_kubelet_allocated() -> None:
     devices = PodDevicesReading((given_to("train-0", DeviceId("x", gpu_uuid="GPU-0")),))
     pods = PodReading.of([Pod("uid-1", "train-0", "research", "Running")])
     found = folded(
@@ -401,7 +401,7 @@ def test_a_pods_docker_container_is_not_counted_twice() -> None:
     ]
 
 
-def test_a_slot_that_the_driver_does_not_know_is_held_by_its_name() -> None:
+def test_an_unknown_slot_is_held_by_its_name() -> None:
     found = folded(managed("one", "alice", "GPU-77", "3:1"), gpus=())
     assert [(a.slot.name, a.equivalents) for a in found.allocations] == [("GPU-77", None), ("3.1", None)]
 
@@ -432,7 +432,7 @@ def test_a_runtime_that_stops_answering_leaves_the_list_incomplete_for_a_while()
     assert complete(silent), "it is not coming back"
 
 
-def test_nothing_is_folded_anew_while_nothing_changes() -> None:
+def test_claims_are_not_computed_again_while_nothing_changes() -> None:
     stage, same = AllocationStage(), readings(managed("one", "alice", "0"))
     stage(same)
     claims = stage._claims
@@ -452,7 +452,7 @@ WHO = st.sampled_from(["alice", "bob", "carol"])
     st.lists(st.tuples(st.integers(0, 7), WHO, st.integers(0, 2), st.booleans()), max_size=6),
     st.integers(0, 4),
 )
-def test_no_slot_is_held_more_than_once_and_nobody_who_runs_goes_unbilled(
+def test_no_slot_is_held_more_than_once_and_every_running_workload_is_billed(
     containers: list[tuple[str, list[str], bool, int, bool]],
     processes: list[tuple[int, str, int, bool]],
     replicas: int,
@@ -482,8 +482,8 @@ def test_no_slot_is_held_more_than_once_and_nobody_who_runs_goes_unbilled(
     assert all(total <= WHOLE_SHARE for total in held.values())
     for share in running:
         slot = "MIG-1-5" if share.place.gpu_index == 1 else share.place.gpu_uuid
-        assert held.get(slot, 0) > 0, "somebody runs there: it is not free"
-    assert not any(row.slot.name == "1" for row in found.allocations), "nobody holds what no MIG device covers"
+        assert held.get(slot, 0) > 0, "a workload runs there: it is not free"
+    assert not any(row.slot.name == "1" for row in found.allocations), "the part without a MIG device cannot be held"
     assert Fraction(sum(held.values()), WHOLE_SHARE) <= len(held)
 
 

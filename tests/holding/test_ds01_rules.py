@@ -1,4 +1,4 @@
-"""DS01's rules on one container, each line of them."""
+"""Each of DS01's rules for one container."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_slices(name: str, owner: tuple[str, str] | None) -> None:
     ("found", "interface"),
     [
         (container(labels={"ds01.interface": "orchestration", "ds01.managed": "true"}), "orchestration"),
-        (container(labels={"ds01.interface": "something nobody foresaw"}), "something nobody foresaw"),
+        (container(labels={"ds01.interface": "an unknown interface"}), "an unknown interface"),
         (container("x._.1001"), "atomic"),
         (container(labels={"ds01.managed": "true"}), "atomic"),
         (container("vscode-x", labels={"ds01.managed": "false"}), "other"),
@@ -137,7 +137,7 @@ def test_devices(found: Container, access: Access | None, slots: list[str]) -> N
     assert [info.slot.name for info in devices.slots] == slots if devices else not slots
 
 
-def test_what_is_counted_and_what_is_a_bypass() -> None:
+def test_gpu_counts_and_bypasses() -> None:
     asked = devices_of(requested(count=5), TABLE)
     assert asked is not None
     assert asked.gpu_count == 5, "as many as it asked for, not as many as there are"
@@ -157,7 +157,7 @@ texts = st.text(max_size=12) | st.sampled_from(
 
 @unhurried()
 @given(texts, texts, texts, st.dictionaries(st.sampled_from([*UUIDS, *HOMES, "ds01.user", "ds01.interface"]), texts))
-def test_no_container_breaks_a_rule(name: str, device: str, parent: str, labels: dict[str, str]) -> None:
+def test_no_container_raises_an_exception(name: str, device: str, parent: str, labels: dict[str, str]) -> None:
     found = requested(device, labels=labels, visible_devices=device, devices=(device,), cgroup_parent=parent)
     for each in (found, container(name, labels=labels, visible_devices=device, cgroup_parent=parent)):
         user_of(each, NAMES), interface_of(each), is_tracked(each)

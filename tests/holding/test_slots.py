@@ -1,4 +1,4 @@
-"""Slots by every name they go by: index, DS01's 1.0, NVIDIA's 1:0, UUIDs, device files, device plugins' ids."""
+"""Slots by each kind of name: index, DS01's 1.0, NVIDIA's 1:0, UUIDs, device files, device plugins' ids."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_names(text: str, expected: list[str]) -> None:
     assert names(TABLE.named(text)) == expected
 
 
-def test_a_uuid_may_be_cut_short_where_that_is_clear() -> None:
+def test_a_unique_uuid_prefix_is_enough() -> None:
     def with_uuid(index: int, uuid: str) -> Gpu:
         whole = gpu(index)
         return replace(whole, identity=replace(whole.identity, uuid=uuid))
@@ -68,7 +68,7 @@ def test_a_uuid_may_be_cut_short_where_that_is_clear() -> None:
     assert names(table.named("GPU-abcd")) == [], "it could be either"
 
 
-def test_device_files_have_numbers_of_their_own() -> None:
+def test_device_files_are_numbered_separately() -> None:
     assert names(TABLE.minor(2)) == ["0"]
     assert names(TABLE.minor(0)) == ["2"]
     assert names(TABLE.minor(7)) == []
@@ -104,7 +104,7 @@ def test_where_a_process_runs() -> None:
     assert at("GPU-7", None) is None
 
 
-def test_slices_that_nobody_tells_are_not_assumed() -> None:
+def test_unknown_slices_are_not_assumed() -> None:
     table = SlotTable((split_gpu(slices=None),))
     assert [info.slot.slices for info in table.all] == [None, None]
     assert not any(info.is_rest for info in table.all)

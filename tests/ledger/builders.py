@@ -1,4 +1,4 @@
-"""Small batches and samples for the ledger's tests."""
+"""Batches and samples for the tests of the ledger."""
 
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Moment
 from gpucommons.model.accounts import Amounts, SlotTime
@@ -25,7 +25,7 @@ def moment(after_s: float, wall_s: float | None = None) -> Moment:
 
 
 def sample(after_s: float, *accounts: Account) -> UsageSample:
-    """One GPU, shared by these, all of them at work."""
+    """One GPU, shared by these accounts, all of them active."""
     now = moment(after_s)
     holdings = tuple(Holding(a, WHOLE_SHARE // len(accounts), True, 100_000, 1 << 30, 100_000) for a in accounts)
     return UsageSample(now.monotonic_ns, now.wall_s, (SlotUsage(GPU, holdings),))

@@ -1,12 +1,12 @@
-"""Kills a writing ledger again and again and checks its file after each. A program of its own: it forks.
+"""Kills a process that writes the ledger, repeatedly, and checks the file after each. A separate program: it forks.
 
     python crash_rounds.py FILE ROUNDS SEED
 
-The child plays samples one virtual second apart through the real Ledger and its writer thread, and notes
-in shared memory how far it got. It never runs ahead of the writer by more than one flush, as in real time.
+The child bills samples one virtual second apart through the real Accounts and its writer thread, and records its
+progress in shared memory. It is never ahead of the writer by more than one flush, as in real time.
 
-Each note is one number of 8 bytes in its place: a kill leaves the old one or the new one. `struct.pack_into` would not
-do, for it zeroes the place before it writes.
+Each record is one aligned number of 8 bytes: a kill leaves the old value or the new one. `struct.pack_into` zeroes the
+bytes before it writes them.
 """
 
 import json
@@ -17,13 +17,14 @@ import signal
 import sqlite3
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from gpucommons.agent.accounts import Accounts
+from gpucommons.config.settings import LedgerSettings, Settings
 from gpucommons.ledger.batch import NS
-from gpucommons.ledger.ledger import Ledger
 from gpucommons.ledger.store import boot_id
-from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import OwnerKey
 from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
 
@@ -38,7 +39,7 @@ USAGE = (
 
 
 class Progress(NamedTuple):
-    """How far the child observed, and the most it ever served of alice's counter."""
+    """The last time that the child billed, and the value of alice's counter that it published."""
 
     observed_ns: int
     served_ns: int
@@ -48,17 +49,16 @@ OBSERVED, SERVED = range(2)
 
 
 def play(path: Path, begin_s: int, shared: "memoryview[int]") -> None:
-    writer = LedgerWriter(path)
-    ledger = Ledger(writer, longest_gap_s=5, flush_s=FLUSH_S)
+    accounts = Accounts(replace(Settings(), ledger=LedgerSettings(file=str(path), flush_s=FLUSH_S)), None)
     now_s = begin_s
     while True:
-        # Noted first: the writer may have it on the disk before this thread comes to note anything.
+        # Recorded first: the writer may be faster than this thread.
         shared[OBSERVED] = now_s * NS
-        ledger.observe(UsageSample(now_s * NS, EPOCH_S + now_s, USAGE))
-        served = (ledger.reading().totals or {}).get(OwnerKey("user", "alice", ""))
+        accounts.bill(UsageSample(now_s * NS, EPOCH_S + now_s, USAGE))
+        served = (accounts.ledger_reading().totals or {}).get(OwnerKey("user", "alice", ""))
         shared[SERVED] = served.held_ns if served else 0
         if (now_s - begin_s) % FLUSH_S == 0 and now_s > begin_s:
-            while writer.state.last_flush_wall_s != EPOCH_S + now_s:
+            while accounts.ledger_reading().ledger.last_flush_wall_s != EPOCH_S + now_s:
                 time.sleep(0.0002)
         now_s += 1
 
@@ -86,7 +86,7 @@ class Durable(NamedTuple):
 
 
 def checked(path: Path) -> Durable:
-    """What the file holds, after asserting that everything in it agrees with everything else."""
+    """The sums of the file, after checking that its tables agree."""
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     if not connection.execute("PRAGMA user_version").fetchone()[0]:
@@ -113,7 +113,7 @@ def checked(path: Path) -> Durable:
 
 
 def main(path: Path, rounds: int, seed: int) -> None:
-    assert boot_id(), "needs a system that tells its boot"
+    assert boot_id(), "needs a system with a boot id"
     luck = random.Random(seed)
     shared = memoryview(mmap.mmap(-1, 16)).cast("q")
     virtual_s, first_s, most_lost_s, wrote, before = 1000, None, 0.0, 0, Durable(0, 0, 0, 0)

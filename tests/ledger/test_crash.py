@@ -1,4 +1,4 @@
-"""kill -9 at any moment: the ledger opens, nothing is doubled, and at most one flush is missing."""
+"""kill -9 at any moment: the ledger opens, nothing is counted twice, and at most one flush is missing."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 ROUNDS = 200
 
 
-def test_two_hundred_kills_lose_at_most_a_flush_each_and_double_nothing(tmp_path: Path) -> None:
+def test_two_hundred_kills_lose_at_most_a_flush_each_and_count_nothing_twice(tmp_path: Path) -> None:
     program = Path(__file__).with_name("crash_rounds.py")
     source = Path(__file__).resolve().parents[2] / "src"
     done = subprocess.run(
@@ -20,6 +20,6 @@ def test_two_hundred_kills_lose_at_most_a_flush_each_and_double_nothing(tmp_path
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["rounds"] == ROUNDS
-    assert told["rounds_that_wrote"] > ROUNDS // 4, "too few of the kills came while it wrote"
+    result = json.loads(done.stdout)
+    assert result["rounds"] == ROUNDS
+    assert result["rounds_that_wrote"] > ROUNDS // 4, "too few kills came during a write"

@@ -1,4 +1,4 @@
-"""The integrator: whatever the samples, time is neither made nor lost, and nobody is billed for a gap."""
+"""The integrator: for any samples, no time is lost or added, and gaps are not billed."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ def slot_usages(draw: st.DrawFn, slot: Slot) -> SlotUsage:
 
 @st.composite
 def timelines(draw: st.DrawFn) -> list[UsageSample]:
-    """Samples at any distance, slots that come and go, and a wall clock that does as it likes."""
+    """Samples at any distance, slots that appear and disappear, and any wall clock."""
     now_ns = 10**15
     samples = []
     for after_ns, wall_s in draw(st.lists(st.tuples(st.integers(1, 8 * NS), st.integers(0, 4 * 10**9)), max_size=7)):
@@ -69,7 +69,7 @@ def by_account(batch: Batch) -> dict[Account, Amounts]:
 
 @unhurried(60)
 @given(timelines())
-def test_held_and_free_are_all_the_time_there_was(samples: list[UsageSample]) -> None:
+def test_held_and_free_time_sum_to_the_time_observed(samples: list[UsageSample]) -> None:
     batch = run(samples)
     watched, gaps = defaultdict[str, int](int), defaultdict[str, int](int)
     for (_, slot), time in batch.slot_time.items():
@@ -92,7 +92,7 @@ def test_held_and_free_are_all_the_time_there_was(samples: list[UsageSample]) ->
 
 @unhurried(60)
 @given(timelines())
-def test_what_the_accounts_hold_is_what_the_slots_were_held(samples: list[UsageSample]) -> None:
+def test_the_held_time_of_accounts_is_that_of_slots(samples: list[UsageSample]) -> None:
     batch = run(samples)
     held = defaultdict[tuple[int, Slot], int](int)
     for (minute, slot, _), amounts in batch.usage.items():
@@ -109,7 +109,7 @@ def test_what_the_accounts_hold_is_what_the_slots_were_held(samples: list[UsageS
 @unhurried(60)
 @given(timelines())
 def test_a_split_gpu_is_never_more_than_one(samples: list[UsageSample]) -> None:
-    """In equivalents, the MIG devices of one GPU are held for no longer than the GPU was watched."""
+    """In equivalents, the MIG devices of one GPU are held for no longer than the GPU was observed."""
     batch = run(samples)
     equivalent = sum(amounts.equivalent_ns for (_, slot, _), amounts in batch.usage.items() if slot.of == 7)
     longest = max(sum(t.elapsed_ns for (_, s), t in batch.slot_time.items() if s == slot) for slot in SLOTS)
@@ -118,7 +118,7 @@ def test_a_split_gpu_is_never_more_than_one(samples: list[UsageSample]) -> None:
 
 @unhurried(60)
 @given(timelines(), st.lists(st.floats(-1e9, 1e9), min_size=12, max_size=12))
-def test_the_wall_clock_bills_and_credits_nobody(samples: list[UsageSample], steps: list[float]) -> None:
+def test_steps_of_the_wall_clock_are_not_billed(samples: list[UsageSample], steps: list[float]) -> None:
     stepped = [
         replace(sample, wall_s=sample.wall_s + step)
         for sample, step in zip(samples, steps[: len(samples)], strict=True)
@@ -131,7 +131,7 @@ def test_the_wall_clock_bills_and_credits_nobody(samples: list[UsageSample], ste
 
 @unhurried(60)
 @given(timelines(), st.integers(0, 11))
-def test_taking_in_between_changes_nothing(samples: list[UsageSample], cut: int) -> None:
+def test_taking_batches_in_between_changes_nothing(samples: list[UsageSample], cut: int) -> None:
     integrator = Integrator(LONGEST_S)
     batches = []
     for number, sample in enumerate(samples):
@@ -181,14 +181,14 @@ def test_two_owners_of_one_slot_are_billed_a_half_each() -> None:
     assert totals[ALICE].equivalent_ns == 2 * NS
 
 
-def test_memory_and_energy_are_multiplied_by_the_true_time() -> None:
+def test_memory_and_energy_are_multiplied_by_the_monotonic_time() -> None:
     clock = Clock()
     using = Holding(ALICE, WHOLE_SHARE, True, WHOLE_SM // 4, 3 << 30, 500_000)
     totals = by_account(run([clock.sample(0, using), clock.sample(1.5, using), clock.sample(2.5)]))
     assert totals[ALICE] == Amounts(4 * NS, 4 * NS, 0, 4 * NS, NS, 4 * 3 << 20, 2_000_000_000)
 
 
-def test_a_gap_is_counted_and_billed_to_nobody() -> None:
+def test_a_gap_is_counted_and_not_billed() -> None:
     clock = Clock()
     holding = Holding(ALICE, WHOLE_SHARE, False)
     batch = run([clock.sample(0, holding), clock.sample(1, holding), clock.sample(600, holding), clock.sample(1)])
@@ -196,7 +196,7 @@ def test_a_gap_is_counted_and_billed_to_nobody() -> None:
     assert [(gap.reason, gap.slot_uuid, gap.ns) for gap in batch.gaps] == [(STALLED, "", 600 * NS)]
 
 
-def test_a_gpu_that_was_not_read_is_a_gap_of_its_own() -> None:
+def test_a_gpu_that_was_not_read_is_a_separate_gap() -> None:
     clock = Clock()
     holding = Holding(ALICE, WHOLE_SHARE, True)
     first = clock.sample(0, holding)
@@ -206,21 +206,21 @@ def test_a_gpu_that_was_not_read_is_a_gap_of_its_own() -> None:
     assert [(gap.reason, gap.slot_uuid, gap.ns) for gap in batch.gaps] == [(UNREAD, "GPU-0", 2 * NS)]
 
 
-def test_a_sample_twice_or_out_of_order_is_nothing() -> None:
+def test_a_repeated_or_unordered_sample_is_ignored() -> None:
     clock = Clock()
     holding = Holding(ALICE, WHOLE_SHARE, True)
     one, two = clock.sample(0, holding), clock.sample(1, holding)
     assert by_account(run([one, two, two, one]))[ALICE].held_ns == NS
 
 
-def test_what_could_not_be_asked_is_not_called_free() -> None:
+def test_while_a_source_is_down_time_is_not_free() -> None:
     clock = Clock()
     batch = run([clock.sample(0, half(ALICE), known=False), clock.sample(2)])
     (time,) = batch.slot_time.values()
     assert time == (NS, 0, NS)
 
 
-def test_the_wall_clock_says_which_minute() -> None:
+def test_the_wall_clock_decides_the_minute() -> None:
     clock = Clock()
     holding = Holding(ALICE, WHOLE_SHARE, True)
     batch = run(

@@ -1,4 +1,4 @@
-"""Which layer a report reads for which part of its period: every second once."""
+"""The layers from which a period is read: every second once."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ times = st.integers(0, 400 * 86_400)
 
 @unhurried()
 @given(times, times, st.lists(times, min_size=3, max_size=3))
-def test_pieces_lie_end_to_end_and_cover_the_period(one: int, other: int, kept: list[int]) -> None:
+def test_pieces_are_contiguous_and_cover_the_period(one: int, other: int, kept: list[int]) -> None:
     since_s, until_s = sorted((one, other))
     kept_since: dict[Layer, int] = dict(zip(LAYERS, sorted(kept, reverse=True), strict=True))
     found = pieces(since_s, until_s, kept_since)
@@ -29,7 +29,7 @@ def test_pieces_lie_end_to_end_and_cover_the_period(one: int, other: int, kept: 
         assert found[0].since_s > since_s - finest_start.seconds
 
 
-def test_a_long_period_is_read_in_days_but_for_its_edges() -> None:
+def test_a_long_period_is_read_in_days_except_its_edges() -> None:
     everything = dict.fromkeys(LAYERS, 0)
     since_s, until_s = 3 * 86_400 - 3600 - 120, 90 * 86_400 + 7200 + 60
     assert [(p.layer, (p.until_s - p.since_s) // p.layer.seconds) for p in pieces(since_s, until_s, everything)] == [

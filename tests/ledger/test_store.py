@@ -1,4 +1,4 @@
-"""The ledger's file: layers that agree, writes that count once, migrations, retention, and damage."""
+"""The ledger file: layers that agree, writes that count once, migrations, retention and damage."""
 
 import sqlite3
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_batch_that_is_tried_twice_counts_once(tmp_path: Path) -> None:
     assert again.totals()[KEY].amounts.held_ns == 10 * NS
 
 
-def test_the_time_between_two_runs_is_a_gap_by_the_steady_clock(tmp_path: Path) -> None:
+def test_the_time_between_two_runs_is_a_gap_by_the_monotonic_clock(tmp_path: Path) -> None:
     first = opened(tmp_path / "ledger.sqlite", "one")
     first.begin(moment(0))
     first.write(1, batch(10), moment(10))
@@ -64,7 +64,7 @@ def test_the_time_between_two_runs_is_a_gap_by_the_steady_clock(tmp_path: Path) 
 
 @pytest.mark.parametrize("boot", ["another boot", "boot"])
 def test_the_time_between_two_boots_is_a_gap_by_the_wall_clock(tmp_path: Path, boot: str) -> None:
-    """In a time namespace the steady clock may begin again within one boot."""
+    """In a time namespace, the monotonic clock may restart within one boot."""
     first = opened(tmp_path / "ledger.sqlite", "one", "boot")
     first.begin(moment(0))
     first.close()
@@ -104,7 +104,7 @@ def test_a_second_agent_is_refused(tmp_path: Path) -> None:
     opened(tmp_path / "ledger.sqlite", "other").close()
 
 
-def test_what_is_too_old_goes_and_the_layers_above_it_stay(tmp_path: Path) -> None:
+def test_old_rows_are_pruned_and_coarser_layers_stay(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     store = opened(path)
     store.begin(moment(0))
@@ -124,12 +124,12 @@ def test_what_is_too_old_goes_and_the_layers_above_it_stay(tmp_path: Path) -> No
     )
 
 
-def test_a_file_that_is_no_database_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_reported_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    path.write_bytes(b"not a database, but somebody's words" * 100)
+    path.write_bytes(b"not a database, but some words" * 100)
     with pytest.raises(LedgerCorrupt):
         opened(path)
-    assert path.read_bytes() == b"not a database, but somebody's words" * 100
+    assert path.read_bytes() == b"not a database, but some words" * 100
 
 
 def test_damage_in_the_middle_is_found(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_damage_in_the_middle_is_found(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_what_is_set_aside_never_overwrites(tmp_path: Path) -> None:
+def test_renaming_a_damaged_file_never_overwrites_another(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     names = set()
     for number in range(3):
@@ -179,7 +179,7 @@ def test_a_newer_programs_ledger_is_refused(tmp_path: Path) -> None:
     assert refused.value.reason == "newer"
 
 
-def test_an_older_ledger_is_migrated_and_keeps_what_it_holds(tmp_path: Path) -> None:
+def test_an_older_ledger_is_migrated_and_keeps_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     store = opened(path)
     store.begin(moment(0))

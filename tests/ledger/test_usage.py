@@ -1,4 +1,4 @@
-"""From a snapshot to what is billed: allocations of one account are one holding, what was not read is a gap."""
+"""The usage of a snapshot: allocations of one account are one holding, what was not read is a gap."""
 
 from gpucommons.ledger.usage import usage_of
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
@@ -40,10 +40,10 @@ def test_several_workloads_of_one_account_are_added_up() -> None:
     assert usage.holdings == (Holding(ALICE, WHOLE_SHARE, True, None, 14, 6),)
 
 
-def test_an_incomplete_list_leaves_what_is_not_held_unknown() -> None:
+def test_with_an_incomplete_list_free_time_is_unknown() -> None:
     usage, rest = sampled(allocation(ALICE, HALF), complete=False)
     assert not usage.holders_known
-    assert rest.holders_known, "nobody can hold what no MIG device covers"
+    assert rest.holders_known, "the part without a MIG device cannot be held"
 
 
 def test_a_slot_that_the_driver_does_not_know_is_not_billed() -> None:
@@ -51,5 +51,5 @@ def test_a_slot_that_the_driver_does_not_know_is_not_billed() -> None:
     assert usage.holdings == ()
 
 
-def test_nothing_read_is_nothing_seen() -> None:
+def test_a_snapshot_without_readings_has_no_slots() -> None:
     assert usage_of(Snapshot(0, 1.0, 2.0, "host")).slots == ()

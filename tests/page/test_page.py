@@ -130,6 +130,11 @@ def test_filter_search_and_group(browser: Browser, demo: str) -> None:
         page.fill("#who input[type=search]", "ALI")
         expect(page.locator("#who tr[data-row]")).to_have_count(1)
         assert rows(page) == ["user/1000"]
+        alice = page.locator("#who tr[data-row='user/1000']")
+        # The sums are those of GPU 0: alice held GPU 1 for as long today.
+        expect(alice.locator("[data-f=gpus]")).to_have_text("0")
+        expect(alice.locator("[data-f=processes]")).to_have_text("1")
+        expect(alice.locator("[data-f=gpu_hours_today]")).to_have_text(re.compile(r"^6\.3"))
         page.fill("#who input[type=search]", "no such name")
         expect(page.get_by_text("No row matches.")).to_be_visible()
         page.fill("#who input[type=search]", "")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.accounts import Statement, StatementReading, StatementRow
+from gpucommons.model.accounts import AccountsReading, HeldKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.events import JournalEntry, JournalReading
+from gpucommons.model.allocations import AllocationReading
+from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Turn
 from gpucommons.model.snapshot import Readings
@@ -24,10 +25,20 @@ NODE = DemoNode(gpus=8, processes_a_gpu=4)
 BOB = Viewer(False, 1001, "bob")
 UNIDENTIFIED = Viewer(False)
 OTHERS = ("alice", "chen", "dana", "emeka", "farah")
-PATHS = ("snapshot", "gpus", "who?by=user", "who?by=pod", "who?by=container", "turns", "accounts", "events?limit=1000")
+PATHS = (
+    "snapshot",
+    "gpus",
+    "who?by=user",
+    "who?by=pod",
+    "who?by=container",
+    "allocations",
+    "turns",
+    "accounts",
+    "events?limit=1000",
+)
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "sharing", "statement", "journal", "alerts"}
+FILTERED = {"attribution", "allocations", "sharing", "accounts", "event_log", "alerts"}
 HIDDEN = {
     "processes",
     "docker",
@@ -39,8 +50,7 @@ HIDDEN = {
     "allocation_ratio",
     "ds01",
     "users",
-    "allocations",
-    "accounts",
+    "ledger",
     "events",
     "kernel",
     "filesystems",
@@ -96,11 +106,12 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "billed_s demand_ratio"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
-    StatementReading: "by_period owner_gpu_s_today",
-    Statement: "since_wall_s rows",
-    StatementRow: "user held_gpu_s active_gpu_s idle_gpu_s energy_joules",
-    JournalReading: "entries",
-    JournalEntry: "id wall_s type user source details",
+    AllocationReading: "slots allocations containers unmanaged complete",
+    AccountsReading: "by_period held_today_ns",
+    PeriodAccounts: "by since_s until_s rows slot_time gap_ns",
+    HeldKey: "owner account gpu_uuid",
+    EventLogReading: "events",
+    Event: "wall_s type user source details id",
     AlertsReading: "alerts",
     Alert: "fingerprint name severity state starts_wall_s summary labels",
 }
@@ -143,10 +154,11 @@ def test_a_document_says_what_it_hides(path: str) -> None:
     assert unidentified["sentence"].startswith("hidden: you see your own, and this connection does not identify you")
 
 
-def test_hidden_accounts_are_null_and_never_zero() -> None:
-    played = Played(NODE).play(3)
-    assert played.get("accounts", UNIDENTIFIED)["accounts"] is None
-    assert "accounts" in played.get("accounts", UNIDENTIFIED)["hidden"]["sections"]
+@pytest.mark.parametrize("section", ["accounts", "allocations"])
+def test_a_hidden_section_is_null_and_never_zero(section: str) -> None:
+    found = Played(NODE).play(3).get(section, UNIDENTIFIED)
+    assert found[section] is None
+    assert section in found["hidden"]["sections"]
 
 
 def test_a_section_without_a_reading_is_missing_and_not_hidden() -> None:
@@ -174,6 +186,9 @@ def test_own_rows_are_complete() -> None:
         assert row == everything["who"]["processes"][key]
     assert own["accounts"]["today"]["users"] == {"bob": everything["accounts"]["today"]["users"]["bob"]}
     assert own["accounts"]["today"]["total"] == own["accounts"]["today"]["users"]["bob"]
+    everything_held, held = (played.get("allocations", viewer)["allocations"] for viewer in (SEES_ALL, BOB))
+    assert held["slots"] == everything_held["slots"]
+    assert held["held"] == {key: row for key, row in everything_held["held"].items() if row["user"] == "bob"} != {}
     mine = {id: client for id, client in everything["turns"]["clients"].items() if client["uid"] == 1001}
     assert mine
     assert {id: own["turns"]["clients"][id] for id in mine} == mine
@@ -193,12 +208,11 @@ def test_another_client_has_one_pseudonym_everywhere() -> None:
 
 def test_an_event_without_a_user_shows_no_names() -> None:
     played = Played(NODE)
-    pod = JournalEntry(
-        "p", 0.0, "allocation.seen", details={"slot": "5", "owner": "llm-serve", "workload": "llm-serve"}
-    )
-    own = JournalEntry("b", 0.0, "allocation.seen", "bob", details={"owner": "bob"})
-    other = JournalEntry("a", 0.0, "allocation.seen", "alice")
-    played.show(snapshot_of(Readings(journal=JournalReading((pod, own, other)))))
+    named = {"slot": "5", "owner": "llm-serve", "workload": "llm-serve"}
+    pod = Event(0.0, "allocation.seen", details=named, id="p")
+    own = Event(0.0, "allocation.seen", "bob", details={"owner": "bob"}, id="b")
+    other = Event(0.0, "allocation.seen", "alice", id="a")
+    played.show(snapshot_of(Readings(event_log=EventLogReading((pod, own, other)))))
     events = played.get("events", BOB)["events"]
     assert set(events) == {"p", "b"}
     assert events["p"]["details"] == {"slot": "5"}

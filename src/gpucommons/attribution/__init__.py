@@ -1,1 +1,1 @@
-"""Who uses what of each GPU: rules, their cache and the sums. Knows no socket and no driver."""
+"""Attribution of GPU use to owners: rules, their cache and the sums. Opens no socket and calls no driver."""

@@ -1,7 +1,7 @@
-"""Divides what the driver tells of one GPU among the processes on it. Pure, in whole numbers.
+"""Divides what the driver reports for one GPU among the processes on it. Pure, in integers.
 
-Nothing is lost or made: for each quantity, the parts and the rest sum to the GPU's own figure, exactly.
-What division leaves over goes to the rest. Knows no process by name: who owns a part is not decided here.
+For each quantity, the parts and the rest sum exactly to the GPU's total. The remainder of a division is in the rest.
+The owners of the parts are not decided here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ WHOLE_SM = 1_000_000
 
 
 class Resident(NamedTuple):
-    """One process on the GPU, as the driver tells of it. None is what the driver does not tell."""
+    """One process on the GPU, as the driver reports it. None is not reported."""
 
     memory_bytes: int | None
     sm_millionths: int | None
@@ -22,10 +22,10 @@ class Resident(NamedTuple):
 
 
 class DeviceTotals(NamedTuple):
-    """One GPU, as the driver tells of it.
+    """One GPU, as the driver reports it.
 
     `instances` holds, under MIG, the SM time of each GPU instance whose activity is known, in millionths
-    of the whole GPU. `unlisted` is why something may be used that no listed process uses.
+    of the whole GPU. `unlisted` is the reason for usage that no listed process has.
     """
 
     memory_used_bytes: int | None = None
@@ -41,14 +41,14 @@ class DeviceTotals(NamedTuple):
         return self.sm_millionths if self.instances is None else sum(self.instances.values())
 
     @property
-    def nobody(self) -> Reason:
-        """Why time or power may be nobody's. The driver keeps memory for itself, but neither of these."""
+    def idle_reason(self) -> Reason:
+        """The reason for SM time or power without a process. The driver reserves memory, but neither of these."""
         return Reason.NO_PROCESS if self.unlisted is Reason.DRIVER_RESERVED else self.unlisted
 
 
 Rest = dict[Reason, int]
-# What the driver told of each resident, in their order.
-Told = list[int | None]
+# What the driver reported for each resident, in their order.
+Reported = list[int | None]
 
 
 @dataclass(slots=True)
@@ -67,33 +67,35 @@ class Apportionment(NamedTuple):
 
 
 def apportion(device: DeviceTotals, residents: Sequence[Resident], idle_milliwatts: int | None = None) -> Apportionment:
-    """Divide all there is. `idle_milliwatts` is what the GPU draws doing nothing, where that is known."""
-    # A binding that does not fit the driver gives wild numbers: one beyond the device is no reading.
-    memory = _believed([resident[0] for resident in residents], device.memory_total_bytes)
-    sampled = _believed([resident[1] for resident in residents], WHOLE_SM)
+    """Divide memory, SM time and power. `idle_milliwatts` is the idle power of the GPU, if known."""
+    # A binding that does not match the driver returns garbage: a value beyond the device's is not a reading.
+    memory = _plausible([resident[0] for resident in residents], device.memory_total_bytes)
+    sampled = _plausible([resident[1] for resident in residents], WHOLE_SM)
     sm = _divide_sm(device, residents, memory, sampled)
     silent = Reason.NO_MEMORY_READING if None in memory else device.unlisted
     return Apportionment(
-        _as_told(device.memory_used_bytes, memory, silent),
+        _as_reported(device.memory_used_bytes, memory, silent),
         sm,
         _divide_power(device, memory, sm, idle_milliwatts or 0),
     )
 
 
-def _believed(told: Told, most: int | None) -> Told:
-    if most is None:
-        return [None if t is None or t < 0 else t for t in told]
-    return [None if t is None or not 0 <= t <= most else t for t in told]
+def _plausible(reported: Reported, limit: int | None) -> Reported:
+    if limit is None:
+        return [None if t is None or t < 0 else t for t in reported]
+    return [None if t is None or not 0 <= t <= limit else t for t in reported]
 
 
-def _divide_sm(device: DeviceTotals, residents: Sequence[Resident], memory: Told, sampled: Told) -> Division:
-    """Under MIG each instance's time is its residents'; otherwise the GPU's is everybody's."""
+def _divide_sm(device: DeviceTotals, residents: Sequence[Resident], memory: Reported, sampled: Reported) -> Division:
+    """With MIG, the time of each instance is divided among its residents; otherwise that of the GPU."""
     if device.instances is None:
-        return _divide_sm_pool(device.sm_millionths, memory, sampled, device.nobody)
+        return _divide_sm_pool(device.sm_millionths, memory, sampled, device.idle_reason)
     whole = Division(device.busy, [None] * len(residents))
     for instance_id, sm_millionths in device.instances.items():
         inside = [i for i, resident in enumerate(residents) if resident.gpu_instance_id == instance_id]
-        pool = _divide_sm_pool(sm_millionths, [memory[i] for i in inside], [sampled[i] for i in inside], device.nobody)
+        pool = _divide_sm_pool(
+            sm_millionths, [memory[i] for i in inside], [sampled[i] for i in inside], device.idle_reason
+        )
         for i, part in zip(inside, pool.parts, strict=True):
             whole.parts[i] = part
         for reason, amount in pool.rest.items():
@@ -101,53 +103,53 @@ def _divide_sm(device: DeviceTotals, residents: Sequence[Resident], memory: Told
     return whole
 
 
-def _divide_sm_pool(total: int | None, memory: Told, sampled: Told, nobody: Reason) -> Division:
-    """By what was sampled of each process; where nothing was, by memory or evenly."""
+def _divide_sm_pool(total: int | None, memory: Reported, sampled: Reported, unused: Reason) -> Division:
+    """By the samples of each process; if there are none, by memory or evenly."""
     if total is None or any(sample is not None for sample in sampled):
-        return _as_told(total, sampled, Reason.NO_UTILIZATION_SAMPLE)
-    return _shared(total, _by_memory_or_evenly(memory), nobody)
+        return _as_reported(total, sampled, Reason.NO_UTILIZATION_SAMPLE)
+    return _shared(total, _by_memory_or_evenly(memory), unused)
 
 
-def _divide_power(device: DeviceTotals, memory: Told, sm: Division, idle_milliwatts: int) -> Division:
-    """What the GPU draws beyond its idle draw goes by SM time; the idle draw is shared by all residents."""
+def _divide_power(device: DeviceTotals, memory: Reported, sm: Division, idle_milliwatts: int) -> Division:
+    """The idle power is divided evenly among the residents, the rest by SM time."""
     draw = device.power_milliwatts
     if draw is None:
         return Division(None, [None] * len(memory))
     weights = [part[0] if part else 0 for part in sm.parts]
-    # What division left over of the SM time was nobody's activity: it has no draw.
-    nobodys: Rest = {reason: amount for reason, amount in sm.rest.items() if reason is not Reason.ROUNDING}
-    if not any(weights) and not nobodys:
-        # No activity tells whose the draw is: all of it is theirs for being here.
+    # The remainder of dividing the SM time is not activity: it uses no power.
+    unowned: Rest = {reason: amount for reason, amount in sm.rest.items() if reason is not Reason.ROUNDING}
+    if not any(weights) and not unowned:
+        # Without activity, the power is divided by presence.
         by_presence = _by_memory_or_evenly(memory) if sm.total is None else [1] * len(memory)
-        return _shared(draw, by_presence, device.nobody)
+        return _shared(draw, by_presence, device.idle_reason)
     idle = min(draw, idle_milliwatts)
-    # Evenly: what each has of the idle draw, and what that leaves over.
+    # Each resident's part of the idle power, and the remainder.
     resting, left_over = divmod(idle, len(memory)) if memory else (0, 0)
-    busy, rest = _weighed(draw - idle, weights, nobodys)
-    _leave(rest, Reason.ROUNDING if memory else device.nobody, left_over if memory else idle)
+    busy, rest = _weighed(draw - idle, weights, unowned)
+    _leave(rest, Reason.ROUNDING if memory else device.idle_reason, left_over if memory else idle)
     return Division(draw, [Portion(amount + resting, Basis.APPORTIONED) for amount in busy], rest)
 
 
-def _as_told(total: int | None, told: Told, silent: Reason) -> Division:
-    """To each what was told of it, scaled down where that exceeds the total; what nobody has is the rest."""
-    together = sum(filter(None, told))
+def _as_reported(total: int | None, reported: Reported, silent: Reason) -> Division:
+    """Each resident gets what was reported for it, scaled down if the sum exceeds the total."""
+    together = sum(filter(None, reported))
     if total is None or together <= total:
-        parts = [None if t is None else Portion(t, Basis.MEASURED) for t in told]
+        parts = [None if t is None else Portion(t, Basis.MEASURED) for t in reported]
         return Division(total, parts, {} if total is None else _rest(silent, total - together))
-    amounts, rest = _weighed(total, [t or 0 for t in told], {})
-    scaled = zip(told, amounts, strict=True)
+    amounts, rest = _weighed(total, [t or 0 for t in reported], {})
+    scaled = zip(reported, amounts, strict=True)
     return Division(total, [None if t is None else Portion(a, Basis.APPORTIONED) for t, a in scaled], rest)
 
 
-def _shared(total: int, weights: Sequence[int], nobody: Reason) -> Division:
+def _shared(total: int, weights: Sequence[int], unused: Reason) -> Division:
     if not weights:
-        return Division(total, [], _rest(nobody, total))
+        return Division(total, [], _rest(unused, total))
     amounts, rest = _weighed(total, weights, {})
     return Division(total, [Portion(amount, Basis.APPORTIONED) for amount in amounts], rest)
 
 
 def _weighed(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[list[int], Rest]:
-    """Whole shares of the total by weight, for each and for each reason; what is left over is rounding."""
+    """Integer shares of the total by weight, for residents and reasons; the remainder is rounding."""
     whole = sum(weights) + sum(rest_weights.values())
     amounts = [total * weight // whole if whole else 0 for weight in weights]
     rest: Rest = {}
@@ -157,7 +159,7 @@ def _weighed(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[li
     return amounts, rest
 
 
-def _by_memory_or_evenly(memory: Told) -> list[int]:
+def _by_memory_or_evenly(memory: Reported) -> list[int]:
     known = [amount for amount in memory if amount is not None]
     return known if len(known) == len(memory) and sum(known) > 0 else [1] * len(memory)
 

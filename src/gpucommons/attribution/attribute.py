@@ -1,7 +1,7 @@
-"""Folds one GPU reading and what is known of its processes into who uses what. Reads nothing.
+"""Attributes one GPU reading to owners, with what is known of its processes. Reads nothing.
 
-Keeps only what makes the next fold cheap or fair: verdicts on processes that live, each GPU's idle draw,
-and who had which pid, so that nobody is billed for what the pid's last holder did.
+Keeps the findings on live processes, each GPU's idle power, and which process had which pid, so that a new process
+is not billed for the samples of the previous one.
 """
 
 from gpucommons.attribution.apportion import Apportionment, apportion
@@ -15,17 +15,17 @@ from gpucommons.model.ownership import SENTENCES, Attribution, Place, Reason, Wo
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
 
 
-class IdleDraw:
-    """The least that a GPU was seen to draw while no time of it was used; None until that was seen."""
+class IdlePower:
+    """The lowest power of each GPU while it was not busy; None until it was measured."""
 
     def __init__(self) -> None:
-        self._least_milliwatts: dict[str, int] = {}
+        self._lowest_milliwatts: dict[str, int] = {}
 
     def see(self, gpu_uuid: str, sm_millionths: int | None, power_milliwatts: int | None) -> int | None:
         if sm_millionths == 0 and power_milliwatts is not None:
-            least = self._least_milliwatts.get(gpu_uuid, power_milliwatts)
-            self._least_milliwatts[gpu_uuid] = min(least, power_milliwatts)
-        return self._least_milliwatts.get(gpu_uuid)
+            lowest = self._lowest_milliwatts.get(gpu_uuid, power_milliwatts)
+            self._lowest_milliwatts[gpu_uuid] = min(lowest, power_milliwatts)
+        return self._lowest_milliwatts.get(gpu_uuid)
 
 
 _UNKNOWN = Workload()
@@ -38,17 +38,17 @@ _Findings = dict[tuple[int, int | None], Finding]
 class Attributor:
     def __init__(self, rules: OwnerRules | None = None) -> None:
         self._rules = rules or OwnerRules()
-        self._idle_draw = IdleDraw()
+        self._idle_power = IdlePower()
         self._around: Surroundings | None = None
         self._findings: dict[str, _Findings] = {}
 
     def attribute(self, reading: GpuReading, identities: IdentityTable, around: Surroundings) -> Attribution:
-        """One fold. `around` must be the same object for as long as nothing in it has changed."""
-        stand = around is self._around
+        """`around` must be the same object for as long as nothing in it has changed."""
+        unchanged = around is self._around
         before, self._around, self._findings = self._findings, around, {}
         folds = []
         for gpu in reading.present_gpus():
-            entries = self._entries(gpu, identities, before.get(gpu.identity.uuid, {}), stand)
+            entries = self._entries(gpu, identities, before.get(gpu.identity.uuid, {}), unchanged)
             folds.append(fold(gpu, entries, self._split(gpu, identities.view)))
         return Attribution(
             processes=tuple(row for each in folds for row in each.processes),
@@ -58,8 +58,8 @@ class Attributor:
             view=identities.view,
         )
 
-    def _entries(self, gpu: Gpu, identities: IdentityTable, before: _Findings, stand: bool) -> list[ProcessEntry]:
-        """What is found of each process. `stand`: what was found before is true still, for the same process."""
+    def _entries(self, gpu: Gpu, identities: IdentityTable, before: _Findings, unchanged: bool) -> list[ProcessEntry]:
+        """The finding on each process. With `unchanged`, earlier findings on the same process are still valid."""
         now = self._findings[gpu.identity.uuid] = {}
         entries = []
         for process in gpu.processes or ():
@@ -68,19 +68,19 @@ class Attributor:
             identity = identities.find(process.pid, process.key)
             if isinstance(identity, Reason):
                 finding = _unseen(identity, identities.view, _place(gpu, process))
-            elif stand and last is not None and last.key == identity.key:
+            elif unchanged and last is not None and last.key == identity.key:
                 finding = last
             else:
                 finding = self._judge(identity, _place(gpu, process))
             now[holder] = finding
-            # Another process had this pid in the last reading: the driver's samples may still be of it.
-            newcomer = last is not None and last.key != finding.key and None not in (last.key, finding.key)
-            entries.append(ProcessEntry(process, finding, newcomer))
+            # Another process had this pid in the last reading: the driver's samples may still belong to it.
+            is_new_process = last is not None and last.key != finding.key and None not in (last.key, finding.key)
+            entries.append(ProcessEntry(process, finding, is_new_process))
         return entries
 
     def _split(self, gpu: Gpu, view: PidView) -> Apportionment:
         device = device_of(gpu, view)
-        idle_milliwatts = self._idle_draw.see(gpu.identity.uuid, device.busy, device.power_milliwatts)
+        idle_milliwatts = self._idle_power.see(gpu.identity.uuid, device.busy, device.power_milliwatts)
         return apportion(device, residents_of(gpu.processes or ()), idle_milliwatts)
 
     def _judge(self, identity: ProcessIdentity, place: Place) -> Finding:

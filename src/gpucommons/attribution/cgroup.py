@@ -1,6 +1,6 @@
-"""The rules that read /proc/PID/cgroup: text in, CgroupIdentity out. Any text is read; none raises.
+"""Parses /proc/PID/cgroup: text in, CgroupIdentity out. No text raises an exception. Opens no file.
 
-Innermost wins: with nested runtimes the last container on the path is the process's own. Never opens a file.
+With nested runtimes, the last container on the path is the container of the process.
 """
 
 import re
@@ -13,8 +13,8 @@ MAX_LINES = 64
 MAX_SEGMENTS = 128
 
 UNKNOWN = CgroupIdentity()
-POD_HIDDEN = "the pod's part of the cgroup path is outside our cgroup namespace"
-CUT_SHORT = f"the cgroup file is longer than {MAX_TEXT // 1024} KiB: only its beginning was read"
+POD_HIDDEN = "the pod's part of the cgroup path is outside the agent's cgroup namespace"
+CUT_SHORT = f"the cgroup file is longer than {MAX_TEXT // 1024} KiB: only its start was read"
 
 _ID = r"[0-9a-f]{64}"
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
@@ -28,7 +28,7 @@ _RUNTIME_OF_PREFIX = {
 _PREFIXES = "|".join(_RUNTIME_OF_PREFIX)
 
 _PREFIXED_CONTAINER = re.compile(rf"({_PREFIXES})-({_ID})(?:\.scope)?")
-# The systemd driver's "slice:prefix:name", left unexpanded where the runtime uses cgroupfs.
+# The systemd driver's "slice:prefix:name", unexpanded if the runtime uses cgroupfs.
 _UNEXPANDED_CONTAINER = re.compile(rf"[^:]*:({_PREFIXES}):({_ID})")
 _BARE_CONTAINER = re.compile(_ID)
 _SLICE_POD = re.compile(rf"(?:.*-)?kubepods(?:-(burstable|besteffort))?-pod({_UID})\.slice(?::.*)?")
@@ -50,10 +50,10 @@ class _Pod:
 
 
 def identify(text: str) -> CgroupIdentity:
-    """What the whole file says: on cgroup v1 each line tells a part, and the last alone is not the answer."""
+    """The identity from all lines: on cgroup v1 each line contains a part of it."""
     paths = dict.fromkeys(_paths(text))
     found = [_of_path(path) for path in paths]
-    best = max(found, key=_tells, default=UNKNOWN)
+    best = max(found, key=_rank, default=UNKNOWN)
     job = best if best.job else next((f for f in found if f.job and not f.delegated), None)
     if job:
         best = replace(best, job=job.job, uid=best.uid if best.delegated else job.uid)
@@ -62,14 +62,14 @@ def identify(text: str) -> CgroupIdentity:
     notes = [best.note] if best.note else []
     others = {f.container_id for f in found if f.container_id} - {best.container_id, *best.enclosing}
     if others:
-        notes.append("the lines of its cgroup file name different containers: the most nested is taken")
+        notes.append("the lines of its cgroup file name different containers: the most nested is used")
     if len(text) > MAX_TEXT:
         notes.append(CUT_SHORT)
     return replace(best, note="; ".join(notes) or None)
 
 
-def _tells(found: CgroupIdentity) -> tuple[bool, bool, int, bool, bool, bool]:
-    """How much one line tells: the deepest container first, and what a user may have made up last."""
+def _rank(found: CgroupIdentity) -> tuple[bool, bool, int, bool, bool, bool]:
+    """Orders lines: the deepest container first, and what a user may have chosen last."""
     return (
         found.container_id is not None and not found.delegated,
         found.container_id is not None,
@@ -83,7 +83,7 @@ def _tells(found: CgroupIdentity) -> tuple[bool, bool, int, bool, bool, bool]:
 def _paths(text: str) -> list[str]:
     lines = text[:MAX_TEXT].split("\n", MAX_LINES)[:MAX_LINES]
     fields = (line.split(":", 2) for line in lines)
-    # The kernel marks so the cgroup of a process that outlived it.
+    # The kernel appends this if the cgroup was removed before the process ended.
     return [parts[2].removesuffix(" (deleted)") for parts in fields if len(parts) == 3]
 
 
@@ -126,7 +126,7 @@ def _container(segments: list[str], i: int) -> tuple[str, str] | None:
 
 
 def _pod(segments: list[str], i: int) -> _Pod | None:
-    """The pod that this segment names, and its quality of service as the path tells it."""
+    """The pod that this segment names, and its quality of service class from the path."""
     if match := _SLICE_POD.fullmatch(segments[i]):
         return _Pod(_dashed(match[2]), match[1] or "guaranteed")
     if match := _PLAIN_POD.fullmatch(segments[i]):
@@ -141,7 +141,7 @@ def _dashed(uid: str) -> str:
 
 
 def _slurm(segments: list[str]) -> tuple[str | None, int | None]:
-    """The job, and on cgroup v1 the uid, below a directory that is Slurm's own."""
+    """The job, and on cgroup v1 the uid, below Slurm's directory."""
     for i, segment in enumerate(segments[:-1]):
         below = segments[i + 1 : i + 3]
         if _SLURM_V2_ROOT.fullmatch(segment):
@@ -158,6 +158,6 @@ def _sluid(segment: str) -> str | None:
 
 
 def _unit(segments: list[str]) -> str | None:
-    """The innermost unit of the system's manager that says something about who runs this."""
+    """The innermost unit of the system manager that identifies a service."""
     units = (s for s in reversed(segments) if s.endswith((".service", ".scope")))
     return next((s for s in units if not _NOT_A_UNIT.fullmatch(s)), None)

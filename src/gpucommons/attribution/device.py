@@ -1,4 +1,4 @@
-"""What there is to divide of one GPU, in the whole numbers that apportioning wants. Pure."""
+"""What is divided of one GPU, as integers for apportioning. Pure."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def residents_of(processes: Sequence[GpuProcess]) -> list[Resident]:
 
 
 def _busy(gpu: Gpu) -> int | None:
-    """The time that the GPU was busy: the driver's own figure, or that of its performance counters."""
+    """The busy time of the GPU, as the driver or its performance counters report it."""
     percent = gpu.readings.utilization_percent
     if percent is not None:
         return percent * _PERCENT
@@ -44,7 +44,7 @@ def _busy(gpu: Gpu) -> int | None:
 
 
 def _instances(gpu: Gpu) -> dict[int, int]:
-    """The busy time of each MIG GPU instance that tells it, weighed by its slices of the GPU."""
+    """The busy time of each MIG GPU instance that reports it, weighted by its slices of the GPU."""
     instances = list(gpu.gpu_instances())
     slices = sum(instance.gpu_instance_slices for instance in instances)
     return {

@@ -1,4 +1,4 @@
-"""The account of one GPU: its divided parts, given to owners or to reasons, and checked to sum up. Pure."""
+"""Attribution of one GPU: its parts, assigned to owners or reasons, and a check that they sum up. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import NamedTuple
 from gpucommons.attribution.apportion import Apportionment, Rest
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.ownership import (
-    Basis,
     GpuAccount,
     Owner,
     OwnerShare,
@@ -17,14 +16,15 @@ from gpucommons.model.ownership import (
     Reason,
     Unattributed,
     Workload,
+    sum_portions,
 )
 from gpucommons.model.process_identity import ProcessKey
 
 
 class Finding(NamedTuple):
-    """What was found out about one process. Exactly one of `owner` and `reason` is set.
+    """What is known of one process. Exactly one of `owner` and `reason` is set.
 
-    `holder` is the owner's identity as one text, which is quick to group by.
+    `holder` is the owner's identity as one string, which is fast to group by.
     """
 
     key: ProcessKey | None
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 class ProcessEntry(NamedTuple):
-    """One process of the GPU. `departed_sample`: its utilisation may be of who had its pid before."""
+    """One process of the GPU. `departed_sample`: its utilisation may belong to an earlier process with its pid."""
 
     process: GpuProcess
     finding: Finding
@@ -81,21 +81,10 @@ def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> Owner
         index,
         owner,
         len(shares),
-        _sum([share.memory for share in shares]),
-        _sum([share.sm for share in shares]),
-        _sum([share.power for share in shares]),
+        sum_portions([share.memory for share in shares]),
+        sum_portions([share.sm for share in shares]),
+        sum_portions([share.power for share in shares]),
     )
-
-
-def _sum(parts: Sequence[Portion | None]) -> Portion | None:
-    """What is known, together; measured only if all of it is."""
-    total, basis = None, Basis.MEASURED
-    for part in parts:
-        if part is not None:
-            total = part.amount if total is None else total + part.amount
-            if part.basis is not Basis.MEASURED:
-                basis = Basis.APPORTIONED
-    return None if total is None else Portion(total, basis)
 
 
 @dataclass(slots=True)
@@ -120,7 +109,7 @@ class _Rests:
 def _account(
     gpu: Gpu, split: Apportionment, owners: Sequence[OwnerShare], unattributed: Sequence[Unattributed]
 ) -> GpuAccount:
-    """Sums the rows as anybody outside would, and not by how they were made."""
+    """Sums the published rows, independently of how they were computed."""
     memory = sm = power = 0
     for owner in owners:
         memory += owner.memory.amount if owner.memory else 0

@@ -1,4 +1,4 @@
-"""Decides whether the pids that the driver tells can be found in our procfs, and says plainly why not."""
+"""Decides whether the pids that the driver reports can be found in procfs, and explains why not."""
 
 from gpucommons.attribution.process_status import parse_status
 from gpucommons.model.process_identity import PidFacts, PidScope, PidView
@@ -7,32 +7,30 @@ from gpucommons.model.process_identity import PidFacts, PidScope, PidView
 _HOST_NAMESPACE = "pid:[4026531836]"
 # pid 2 of the host is this kernel thread; no other pid namespace has kernel threads.
 _SECOND_OF_HOST = "kthreadd"
-_REMEDY = "run it with the host's (hostPID: true, docker run --pid=host)"
+_REMEDY = "run the agent in the host's pid namespace (hostPID: true, docker run --pid=host)"
 
 
 def pid_view(facts: PidFacts) -> PidView:
     where = facts.procfs
     if facts.own_status is None:
-        return PidView(
-            PidScope.NONE, f"{where} shows no processes: mount the host's /proc and name it with --path.procfs"
-        )
+        return PidView(PidScope.NONE, f"{where} shows no processes: mount the host's /proc and set --path.procfs")
     if not _is_hosts(facts):
         return PidView(
             PidScope.NAMESPACE,
-            f"{where} shows the processes of one container, in whose pid namespace the agent is, and those that use "
-            f"the GPU from outside are hidden from it: {_REMEDY}",
+            f"{where} shows only the processes of the agent's container; other processes that use the GPU are hidden: "
+            f"{_REMEDY}",
         )
-    if not _are_we_the_hosts(facts):
+    if not _is_own_namespace_shown(facts):
         return PidView(
             PidScope.NAMESPACE,
-            f"{where} shows the host's processes, but the agent is in a pid namespace of its own, and to such "
-            f"the driver does not tell them: {_REMEDY}",
+            f"{where} shows the host's processes, but the agent is in another pid namespace, where the driver does not "
+            f"list them: {_REMEDY}",
         )
     if not facts.first_is_there:
         return PidView(
             PidScope.OWN_USER,
             f"{where} hides the processes of other users (hidepid): run the agent as root, or as a member of the "
-            "group that its gid= option names",
+            "group in its gid= option",
         )
     return PidView(PidScope.HOST, f"{where} shows every process of the host")
 
@@ -40,10 +38,10 @@ def pid_view(facts: PidFacts) -> PidView:
 def _is_hosts(facts: PidFacts) -> bool:
     if facts.first_namespace == _HOST_NAMESPACE or facts.second_name == _SECOND_OF_HOST:
         return True
-    return _are_we_the_hosts(facts) and facts.own_namespace == _HOST_NAMESPACE
+    return _is_own_namespace_shown(facts) and facts.own_namespace == _HOST_NAMESPACE
 
 
-def _are_we_the_hosts(facts: PidFacts) -> bool:
-    """Whether our own pid namespace is the one that this procfs shows: then we have but one pid in it."""
+def _is_own_namespace_shown(facts: PidFacts) -> bool:
+    """Whether this procfs shows the agent's pid namespace: then the agent has exactly one pid in it."""
     own_pids = parse_status(facts.own_status or "").namespaced_pids
     return len(own_pids) == 1 if own_pids else facts.own_namespace == _HOST_NAMESPACE

@@ -1,6 +1,6 @@
-"""Who each GPU process is, looked up once and kept until it is gone. Reads only through what it is given.
+"""The identity of each GPU process, read once and kept until the process ends. Reads only through a ProcessReader.
 
-Belongs to one thread at a time; what it publishes is an immutable table that any thread may hold.
+Used by one thread at a time. It publishes an immutable table that any thread may hold.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -13,11 +13,11 @@ from gpucommons.attribution.process_status import parse_status
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
 
-NOT_LOOKED_YET = PidView(PidScope.NONE, "no process was looked at yet")
+NOT_READ_YET = PidView(PidScope.NONE, "no process was read yet")
 
 
 class ProcessReader(Protocol):
-    """What reads the processes for us: once each, then only whether they live."""
+    """Reads each process once; later only whether it is alive."""
 
     def read(self, pid: int, look_for_gpu: bool = False) -> ProcessDetails | Reason: ...
 
@@ -27,7 +27,7 @@ class ProcessReader(Protocol):
 
 
 class SeenProcess(NamedTuple):
-    """A process as the driver lists it. The key is None, or out of date, where nobody looked just now."""
+    """A process as the driver lists it. The key is None, or outdated, if procfs was not read just now."""
 
     pid: int
     key: ProcessKey | None
@@ -37,13 +37,13 @@ class SeenProcess(NamedTuple):
 class IdentityTable:
     """The identities of one pass and of the pass before it, whose GPU reading may still be in use.
 
-    `by_pid` corrects the keys: what was found, or why nothing was, for a pid that came without its key
-    or with that of a process which has gone.
+    `by_pid` overrides the keys: the identity, or the reason why there is none, of a pid without a key or with the
+    key of a process that has ended.
     """
 
     by_key: Mapping[ProcessKey, ProcessIdentity] = field(default_factory=dict)
     by_pid: Mapping[int, ProcessIdentity | Reason] = field(default_factory=dict)
-    view: PidView = NOT_LOOKED_YET
+    view: PidView = NOT_READ_YET
 
     def find(self, pid: int, key: ProcessKey | None) -> ProcessIdentity | Reason:
         found = self.by_pid.get(pid)
@@ -60,9 +60,9 @@ class ProcessIdentities:
         self.table = IdentityTable(view=view)
 
     def see(self, processes: Iterable[SeenProcess], begun_ticks: int) -> IdentityTable:
-        """Look at the processes of one GPU reading, which was begun at this time (ticks since boot).
+        """Identify the processes of one GPU reading that started at this time (ticks since boot).
 
-        A process that is known and lives costs no read at all.
+        A known process that is alive is not read again.
         """
         before, now = self._current, dict[int, ProcessIdentity]()
         by_pid: dict[int, ProcessIdentity | Reason] = {}
@@ -70,8 +70,8 @@ class ProcessIdentities:
             if pid in now or pid in by_pid:
                 continue
             known = before.get(pid)
-            lives = known is not None and self._reader.is_alive(known.key)
-            found = known if known and lives else self._look_at(pid, begun_ticks)
+            alive = known is not None and self._reader.is_alive(known.key)
+            found = known if known and alive else self._identify(pid, begun_ticks)
             if isinstance(found, Reason):
                 by_pid[pid] = found
                 continue
@@ -85,20 +85,20 @@ class ProcessIdentities:
             self.table = IdentityTable(MappingProxyType(by_key), MappingProxyType(by_pid), self._view)
         return self.table
 
-    def _look_at(self, pid: int, begun_ticks: int) -> ProcessIdentity | Reason:
+    def _identify(self, pid: int, begun_ticks: int) -> ProcessIdentity | Reason:
         confined = self._view.scope is PidScope.NAMESPACE
         details = self._reader.read(pid, confined)
         if isinstance(details, Reason):
-            return self._why_unseen(details)
+            return self._unseen_reason(details)
         if confined and not details.holds_gpu:
-            # Older drivers tell the host's pids in a container, too: a stranger of ours may bear that number.
+            # Older drivers report the host's pids in a container: another process here may have that number.
             return Reason.PID_NAMESPACE
         if details.key.start_ticks >= begun_ticks:
-            # It started after the reading began: whom the driver listed under this pid has gone.
+            # It started after the reading: the process that the driver listed under this pid has ended.
             return Reason.PROCESS_GONE
         return identity_of(details)
 
-    def _why_unseen(self, reason: Reason) -> Reason:
+    def _unseen_reason(self, reason: Reason) -> Reason:
         if reason is not Reason.PROCESS_GONE:
             return reason
         if self._view.scope is PidScope.NAMESPACE:

@@ -1,15 +1,15 @@
-"""The two lines of /proc/PID/status that attribution needs. Any text is read; none raises."""
+"""The two lines of /proc/PID/status that attribution needs. No text raises an exception."""
 
 import re
 from typing import NamedTuple
 
-# The name stands in the first line and has its newlines escaped: no name can forge another line.
+# The kernel escapes newlines in the name, on the first line: a name cannot forge another line.
 _UID = re.compile(r"^Uid:\s+([0-9]{1,10})\b", re.MULTILINE | re.ASCII)
 _NSPID = re.compile(r"^NSpid:((?:[ \t]+[0-9]{1,10})+)", re.MULTILINE | re.ASCII)
 
 
 class ProcessStatus(NamedTuple):
-    """The real uid, and the pids from the namespace of the procfs that was read down to its own."""
+    """The real uid, and the pids from the namespace of this procfs down to that of the process."""
 
     uid: int | None
     namespaced_pids: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""Where attribution meets the sampling clock: identities beside the GPU reading, the fold at each snapshot.
+"""Connects attribution to the sampler: identities with each GPU reading, attribution at each snapshot.
 
-`IdentifiedGpus` stands in for the GPU source and runs on its thread: who is new is looked up there, right
-after the driver listed it. `AttributionStage` is pure arithmetic over what is held, fit for the event loop.
+`IdentifiedGpus` wraps the GPU source and runs on its thread: a new process is read right after the driver listed it.
+`AttributionStage` only computes, and runs on the event loop.
 """
 
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class GpuSource(Protocol):
-    """As much of a Source as is passed on."""
+    """The part of a Source that is passed on."""
 
     @property
     def name(self) -> str: ...
@@ -55,13 +55,13 @@ class NamesUsers(Protocol):
 
 
 def ticks_since_boot() -> int:
-    """Now, in the unit and from the beginning that the kernel counts a process's start in."""
+    """Now, in the clock ticks since boot in which the kernel reports the start of a process."""
     return math.floor(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessWorld:
-    """Where processes and their users are looked up, and how much of them can be seen from here."""
+    """Where processes and users are read, and which processes are visible."""
 
     reader: ProcessReader
     view: PidView
@@ -69,7 +69,7 @@ class ProcessWorld:
 
 
 class IdentifiedGpus:
-    """The GPU source, which also looks up the processes it lists. Its reading is passed on untouched."""
+    """The GPU source, which also identifies the processes it lists. Its reading is passed on unchanged."""
 
     def __init__(
         self,
@@ -93,12 +93,14 @@ class IdentifiedGpus:
         reading = self._gpus.read()
         if isinstance(reading, GpuReading):
             try:
-                self._look_up(reading, begun_ticks)
+                self._identify(reading, begun_ticks)
             except Exception:
-                log.exception("the processes on the GPUs could not be looked up: the GPU readings go on without")
+                log.exception(
+                    "the processes on the GPUs could not be identified; the GPU readings continue without owners"
+                )
         return reading
 
-    def _look_up(self, reading: GpuReading, begun_ticks: int) -> None:
+    def _identify(self, reading: GpuReading, begun_ticks: int) -> None:
         listed = (process for gpu in reading.present_gpus() for process in gpu.processes or ())
         table = self._identities.see([SeenProcess(process.pid, process.key) for process in listed], begun_ticks)
         if table is not self._table:
@@ -108,7 +110,7 @@ class IdentifiedGpus:
 
 
 class AttributionStage:
-    """Adds to the readings who uses what; computes nothing while nothing has changed."""
+    """Adds the attribution to the readings; computes it again only if an input has changed."""
 
     def __init__(self, identities: ProcessIdentities, users: NamesUsers, rules: OwnerRules | None = None) -> None:
         self._identities = identities
@@ -125,7 +127,7 @@ class AttributionStage:
             return readings
         if not self._warned and self._identities.table.view.scope is not PidScope.HOST:
             self._warned = True
-            log.warning("not every GPU process can be seen: %s", self._identities.table.view.sentence)
+            log.warning("not every GPU process is visible: %s", self._identities.table.view.sentence)
         inputs = (readings.gpus, self._identities.table, self._surroundings(readings, readings.gpus))
         if self._folded is None or any(new is not old for new, old in zip(inputs, self._folded, strict=True)):
             self._attribution = self._attributor.attribute(*inputs)
@@ -133,7 +135,7 @@ class AttributionStage:
         return replace(readings, attribution=self._attribution)
 
     def _surroundings(self, readings: Readings, gpus: GpuReading) -> Surroundings:
-        """The same object for as long as nothing in it has changed, so that verdicts stand."""
+        """The same object for as long as nothing in it has changed, so that findings stay valid."""
         layout = [(g.identity, [(m.uuid, m.gpu_instance_id) for m in g.mig]) for g in gpus.gpus]
         names = self._users.known
         known = (readings.docker, readings.podman, readings.pods, readings.pod_devices, names, layout)

@@ -1,4 +1,4 @@
-"""From a process to what it belongs to: its container, pod, job, unit and user, and how each was found. Pure."""
+"""The container, pod, job, unit and user of a process, and how each was found. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from gpucommons.model.process_identity import CgroupIdentity, ProcessIdentity
 from gpucommons.rules.pod_placement import PodLabels
 
 _SHORT_ID = 12
-# Docker behind a kubelet labels each container with the pod that it is in.
+# With Docker as the kubelet's runtime, each container has the labels of its pod.
 _POD_UID, _POD_NAME = "io.kubernetes.pod.uid", "io.kubernetes.pod.name"
 _POD_NAMESPACE, _POD_CONTAINER = "io.kubernetes.pod.namespace", "io.kubernetes.container.name"
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is known of the node besides the process. `pods` is None where Kubernetes does not answer."""
+    """What is known of the node besides the process. `pods` is None while Kubernetes does not answer."""
 
     containers: Mapping[str, Container] = field(default_factory=dict)
     pods: PodReading | None = None
@@ -55,7 +55,7 @@ def resolve(identity: ProcessIdentity, place: Place, around: Surroundings) -> Re
 
 
 def _container(cgroup: CgroupIdentity, around: Surroundings) -> Container | None:
-    """The innermost container that a runtime knows: one inside another is known only to the inner runtime."""
+    """The innermost container that a runtime knows. A nested container is known only to the inner runtime."""
     ids = (cgroup.container_id, *cgroup.enclosing)
     return next((c for id in ids if id and (c := around.containers.get(id))), None)
 
@@ -63,12 +63,12 @@ def _container(cgroup: CgroupIdentity, around: Surroundings) -> Container | None
 def _pod(
     cgroup: CgroupIdentity, container: Container | None, place: Place, around: Surroundings
 ) -> tuple[PodPlace | None, tuple[str, ...]]:
-    """The pod, by the best evidence there is; the name may be known by less than the UID is."""
+    """The pod, by the best evidence. The name may have weaker evidence than the UID."""
     ids = tuple(id for id in (cgroup.container_id, *cgroup.enclosing) if id)
     if around.pods and cgroup.pod_uid and (pod := around.pods.find(cgroup.pod_uid)):
         return _known(pod, ids), (f"its cgroup names pod {cgroup.pod_uid}: {pod.namespace}/{pod.name}",)
     if around.pods and (pod := next((p for i in ids if (p := around.pods.by_container_id.get(i))), None)):
-        return _known(pod, ids), (f"Kubernetes says that container is of pod {pod.namespace}/{pod.name}",)
+        return _known(pod, ids), (f"Kubernetes lists that container in pod {pod.namespace}/{pod.name}",)
     if container and (name := container.labels.get(_POD_NAME)) and (uid := container.labels.get(_POD_UID)):
         namespace = container.labels.get(_POD_NAMESPACE, "")
         labelled = PodPlace(uid, name, namespace, container.labels.get(_POD_CONTAINER, ""))
@@ -80,16 +80,16 @@ def _pod(
 
 def _by_device(pod_uid: str, place: Place, around: Surroundings) -> tuple[PodPlace | None, tuple[str, ...]]:
     if around.pods:
-        step = f"its cgroup names pod {pod_uid}, which Kubernetes does not tell of on this node"
+        step = f"its cgroup names pod {pod_uid}, which Kubernetes does not list on this node"
     else:
-        step = f"its cgroup names pod {pod_uid}; Kubernetes does not answer, so its name is not known from there"
+        step = f"its cgroup names pod {pod_uid}; Kubernetes does not answer, so its name is unknown"
     holders = around.pods_by_place.get(place, ())
     if len({(labels.namespace, labels.pod) for labels in holders}) != 1:
         return PodPlace(pod_uid), (step,)
     only = holders[0]
     container = only.container if len({labels.container for labels in holders}) == 1 else ""
     found = PodPlace(pod_uid, only.pod, only.namespace, container)
-    return found, (step, f"the kubelet gave this GPU to one pod only: {only.namespace}/{only.pod}")
+    return found, (step, f"the kubelet allocated this GPU to one pod only: {only.namespace}/{only.pod}")
 
 
 def _known(pod: Pod, container_ids: tuple[str, ...]) -> PodPlace:
@@ -105,7 +105,7 @@ def _process_steps(identity: ProcessIdentity, workload: Workload) -> tuple[str, 
     else:
         steps[0] += user
     if len(identity.namespaced_pids) > 1:
-        steps.append(f"in its own pid namespace it is pid {identity.namespaced_pids[-1]}")
+        steps.append(f"in its pid namespace it is pid {identity.namespaced_pids[-1]}")
     return tuple(steps)
 
 
@@ -115,7 +115,7 @@ def _container_steps(cgroup: CgroupIdentity, container: Container | None) -> tup
         return ("its cgroup names no container", *notes)
     steps = [f"its cgroup names container {cgroup.container_id[:_SHORT_ID]} ({cgroup.runtime})"]
     if container is None:
-        steps.append("no container runtime that we can ask knows that container")
+        steps.append("no reachable container runtime knows that container")
     elif container.id == cgroup.container_id:
         steps.append(f"{container.runtime} calls it {container.name!r}, image {container.image!r}")
     else:

@@ -1,4 +1,4 @@
-"""`gpucommons events`: what happened on this node, from our own event log."""
+"""`gpucommons events`: the events of this node, from our own event log."""
 
 import sys
 import time
@@ -15,34 +15,40 @@ from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.cli.who_view import printable
 from gpucommons.config.state_directory import own_event_log
-from gpucommons.ledger.happenings import TYPES, matching
-from gpucommons.ledger.own_events import older, read_events
+from gpucommons.faces.documents.events import events_document, matching
+from gpucommons.faces.documents.values import encoded, indented
+from gpucommons.ledger.event_detector import TYPES
+from gpucommons.ledger.event_log import older, read_events
 from gpucommons.ledger.period import parse_since
-from gpucommons.model.events import Event, format_line, parse_line
+from gpucommons.model.events import Event, Numbering, parse_line
 
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 _HEADER = ("time", "type", "user", "details")
 
 
 def events(
     since: Annotated[
-        str | None, typer.Option(metavar="24h|DATE", help="Only what is newer.", show_default=False)
+        str | None, typer.Option(metavar="24h|DATE", help="Only newer events: an age or a date.", show_default=False)
     ] = None,
     type: Annotated[
         str | None,
         typer.Option(
             metavar="TYPE",
-            help=f"Only these: a whole type or its beginning (gpu). There are {', '.join(TYPES)}.",
+            help=f"Only this type, or a group of types (gpu). Types: {', '.join(TYPES)}.",
             show_default=False,
         ),
     ] = None,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Only this user's.", show_default=False)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing what happens until Ctrl-C.")] = False,
-    format: Annotated[Format, typer.Option(help="How to print it; json is one object a line.")] = Format.TABLE,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only events of this user.", show_default=False)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until Ctrl-C.")] = False,
+    format: Annotated[
+        Format, typer.Option(help="Output format. With --follow, json is one object per line.")
+    ] = Format.TABLE,
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
-    """Show what happened: GPUs lost and back, XIDs, allocations seen and gone, quotas, revoked turns."""
+    """Show events: GPUs lost and back, XIDs, allocations seen and gone, quotas, revoked turns."""
     scenario = scenario_named(simulate)
     path = own_event_log(load_settings(config, {}).settings, scenario.name if scenario else None)
     try:
@@ -50,18 +56,19 @@ def events(
     except ValueError as error:
         raise CommandError(str(error)) from error
     if not path.exists() and not older(path).exists():
-        raise CommandError(f"{path}: no event log here; 'gpucommons up' writes it ([events] own_file)")
+        raise CommandError(f"{path}: no event log; 'gpucommons up' writes it ([events] own_file)")
     if follow:
         _follow(path, since_s, type, user, format)
     else:
-        sys.stdout.write(rendered(matching(read_events(path), since_s, type, user), format))
+        sys.stdout.write(rendered(matching(Numbering()(read_events(path)), since_s, type, user), format))
 
 
 def rendered(found: Iterable[Event], format: Format) -> str:
     if format is Format.JSON:
-        return "".join(format_line(event).decode() for event in found)
+        # Newest first, as the API has them.
+        return indented({"events": events_document(reversed(list(found)))})
     if format is Format.TABLE:
-        # Line by line, as --follow prints: a table's columns would be as wide as its widest event.
+        # Lines as --follow prints them. Columns would be as wide as the longest event.
         return "".join(f"{_line(event)}\n" for event in found)
     grid = TextTable(_HEADER, [_cells(event) for event in found])
     return grid.as_csv() if format is Format.CSV else grid.as_markdown()
@@ -70,15 +77,16 @@ def rendered(found: Iterable[Event], format: Format) -> str:
 def _follow(path: Path, since_s: float | None, type: str | None, user: str | None, format: Format) -> None:
     if format not in (Format.TABLE, Format.JSON):
         raise CommandError(
-            f"--follow prints line by line: --format {format} has a frame around them; use table or json"
+            f"--format {format} cannot be combined with --follow, which prints single lines: use table or json"
         )
-    for event in matching(_coming(path), since_s, type, user):
-        sys.stdout.write(format_line(event).decode() if format is Format.JSON else f"{_line(event)}\n")
+    for event in matching(Numbering()(_followed(path)), since_s, type, user):
+        line = encoded(events_document([event])).decode() if format is Format.JSON else _line(event)
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
 
-def _coming(path: Path) -> Iterator[Event]:
-    """What is in the log and whatever is added to it, through its turning over, for ever."""
+def _followed(path: Path) -> Iterator[Event]:
+    """The events of the log and every event that is added to it, also after the log was rotated. Never ends."""
     follower = FileFollower(path)
     while True:
         try:
@@ -88,9 +96,9 @@ def _coming(path: Path) -> Iterator[Event]:
                     if isinstance(event, Event):
                         yield event
         except FileNotFoundError:
-            # Between two logs: the next event brings the new one.
+            # Just rotated: the next event creates the new log.
             pass
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
 
 
 def _line(event: Event) -> str:

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.gpus_view import missing, render
-from gpucommons.cli.one_sample import api_document, json_text, take_sample
+from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.faces.documents.values import indented
 
 
 def gpus(
@@ -20,7 +21,7 @@ def gpus(
     _, snapshot = take_sample(config, simulate, procfs)
     document = api_document(snapshot, "gpus" if as_json else "snapshot")
     if as_json:
-        sys.stdout.write(json_text(document))
+        sys.stdout.write(indented(document))
     elif document["gpus"] is None:
         sys.stdout.write(missing(document) + "\n")
     else:

@@ -64,7 +64,7 @@ def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:
 
 def _instance_row(uuid: str, instance: Document, short: bool) -> Iterator[str]:
     activity = instance["activity"]
-    yield f" {instance['gpu_instance_id']}/{instance['compute_instance_id']}"
+    yield f" {instance['slot']}"
     yield f" MIG {printable(instance['profile'])}"
     yield _uuid(uuid, short)
     yield _memory(instance)

@@ -1,7 +1,6 @@
 """One sample of this node without a running agent, for the commands that print the current state."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from gpucommons.agent.agent import Agent
 from gpucommons.cli.options import load_settings, scenario_named
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.faces.documents.resources import RESOURCES
-from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.faces.documents.view import View
 from gpucommons.model.snapshot import Snapshot
 
@@ -33,11 +31,6 @@ def api_document(snapshot: Snapshot, name: str) -> Mapping[str, Any]:
     (document,) = (resource.make(View(snapshot), {}) for resource in RESOURCES if resource.name == name)
     assert isinstance(document, Mapping)
     return document
-
-
-def json_text(document: Json) -> str:
-    """A document as indented JSON, with the same values as the API's answer."""
-    return json.dumps(json.loads(encoded(document)), indent=2, ensure_ascii=False) + "\n"
 
 
 async def _two_ticks(agent: Agent) -> Snapshot:

@@ -1,11 +1,9 @@
-"""`gpucommons report`: what was held, used and wasted over a period, from the ledger."""
+"""`gpucommons report`: what was held, used and left idle over a period, from the ledger."""
 
-import json
+import math
 import sys
 import time
-from dataclasses import fields
 from datetime import datetime
-from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -14,44 +12,39 @@ from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.config.state_directory import ledger_file
+from gpucommons.faces.documents.accounts import Row, hours, period_document, rows, total
+from gpucommons.faces.documents.values import indented
+from gpucommons.ledger.accounts import accounts_of
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.period import Period, month, parse_since
 from gpucommons.ledger.query import read_period
-from gpucommons.ledger.report import By, Report, ReportRow
-from gpucommons.ledger.report import report as make_report
+from gpucommons.model.accounts import By, PeriodAccounts
 
 _DEFAULT_SINCE = "30d"
-_OF_GPUS = ("free_hours", "unknown_hours")
 _EFFICIENCY = "efficiency_ratio"
-_COLUMNS = {
-    "held_hours": "held_gpu_hours",
-    "active_hours": "active_gpu_hours",
-    "wasted_hours": "wasted_gpu_hours",
-    "unjudged_hours": "unjudged_gpu_hours",
-    "equivalent_hours": "gpu_equivalent_hours",
-    "memory_gib_hours": "memory_gib_hours",
-    "energy_kwh": "energy_kwh",
-    "sm_hours": "sm_gpu_hours",
-    "free_hours": "free_gpu_hours",
-    "unknown_hours": "unknown_gpu_hours",
-}
 
 
 def report(
     since: Annotated[
         str | None,
-        typer.Option(metavar="30d|DATE", help="From so long ago, or from a date. Default: 30d.", show_default=False),
+        typer.Option(
+            metavar="30d|DATE", help="Start of the period: an age or a date. Default: 30d.", show_default=False
+        ),
     ] = None,
     month: Annotated[
-        str | None, typer.Option(metavar="YYYY-MM", help="A calendar month instead.", show_default=False)
+        str | None,
+        typer.Option(metavar="YYYY-MM", help="Report this calendar month instead.", show_default=False),
     ] = None,
-    by: Annotated[By, typer.Option(help="One row for each of these.")] = By.USER,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Only this user's.", show_default=False)] = None,
-    format: Annotated[Format, typer.Option(help="How to print it.")] = Format.TABLE,
+    by: Annotated[By, typer.Option(help="What the rows are.")] = By.USER,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only what is billed to this user or pod.", show_default=False),
+    ] = None,
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
-    """Report GPU-hours held, active and wasted, memory, energy and efficiency, from the ledger."""
+    """Report GPU-hours held, active and idle, memory, energy and efficiency, from the ledger."""
     scenario = scenario_named(simulate)
     settings = load_settings(config, {}).settings
     period = _period(since, month, time.time())
@@ -59,73 +52,53 @@ def report(
         usage = read_period(ledger_file(settings, scenario.name if scenario else None), *period)
     except LedgerError as error:
         raise CommandError(str(error)) from error
-    sys.stdout.write(rendered(make_report(usage, by, user), format))
+    sys.stdout.write(rendered(accounts_of(usage, by, user), since or month or _DEFAULT_SINCE, format))
 
 
-def rendered(made: Report, format: Format) -> str:
+def rendered(period: PeriodAccounts, name: str, format: Format) -> str:
+    """`name` is the key of the period in the JSON document, as in the API."""
     if format is Format.JSON:
-        return json.dumps(_as_json(made), indent=2, ensure_ascii=False) + "\n"
-    grid = _grid(made)
+        return indented({"accounts": {name: period_document(period)}})
+    table = _table(period)
     if format is Format.CSV:
-        return grid.as_csv()
-    told = f"{_when(made.since_s)} to {_when(made.until_s)}, by {made.by}"
-    notes = [f"not seen, billed to nobody: {hours} h ({reason})" for reason, hours in made.gap_hours.items()]
+        return table.as_csv()
+    title = f"{_when(period.since_s)} to {_when(period.until_s)}, by {period.by}"
+    notes = [f"not observed, not billed: {hours(ns):.4f} h ({reason})" for reason, ns in period.gap_ns.items()]
     if format is Format.MARKDOWN:
-        return f"{told}\n\n{grid.as_markdown()}" + "".join(f"\n{note}\n" for note in notes)
-    return f"{told}\n\n{grid.as_table()}" + "".join(f"{note}\n" for note in notes)
+        return f"{title}\n\n{table.as_markdown()}" + "".join(f"\n{note}\n" for note in notes)
+    return f"{title}\n\n{table.as_table()}" + "".join(f"{note}\n" for note in notes)
 
 
 def _period(since: str | None, of_month: str | None, now_s: float) -> Period:
     if since is not None and of_month is not None:
-        raise CommandError("--since and --month exclude each other: give one")
+        raise CommandError("--since and --month exclude each other: use one of them")
     try:
         if of_month is not None:
             return month(of_month, now_s, None)
         since_s = parse_since(since or _DEFAULT_SINCE, now_s, None)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    # What happened in this minute is filed under its beginning.
-    return Period(since_s, max(since_s, int(now_s) + 60))
+    return Period(since_s, max(since_s, math.ceil(now_s)))
 
 
-def _names(made: Report) -> list[str]:
-    shown = [item.name for item in fields(ReportRow) if item.name in _COLUMNS]
-    return [name for name in shown if name not in _OF_GPUS or made.by is By.GPU]
+def _table(period: PeriodAccounts) -> TextTable:
+    whole = total(period)
+    columns = [*(name for name in whole if name != _EFFICIENCY), _EFFICIENCY]
 
+    def cells(name: str, row: Row) -> list[str]:
+        return [name, *(_cell(column, row.get(column)) for column in columns)]
 
-def _grid(made: Report) -> TextTable:
-    names = _names(made)
-    header = [made.by.value, *(_COLUMNS[name] for name in names), _EFFICIENCY]
     return TextTable(
-        header,
-        [_cells(row, names) for row in made.rows],
-        _cells(made.total, names),
-        frozenset(range(1, len(header))),
+        [period.by.value, *columns],
+        [cells(name, row) for name, row in rows(period).items()],
+        cells("total", whole),
+        frozenset(range(1, len(columns) + 1)),
     )
 
 
-def _cells(row: ReportRow, names: list[str]) -> list[str]:
-    return [row.name, *(_cell(getattr(row, name)) for name in names), _cell(row.efficiency)]
-
-
-def _cell(value: Decimal | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _as_json(made: Report) -> dict[str, object]:
-    return {
-        "by": made.by.value,
-        "since_unix_s": made.since_s,
-        "until_unix_s": made.until_s,
-        "rows": [{made.by.value: row.name, **_numbers(row, _names(made))} for row in made.rows],
-        "total": _numbers(made.total, _names(made)),
-        "gap_hours": {reason: float(hours) for reason, hours in made.gap_hours.items()},
-    }
-
-
-def _numbers(row: ReportRow, names: list[str]) -> dict[str, float | None]:
-    values = {_COLUMNS[name]: getattr(row, name) for name in names} | {_EFFICIENCY: row.efficiency}
-    return {name: None if value is None else float(value) for name, value in values.items()}
+def _cell(column: str, value: float | None) -> str:
+    """A ten-thousandth of an hour is a third of a second."""
+    return "" if value is None else f"{value:.{3 if column == _EFFICIENCY else 4}f}"
 
 
 def _when(unix_s: int) -> str:

@@ -1,6 +1,5 @@
-"""`gpucommons who`: take one sample and say whose each part of each GPU is, or why one process is whose."""
+"""`gpucommons who`: take one sample and print the owner of each part of each GPU, or explain one process's owner."""
 
-import json
 import sys
 from typing import Annotated
 
@@ -9,49 +8,53 @@ import typer
 from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.run import CommandError
-from gpucommons.cli.who_view import RowFilter, as_rows, explain, render
+from gpucommons.cli.who_view import explain, render
+from gpucommons.faces.documents.parameters import BadParameter
+from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.view import View
+from gpucommons.faces.documents.who import WhoFilter
+from gpucommons.faces.documents.who import who as who_document
 from gpucommons.model.snapshot import Snapshot
 
 
 def who(
     user: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only what this user, uid or owner has.", show_default=False),
+        typer.Option(metavar="NAME", help="Only this account, user, uid or owner.", show_default=False),
     ] = None,
     gpu: Annotated[str | None, typer.Option(metavar="INDEX|UUID", help="Only this GPU.", show_default=False)] = None,
     pid: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Explain step by step whose this process is.", show_default=False),
+        typer.Option(
+            metavar="N", help="Explain step by step how the owner of this process is found.", show_default=False
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     config: ConfigFile = None,
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
-    """Say who uses each GPU now: memory, SM time and power, and what nobody can be named for."""
+    """Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner."""
     _, snapshot = take_sample(config, simulate, procfs)
     if pid is not None:
         sys.stdout.write(_explained(snapshot, pid))
         return
-    wanted = RowFilter(user, gpu)
-    _check_gpu(snapshot, wanted)
+    chosen = WhoFilter(None if gpu is None else _gpu_uuid(snapshot, gpu), user=user)
     if as_json:
-        text = json.dumps(as_rows(snapshot, wanted), indent=2, ensure_ascii=False) + "\n"
+        sys.stdout.write(indented({**View(snapshot).envelope(), **who_document(snapshot, chosen)}))
     else:
-        text = render(snapshot, wanted)
-    sys.stdout.write(text)
+        sys.stdout.write(render(snapshot, chosen))
 
 
 def _explained(snapshot: Snapshot, pid: int) -> str:
     text = explain(snapshot, pid)
     if text is None:
-        raise CommandError(f"pid {pid} is on no GPU now; `gpucommons who` lists those that are")
+        raise CommandError(f"pid {pid} is not on a GPU now; `gpucommons who` lists the processes that are")
     return text
 
 
-def _check_gpu(snapshot: Snapshot, wanted: RowFilter) -> None:
-    attribution = snapshot.readings.attribution
-    accounts = attribution.accounts if attribution else ()
-    if wanted.gpu is not None and accounts and not any(wanted.has_gpu(a.gpu_uuid, a.gpu_index) for a in accounts):
-        known = ", ".join(str(account.gpu_index) for account in accounts)
-        raise CommandError(f"no GPU '{wanted.gpu}'; there are {known} (or name one by its UUID)")
+def _gpu_uuid(snapshot: Snapshot, name: str) -> str:
+    try:
+        return View(snapshot).gpu_uuid(name)
+    except BadParameter as error:
+        raise CommandError(f"--gpu: {error}") from error

@@ -1,11 +1,11 @@
-"""What `gpucommons who` shows, as text and as JSON values: pure functions over a Snapshot.
+"""The text of `gpucommons who`: pure functions over a Snapshot.
 
-Names come from users and may hold anything: what is not printable is shown escaped, never sent to a terminal.
+Names come from users and may contain any character: one that is not printable is escaped.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from gpucommons.faces.documents.who import EVERYTHING, BilledProcess, WhoFilter, chosen_processes
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import (
     SENTENCES,
@@ -19,91 +19,47 @@ from gpucommons.model.ownership import (
 )
 from gpucommons.model.process_identity import PidScope
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.identities import qualified_name
 
 _NONE = "-"
 _SHORT_ID = 12
-_MOST_NAME = 48
-_HEADINGS = ("MEMORY", "SM", "POWER", "PID", "PROCESS", "USER", "OWNER", "CONTAINER", "POD", "JOB")
-# The columns of numbers stand at the right edge.
+_MAX_NAME = 48
+_HEADINGS = ("MEMORY", "SM", "POWER", "PID", "SLOT", "PROCESS", "USER", "OWNER", "CONTAINER", "JOB")
+# The first columns are numbers, aligned to the right.
 _NUMBERS = 4
-_LEGEND = "~ is a share of what the driver measured of the GPU; without it, the driver measured the process."
+# These columns are shown even if empty.
+_ALWAYS = ("MEMORY", "SM", "POWER", "PID", "PROCESS")
+_LEGEND = "~: a share of what the driver measured for the GPU. Without ~: measured for the process."
 
 
-@dataclass(frozen=True, slots=True)
-class RowFilter:
-    """Which rows to show. `gpu` is an index or a UUID, `user` a name, a uid or an owner's name."""
-
-    user: str | None = None
-    gpu: str | None = None
-
-    def has_gpu(self, uuid: str, index: int) -> bool:
-        return self.gpu is None or self.gpu in (str(index), uuid)
-
-    def has(self, row: ProcessShare) -> bool:
-        if not self.has_gpu(row.place.gpu_uuid, row.place.gpu_index):
-            return False
-        names = (row.workload.user, str(row.workload.uid), row.owner.name if row.owner else None)
-        return self.user is None or self.user in names
-
-
-def render(snapshot: Snapshot, wanted: RowFilter) -> str:
+def render(snapshot: Snapshot, chosen: WhoFilter) -> str:
     attribution, gpus = _known(snapshot)
     if attribution is None:
-        return _nothing(snapshot)
+        return f"{no_gpu_readings(snapshot)}\n"
+    processes = chosen_processes(snapshot, chosen)
     lines: list[str] = []
     for account in attribution.accounts:
-        if not wanted.has_gpu(account.gpu_uuid, account.gpu_index):
+        if chosen.gpu not in (None, account.gpu_uuid):
             continue
-        rows = [row for row in attribution.processes if row.place.gpu_uuid == account.gpu_uuid and wanted.has(row)]
+        rows = [each for each in processes if each.share.place.gpu_uuid == account.gpu_uuid]
         rest = [row for row in attribution.unattributed if row.gpu_uuid == account.gpu_uuid]
         lines += [_gpu_line(account, gpus.get(account.gpu_uuid)), *_process_lines(rows)]
-        lines += [] if wanted.user else _rest_lines(rest)
+        lines += [] if chosen.user else _rest_lines(rest)
         lines.append("")
-    if any(_is_share(row) for row in attribution.processes):
+    if any(_is_share(each.share) for each in processes):
         lines.append(_LEGEND)
     if attribution.view.scope is not PidScope.HOST:
         lines.append(attribution.view.sentence)
     return "\n".join(lines).strip() + "\n"
 
 
-def as_rows(snapshot: Snapshot, wanted: RowFilter) -> dict[str, object]:
-    """The same as JSON values, in plain units, with nothing cut short."""
-    attribution, gpus = _known(snapshot)
-    if attribution is None:
-        return {"gpus": [], "note": _nothing(snapshot).strip()}
-    return {
-        "gpus": [
-            {
-                "index": account.gpu_index,
-                "uuid": account.gpu_uuid,
-                "name": gpus[account.gpu_uuid].identity.name if account.gpu_uuid in gpus else None,
-                "memory_used_bytes": account.memory_used_bytes,
-                "sm_ratio": _scaled(account.sm_millionths, 1_000_000),
-                "power_watts": _scaled(account.power_milliwatts, 1000),
-                "processes": [
-                    _row_value(row)
-                    for row in attribution.processes
-                    if row.place.gpu_uuid == account.gpu_uuid and wanted.has(row)
-                ],
-                "unattributed": [
-                    _rest_value(row)
-                    for row in attribution.unattributed
-                    if row.gpu_uuid == account.gpu_uuid and not wanted.user
-                ],
-            }
-            for account in attribution.accounts
-            if wanted.has_gpu(account.gpu_uuid, account.gpu_index)
-        ],
-        "note": "" if attribution.view.scope is PidScope.HOST else attribution.view.sentence,
-    }
-
-
 def explain(snapshot: Snapshot, pid: int) -> str | None:
-    """Each step of one process's attribution, for every GPU it is on; None where it is on none."""
-    attribution, _ = _known(snapshot)
-    rows = [row for row in attribution.processes if row.pid == pid] if attribution else []
+    """Each step of one process's attribution, for every GPU it is on; None if it is on no GPU."""
     blocks = []
-    for row in rows:
+    for each in chosen_processes(snapshot, EVERYTHING):
+        row = each.share
+        if row.pid != pid:
+            continue
         steps = [f"  {number}. {printable(step)}" for number, step in enumerate(row.steps, start=1)]
         verdict = f"owner: {_owner(row.owner)}" if row.owner else f"no owner: {row.reason}"
         use = ", ".join(
@@ -111,13 +67,13 @@ def explain(snapshot: Snapshot, pid: int) -> str | None:
             for name, part, unit in (("memory", row.memory, "B"), ("SM", row.sm, "%"), ("power", row.power, "W"))
             if part is not None
         )
-        blocks.append("\n".join([f"pid {pid} on {_place(row)}", *steps, f"  {verdict}", f"  {use or 'no readings'}"]))
+        blocks.append("\n".join([f"pid {pid} on {_place(each)}", *steps, f"  {verdict}", f"  {use or 'no readings'}"]))
     return "\n\n".join(blocks) + "\n" if blocks else None
 
 
-def printable(text: str, most: int = 10_000) -> str:
+def printable(text: str, max_length: int = 10_000) -> str:
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return safe if len(safe) <= most else safe[: most - 1] + "…"
+    return safe if len(safe) <= max_length else safe[: max_length - 1] + "…"
 
 
 def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
@@ -125,10 +81,10 @@ def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
     return snapshot.readings.attribution, {gpu.identity.uuid: gpu for gpu in gpus}
 
 
-def _nothing(snapshot: Snapshot) -> str:
+def no_gpu_readings(snapshot: Snapshot) -> str:
     state = snapshot.sources.get("nvml")
-    why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "they are not read on this machine"
-    return f"no GPU readings: {why}\n"
+    why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "GPUs are not read on this machine"
+    return f"no GPU readings: {why}"
 
 
 def _gpu_line(account: GpuAccount, gpu: Gpu | None) -> str:
@@ -144,30 +100,30 @@ def _gpu_line(account: GpuAccount, gpu: Gpu | None) -> str:
     return "  ".join(parts)
 
 
-def _process_lines(rows: Sequence[ProcessShare]) -> Iterator[str]:
+def _process_lines(rows: Sequence[BilledProcess]) -> Iterator[str]:
     if not rows:
         yield "  no process"
         return
     cells = [_HEADINGS, *(tuple(_cells(row)) for row in rows)]
-    # Columns that say nothing about anybody are left out, those that a reader looks for first are not.
-    shown = [i for i in range(len(_HEADINGS)) if i <= _NUMBERS or any(row[i] != _NONE for row in cells[1:])]
+    filled = [any(row[i] != _NONE for row in cells[1:]) for i in range(len(_HEADINGS))]
+    shown = [i for i, heading in enumerate(_HEADINGS) if filled[i] or heading in _ALWAYS]
     widths = {i: max(len(row[i]) for row in cells) for i in shown}
     for row in cells:
         aligned = (row[i].rjust(widths[i]) if i < _NUMBERS else row[i].ljust(widths[i]) for i in shown)
         yield ("  " + "  ".join(aligned)).rstrip()
 
 
-def _cells(row: ProcessShare) -> Iterator[str]:
-    found = row.workload
+def _cells(each: BilledProcess) -> Iterator[str]:
+    row, found = each.share, each.share.workload
     yield _amount(row.memory, "B")
     yield _amount(row.sm, "%")
     yield _amount(row.power, "W")
     yield str(row.pid)
+    yield _NONE if row.place.gpu_instance_id is None else each.slot or _NONE
     yield _name(found.process_name)
-    yield _name(found.user or (str(found.uid) if found.uid is not None else None))
+    yield _name(each.account)
     yield _owner(row.owner) if row.owner else f"({row.reason})"
     yield _name(found.container_name or (found.container_id or "")[:_SHORT_ID])
-    yield _name(f"{found.pod.namespace}/{found.pod.name}" if found.pod and found.pod.name else None)
     yield _name(found.job)
 
 
@@ -189,56 +145,6 @@ def _rest_lines(rows: Iterable[Unattributed]) -> Iterator[str]:
     for row in cells:
         numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True))
         yield f"  {numbers}  {row[3]}"
-
-
-def _row_value(row: ProcessShare) -> dict[str, object]:
-    found = row.workload
-    return {
-        "pid": row.pid,
-        "start_ticks": row.key.start_ticks if row.key else None,
-        "gpu_instance_id": row.place.gpu_instance_id,
-        "process": found.process_name,
-        "uid": found.uid,
-        "user": found.user,
-        "owner": {"kind": row.owner.kind, "id": row.owner.id, "name": row.owner.name, "namespace": row.owner.namespace}
-        if row.owner
-        else None,
-        "reason": row.reason,
-        "container_id": found.container_id,
-        "container": found.container_name,
-        "image": found.image,
-        "pod": {
-            "uid": found.pod.uid,
-            "name": found.pod.name,
-            "namespace": found.pod.namespace,
-            "container": found.pod.container,
-        }
-        if found.pod
-        else None,
-        "job": found.job,
-        "unit": found.unit,
-        "memory_bytes": _part_value(row.memory, 1),
-        "sm_ratio": _part_value(row.sm, 1_000_000),
-        "power_watts": _part_value(row.power, 1000),
-    }
-
-
-def _part_value(part: Portion | None, unit: int) -> dict[str, object] | None:
-    return None if part is None else {"value": _scaled(part.amount, unit), "basis": part.basis}
-
-
-def _rest_value(row: Unattributed) -> dict[str, object]:
-    return {
-        "reason": row.reason,
-        "why": SENTENCES[row.reason],
-        "memory_bytes": row.memory_bytes,
-        "sm_ratio": _scaled(row.sm_millionths, 1_000_000),
-        "power_watts": _scaled(row.power_milliwatts, 1000),
-    }
-
-
-def _scaled(amount: int | None, unit: int) -> float | None:
-    return amount if amount is None or unit == 1 else amount / unit
 
 
 def _is_share(row: ProcessShare) -> bool:
@@ -268,14 +174,15 @@ def _watts(milliwatts: int) -> str:
 
 
 def _owner(owner: Owner) -> str:
-    name = f"{owner.namespace}/{owner.name}" if owner.namespace else owner.name
-    return f"{owner.kind} {printable(name, _MOST_NAME)}"
+    return f"{owner.kind} {printable(qualified_name(owner.namespace, owner.name), _MAX_NAME)}"
 
 
 def _name(text: str | None) -> str:
-    return printable(text, _MOST_NAME) if text else _NONE
+    return printable(text, _MAX_NAME) if text else _NONE
 
 
-def _place(row: ProcessShare) -> str:
-    instance = row.place.gpu_instance_id
-    return f"GPU {row.place.gpu_index}" + (f", MIG instance {instance}" if instance is not None else "")
+def _place(each: BilledProcess) -> str:
+    place = each.share.place
+    if place.gpu_instance_id is None:
+        return f"GPU {place.gpu_index}"
+    return f"slot {each.slot}" if each.slot else f"GPU {place.gpu_index}, GPU instance {place.gpu_instance_id}"

@@ -1,6 +1,6 @@
-"""What containers, pods, batch jobs and DS01's state file lay claim to, before anybody looks at what runs. Pure.
+"""The slots that containers, pods, batch jobs and DS01's state file claim, whether they use them or not. Pure.
 
-Changes only when one of them does, so it is folded then and not at every snapshot.
+Claims change only when one of these does, and are computed then, not at every snapshot.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,8 +35,8 @@ _WHOLE = Fraction(1)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`slots` with the fraction that is claimed of each. With `by_itself` it holds them although nothing of it
-    runs there: who may use every GPU of the node does not, or one monitoring container would hold them all."""
+    """`slots` with the claimed fraction of each. With `by_itself`, it holds them even if it has no process there. A
+    workload that may use every GPU does not: otherwise one monitoring container would hold them all."""
 
     kind: WorkloadKind
     name: str
@@ -60,8 +60,8 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class ClaimInputs:
-    """Everything that a claim depends on. `process_users` are of containers that only their processes tell of,
-    `job_users` of batch jobs: uid and name, by the job's id."""
+    """The inputs of claims. `process_users` are the users of containers that are known only from their processes,
+    by container id; `job_users` those of batch jobs, by job id: uid and name."""
 
     table: SlotTable
     containers: Mapping[str, Container] = field(default_factory=dict)
@@ -97,10 +97,10 @@ class _Fold:
 
     def _of_container(self, container: Container) -> Claim | None:
         if (container.labels.get(_POD_NAMESPACE, ""), container.labels.get(_POD_NAME, "")) in self._in_pods:
-            # The kubelet tells of it, and knows better.
+            # The kubelet reports it as a pod.
             return None
         devices = devices_of(container, self._in.table)
-        # Older installs label nothing: what their state file allocates is tracked by its name alone.
+        # Older DS01 installs set no labels: what their state file allocates is tracked by its name.
         entry = self._entries.get(container.name)
         tracked = entry is not None or is_tracked(container)
         if devices is None and not tracked:
@@ -122,7 +122,7 @@ class _Fold:
                     UnmanagedContainer(container.name, account.user, devices.gpu_count, devices.access, running)
                 )
             if not running:
-                # Nobody keeps a slot for it: it holds nothing until it runs again.
+                # No slot is reserved for it: it holds nothing until it runs again.
                 return None
         return Claim(
             WorkloadKind.CONTAINER,
@@ -139,11 +139,11 @@ class _Fold:
         )
 
     def from_state_file(self) -> Iterator[Claim]:
-        """Those that no container tells of by itself: older installs put no devices into their labels."""
-        told = {claim.name for claim in self.claims}
+        """Claims that no container has: older DS01 installs set no device labels."""
+        claimed = {claim.name for claim in self.claims}
         by_name = {container.name: container for container in self._in.containers.values()}
         for entry in self._entries.values():
-            if entry.container not in told:
+            if entry.container not in claimed:
                 yield self._of_entry(entry, by_name.get(entry.container))
 
     def _of_entry(self, entry: Ds01Entry, container: Container | None) -> Claim:
@@ -151,7 +151,7 @@ class _Fold:
         if container is not None:
             running = container.state.has_processes
         else:
-            # Where a runtime answers and knows no such container, the slot is still kept for it.
+            # If a runtime answers and has no such container, the slot is still reserved for it.
             running = not entry.stopped and not self._in.containers
         account = self._account(stand_in, entry.user)
         interface = self._interface(stand_in)
@@ -206,7 +206,7 @@ class _Fold:
         )
 
     def of_jobs(self) -> Iterator[Claim]:
-        """A batch job holds the GPUs that it was given while it runs, whether it has a process there or not."""
+        """While a batch job runs, it holds the GPUs allocated to it, whether it has a process there or not."""
         places: dict[str, list[JobPlace]] = {}
         uids: dict[str, int | None] = {}
         mapping = self._in.job_mapping or JobMappingReading()
@@ -229,13 +229,13 @@ class _Fold:
         return Claim(WorkloadKind.JOB, job, f"job/{job}", account, slots, Access.SPECIFIC, True, True, "slurm", True)
 
     def _interface(self, container: Container) -> str:
-        """What the state file allocates was made through DS01, whatever else is known of it."""
+        """A container in the state file was created through DS01, whatever its labels say."""
         interface = interface_of(container)
         return "atomic" if interface == "docker" and container.name in self._entries else interface
 
-    def _account(self, container: Container, told: str = "") -> Account:
+    def _account(self, container: Container, state_file_user: str = "") -> Account:
         users = self._in.users
-        user = user_of(container, users.names) or told
+        user = user_of(container, users.names) or state_file_user
         uid = self._uids.get(user)
         if not user:
             uid, user = self._in.process_users.get(container.id, (None, ""))
@@ -268,7 +268,7 @@ def _given(inputs: ClaimInputs) -> tuple[PodDevices, ...]:
 
 
 def _with_unknown(devices: RequestedDevices) -> tuple[tuple[SlotInfo, Fraction], ...]:
-    """A name that this node has no slot for is still held, by whatever name it goes."""
+    """A device that this node does not have is still held, as a slot with the name of the device."""
     unknown = (SlotInfo(Slot(name, "", name.replace(":", "."), None, 1), -1) for name in devices.unknown)
     return tuple((info, _WHOLE) for info in (*devices.slots, *unknown))
 

@@ -1,6 +1,6 @@
-"""DS01's rules for one container: is it tracked, whose is it, through what was it made, which GPUs may it use.
+"""DS01's rules for one container: whether it is tracked, its user, its interface, and the GPUs it may use.
 
-Pure. Each rule is a list of places that are asked in order; the first that answers counts.
+Pure. Each rule checks several places in order and uses the first that has an answer.
 """
 
 import re
@@ -35,7 +35,7 @@ def is_tracked(container: Container) -> bool:
 
 
 def is_infrastructure(container: Container) -> bool:
-    """Whether it is part of the site's monitoring, as DS01 marks it: its access to all GPUs is intended."""
+    """Whether DS01 marks it as part of the site's monitoring: its access to all GPUs is intended."""
     protected = container.labels.get("ds01.protected", "").strip().lower() == "true"
     return protected or container.name.startswith(_STACK_NAMES)
 
@@ -46,7 +46,7 @@ class SliceOwner(NamedTuple):
 
 
 def slice_owner(name: str) -> SliceOwner | None:
-    """Whose `ds01-<group>-<user>.slice` this is. systemd writes a dash within a name as \\x2d."""
+    """The group and user of `ds01-<group>-<user>.slice`. systemd escapes a dash within a name as \\x2d."""
     name = name.rpartition("/")[2]
     if not (name.startswith("ds01-") and name.endswith(".slice")):
         return None
@@ -57,7 +57,7 @@ def slice_owner(name: str) -> SliceOwner | None:
 
 
 def user_of(container: Container, names: Mapping[int, str]) -> str:
-    """Empty where only its processes can tell."""
+    """Empty if it is known only from the processes."""
     labels = container.labels
     if named := labels.get("ds01.user", "").strip() or labels.get("aime.mlc.USER", "").strip():
         return named
@@ -73,10 +73,10 @@ def user_of(container: Container, names: Mapping[int, str]) -> str:
 
 
 def interface_of(container: Container) -> str:
-    """Whatever the label says is passed on: a word that nobody foresaw must not silence the rest."""
+    """The label's value is passed on unchanged, also if it is unknown."""
     labels, name = container.labels, container.name
-    if told := labels.get("ds01.interface", "").strip():
-        return told
+    if interface := labels.get("ds01.interface", "").strip():
+        return interface
     if labels.get("ds01.managed", "").strip().lower() == "true" or _AIME_MARK in name:
         return "atomic"
     if name.startswith(_OTHER_NAMES) or any(label.startswith(_OTHER_LABELS) for label in labels):
@@ -85,21 +85,21 @@ def interface_of(container: Container) -> str:
 
 
 class RequestedDevices(NamedTuple):
-    """The GPUs that a container may use; `unknown` are names that this node has no slot for."""
+    """The GPUs that a container may use; `unknown` are devices that this node does not have."""
 
     access: Access
     slots: Slots
     unknown: tuple[str, ...] = ()
-    asked: int | None = None
+    requested: int | None = None
     bypasses: bool = False
 
     @property
     def gpu_count(self) -> int:
-        return len(self.slots) + len(self.unknown) if self.asked is None else self.asked
+        return len(self.slots) + len(self.unknown) if self.requested is None else self.requested
 
 
 def devices_of(container: Container, table: SlotTable) -> RequestedDevices | None:
-    """None where it may use no GPU."""
+    """None if it may not use a GPU."""
     found = _requested(container, table) or _labelled(container, table) or _visible(container, table)
     bare = _bare(container, table)
     if found is None:
@@ -115,7 +115,7 @@ def _requested(container: Container, table: SlotTable) -> RequestedDevices | Non
     if any(request.count == -1 for request in requests):
         return _everything(table)
     count = sum(request.count for request in requests if request.count > 0)
-    return RequestedDevices(Access.COUNT, table.first(count), asked=count) if count else None
+    return RequestedDevices(Access.COUNT, table.first(count), requested=count) if count else None
 
 
 def _is_for_gpus(request: DeviceRequest) -> bool:
@@ -135,7 +135,7 @@ def _visible(container: Container, table: SlotTable) -> RequestedDevices | None:
 
 
 def _bare(container: Container, table: SlotTable) -> RequestedDevices | None:
-    """Through the device files, past every runtime that keeps count."""
+    """Access through device files, which bypasses the runtime's allocation."""
     if container.privileged:
         return _everything(table)._replace(bypasses=True)
     found = [(path, _DEVICE_FILE.fullmatch(path)) for path in container.devices]
@@ -147,7 +147,7 @@ def _bare(container: Container, table: SlotTable) -> RequestedDevices | None:
 
 
 def _named(names: list[str], table: SlotTable) -> RequestedDevices:
-    """A CDI name is `nvidia.com/gpu=0`: what follows the sign is as elsewhere."""
+    """A CDI name is `nvidia.com/gpu=0`; the part after `=` is a device name."""
     plain = [name.rpartition("=")[2] if name.startswith(_CDI) else name for name in names]
     if "all" in plain:
         return _everything(table)
@@ -156,7 +156,7 @@ def _named(names: list[str], table: SlotTable) -> RequestedDevices:
 
 
 def _everything(table: SlotTable) -> RequestedDevices:
-    return RequestedDevices(Access.ALL, table.usable, asked=table.gpu_count)
+    return RequestedDevices(Access.ALL, table.usable, requested=table.gpu_count)
 
 
 def _listed(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Folds claims and what really runs on each GPU into one list of who holds which slot, and what it does there.
+"""Combines claims and the processes on each GPU into allocations: which workload holds and uses which slot.
 
-Pure. A slot belongs to those who run on it or claimed it and run; only where none of them does, to those
-whose stopped container it is kept for. They share it evenly, or as the parts that they claimed.
+Pure. The holders of a slot are the workloads that run on it, or that claimed it and run. If there are none, they are
+the stopped containers for which it is reserved. They share it evenly, or by the fractions that they claimed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ _GRAPHICS = "graphics"
 
 @dataclass(slots=True)
 class _Usage:
-    """What the processes of one workload use of one slot; None is not known."""
+    """What the processes of one workload use of one slot; None is unknown."""
 
     sm: int | None = 0
     memory_bytes: int | None = 0
@@ -46,7 +46,7 @@ _UNKNOWN = _Usage(None, None, None)
 
 @dataclass(slots=True)
 class _Row:
-    """One workload on one slot, on its way to an Allocation."""
+    """One workload on one slot, before it becomes an Allocation."""
 
     claim: Claim
     fraction: Fraction
@@ -72,7 +72,7 @@ def fold(
     active_ratio: float,
     complete: bool = True,
 ) -> AllocationReading:
-    """`processes` is None where nobody knows what runs: then nobody is judged to be at work or idle."""
+    """`processes` is None if the running processes are unknown: then no workload is judged active or idle."""
     slots: dict[SlotInfo, _SlotRows] = {info: _SlotRows() for info in table.all}
     for claim in claims.claims:
         for info, fraction in claim.slots:
@@ -123,16 +123,15 @@ def _place(
 
 
 def _of_process(share: ProcessShare, group_of: Mapping[str, str]) -> Claim:
-    """Who runs on a GPU without having been given it holds it all the same, for as long as that runs."""
-    workload = share.workload
+    """A workload that runs on a GPU without an allocation holds it for as long as it runs."""
+    workload, pod = share.workload, share.workload.pod
     user = workload.user or ("" if workload.uid is None else str(workload.uid))
-    account = account_of(
-        share.owner,
-        user="" if workload.pod else user,
-        group=group_of.get(user, ""),
-        pod=workload.pod.name if workload.pod else "",
-        job=workload.job or "",
-    )
+    job = workload.job or ""
+    if pod is not None:
+        # As for a pod that the kubelet reports: it has no user.
+        account = account_of(share.owner, namespace=pod.namespace, pod=pod.name, job=job)
+    else:
+        account = account_of(share.owner, user=user, group=group_of.get(user, ""), job=job)
     kind, name, id = WorkloadKind.PROCESS, workload.unit or workload.process_name, "/".join(account)
     if workload.container_id:
         kind, name, id = WorkloadKind.CONTAINER, workload.container_name or "", workload.container_id
@@ -156,7 +155,7 @@ def _allocations(info: SlotInfo, found: _SlotRows, judged: bool, active_ratio: f
 
 
 def _settle_ownerless(found: _SlotRows, holders: list[_Row], rows: list[_Row]) -> None:
-    """Usage that could not be traced is that of the one who holds the slot alone; without any, nobody's we know."""
+    """Usage without an owner belongs to the only running holder of the slot; without one, it is unattributed."""
     if found.ownerless is None:
         return
     running = [row for row in holders if row.claim.running]
@@ -186,7 +185,7 @@ def _settle_ownerless(found: _SlotRows, holders: list[_Row], rows: list[_Row]) -
 
 
 def _shares(holders: list[_Row]) -> dict[str, int]:
-    """By workload. An account claims a slot once, through however many workloads, which then share its part."""
+    """By workload. An account claims a slot once; its workloads divide its part."""
     by_account: dict[Account, list[_Row]] = {}
     for row in holders:
         by_account.setdefault(row.claim.account, []).append(row)
@@ -199,7 +198,7 @@ def _shares(holders: list[_Row]) -> dict[str, int]:
 
 
 def _is_active(usage: _Usage, share: int, active_ratio: float) -> bool | None:
-    """Whether it works: at least so much of the part that it holds, or of the slot where it holds none."""
+    """Whether it uses at least `active_ratio` of its part of the slot, or of the slot if it holds no part."""
     if usage.sm is None:
         return None
     held = share / WHOLE_SHARE if share else 1.0
@@ -207,7 +206,7 @@ def _is_active(usage: _Usage, share: int, active_ratio: float) -> bool | None:
 
 
 def _allocation(info: SlotInfo, claim: Claim, share: int, usage: _Usage, active: bool | None) -> Allocation:
-    at_work = AllocationState.ACTIVE if active else AllocationState.RUNNING
+    running = AllocationState.ACTIVE if active else AllocationState.RUNNING
     return Allocation(
         claim.account,
         claim.kind,
@@ -216,7 +215,7 @@ def _allocation(info: SlotInfo, claim: Claim, share: int, usage: _Usage, active:
         info.slot,
         info.profile,
         share,
-        at_work if claim.running else AllocationState.HELD,
+        running if claim.running else AllocationState.HELD,
         claim.interface,
         claim.managed,
         claim.access,
@@ -229,7 +228,7 @@ def _allocation(info: SlotInfo, claim: Claim, share: int, usage: _Usage, active:
 
 
 def _compute_instances(gpus: GpuReading | None) -> dict[tuple[str, int], tuple[str, int | None]]:
-    """What kind of process each is, and on which compute instance: attribution passes neither on."""
+    """The kind and the compute instance of each process, which attribution does not have."""
     if gpus is None:
         return {}
     return {

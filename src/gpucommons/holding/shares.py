@@ -1,4 +1,4 @@
-"""How the holders of one slot divide it: two owners of one slot share it, each is billed a half. Pure."""
+"""Division of one slot among its holders: two owners of one slot are billed a half each. Pure."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -9,11 +9,11 @@ from gpucommons.model.usage import WHOLE_SHARE
 def divide(claims: Sequence[Fraction]) -> list[int]:
     """The share of each claim, in billionths of the slot.
 
-    Claims that fit are granted as they are and leave the rest free; claims that together exceed the
-    slot are cut in proportion and fill it to the last billionth.
+    Claims that fit are granted unchanged and leave the rest free. Claims that exceed the slot in sum are reduced in
+    proportion and fill it completely.
     """
     if all(claim == 1 for claim in claims):
-        # The usual case, and a slot may have hundreds of holders: no fractions are needed.
+        # The usual case, without fractions: a slot may have hundreds of holders.
         return [(i + 1) * WHOLE_SHARE // len(claims) - i * WHOLE_SHARE // len(claims) for i in range(len(claims))]
     whole = max(sum(claims, Fraction(0)), Fraction(1))
     shares = []

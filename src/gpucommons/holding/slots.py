@@ -1,4 +1,4 @@
-"""The slots of a node, whole GPUs and MIG devices, and which of them a text, an id or a process means. Pure."""
+"""The slots of a node, whole GPUs and MIG devices, and the slots of a name, a device id or a process. Pure."""
 
 import re
 from collections import Counter
@@ -8,6 +8,7 @@ from gpucommons.model.allocations import SlotInfo
 from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.pods import DeviceId
 from gpucommons.model.usage import Slot
+from gpucommons.rules.identities import slot_name
 
 _NUMBER = re.compile(r"\d{1,4}", re.ASCII)
 # GPU 1's MIG device 0 as DS01 writes it (1.0) and as NVIDIA does (1:0).
@@ -32,7 +33,7 @@ class SlotTable:
         self._by_uuid = {info.slot.uuid: info for info in self.usable}
 
     def gpu(self, index: int) -> Slots:
-        """A whole GPU: where it is split, its MIG devices."""
+        """The slots of a GPU: itself, or its MIG devices if it is split."""
         return tuple(info for info in self._by_index.get(index, ()) if not info.is_rest)
 
     def minor(self, number: int) -> Slots:
@@ -40,16 +41,16 @@ class SlotTable:
         return self.gpu(self._by_minor.get(number, -1))
 
     def gpu_instance(self, index: int, gpu_instance_id: int | None) -> Slots:
-        """The MIG devices of one GPU instance; without one, those of the whole GPU."""
+        """The MIG devices of one GPU instance; without an instance, the slots of the whole GPU."""
         slots = self.gpu(index)
         return slots if gpu_instance_id is None else tuple(s for s in slots if s.gpu_instance_id == gpu_instance_id)
 
     def first(self, count: int) -> Slots:
-        """The first so many GPUs, which are what a runtime that was asked for a count hands out."""
+        """The first GPUs: a runtime allocates these for a request by number."""
         return tuple(info for index in sorted(self._by_index)[:count] for info in self.gpu(index))
 
     def named(self, text: str) -> Slots:
-        """An index, `1.0`, `1:0`, a UUID or the beginning of one. Nothing where it names no slot of this node."""
+        """The slots of an index, `1.0`, `1:0`, a UUID or a UUID prefix. Empty if this node has no such slot."""
         if _NUMBER.fullmatch(text):
             return self.gpu(int(text))
         if mig := _MIG_NUMBER.fullmatch(text):
@@ -64,7 +65,7 @@ class SlotTable:
         return self._by_prefix(text)
 
     def device(self, device: DeviceId) -> Slots:
-        """What a device plugin's id means."""
+        """The slots of a device plugin's id."""
         if device.mig_uuid is not None:
             return self.named(device.mig_uuid)
         if device.gpu_uuid is not None:
@@ -73,13 +74,13 @@ class SlotTable:
             slots = self.minor(device.gpu_index) if device.gpu_index is not None else ()
         if device.gpu_instance is None:
             return slots
-        wanted = (device.gpu_instance, device.compute_instance)
+        instance = (device.gpu_instance, device.compute_instance)
         return tuple(
-            s for s in slots if wanted in ((s.gpu_instance_id, s.compute_instance_id), (s.gpu_instance_id, None))
+            s for s in slots if instance in ((s.gpu_instance_id, s.compute_instance_id), (s.gpu_instance_id, None))
         )
 
     def at(self, gpu_uuid: str, gpu_instance_id: int | None, compute_instance_id: int | None) -> SlotInfo | None:
-        """Where a process runs. Of a GPU instance that several share, the first if nobody tells which."""
+        """The slot of a process. In a GPU instance with several MIG devices, the first if it is unknown which."""
         slots = self.gpu(self._index_of.get(gpu_uuid, -1))
         if gpu_instance_id is None:
             return slots[0] if len(slots) == 1 and not slots[0].mig_enabled else None
@@ -98,7 +99,7 @@ class SlotTable:
 
 
 def _slots_of(gpu: Gpu) -> Slots:
-    identity, name = gpu.identity, str(gpu.identity.index)
+    identity, name = gpu.identity, slot_name(gpu.identity.index)
     known = gpu.processes is not None
     if not gpu.mig_enabled:
         return (SlotInfo(Slot(identity.uuid, identity.uuid, name), identity.index, processes_known=known),)
@@ -116,11 +117,11 @@ def _mig_slot(gpu: Gpu, number: int, instance: MigInstance, known: bool) -> Slot
     slot = Slot(
         instance.uuid,
         identity.uuid,
-        f"{identity.index}.{number}",
+        slot_name(identity.index, number),
         None if total is None else min(instance.compute_slices, total),
         total or 1,
     )
-    # Attribution tells SM time in parts of the whole GPU, by the slices of the instances that there are.
+    # Attribution has SM time as a part of the whole GPU, weighted by the slices of its instances.
     all_slices = sum(each.gpu_instance_slices for each in gpu.gpu_instances())
     sharing = Counter(each.gpu_instance_id for each in gpu.mig)[instance.gpu_instance_id]
     own_slices = instance.gpu_instance_slices / sharing

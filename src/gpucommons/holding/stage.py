@@ -1,6 +1,6 @@
-"""Where allocations meet the sampling clock: after attribution, on the event loop, pure arithmetic over what is held.
+"""Connects allocations to the sampler: computed at each snapshot, after attribution, on the event loop.
 
-Claims are folded anew only when a container, a pod, the layout of the GPUs or a name has changed.
+Claims are computed again only if a container, a pod, the layout of the GPUs or a name has changed.
 """
 
 import time
@@ -19,7 +19,7 @@ from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
 from gpucommons.rules.pod_placement import replicas_by_gpu
 
-# A runtime that does not answer for longer has gone, and its containers with it.
+# A runtime that has not answered for longer was removed, and its containers with it.
 _MISSED_S = 3600.0
 _HOLDER_SOURCES = ("docker", "podman", "pod_devices", "ds01", "job_mapping")
 
@@ -40,7 +40,7 @@ class AllocationStage:
         self._claims = Claims()
         self._process_users: dict[str, tuple[int, str]] = {}
         self._job_users: dict[str, tuple[int, str]] = {}
-        self._learnt = False
+        self._has_new_users = False
         self._answered_s: dict[str, float] = {}
 
     def __call__(self, readings: Readings) -> Readings:
@@ -75,9 +75,13 @@ class AllocationStage:
             users.group_of,
             users.container_uids,
         )
-        if self._known and not self._learnt and all(new is old for new, old in zip(known, self._known, strict=True)):
+        if (
+            self._known
+            and not self._has_new_users
+            and all(new is old for new, old in zip(known, self._known, strict=True))
+        ):
             return
-        self._known, self._learnt = known, False
+        self._known, self._has_new_users = known, False
         containers = all_containers(readings.docker, readings.podman)
         self._process_users = {id: user for id, user in self._process_users.items() if id in containers}
         devices = readings.pod_devices
@@ -98,17 +102,17 @@ class AllocationStage:
         )
 
     def _learn_users(self, attribution: Attribution | None, mapping: JobMappingReading | None) -> None:
-        """The user of a container's or a job's processes is kept for as long as the container or the job is there."""
+        """The user of a container's or job's processes is kept for as long as the container or job exists."""
         jobs = {job.id for each in mapping.jobs.values() for job in each} if mapping else set()
         self._job_users = {job: user for job, user in self._job_users.items() if job in jobs}
         for share in attribution.processes if attribution else ():
             workload = share.workload
             if workload.job in jobs and workload.uid is not None and workload.job not in self._job_users:
                 self._job_users[workload.job] = (workload.uid, workload.user or str(workload.uid))
-                self._learnt = True
+                self._has_new_users = True
             if workload.container_id and workload.uid is not None and workload.container_id not in self._process_users:
                 self._process_users[workload.container_id] = (workload.uid, workload.user or str(workload.uid))
-                self._learnt = True
+                self._has_new_users = True
 
     def _is_complete(self, readings: Readings) -> bool:
         now_s, complete = self._monotonic(), True

@@ -1,1 +1,1 @@
-"""GPU-seconds, byte-seconds and joules per owner, durable; and the events beside them."""
+"""Durable accounts of GPU-seconds, byte-seconds and joules per owner, and the event log."""

@@ -1,4 +1,4 @@
-"""What is written at a flush, and the backlog of what could not be written yet. Pure."""
+"""What one flush writes, and the backlog of batches that could not be written yet. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NOT_WRITTEN = "not_written"
 
 
 class Gap(NamedTuple):
-    """Time that was not seen and is billed to nobody. No slot: the whole node was not."""
+    """Time that was not observed and is not billed. An empty `slot_uuid` means the whole node."""
 
     wall_s: int
     slot_uuid: str
@@ -27,16 +27,12 @@ TimeKey = tuple[int, Slot]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What happened since the last batch. The keys begin with the minute, in Unix time over 60."""
+    """Usage since the last batch. The keys start with the minute: Unix time divided by 60."""
 
     usage: dict[UsageKey, Amounts]
     slot_time: dict[TimeKey, SlotTime]
     gaps: tuple[Gap, ...] = ()
     seconds: float = 0.0
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.usage or self.slot_time or self.gaps)
 
     def merged(self, later: Self) -> "Batch":
         usage, slot_time = dict(self.usage), dict(self.slot_time)
@@ -56,7 +52,7 @@ class Batch:
 
 
 class Moment(NamedTuple):
-    """When a batch ended, by the clock that never steps and by the one that people read."""
+    """When a batch ended, by the monotonic clock and by the wall clock."""
 
     monotonic_ns: int
     wall_s: float
@@ -64,9 +60,9 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True)
 class PendingBatch:
-    """A batch on its way to the disk. Once tried it has a number, and is never merged again.
+    """A batch that is not written yet. After the first attempt it has a number and is never merged again.
 
-    A write that failed may have reached the disk all the same: the number is how that is told later.
+    A write that failed may still have reached the disk: the number shows that at the next attempt.
     """
 
     began_ns: int
@@ -76,7 +72,7 @@ class PendingBatch:
 
 
 class Backlog:
-    """What waits for the disk, oldest first, merged by the minute; nothing older than `keep_s`."""
+    """Batches to be written, oldest first, merged by the minute; none is older than `keep_s`."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_ns = round(keep_s * NS)
@@ -98,14 +94,14 @@ class Backlog:
             self._drop(self._entries.popleft())
 
     def _drop(self, entry: PendingBatch) -> None:
-        """Too old to keep: its time is a gap in the accounts, and the newest batch says so."""
+        """Drop a batch that is too old: its time becomes a gap, recorded in the newest batch."""
         seconds, newest = entry.batch.seconds, self._entries[-1]
         gap = Gap(int(entry.until.wall_s), "", NOT_WRITTEN, round(seconds * NS))
         newest.batch = newest.batch.merged(Batch({}, {}, (*entry.batch.gaps, gap)))
         self.lost_s += seconds
 
     def first(self) -> PendingBatch | None:
-        """The next to be written, which from now on is not merged with what comes later."""
+        """The next batch to write. From now on it is not merged with later ones."""
         if not self._entries:
             return None
         entry = self._entries[0]
@@ -115,6 +111,6 @@ class Backlog:
         return entry
 
     def written(self, entry: PendingBatch) -> None:
-        """It may have been dropped as too old while it was being written."""
+        """Remove a written batch. It may have been dropped as too old during the write."""
         if self._entries and self._entries[0] is entry:
             self._entries.popleft()

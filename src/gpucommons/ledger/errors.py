@@ -1,4 +1,4 @@
-"""How the ledger fails: a reason that is a label value, and one line for people. Nothing of it stops the agent."""
+"""Errors of the ledger: a reason for a metric label, and one line of text. None of them stops the agent."""
 
 import sqlite3
 
@@ -15,7 +15,7 @@ _REASONS = {
 
 
 class LedgerError(Exception):
-    """The ledger cannot be written now. The reason is a short constant."""
+    """The ledger cannot be read or written. The reason is a short constant."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -23,14 +23,14 @@ class LedgerError(Exception):
 
 
 class LedgerCorrupt(LedgerError):
-    """The file is damaged: it is set aside, never written to again."""
+    """The file is damaged: it is renamed and never written again."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("corrupt", detail)
 
 
 def from_sqlite(error: sqlite3.Error) -> LedgerError:
-    """What an error of SQLite means to us. The low byte of its code is the kind of error."""
+    """Our error for an error of SQLite. The low byte of its code is the primary result code."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _CORRUPT_CODES:
         return LedgerCorrupt(str(error))

@@ -1,8 +1,8 @@
-"""Usage over time: samples in, billed amounts out. Pure; the only clock is the one in the samples.
+"""Integrates usage over time: samples in, billed amounts out. Pure; the only clock is the one in the samples.
 
-An interval counts for a slot only if the slot was read at both of its ends, and it is billed by what was
-seen at its beginning, for exactly the monotonic time between the two. All else is a gap: counted, billed
-to nobody. The wall clock only says which minute an amount is filed under.
+An interval counts for a slot only if the slot was read at both ends. It is billed by the usage at its start, for
+exactly the monotonic time between the two samples. All other time is a gap: counted, but not billed. The wall clock
+only decides under which minute an amount is filed.
 """
 
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Gap, TimeKey, UsageKey
@@ -14,12 +14,12 @@ UNREAD = "unread"
 
 _KIB_S = 1024 * NS
 _MICROJOULE = 1_000_000
-# A MIG layout that changes all day leaves slots behind that never come back.
-_MOST_REMEMBERED = 1024
+# Slots of former MIG layouts never return.
+_MAX_REMEMBERED = 1024
 
 
 class _Sum:
-    """One account on one slot within one minute, in the finest units: floors are taken once, at the end."""
+    """One account on one slot within one minute, in the finest units; rounded down once, at the end."""
 
     __slots__ = ("active", "byte_ns", "equivalent", "held", "idle", "picojoules", "sm")
 
@@ -39,12 +39,12 @@ class _Sum:
 
 
 class Integrator:
-    """`longest_gap_s` is the most time between two samples that still counts as having watched."""
+    """`longest_gap_s` is the longest interval between two samples that is billed."""
 
     def __init__(self, longest_gap_s: float) -> None:
         self._longest_ns = round(longest_gap_s * NS)
         self._before: UsageSample | None = None
-        # Up to when each slot ever seen is accounted for: billed, free or a gap.
+        # The time up to which each known slot is accounted for: billed, free or a gap.
         self._covered_ns: dict[str, int] = {}
         self._usage_before: dict[str, SlotUsage] = {}
         self._sums: dict[tuple[int, Slot], dict[Account, _Sum]] = {}
@@ -98,7 +98,7 @@ class Integrator:
         _, _, _, slices, of = usage.slot
         share_so_far = billed_ns = 0
         for account, share, active, sm, memory_bytes, milliwatts in usage.holdings:
-            # Shares are turned into time by their running sum: nothing is lost or made by rounding.
+            # Shares are converted by their running sum, so that rounding neither loses nor adds time.
             share_so_far += share
             up_to_ns = elapsed_ns * share_so_far // WHOLE_SHARE
             held_ns, billed_ns = up_to_ns - billed_ns, up_to_ns
@@ -129,6 +129,6 @@ class Integrator:
         self._usage_before = {usage.slot.uuid: usage for usage in sample.slots}
         for uuid in self._usage_before:
             self._covered_ns[uuid] = sample.monotonic_ns
-        if len(self._covered_ns) > _MOST_REMEMBERED:
-            newest = sorted(self._covered_ns.items(), key=lambda covered: covered[1])[-_MOST_REMEMBERED // 2 :]
+        if len(self._covered_ns) > _MAX_REMEMBERED:
+            newest = sorted(self._covered_ns.items(), key=lambda covered: covered[1])[-_MAX_REMEMBERED // 2 :]
             self._covered_ns = dict(newest)

@@ -1,4 +1,4 @@
-"""Which period a person means by `30d`, `2026-11-01` or the month `2026-11`. Pure; local time is a parameter."""
+"""Parses `30d`, `2026-11-01` and the month `2026-11` into periods. Pure; the time zone is a parameter."""
 
 import re
 from datetime import datetime, tzinfo
@@ -15,21 +15,21 @@ class Period(NamedTuple):
 
 
 def parse_since(text: str, now_s: float, zone: tzinfo | None) -> int:
-    """The Unix time that `text` names: so long ago, or a date. Raises ValueError with one clear line."""
+    """The Unix time that `text` names: an age or a date. Raises ValueError with one line."""
     if length := _LENGTH.fullmatch(text):
         return int(now_s) - int(length[1]) * _UNITS_S[length[2]]
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"'{text}' is no period: wants 30d, 12h, 90m, 2w or a date such as 2026-11-01") from None
+        raise ValueError(f"invalid period '{text}': use 30d, 12h or a date") from None
     return int((when if when.tzinfo else _localised(when, zone)).timestamp())
 
 
 def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
-    """A calendar month of local time, as far as it has come."""
+    """A calendar month in local time. The current month ends now."""
     found = _MONTH.fullmatch(text)
     if not found or not 1 <= int(found[2]) <= 12 or int(found[1]) < 1970:
-        raise ValueError(f"'{text}' is no month: wants one such as 2026-11")
+        raise ValueError(f"invalid month '{text}': use YYYY-MM, such as 2026-11")
     year, number = int(found[1]), int(found[2])
     first = _localised(datetime(year, number, 1), zone)
     after = _localised(datetime(year + number // 12, number % 12 + 1, 1), zone)
@@ -38,5 +38,5 @@ def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
 
 
 def _localised(when: datetime, zone: tzinfo | None) -> datetime:
-    """In the given zone, or where there is none in the machine's own."""
+    """In the given zone; without one, in the machine's."""
     return when.replace(tzinfo=zone) if zone else when.astimezone()

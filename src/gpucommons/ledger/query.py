@@ -1,4 +1,4 @@
-"""Reads a period from the ledger's file, beside the agent that writes it. Never writes."""
+"""Reads a period from the ledger file, also while an agent writes it. Never writes."""
 
 import sqlite3
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)
 _AMOUNTS = ", ".join(f"sum({name})" for name in Amounts._fields)
 _ACCOUNT = ", ".join(f'"{name}"' for name in Account._fields)
@@ -25,7 +25,7 @@ _TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
 
 @dataclass(frozen=True, slots=True)
 class PeriodUsage:
-    """What was billed in [since_s, until_s), which is the period asked for or, at an edge, a little more."""
+    """What was billed in [since_s, until_s): the requested period, or slightly more where fine layers were pruned."""
 
     since_s: int
     until_s: int
@@ -35,7 +35,7 @@ class PeriodUsage:
 
 
 class Totals(NamedTuple):
-    """What one owner was ever billed, and when last."""
+    """All that one owner was ever billed, and when it was last billed."""
 
     amounts: Amounts
     last_wall_s: float
@@ -47,32 +47,32 @@ def totals_in(connection: sqlite3.Connection) -> dict[OwnerKey, Totals]:
 
 
 def read_totals(path: Path) -> dict[OwnerKey, Totals]:
-    """Raises LedgerError where there is no ledger to read."""
-    return _asked(path, totals_in)
+    """Raises LedgerError if the ledger cannot be read."""
+    return _queried(path, totals_in)
 
 
 def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
-    """Raises LedgerError, in one line, where there is no ledger to read."""
-    return _asked(path, lambda connection: _read(connection, since_s, until_s))
+    """Raises LedgerError of one line if the ledger cannot be read."""
+    return _queried(path, lambda connection: _read(connection, since_s, until_s))
 
 
-def _asked(path: Path, ask: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
+def _queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
     if not path.exists():
-        raise LedgerError("absent", f"{path}: no ledger here; 'gpucommons up' writes it ([ledger] file)")
+        raise LedgerError("absent", f"{path}: no ledger; 'gpucommons up' writes it ([ledger] file)")
     try:
         with closing(_connected(path)) as connection:
-            return ask(connection)
+            return query(connection)
     except sqlite3.Error as error:
         raise LedgerError(from_sqlite(error).reason, f"{path}: {error}") from error
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """Beside a writer, through its log; where there is none, without leaving one that is ours in its way."""
+    """Through the WAL file of a writer; without a writer, immutable, so that no WAL file of ours is created."""
     if Path(f"{path}-wal").exists():
         try:
             return _checked(path, "mode=ro")
         except sqlite3.OperationalError:
-            # The log of a writer that was killed, in a directory that we may not write: the file alone must do.
+            # The WAL file of a killed writer, in a directory that is not writable: read the main file only.
             pass
     return _checked(path, "mode=ro&immutable=1")
 
@@ -83,7 +83,7 @@ def _checked(path: Path, options: str) -> sqlite3.Connection:
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise LedgerError("foreign", f"{path}: not a ledger of gpucommons")
+            raise LedgerError("foreign", f"{path}: not a gpucommons ledger")
         if version != len(MIGRATIONS):
             raise LedgerError("version", f"{path}: schema version {version}, this program reads {len(MIGRATIONS)}")
     except BaseException:
@@ -123,7 +123,7 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
 def _named(
     usage: dict[tuple[int, int], Amounts], slots: dict[int, Slot], accounts: dict[int, Account]
 ) -> dict[tuple[Slot, Account], Amounts]:
-    """A row whose slot or account is lost is still somebody's time: it must not silence the others."""
+    """A row whose slot or account is missing is still used time: it must not hide the other rows."""
     named: dict[tuple[Slot, Account], Amounts] = {}
     for (slot, account), amounts in usage.items():
         key = (slots.get(slot, _LOST_SLOT), accounts.get(account, UNATTRIBUTED))

@@ -1,7 +1,7 @@
-"""The three layers that each amount is added to, minute, hour and day, and how long each is kept.
+"""The three layers to which each amount is added (minute, hour, day), and how long each is kept.
 
-All three are written in the same transaction, so they always agree, wherever the clock jumps. A report
-then reads days where it can, hours at their edges and minutes at the edges of those.
+All three are written in one transaction, so that they always agree, even if the clock jumps. A report reads days
+where possible, hours at their edges and minutes at the edges of those.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class Layer(NamedTuple):
     seconds: int
 
     def start_of(self, minute: int) -> int:
-        """The bucket of a minute, by its first second."""
+        """The bucket of a minute, named by its first second."""
         return minute * 60 // self.seconds * self.seconds
 
 
@@ -46,8 +46,8 @@ class Piece(NamedTuple):
 def pieces(since_s: int, until_s: int, kept_since_s: dict[Layer, int]) -> list[Piece]:
     """Read a period from the coarsest layers that fit, each second once.
 
-    `kept_since_s` is the first second that each layer still has. Where a finer layer is gone, the edge
-    is widened to the bucket of the next coarser one: nobody's usage is left out of every report.
+    `kept_since_s` is the first second that each layer still has. Where a finer layer was pruned, the edge is
+    widened to the bucket of the next coarser layer, so that no usage is missing from every report.
     """
     return _cut(since_s, until_s, list(reversed(LAYERS)), kept_since_s)
 
@@ -59,7 +59,7 @@ def _cut(since_s: int, until_s: int, layers: list[Layer], kept_since_s: dict[Lay
     width = layer.seconds
     first, last = -(-since_s // width) * width, until_s // width * width
     if not finer or since_s < kept_since_s[finer[0]]:
-        # Nothing finer is left of the beginning: take the whole bucket that it lies in.
+        # The finer layer was pruned here: take the whole bucket.
         first = since_s // width * width
     if not finer or last < kept_since_s[finer[0]]:
         last = -(-until_s // width) * width

@@ -1,11 +1,11 @@
-"""The ledger's tables and how an older file becomes a current one. Each migration is one transaction."""
+"""The tables of the ledger, and the migrations from older files. Each migration is one transaction."""
 
 import sqlite3
 from collections.abc import Sequence
 
 from gpucommons.ledger.errors import LedgerError
 
-# "GPCL": tells our file from another program's database.
+# "GPCL": distinguishes our file from another program's database.
 APPLICATION_ID = 0x4750434C
 
 _AMOUNTS = """
@@ -36,21 +36,21 @@ _FIRST = (
     """CREATE TABLE slots (
         number INTEGER PRIMARY KEY, uuid TEXT NOT NULL, gpu_uuid TEXT NOT NULL, name TEXT NOT NULL,
         slices INTEGER, "of" INTEGER NOT NULL)""",
-    # A NULL is unlike any other, so that an unknown number of slices would make a slot anew each time.
+    # In SQLite each NULL is distinct: without ifnull, an unknown number of slices would insert a new slot each time.
     """CREATE UNIQUE INDEX slots_once ON slots (uuid, gpu_uuid, name, ifnull(slices, -1), "of")""",
     *_layer("minute"),
     *_layer("hour"),
     *_layer("day"),
-    # From when on each layer is whole: what is older was let go of.
+    # The first second from which each layer is complete: older rows were pruned.
     "CREATE TABLE kept (layer TEXT PRIMARY KEY, since INTEGER NOT NULL) WITHOUT ROWID",
-    # Hourly sums: a node that flaps all day must not grow the file.
+    # Hourly sums, so that a node that flaps all day does not grow the file.
     """CREATE TABLE gaps (
         start INTEGER NOT NULL, slot_uuid TEXT NOT NULL, reason TEXT NOT NULL, ns INTEGER NOT NULL,
         PRIMARY KEY (start, slot_uuid, reason)) WITHOUT ROWID""",
     f"""CREATE TABLE totals (
         kind TEXT NOT NULL, owner TEXT NOT NULL, namespace TEXT NOT NULL, last_wall_s REAL NOT NULL, {_AMOUNTS},
         PRIMARY KEY (kind, owner, namespace)) WITHOUT ROWID""",
-    # One row for each start of the agent. `last_batch` is what makes a retried write count once.
+    # One row for each start of the agent. With `last_batch`, a retried write counts once.
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, boot_id TEXT NOT NULL, last_batch INTEGER NOT NULL,
         last_monotonic_ns INTEGER NOT NULL, last_wall_s REAL NOT NULL)""",
@@ -60,14 +60,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-    """Bring the file to the newest schema. Refuses a file that is another program's, or a newer one's."""
+    """Migrate the file to the newest schema. Refuses a file of another program or of a newer version."""
     version = _number(connection, "user_version")
     if version > len(migrations):
-        raise LedgerError("newer", f"its schema is version {version}, this program knows {len(migrations)}; upgrade")
+        raise LedgerError(
+            "newer",
+            f"schema version {version} is newer than {len(migrations)}, which this program supports: upgrade it",
+        )
     if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise LedgerError("foreign", "it is another program's database; name another file with [ledger] file")
+        raise LedgerError("foreign", "the file is another program's database: set another file with [ledger] file")
     if version and _number(connection, "application_id") != APPLICATION_ID:
-        raise LedgerError("foreign", "it is another program's database; name another file with [ledger] file")
+        raise LedgerError("foreign", "the file is another program's database: set another file with [ledger] file")
     for number, statements in enumerate(migrations[version:], version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:

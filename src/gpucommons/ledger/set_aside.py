@@ -1,4 +1,4 @@
-"""Moves a damaged ledger out of the way under a dated name. Nothing is ever overwritten or deleted."""
+"""Renames a damaged ledger to a dated name. Nothing is ever overwritten or deleted."""
 
 import os
 import time
@@ -10,7 +10,7 @@ _COMPANIONS = ("", "-wal", "-shm")
 
 
 def set_aside(path: Path, wall_s: float) -> Path:
-    """The new name. Its write-ahead log goes with it: what can be rescued may be in there."""
+    """Returns the new name. The write-ahead log is renamed too: it may contain data that can be recovered."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_s))
     target = path.with_name(f"{path.name}.corrupt-{stamp}")
     number = 1
@@ -22,5 +22,5 @@ def set_aside(path: Path, wall_s: float) -> Path:
             if os.path.lexists(f"{path}{suffix}"):
                 os.rename(f"{path}{suffix}", f"{target}{suffix}")
     except OSError as error:
-        raise LedgerError("cannot_open", f"a damaged file cannot be set aside: {error.strerror}") from error
+        raise LedgerError("cannot_open", f"a damaged file cannot be renamed: {error.strerror}") from error
     return target

@@ -1,7 +1,6 @@
-"""The ledger's file: SQLite in WAL mode. One flush is one transaction, and counts once however often it is tried.
+"""The ledger file: SQLite in WAL mode. One flush is one transaction, and counts once however often it is retried.
 
-Belongs to one thread. Raises LedgerError when the disk will not have it; never repairs or overwrites a
-damaged file.
+Used by one thread. Raises LedgerError if the disk refuses; never repairs or overwrites a damaged file.
 """
 
 import contextlib
@@ -40,7 +39,7 @@ _Key = TypeVar("_Key", Account, Slot)
 
 
 class Store:
-    """An open ledger. `run` is new with each start of the agent, and the same over every reopening in it."""
+    """An open ledger. `run` identifies one start of the agent, also if the file is reopened."""
 
     def __init__(self, path: Path, run: str, boot_id: str) -> None:
         self._path = path
@@ -51,7 +50,7 @@ class Store:
         self._lock: int | None = _locked(path)
         try:
             self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            with _told():
+            with _ledger_errors():
                 self._open()
         except BaseException:
             self.close()
@@ -60,7 +59,7 @@ class Store:
     def _open(self) -> None:
         run = self._connection.execute
         run("PRAGMA journal_mode = WAL")
-        # Flushes are seconds apart: a sync for each costs nothing, and a power cut then loses one at most.
+        # Flushes are seconds apart: a sync for each is cheap, and a power failure loses at most one flush.
         run("PRAGMA synchronous = FULL")
         run("PRAGMA journal_size_limit = 8388608")
         problem = run("PRAGMA quick_check(1)").fetchone()[0]
@@ -78,15 +77,15 @@ class Store:
             self._lock = None
 
     def totals(self) -> dict[OwnerKey, Totals]:
-        with _told():
+        with _ledger_errors():
             return totals_in(self._connection)
 
     def gap_ns(self) -> dict[str, int]:
-        with _told():
+        with _ledger_errors():
             return dict(self._connection.execute("SELECT reason, sum(ns) FROM gaps GROUP BY reason").fetchall())
 
     def begin(self, begun: Moment) -> None:
-        """Enter this run, once, with the time since the last one's end as a gap."""
+        """Record this run, once, and the time since the end of the last run as a gap."""
         with self._transaction():
             if self._last_batch() is not None:
                 return
@@ -99,11 +98,11 @@ class Store:
             )
 
     def write(self, number: int, batch: Batch, until: Moment) -> None:
-        """Add a batch, unless the run has already got that far: then it is on the disk."""
+        """Add a batch, unless this run has already written it."""
         with self._transaction():
             last = self._last_batch()
             if last is None:
-                raise LedgerError("database", "the run was not begun")
+                raise LedgerError("database", "the run was not recorded")
             if last >= number:
                 return
             self._add_usage(batch)
@@ -116,7 +115,7 @@ class Store:
             )
 
     def seed_totals(self, totals: Mapping[OwnerKey, Totals]) -> None:
-        """Begin a new file with the counters of one that was set aside."""
+        """Copy the counters of a file that was renamed into a new one."""
         with self._transaction():
             self._connection.executemany(
                 f"INSERT OR IGNORE INTO totals VALUES (?, ?, ?, ?, {_QUESTION_MARKS})",
@@ -124,7 +123,7 @@ class Store:
             )
 
     def prune(self, retention: Retention, now_wall_s: float) -> None:
-        """Let go of what is older than it is kept, and of accounts that nothing refers to any more."""
+        """Delete rows that are older than their retention, and accounts without rows."""
         for layer, first_kept_s in retention.cutoffs(now_wall_s):
             with self._transaction():
                 for table in (f"usage_{layer.name}", f"time_{layer.name}"):
@@ -132,7 +131,7 @@ class Store:
                 self._connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (layer.name, first_kept_s))
         with self._transaction():
             self._connection.execute("DELETE FROM gaps WHERE start < ?", (first_kept_s,))
-            # Pods and jobs do not come back; people do, and their counters go on.
+            # Pods and jobs do not return. Users do, and their counters continue.
             self._connection.execute(
                 "DELETE FROM totals WHERE kind != 'user' AND last_wall_s < ?", (now_wall_s - retention.hours_d * DAY_S,)
             )
@@ -151,13 +150,13 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _told():
+        with _ledger_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                # Numbers that were given within it are void.
+                # Row numbers that this transaction assigned are invalid.
                 self._accounts.clear()
                 self._slots.clear()
                 if self._connection.in_transaction:
@@ -178,7 +177,7 @@ class Store:
         boot_id, monotonic_ns, wall_s = row
         ns = begun.monotonic_ns - monotonic_ns
         if not boot_id or boot_id != self._boot_id or ns < 0:
-            # Another boot has another monotonic clock, and so has a time namespace: only the wall's spans both.
+            # After a boot, or in another time namespace, the monotonic clock differs: use the wall clock.
             ns = round((begun.wall_s - wall_s) * NS)
         return Gap(int(wall_s), "", RESTART, ns) if ns > 0 else None
 
@@ -234,7 +233,7 @@ def new_run() -> str:
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is; empty where the system does not tell."""
+    """The id of this boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -242,7 +241,7 @@ def boot_id() -> str:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _ledger_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
@@ -250,7 +249,7 @@ def _told() -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """Two agents on one ledger would bill every GPU twice: the second is refused. Ends with the process."""
+    """Lock the ledger for this process: two agents on one file would bill every GPU twice."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -260,9 +259,11 @@ def _locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise LedgerError("in_use", "another agent keeps it; stop that one or name another file") from None
+        raise LedgerError(
+            "in_use", "another agent uses it: stop that agent or set another file with [ledger] file"
+        ) from None
     except OSError:
-        # A file system that knows no locks: better an unguarded ledger than none.
+        # The file system has no locks: an unlocked ledger is better than none.
         return descriptor
     return descriptor
 

@@ -1,4 +1,4 @@
-"""What there is to bill in one snapshot. Pure."""
+"""The usage that one snapshot bills. Pure."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ _NS = 1_000_000_000
 
 
 def usage_of(snapshot: Snapshot) -> UsageSample:
-    """Without slots where the GPUs could not be read: that is a gap, not a node without GPUs."""
+    """Has no slots if the GPUs could not be read: that is a gap, not a node without GPUs."""
     reading = snapshot.readings.allocations
     by_slot: dict[str, list[Allocation]] = {}
     for allocation in reading.allocations if reading else ():
@@ -26,7 +26,7 @@ def usage_of(snapshot: Snapshot) -> UsageSample:
 
 def _slot_usage(info: SlotInfo, by_slot: dict[str, list[Allocation]], complete: bool) -> SlotUsage:
     if info.is_rest:
-        # No MIG device covers it, so nobody can hold it, whoever did not answer.
+        # No MIG device covers it, so it cannot be held, whether all sources answered or not.
         return SlotUsage(info.slot)
     by_account: dict[Account, list[Allocation]] = {}
     for allocation in by_slot.get(info.slot.uuid, ()):
@@ -35,7 +35,7 @@ def _slot_usage(info: SlotInfo, by_slot: dict[str, list[Allocation]], complete: 
 
 
 def _holding(account: Account, rows: list[Allocation]) -> Holding:
-    """One account on one slot. It works if anything of it does; it is idle only if all of it is known to be."""
+    """One account on one slot. Active if any of its workloads is; idle only if all are known to be idle."""
     if len(rows) == 1:
         row = rows[0]
         return Holding(account, row.share, row.active, row.sm, row.memory_bytes, row.milliwatts)

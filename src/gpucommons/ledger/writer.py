@@ -1,7 +1,7 @@
-"""The one thread that writes the ledger, off the event loop. Whatever the disk does, the agent goes on.
+"""The thread that writes the ledger, off the event loop. The agent continues whatever the disk does.
 
-A daemon: a write that hangs cannot keep the process from ending. What cannot be written waits in memory
-for up to an hour, and is tried again at each flush.
+It is a daemon thread: a write that hangs does not keep the process from ending. What cannot be written stays in
+memory for up to an hour and is retried at each flush.
 """
 
 import logging
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 class WriterState(NamedTuple):
-    """What the thread tells the others, swapped as one: totals and state are of the same flush."""
+    """What the thread publishes, replaced as a whole: totals and state are of the same flush."""
 
     state: LedgerState = LedgerState()
     totals: Mapping[OwnerKey, Totals] | None = None
 
 
 class LedgerWriter:
-    """`submit` may be called from the event loop: it only puts the batch where the thread finds it."""
+    """`submit` may be called from the event loop: it only queues the batch."""
 
     def __init__(
         self,
@@ -56,26 +56,26 @@ class LedgerWriter:
         self._store: Store | None = None
         self._base: dict[OwnerKey, Totals] | None = None
         self._peeked = False
-        # What is served until there is a ledger to go by.
+        # Published until the ledger could be read.
         self._volatile: dict[OwnerKey, Totals] = {}
         self._pruned_ns: int | None = None
         self._least_offset_s: float | None = None
-        self.told = WriterState()
+        self.published = WriterState()
         self._thread = threading.Thread(target=self._work_on, name="ledger", daemon=True)
 
     def start(self, begun: Moment) -> None:
-        """Open the ledger and enter this run, on the thread."""
+        """Open the ledger and record this run, on the thread."""
         self._begun = begun
-        self.told = WriterState(replace(self.told.state, begun=True))
+        self.published = WriterState(replace(self.published.state, begun=True))
         self._thread.start()
 
     @property
     def state(self) -> LedgerState:
-        return self.told.state
+        return self.published.state
 
     @property
     def totals(self) -> Mapping[OwnerKey, Totals] | None:
-        return self.told.totals
+        return self.published.totals
 
     def submit(self, batch: Batch, until: Moment) -> None:
         with self._wakeup:
@@ -86,7 +86,7 @@ class LedgerWriter:
             self._wakeup.notify()
 
     def close(self, timeout_s: float) -> bool:
-        """Write what is left and end. False if the disk did not take it in time."""
+        """Write what is pending and end the thread. False if that was not done in time."""
         with self._wakeup:
             self._closing = True
             self._wakeup.notify()
@@ -105,8 +105,8 @@ class LedgerWriter:
             try:
                 self._flush()
             except Exception:
-                # A fault of ours must not end the accounts: the batch stays and is tried again.
-                log.exception("ledger: a flush failed in a way that nobody foresaw")
+                # A bug must not end the accounts: the batch stays and is retried.
+                log.exception("ledger: unexpected error in a flush; it is retried")
                 self._drop_store()
         self._drop_store()
 
@@ -141,7 +141,7 @@ class LedgerWriter:
             if self._base is None or self._peeked:
                 self._base, self._peeked = store.totals(), False
             else:
-                # Not read anew: it would hold a batch that is about to be tried, and counted, again.
+                # Not read again: the file may contain a batch that is about to be retried, and counted twice.
                 store.seed_totals(self._base)
             if self._begun is not None:
                 store.begin(self._begun)
@@ -154,7 +154,7 @@ class LedgerWriter:
     def _succeeded(self, store: Store, until: Moment | None) -> None:
         if not self.state.writing:
             log.info("ledger %s: writing", self._path)
-        self._tell(
+        self._publish(
             replace(
                 self.state,
                 writing=True,
@@ -172,9 +172,9 @@ class LedgerWriter:
             self._peek()
         detail = f"{self._path}: {error}"
         if self.state.writing or not self.state.failures or self.state.detail != detail:
-            log.error("ledger %s: %s; the last hour is kept in memory and written when it can be", self._path, error)
+            log.error("ledger %s: %s; the last hour is kept in memory and retried at each flush", self._path, error)
         durable = self._base is not None
-        self._tell(
+        self._publish(
             replace(self.state, writing=False, durable=durable, detail=detail, failures=self._failures_with(error))
         )
 
@@ -182,16 +182,16 @@ class LedgerWriter:
         return {**self.state.failures, error.reason: self.state.failures.get(error.reason, 0) + 1}
 
     def _peek(self) -> None:
-        """A ledger that cannot be written may still be read: its counters stand still instead of beginning anew."""
+        """A ledger that cannot be written may still be readable: its counters then stay instead of restarting at 0."""
         try:
             self._base, self._peeked = read_totals(self._path), True
         except LedgerError:
             self._base = None
 
-    def _tell(self, state: LedgerState) -> None:
-        """Totals are what is on the disk, so that no crash takes a counter back.
+    def _publish(self, state: LedgerState) -> None:
+        """Publish the totals that are on the disk, so that no crash decreases a counter.
 
-        Only where there never was a ledger to read is it what was counted since the start.
+        If the ledger could never be read, publish what was counted since the start.
         """
         with self._wakeup:
             fresh = dict(self._volatile if self._base is None else self._base)
@@ -199,7 +199,7 @@ class LedgerWriter:
         for key, served in (self.totals or {}).items():
             now = fresh.get(key, served)
             fresh[key] = Totals(now.amounts.at_least(served.amounts), max(now.last_wall_s, served.last_wall_s))
-        self.told = WriterState(state, fresh)
+        self.published = WriterState(state, fresh)
 
     def _replace_damaged(self, error: LedgerCorrupt) -> None:
         self._drop_store()
@@ -208,15 +208,15 @@ class LedgerWriter:
         except LedgerError as refused:
             self._failed(refused)
             return
-        log.error("ledger %s: damaged (%s); set aside as %s, a new one is begun", self._path, error, aside)
-        self._tell(replace(self.state, failures=self._failures_with(error), set_aside=str(aside)))
+        log.error("ledger %s: damaged (%s); renamed to %s, a new file is created", self._path, error, aside)
+        self._publish(replace(self.state, failures=self._failures_with(error)))
         try:
             self._write_backlog()
         except LedgerError as again:
             self._failed(again)
 
     def _maybe_prune(self, store: Store, until: Moment) -> None:
-        """Once an hour, by the earliest date that the clock ever showed: a clock that jumps ahead deletes nothing."""
+        """Once an hour, by the earliest date that the clock has shown: a clock that jumps ahead deletes nothing."""
         offset_s = until.wall_s - until.monotonic_ns / NS
         least = offset_s if self._least_offset_s is None else min(offset_s, self._least_offset_s)
         self._least_offset_s = least
@@ -233,7 +233,7 @@ class LedgerWriter:
 
 
 def _added(totals: Mapping[OwnerKey, Totals], batch: Batch, wall_s: float) -> dict[OwnerKey, Totals]:
-    """A new mapping: whoever was given the old one keeps a whole one."""
+    """A new mapping: readers may still hold the old one."""
     added = dict(totals)
     for key, amounts in batch.by_owner().items():
         known = added.get(key)

@@ -1,10 +1,11 @@
-"""The accounts at an instant: what each owner was ever billed, and how the ledger that keeps it is doing.
+"""The ledger and its accounts at an instant: what each owner was billed, and the state of the ledger file.
 
-Amounts are whole numbers that add up exactly and fit a database's 64 bits for centuries.
+Amounts are integers. Their sums are exact and fit 64 bits for centuries. A face converts a sum once, when it prints it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, Self
 
 
@@ -22,16 +23,24 @@ class Amounts(NamedTuple):
     memory_kib_s: int = 0
     energy_uj: int = 0
 
+    @property
+    def unjudged_ns(self) -> int:
+        return self.held_ns - self.active_ns - self.idle_ns
+
     def plus(self, other: Self) -> "Amounts":
         return Amounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def at_least(self, other: Self) -> "Amounts":
-        """The greater of each: a counter that was served never goes back."""
+        """The maximum of each field, so that a published counter never decreases."""
         return Amounts(*map(max, self, other))
 
 
+def sum_amounts(rows: Iterable[Amounts]) -> Amounts:
+    return Amounts(*map(sum, zip(*rows, strict=True)))
+
+
 class SlotTime(NamedTuple):
-    """Where the time of one slot went. `unknown_ns` is what nobody held as far as could be asked."""
+    """How the time of one slot was spent. `unknown_ns`: not known to be held, while a source of holders was down."""
 
     held_ns: int = 0
     free_ns: int = 0
@@ -46,7 +55,7 @@ class SlotTime(NamedTuple):
 
 
 class OwnerKey(NamedTuple):
-    """Whose counters: the first three of an Account."""
+    """The identity of an owner's counters: the first three fields of an Account."""
 
     kind: str
     owner: str
@@ -55,10 +64,10 @@ class OwnerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """`begun`: there is something to keep accounts of. `writing`: the last flush reached the disk.
-    `durable`: what is served survives a crash.
+    """`begun`: the node has slots to keep accounts of. `writing`: the last flush reached the disk.
+    `durable`: the published counters survive a crash.
 
-    `backlog_s` is usage that waits in memory for the disk, `lost_s` what waited for longer than an hour.
+    `backlog_s` is usage in memory that is not written yet, `lost_s` usage that was dropped after an hour of waiting.
     """
 
     begun: bool = False
@@ -71,19 +80,18 @@ class LedgerState:
     lost_s: float = 0.0
     gap_ns: Mapping[str, int] = field(default_factory=dict)
     file_bytes: int | None = None
-    set_aside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldingQuota:
-    """The most GPU-equivalents that one user may hold at a time."""
+    """The maximum of GPU-equivalents that one user may hold at a time."""
 
     gpu_equivalents: float
 
 
 @dataclass(frozen=True, slots=True)
-class AccountsReading:
-    """`totals` are of the owners seen lately; None until the ledger has told what there was before."""
+class LedgerReading:
+    """The state of the ledger and the counters of recent owners; `totals` is None until the ledger was read."""
 
     ledger: LedgerState
     totals: Mapping[OwnerKey, Amounts] | None
@@ -94,25 +102,50 @@ class AccountsReading:
 PERIODS = ("today", "7d", "30d")
 
 
-class StatementRow(NamedTuple):
-    """One user. held = active + idle + what could not be judged; the energy is None where none was measured."""
+class By(StrEnum):
+    """What the rows of the accounts are."""
 
-    user: str
-    held_gpu_s: float
-    active_gpu_s: float
-    idle_gpu_s: float
-    energy_joules: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    since_wall_s: float
-    rows: tuple[StatementRow, ...]
+    USER = "user"
+    GROUP = "group"
+    NAMESPACE = "namespace"
+    POD = "pod"
+    JOB = "job"
+    GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class StatementReading:
-    """By period, one of PERIODS; `owner_gpu_s_today` is by kind/id of the owner, for those who are there now."""
+class PeriodAccounts:
+    """What was billed in [since_s, until_s), one row for each name. `slot_time` is set for rows by GPU only."""
 
-    by_period: dict[str, Statement]
-    owner_gpu_s_today: dict[str, float]
+    by: By
+    since_s: int
+    until_s: int
+    rows: Mapping[str, Amounts]
+    slot_time: Mapping[str, SlotTime] | None = None
+    gap_ns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Amounts:
+        return sum_amounts(self.rows.values()) if self.rows else Amounts()
+
+    @property
+    def total_time(self) -> SlotTime | None:
+        if self.slot_time is None:
+            return None
+        return SlotTime(*map(sum, zip(*self.slot_time.values(), strict=True))) if self.slot_time else SlotTime()
+
+
+class HeldKey(NamedTuple):
+    """`account` is the account's name, as in the rows by user."""
+
+    owner: OwnerKey
+    account: str
+    gpu_uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsReading:
+    """`by_period` is by user, for each of PERIODS. `held_today_ns` divides today's held time by owner and GPU."""
+
+    by_period: Mapping[str, PeriodAccounts] = field(default_factory=dict)
+    held_today_ns: Mapping[HeldKey, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who holds which GPU, or part of one, at an instant: containers, pods, jobs and plain processes alike."""
+"""Which owner holds which slot at an instant, through a container, pod, job or plain process."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
 
 
 class AllocationState(StrEnum):
-    """HELD: nothing of it runs, but the slot is kept for it. RUNNING: it runs. ACTIVE: it works on the GPU."""
+    """HELD: it does not run, but the slot is reserved for it. RUNNING: it runs. ACTIVE: it uses the GPU."""
 
     HELD = "held"
     RUNNING = "running"
@@ -22,7 +22,7 @@ class WorkloadKind(StrEnum):
 
 
 class Access(StrEnum):
-    """How a workload got its GPUs: these very ones, so many, or all there are."""
+    """How a workload requested its GPUs: by name, by number, or all."""
 
     SPECIFIC = "specific"
     COUNT = "count"
@@ -31,8 +31,8 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One workload on one slot. `share` is what it is billed of the slot's time, in billionths: 0 for one that
-    may use the slot, as with `--gpus all`, but has nothing on it. Usage is None where it is not known."""
+    """One workload on one slot. `share` is its billed part of the slot's time, in billionths: 0 for a workload that
+    may use the slot, as with `--gpus all`, but does not. Usage is None where it is unknown."""
 
     account: Account
     kind: WorkloadKind
@@ -53,19 +53,19 @@ class Allocation:
 
     @property
     def is_access_only(self) -> bool:
-        """It may use the slot, was not given it, and has nothing on it."""
+        """It may use the slot, was not allocated it, and does not use it."""
         return not self.share and not self.managed
 
     @property
     def equivalents(self) -> float | None:
-        """In whole GPUs: its share of the slot times the slot's part of the GPU."""
+        """GPU-equivalents: its share of the slot times the slot's part of the GPU."""
         slot = self.slot
         return None if slot.slices is None else self.share * slot.slices / (slot.of * WHOLE_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedContainer:
-    """A container that DS01 tracks; `has_gpu` that it may use a GPU."""
+    """A container that DS01 tracks. `has_gpu`: it may use a GPU."""
 
     id: str
     name: str
@@ -77,7 +77,7 @@ class TrackedContainer:
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedContainer:
-    """A container that may use GPUs which nobody allocated to it, whatever its labels say."""
+    """A container that may use GPUs that were not allocated to it, whatever its labels say."""
 
     name: str
     user: str
@@ -88,7 +88,7 @@ class UnmanagedContainer:
 
 @dataclass(frozen=True, slots=True)
 class SlotInfo:
-    """A slot as the driver tells of it. A `rest` is the part of a split GPU that no MIG device covers."""
+    """A slot as the driver reports it. `is_rest`: the part of a split GPU that no MIG device covers."""
 
     slot: Slot
     gpu_index: int
@@ -103,7 +103,7 @@ class SlotInfo:
 
 @dataclass(frozen=True, slots=True)
 class AllocationReading:
-    """`complete` is False while somebody who knows of holders, and did answer before, does not answer now."""
+    """`complete` is False while a source of holders that answered before does not answer."""
 
     slots: tuple[SlotInfo, ...]
     allocations: tuple[Allocation, ...]

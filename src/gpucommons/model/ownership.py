@@ -1,9 +1,9 @@
-"""Who uses what of each GPU at an instant, and what has no owner. Whole numbers, so that sums are exact.
+"""What each owner uses of each GPU at an instant, and what has no owner. Integers, so that sums are exact.
 
-The rows are NamedTuples, not dataclasses: each pass makes them anew for every process on every GPU.
+The rows are NamedTuples, not dataclasses: every pass creates one for each process on each GPU.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -26,32 +26,43 @@ class Reason(StrEnum):
 
 
 SENTENCES: Mapping[Reason, str] = {
-    Reason.PID_NAMESPACE: "used by a process of another pid namespace, which we cannot see from ours",
-    Reason.PROCESS_GONE: "used by a process that ended before it could be looked at",
-    Reason.PROCESS_UNREADABLE: "used by a process that we are not permitted to read",
+    Reason.PID_NAMESPACE: "used by a process in another pid namespace, which the agent cannot see",
+    Reason.PROCESS_GONE: "used by a process that ended before it was read",
+    Reason.PROCESS_UNREADABLE: "used by a process that the agent may not read",
     Reason.NO_OWNER: "used by a process that no owner rule matches",
-    Reason.NO_MEMORY_READING: "the driver does not tell how much each process of this GPU uses",
-    Reason.NO_UTILIZATION_SAMPLE: "the GPU was busy, but no sample says for which process",
-    Reason.DRIVER_RESERVED: "kept by the driver, in no process",
-    Reason.NOT_VISIBLE: "the driver lists no process for it, and processes outside our namespace are hidden",
-    Reason.NO_PROCESS: "drawn while no process was on the GPU",
-    Reason.NO_PROCESS_LIST: "the driver did not tell which processes are on this GPU",
-    Reason.ROUNDING: "what is left after division into whole parts",
+    Reason.NO_MEMORY_READING: "the driver does not report the memory of each process on this GPU",
+    Reason.NO_UTILIZATION_SAMPLE: "the GPU was busy, but the driver sampled no process",
+    Reason.DRIVER_RESERVED: "reserved by the driver, not used by a process",
+    Reason.NOT_VISIBLE: "the driver lists no process for it; processes outside the agent's pid namespace are hidden",
+    Reason.NO_PROCESS: "used while no process was on the GPU",
+    Reason.NO_PROCESS_LIST: "the driver did not list the processes on this GPU",
+    Reason.ROUNDING: "remainder of the division into integers",
 }
 
 
 class Basis(StrEnum):
-    """MEASURED: the driver told this of this process. APPORTIONED: a share of what it told of the GPU."""
+    """MEASURED: the driver reported it for this process. APPORTIONED: a share of what it reported for the GPU."""
 
     MEASURED = "measured"
     APPORTIONED = "apportioned"
 
 
 class Portion(NamedTuple):
-    """Some of a GPU: bytes of memory, millionths of its SM time, or milliwatts."""
+    """A part of a GPU: bytes of memory, millionths of its SM time, or milliwatts."""
 
     amount: int
     basis: Basis
+
+
+def sum_portions(parts: Iterable[Portion | None]) -> Portion | None:
+    """The sum of what is known; None if nothing is. Measured only if all of it is."""
+    total, basis = None, Basis.MEASURED
+    for part in parts:
+        if part is not None:
+            total = part.amount if total is None else total + part.amount
+            if part.basis is not Basis.MEASURED:
+                basis = Basis.APPORTIONED
+    return None if total is None else Portion(total, basis)
 
 
 class OwnerKind(StrEnum):
@@ -65,7 +76,7 @@ class OwnerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom a share belongs to. `id` is stable within its kind (pod UID, uid, job id); names may change."""
+    """`id` is stable within its kind (pod UID, uid, job id); names may change."""
 
     kind: OwnerKind
     id: str
@@ -85,7 +96,7 @@ class PodPlace:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a process was found to belong to, before any rule says who owns it. None is unknown."""
+    """What a process belongs to, before any rule names its owner. None is unknown."""
 
     process_name: str = ""
     uid: int | None = None
@@ -134,7 +145,7 @@ class OwnerShare(NamedTuple):
 
 
 class Unattributed(NamedTuple):
-    """What of one GPU has no owner, for one reason. None where that quantity has no such part."""
+    """The part of one GPU that has no owner, for one reason. None where a quantity has no such part."""
 
     gpu_uuid: str
     gpu_index: int
@@ -145,9 +156,9 @@ class Unattributed(NamedTuple):
 
 
 class GpuAccount(NamedTuple):
-    """What the driver told of one GPU, and how far the parts are from it: 0, unless this code is wrong.
+    """What the driver reported for one GPU, and the error of the parts' sum: 0, unless this code is wrong.
 
-    A total is None where the driver did not tell it; then there is nothing that the parts must sum to.
+    A total is None where the driver did not report it; then no sum is checked.
     """
 
     gpu_uuid: str
@@ -162,7 +173,7 @@ class GpuAccount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The whole account of one GPU reading. `view` says whose processes could be seen at all."""
+    """The attribution of one GPU reading. `view` says which processes are visible to the agent."""
 
     processes: tuple[ProcessShare, ...]
     owners: tuple[OwnerShare, ...]

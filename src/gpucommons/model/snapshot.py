@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.model.accounts import AccountsReading, StatementReading
+from gpucommons.model.accounts import AccountsReading, LedgerReading
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.containers import ContainerReading, ContainerUsageReading
 from gpucommons.model.ds01 import Ds01Reading
-from gpucommons.model.events import EventsReading, JournalReading
+from gpucommons.model.events import EventLogReading, EventsReading
 from gpucommons.model.filesystems import FilesystemReading
 from gpucommons.model.gpu import AllocationRatioReading, GpuReading
 from gpucommons.model.hardware import HardwareReading
@@ -44,11 +44,11 @@ class Readings:
     users: UsersReading | None = None
     attribution: Attribution | None = None
     allocations: AllocationReading | None = None
-    accounts: AccountsReading | None = None
+    ledger: LedgerReading | None = None
     events: EventsReading | None = None
     sharing: SharingReading | None = None
-    statement: StatementReading | None = None
-    journal: JournalReading | None = None
+    accounts: AccountsReading | None = None
+    event_log: EventLogReading | None = None
     alerts: AlertsReading | None = None
     agent: AgentReading | None = None
     kernel: KernelReading | None = None

@@ -1,6 +1,6 @@
-"""What each account holds and uses of each GPU at one instant: what the ledger integrates over time.
+"""What each account holds and uses of each slot at one instant. The ledger integrates it over time.
 
-Whole numbers throughout, so that sums are exact. What was not read is None, never 0.
+All amounts are integers, so that sums are exact. What was not read is None, never 0.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ WHOLE_SM = 1_000_000
 
 
 class Account(NamedTuple):
-    """Who is billed. `kind`, `owner` and `namespace` name the counters; the rest are ways to add them up.
+    """What is billed. `kind`, `owner` and `namespace` identify the counters; the other fields group them.
 
-    `id` is what stays when the owner is renamed: a uid, a pod's UID. A text that is empty does not apply: a
-    bare process has no pod, a pod no user.
+    `id` does not change when the owner is renamed: a uid, a pod's UID. A field that does not apply is empty: a plain
+    process has no pod, a pod has no user.
     """
 
     kind: str
@@ -27,14 +27,14 @@ class Account(NamedTuple):
     job: str = ""
 
 
-# Whatever is on a GPU without an owner holds it all the same: it must not look free.
+# A process without an owner still holds its slot: the slot must not count as free.
 UNATTRIBUTED = Account("none", "unattributed")
 
 
 class Slot(NamedTuple):
     """What can be held: a whole GPU ("1") or one MIG device of it ("1.0").
 
-    It is `slices` of the GPU's `of` compute slices: 1 of 1 for a whole GPU, None where nobody tells.
+    It has `slices` of the GPU's `of` compute slices: 1 of 1 for a whole GPU, None if unknown.
     """
 
     uuid: str
@@ -45,10 +45,9 @@ class Slot(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """One account's part of one slot: `share` of its time in billionths, and what it does with it.
+    """One account's part of one slot: `share` of its time in billionths, and what is used of it.
 
-    `sm` is the slot's SM time that it uses, in millionths of the slot. `active` is None where no
-    reading tells whether it works.
+    `sm` is the SM time used, in millionths of the slot. `active` is None if it cannot be judged.
     """
 
     account: Account
@@ -60,7 +59,7 @@ class Holding(NamedTuple):
 
 
 class SlotUsage(NamedTuple):
-    """One slot. Where not all who may hold it could be asked, what nobody holds is not known to be free."""
+    """One slot. Without `holders_known`, the part that is not known to be held may not be free."""
 
     slot: Slot
     holdings: tuple[Holding, ...] = ()
@@ -69,7 +68,7 @@ class SlotUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """Every slot that was read at one instant. Durations come of the monotonic clock, dates of the wall's."""
+    """Every slot that was read at one instant. Durations use the monotonic clock, dates the wall clock."""
 
     monotonic_ns: int
     wall_s: float

@@ -1,4 +1,4 @@
-"""Which pods were given which GPU, from what the kubelet tells: the labels that dcgm-exporter sets. Pure."""
+"""Which pods hold which GPU, as the kubelet reports it: the labels that dcgm-exporter sets. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from gpucommons.model.pods import DeviceId, PodDevicesReading
 
 
 class PodLabels(NamedTuple):
-    """`replica` is the share's ordinal where one device is handed out many times (time-slicing, MPS)."""
+    """`replica` is the number of the share where one device is shared by time-slicing or MPS."""
 
     pod: str
     namespace: str
@@ -18,7 +18,7 @@ class PodLabels(NamedTuple):
 
 
 def pods_by_place(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[Place, tuple[PodLabels, ...]]:
-    """The pods that hold each GPU, or each MIG GPU instance; a GPU that is shared has several."""
+    """The pods that hold each GPU or MIG GPU instance. A shared GPU has several."""
     finder = _Finder(gpus)
     found: dict[Place, dict[PodLabels, None]] = {}
     for given in devices.allocated:
@@ -30,7 +30,7 @@ def pods_by_place(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[
 
 
 def replicas_by_gpu(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[str, int]:
-    """How many shares of each whole GPU the device plugin hands out, by GPU UUID; none that are not shared."""
+    """The number of shares of each shared GPU, by GPU UUID."""
     finder = _Finder(gpus)
     shares: dict[str, set[str]] = {}
     for ids in (devices.allocatable or {}).values():
@@ -42,11 +42,11 @@ def replicas_by_gpu(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mappin
 
 
 class _Finder:
-    """Finds the GPU that a device id means, in whichever way it names it."""
+    """Finds the GPU of a device id, by UUID or by number."""
 
     def __init__(self, gpus: tuple[Gpu, ...]) -> None:
         self._by_uuid = {gpu.identity.uuid: gpu for gpu in gpus}
-        # "nvidia0" is the number of the device file, which is not always the index.
+        # "nvidia0" contains the number of the device file, which is not always the index.
         self._by_number = {
             gpu.identity.index if gpu.identity.minor is None else gpu.identity.minor: gpu for gpu in gpus
         }

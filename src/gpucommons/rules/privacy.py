@@ -11,10 +11,11 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.model.accounts import Statement, StatementReading
+from gpucommons.model.accounts import AccountsReading, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.events import JournalEntry, JournalReading
-from gpucommons.model.ownership import Attribution, Basis, Owner, OwnerKind, OwnerShare, Portion, ProcessShare
+from gpucommons.model.allocations import AllocationReading
+from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.snapshot import Readings, Snapshot
 
@@ -74,7 +75,7 @@ class Hidden:
     sentence: str
 
 
-SECTIONS = ("who", "turns", "accounts", "events", "alerts")
+SECTIONS = ("who", "allocations", "turns", "accounts", "events", "alerts")
 _OWN_ONLY = "hidden: you see your own"
 _UNIDENTIFIED = (
     "hidden: you see your own, and this connection does not identify you; "
@@ -87,7 +88,7 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
     if viewer.sees_all:
         return None
     now = snapshot.readings
-    readings = (now.attribution, now.sharing, now.statement, now.journal, now.alerts)
+    readings = (now.attribution, now.allocations, now.sharing, now.accounts, now.event_log, now.alerts)
     known = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
     return Hidden(tuple(known), _UNIDENTIFIED if viewer.uid is None else _OWN_ONLY)
 
@@ -106,9 +107,10 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             gpus=readings.gpus,
             agent=readings.agent,
             attribution=None if readings.attribution is None else _attribution(readings.attribution, viewer),
+            allocations=None if readings.allocations is None else _allocations(readings.allocations, viewer),
             sharing=None if readings.sharing is None else _sharing(readings.sharing, viewer),
-            statement=None if readings.statement is None else _statement(readings.statement, viewer),
-            journal=None if readings.journal is None else _journal(readings.journal, viewer),
+            accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
+            event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
         ),
     )
@@ -144,18 +146,23 @@ def _folded(shares: Iterable[OwnerShare]) -> Iterable[OwnerShare]:
             rows[0].gpu_index,
             OTHERS,
             sum(row.processes for row in rows),
-            _sum(row.memory for row in rows),
-            _sum(row.sm for row in rows),
-            _sum(row.power for row in rows),
+            sum_portions(row.memory for row in rows),
+            sum_portions(row.sm for row in rows),
+            sum_portions(row.power for row in rows),
         )
 
 
-def _sum(parts: Iterable[Portion | None]) -> Portion | None:
-    known = [part for part in parts if part is not None]
-    if not known:
+def _allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReading | None:
+    """None where the viewer has no name: a reading without rows would read as no slot held."""
+    if viewer.user is None:
         return None
-    measured = all(part.basis is Basis.MEASURED for part in known)
-    return Portion(sum(part.amount for part in known), Basis.MEASURED if measured else Basis.APPORTIONED)
+    return AllocationReading(
+        reading.slots,
+        tuple(each for each in reading.allocations if each.account.user == viewer.user),
+        tuple(each for each in reading.containers if each.user == viewer.user),
+        tuple(each for each in reading.unmanaged if each.user == viewer.user),
+        reading.complete,
+    )
 
 
 def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
@@ -199,34 +206,36 @@ def pseudonym(client_id: str) -> str:
     return f"other-{hmac.digest(_KEY, client_id.encode(), hashlib.sha256).hex()[:8]}"
 
 
-def _statement(statement: StatementReading, viewer: Viewer) -> StatementReading | None:
-    """None where the viewer has no name: a statement without rows would read as no use at all."""
+def _accounts(accounts: AccountsReading, viewer: Viewer) -> AccountsReading | None:
+    """None where the viewer has no name: accounts without rows would read as no use at all."""
     if viewer.user is None:
         return None
-    by_period = {
-        period: Statement(known.since_wall_s, tuple(row for row in known.rows if row.user == viewer.user))
-        for period, known in statement.by_period.items()
-    }
-    own = f"{OwnerKind.USER.value}/{viewer.uid}"
-    return StatementReading(
-        by_period, {owner: spent for owner, spent in statement.owner_gpu_s_today.items() if owner == own}
+    return AccountsReading(
+        {name: _period(period, viewer.user) for name, period in accounts.by_period.items()},
+        {key: ns for key, ns in accounts.held_today_ns.items() if key.account == viewer.user},
     )
 
 
-def _journal(journal: JournalReading, viewer: Viewer) -> JournalReading:
+def _period(period: PeriodAccounts, user: str) -> PeriodAccounts:
+    """The periods of a reading are by user. The gaps are those of the node."""
+    rows = {name: amounts for name, amounts in period.rows.items() if name == user}
+    return PeriodAccounts(period.by, period.since_s, period.until_s, rows, gap_ns=period.gap_ns)
+
+
+def _event_log(log: EventLogReading, viewer: Viewer) -> EventLogReading:
     """The viewer's own events, and events without a user (a pod has none), of these only details without names."""
-    return JournalReading(
+    return EventLogReading(
         tuple(
-            entry if entry.user else _nameless(entry)
-            for entry in journal.entries
-            if not entry.user or entry.user == viewer.user
+            event if event.user else _nameless(event)
+            for event in log.events
+            if not event.user or event.user == viewer.user
         )
     )
 
 
-def _nameless(entry: JournalEntry) -> JournalEntry:
-    details = {name: value for name, value in entry.details.items() if name in _NAMELESS_DETAILS}
-    return JournalEntry(entry.id, entry.wall_s, entry.type, entry.user, entry.source, details)
+def _nameless(event: Event) -> Event:
+    details = {name: value for name, value in event.details.items() if name in _NAMELESS_DETAILS}
+    return Event(event.wall_s, event.type, event.user, event.source, details, event.id)
 
 
 def _alerts(reading: AlertsReading, viewer: Viewer) -> AlertsReading:

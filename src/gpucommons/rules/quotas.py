@@ -1,4 +1,4 @@
-"""Who holds more GPU-equivalents than they may. Pure."""
+"""Which users exceed their quota of GPU-equivalents. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,12 +6,12 @@ from typing import NamedTuple
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import AllocationReading
 
-# Thirds of a GPU do not add up to one in binary.
+# Thirds of a GPU do not sum to 1 in binary.
 _SLACK = 1e-6
 
 
 class QuotaState(NamedTuple):
-    """`used` is None while what the user holds is not known in full."""
+    """`used` is None while it is not fully known what the user holds."""
 
     user: str
     limit: float

@@ -4,7 +4,7 @@ from faces.dialects.test_ds01 import value
 from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.holding.stage import AllocationStage
-from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, LedgerState, OwnerKey
+from gpucommons.model.accounts import Amounts, HoldingQuota, LedgerReading, LedgerState, OwnerKey
 from gpucommons.model.events import EventsReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from holding.test_allocations import managed, process, readings
@@ -21,13 +21,13 @@ def series(given: Readings) -> Series:
     return parsed(exposition.metrics(None, False, gzip=False)[0].decode())
 
 
-def accounts(state: LedgerState = STATE, **quotas: float) -> AccountsReading:
+def accounts(state: LedgerState = STATE, **quotas: float) -> LedgerReading:
     totals = {OwnerKey("user", "alice", ""): AMOUNTS, OwnerKey("pod", "train-0", "research"): Amounts()}
-    return AccountsReading(state, totals, {user: HoldingQuota(limit) for user, limit in quotas.items()})
+    return LedgerReading(state, totals, {user: HoldingQuota(limit) for user, limit in quotas.items()})
 
 
 def test_counters_of_an_owner() -> None:
-    found = series(Readings(accounts=accounts()))
+    found = series(Readings(ledger=accounts()))
 
     def of_alice(what: str) -> float | None:
         return value(found, f"gpucommons_owner_{what}_total", kind="user", owner="alice")
@@ -41,15 +41,15 @@ def test_counters_of_an_owner() -> None:
 
 
 def test_totals_are_absent_until_the_ledger_has_been_read() -> None:
-    found = series(Readings(accounts=AccountsReading(LedgerState(begun=True), None)))
+    found = series(Readings(ledger=LedgerReading(LedgerState(begun=True), None)))
     assert not any(name.startswith("gpucommons_owner_") for name, _ in found)
     assert value(found, "gpucommons_ledger_writing") == 0
-    quiet = series(Readings(accounts=AccountsReading(LedgerState(), None)))
+    quiet = series(Readings(ledger=LedgerReading(LedgerState(), None)))
     assert value(quiet, "gpucommons_ledger_writing") is None, "a node without a GPU has no ledger"
 
 
 def test_quotas() -> None:
-    holders = readings(managed("one", "alice", "0"), accounts=accounts(alice=0.5, bob=2))
+    holders = readings(managed("one", "alice", "0"), ledger=accounts(alice=0.5, bob=2))
     found = series(holders)
     assert value(found, "gpucommons_quota_gpu_equivalents", user="alice") == 0.5
     assert value(found, "gpucommons_quota_used_gpu_equivalents", user="alice") == 1
@@ -59,7 +59,7 @@ def test_quotas() -> None:
 
 
 def test_state_of_the_ledger() -> None:
-    found = series(Readings(accounts=accounts()))
+    found = series(Readings(ledger=accounts()))
     assert value(found, "gpucommons_ledger_writing") == 1
     assert value(found, "gpucommons_ledger_durable") == 1
     assert value(found, "gpucommons_ledger_last_flush_timestamp_seconds") == 1000

@@ -26,6 +26,8 @@ PATHS = (
     "who?by=user",
     "who?by=pod",
     "who?by=container",
+    "who?user=bob",
+    "allocations",
     "turns",
     "accounts",
     "accounts?period=7d",
@@ -63,7 +65,7 @@ def test_a_node_without_readings_has_null_and_never_zero(path: str) -> None:
     played = Played()
     played.show(snapshot_of(Readings()))
     answer = check(played, path, Viewer())
-    for part in ("gpus", "who", "turns", "accounts", "events", "alerts"):
+    for part in ("gpus", "who", "allocations", "turns", "accounts", "events", "alerts"):
         assert answer.get(part) is None
 
 

@@ -1,47 +1,92 @@
-"""GPU-hours and energy by user, over today and the last days. Pure."""
+"""GPU-hours and energy over a period, by user or by another name. Pure.
 
-from gpucommons.faces.documents.schema import NUMBER, NUMBER_OR_NULL, Record, by_key, or_null, record
-from gpucommons.faces.documents.values import Json, total
-from gpucommons.model.accounts import PERIODS, Statement, StatementRow
+Every number is one conversion of an exact integer sum, so that all faces print the same number for the same sum.
+"""
+
+from gpucommons.faces.documents.schema import INTEGER, NUMBER, by_key, one_of, or_null, record
+from gpucommons.faces.documents.values import Json
+from gpucommons.model.accounts import PERIODS, Amounts, By, PeriodAccounts, SlotTime
 from gpucommons.model.snapshot import Snapshot
 
-_ROW = Record[StatementRow](
-    held_gpu_hours=(NUMBER, lambda row: round(row.held_gpu_s / 3600, 3)),
-    active_gpu_hours=(NUMBER, lambda row: round(row.active_gpu_s / 3600, 3)),
-    idle_gpu_hours=(NUMBER, lambda row: round(row.idle_gpu_s / 3600, 3)),
-    energy_kwh=(NUMBER_OR_NULL, lambda row: None if row.energy_joules is None else round(row.energy_joules / 3.6e6, 4)),
+_HOUR_NS = 3_600 * 10**9
+_GIB_HOUR_KIB_S = 3_600 * 2**20
+_KWH_UJ = 3_600_000 * 10**6
+_ROW = record(
+    held_gpu_hours=NUMBER,
+    active_gpu_hours=NUMBER,
+    idle_gpu_hours=NUMBER,
+    unjudged_gpu_hours=NUMBER,
+    gpu_equivalent_hours=NUMBER,
+    memory_gib_hours=NUMBER,
+    energy_kwh=or_null(NUMBER),
+    sm_gpu_hours=NUMBER,
+    efficiency_ratio=or_null(NUMBER),
 )
-SCHEMA = or_null(
-    by_key(
-        record(since_unix_s=NUMBER, users=by_key(_ROW.schema, "user"), total=_ROW.schema),
-        f"period: {', '.join(PERIODS)}",
-    )
+PERIOD = record(
+    by=one_of(By.USER),
+    since_unix_s=INTEGER,
+    until_unix_s=INTEGER,
+    users=by_key(_ROW, "user; a pod or an owner without a user by its own name"),
+    total=_ROW,
+    gap_hours=by_key(NUMBER, "reason"),
 )
+Row = dict[str, float | None]
+SCHEMA = or_null(by_key(PERIOD, f"period: {', '.join(PERIODS)}"))
 
 
 def accounts(snapshot: Snapshot, only_period: str | None = None) -> Json:
     """Null where no ledger is kept."""
-    reading = snapshot.readings.statement
+    reading = snapshot.readings.accounts
     if reading is None:
         return None
     return {
-        period: _statement(reading.by_period[period])
+        period: period_document(reading.by_period[period])
         for period in PERIODS
         if period in reading.by_period and only_period in (None, period)
     }
 
 
-def _statement(statement: Statement) -> Json:
-    rows = statement.rows
-    whole_node = StatementRow(
-        "",
-        sum(row.held_gpu_s for row in rows),
-        sum(row.active_gpu_s for row in rows),
-        sum(row.idle_gpu_s for row in rows),
-        total(row.energy_joules for row in rows),
-    )
+def period_document(period: PeriodAccounts) -> Json:
+    """The rows are under `users`, `groups`, `namespaces`, `pods`, `jobs` or `gpus`."""
     return {
-        "since_unix_s": statement.since_wall_s,
-        "users": {row.user: _ROW.build(row) for row in rows},
-        "total": _ROW.build(whole_node),
+        "by": period.by.value,
+        "since_unix_s": period.since_s,
+        "until_unix_s": period.until_s,
+        f"{period.by.value}s": rows(period),
+        "total": total(period),
+        "gap_hours": {reason: hours(ns) for reason, ns in period.gap_ns.items()},
     }
+
+
+def rows(period: PeriodAccounts) -> dict[str, Row]:
+    """The greatest holder first."""
+    times = period.slot_time or {}
+    ordered = sorted(period.rows.items(), key=lambda row: (-row[1].held_ns, row[0]))
+    return {name: _row(amounts, times.get(name)) for name, amounts in ordered}
+
+
+def total(period: PeriodAccounts) -> Row:
+    return _row(period.total, period.total_time)
+
+
+def hours(ns: int) -> float:
+    return round(ns / _HOUR_NS, 6)
+
+
+def _row(amounts: Amounts, time: SlotTime | None) -> Row:
+    """`efficiency_ratio` is the SM time used over the time held. It exceeds 1 if a co-owner's share was used."""
+    row: Row = {
+        "held_gpu_hours": hours(amounts.held_ns),
+        "active_gpu_hours": hours(amounts.active_ns),
+        "idle_gpu_hours": hours(amounts.idle_ns),
+        "unjudged_gpu_hours": hours(amounts.unjudged_ns),
+        "gpu_equivalent_hours": hours(amounts.equivalent_ns),
+        "memory_gib_hours": round(amounts.memory_kib_s / _GIB_HOUR_KIB_S, 6),
+        # The ledger stores 0 for "not measured"; no GPU draws 0 W.
+        "energy_kwh": round(amounts.energy_uj / _KWH_UJ, 6) if amounts.energy_uj else None,
+        "sm_gpu_hours": hours(amounts.sm_ns),
+        "efficiency_ratio": round(amounts.sm_ns / amounts.held_ns, 3) if amounts.held_ns else None,
+    }
+    if time is not None:
+        row |= {"free_gpu_hours": hours(time.free_ns), "unknown_gpu_hours": hours(time.unknown_ns)}
+    return row

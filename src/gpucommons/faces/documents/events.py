@@ -1,42 +1,80 @@
-"""Recent events, newest first, and the alerts that fire. Pure."""
+"""The last events, newest first, and the firing alerts. Pure."""
 
-from gpucommons.faces.documents.schema import NUMBER, NUMBER_OR_NULL, TEXT, Record, by_key, or_null
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from gpucommons.faces.documents.schema import NUMBER, TEXT, by_key, or_null, record
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.alerts import Alert
-from gpucommons.model.events import JournalEntry
+from gpucommons.model.events import Event
 from gpucommons.model.snapshot import Snapshot
 
 SHOWN = 50
 MOST = 1000
-_EVENT = Record[JournalEntry](
-    time_unix_s=(NUMBER, lambda entry: round(entry.wall_s, 3)),
-    type=(TEXT, lambda entry: entry.type),
-    user=(TEXT, lambda entry: entry.user),
-    source=(TEXT, lambda entry: entry.source),
-    details=(by_key(TEXT, "name"), lambda entry: dict(entry.details)),
+SCHEMA = or_null(
+    by_key(record(time_unix_s=NUMBER, type=TEXT, user=TEXT, source=TEXT, details=by_key(TEXT, "name")), "event id")
 )
-_ALERT = Record[Alert](
-    name=(TEXT, lambda alert: alert.name),
-    severity=(TEXT, lambda alert: alert.severity),
-    state=(TEXT, lambda alert: alert.state),
-    since_unix_s=(NUMBER_OR_NULL, lambda alert: rounded(alert.starts_wall_s, 0)),
-    summary=(TEXT, lambda alert: alert.summary),
-    labels=(by_key(TEXT, "label"), lambda alert: dict(alert.labels)),
+ALERTS = or_null(
+    by_key(
+        record(
+            name=TEXT,
+            severity=TEXT,
+            state=TEXT,
+            since_unix_s=or_null(NUMBER),
+            summary=TEXT,
+            labels=by_key(TEXT, "label"),
+        ),
+        "fingerprint",
+    )
 )
-SCHEMA = or_null(by_key(_EVENT.schema, "event id"))
-ALERTS = or_null(by_key(_ALERT.schema, "fingerprint"))
 
 
-def events(snapshot: Snapshot, limit: int = SHOWN, type: str = "") -> Json:
-    """Null where the agent follows no events."""
-    journal = snapshot.readings.journal
-    if journal is None:
-        return None
-    chosen = [entry for entry in journal.entries if type in ("", entry.type)]
-    return {entry.id: _EVENT.build(entry) for entry in chosen[:limit]}
+def events(snapshot: Snapshot, limit: int = SHOWN, type: str | None = None) -> Json:
+    """Null where there is no event log."""
+    log = snapshot.readings.event_log
+    return None if log is None else events_document(islice(matching(log.events, type=type), limit))
+
+
+def events_document(chosen: Iterable[Event]) -> dict[str, Json]:
+    return {event.id: _event(event) for event in chosen}
+
+
+def matching(
+    events: Iterable[Event], since_s: float | None = None, type: str | None = None, user: str | None = None
+) -> Iterator[Event]:
+    """The selected events. `type` is a type or a group of types: `gpu` selects `gpu.lost`, `gpu.xid` and so on."""
+    for event in events:
+        if since_s is not None and event.wall_s < since_s:
+            continue
+        if type is not None and event.type != type and not event.type.startswith(f"{type}."):
+            continue
+        if user is not None and event.user != user:
+            continue
+        yield event
 
 
 def alerts(snapshot: Snapshot) -> Json:
     """Null where no Alertmanager is configured or it does not answer."""
     reading = snapshot.readings.alerts
-    return None if reading is None else {alert.fingerprint: _ALERT.build(alert) for alert in reading.alerts}
+    return None if reading is None else {alert.fingerprint: _alert(alert) for alert in reading.alerts}
+
+
+def _event(event: Event) -> Json:
+    return {
+        "time_unix_s": round(event.wall_s, 3),
+        "type": event.type,
+        "user": event.user,
+        "source": event.source,
+        "details": {name: str(value) for name, value in event.details.items()},
+    }
+
+
+def _alert(alert: Alert) -> Json:
+    return {
+        "name": alert.name,
+        "severity": alert.severity,
+        "state": alert.state,
+        "since_unix_s": rounded(alert.starts_wall_s, 0),
+        "summary": alert.summary,
+        "labels": dict(alert.labels),
+    }

@@ -21,6 +21,7 @@ from gpucommons.faces.documents.values import Json, percent_as_ratio, rounded
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance, XidRecord
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.gpu_health import GpuHealth, HealthLevel, HealthReason, health_of
+from gpucommons.rules.identities import mig_slot_names
 
 
 class _MigOfGpu(NamedTuple):
@@ -44,6 +45,7 @@ _ACTIVITY = Record[GpmReading](
     dram_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.dram_ratio, 4)),
 )
 _MIG = Record[_MigOfGpu](
+    slot=(TEXT, lambda at: mig_slot_names(at.gpu)[at.mig.uuid]),
     gpu_instance_id=(INTEGER, lambda at: at.mig.gpu_instance_id),
     compute_instance_id=(INTEGER, lambda at: at.mig.compute_instance_id),
     profile=(TEXT, lambda at: at.mig.profile),

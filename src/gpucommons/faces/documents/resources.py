@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import accounts, events, gpus, node, turns, who
+from gpucommons.faces.documents import accounts, allocations, events, gpus, node, turns, who
 from gpucommons.faces.documents.parameters import Parameter, Value, text, whole, word
 from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
@@ -27,7 +27,7 @@ SNAPSHOT = Record[View](
     **ENVELOPE_FIELDS,
     node=(node.SCHEMA, lambda view: node.node(view.snapshot)),
     gpus=(gpus.SCHEMA, lambda view: gpus.gpus(view.snapshot)),
-    who=(who.SCHEMA, lambda view: who.who(view.snapshot)),
+    who=(who.SCHEMA, lambda view: who.who(view.snapshot)["who"]),
     turns=(turns.SCHEMA, lambda view: turns.turns(view.snapshot, view.timeline)),
     accounts=(accounts.SCHEMA, lambda view: accounts.accounts(view.snapshot)),
     events=(events.SCHEMA, lambda view: events.events(view.snapshot)),
@@ -40,13 +40,12 @@ def _gpus(view: View, values: Mapping[str, Value]) -> Json:
 
 
 def _who(view: View, values: Mapping[str, Value]) -> Json:
-    uuid, owner, by = _uuid(view, values), values.get("owner"), values.get("by")
-    owner = None if owner is None else str(owner)
-    attribution = view.snapshot.readings.attribution
-    groups = None
-    if by is not None and attribution is not None:
-        groups = who.grouped(who.process_rows(attribution, uuid, owner).values(), str(by))
-    return {**view.envelope(), "who": who.who(view.snapshot, uuid, owner), "groups": groups}
+    chosen = who.WhoFilter(_uuid(view, values), _text(values, "owner"), _text(values, "user"))
+    return {**view.envelope(), **who.who(view.snapshot, chosen, _text(values, "by"))}
+
+
+def _allocations(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "allocations": allocations.allocations(view.snapshot, _text(values, "user"))}
 
 
 def _turns(view: View, values: Mapping[str, Value]) -> Json:
@@ -54,13 +53,16 @@ def _turns(view: View, values: Mapping[str, Value]) -> Json:
 
 
 def _accounts(view: View, values: Mapping[str, Value]) -> Json:
-    period = values.get("period")
-    return {**view.envelope(), "accounts": accounts.accounts(view.snapshot, None if period is None else str(period))}
+    return {**view.envelope(), "accounts": accounts.accounts(view.snapshot, _text(values, "period"))}
 
 
 def _events(view: View, values: Mapping[str, Value]) -> Json:
-    found = events.events(view.snapshot, int(values.get("limit", events.SHOWN)), str(values.get("type", "")))
+    found = events.events(view.snapshot, int(values.get("limit", events.SHOWN)), _text(values, "type"))
     return {**view.envelope(), "events": found, "alerts": events.alerts(view.snapshot)}
+
+
+def _text(values: Mapping[str, Value], name: str) -> str | None:
+    return None if name not in values else str(values[name])
 
 
 def _uuid(view: View, values: Mapping[str, Value]) -> str | None:
@@ -78,8 +80,16 @@ RESOURCES: tuple[Resource, ...] = (
         (
             _GPU,
             text("owner", "only this owner: kind/id"),
+            text("user", "only this account, user, uid or owner"),
             word("by", "also group the processes by this", who.GROUPINGS),
         ),
+    ),
+    Resource(
+        "allocations",
+        "which owner holds which slot",
+        record(**ENVELOPE, allocations=allocations.SCHEMA),
+        _allocations,
+        (text("user", "only what is billed to this user or pod"),),
     ),
     Resource(
         "turns",
@@ -100,6 +110,9 @@ RESOURCES: tuple[Resource, ...] = (
         "recent events, newest first, and the alerts that fire",
         record(**ENVELOPE, events=events.SCHEMA, alerts=events.ALERTS),
         _events,
-        (whole("limit", "number of events at most", 1, events.MOST), text("type", "only events of this type", 64)),
+        (
+            whole("limit", "number of events at most", 1, events.MOST),
+            text("type", "only events of this type or group of types", 64),
+        ),
     ),
 )

@@ -30,6 +30,11 @@ def encoded(value: Json) -> bytes:
     return text.encode(errors="replace")
 
 
+def indented(value: Json) -> str:
+    """Indented JSON with the same values, for a terminal."""
+    return json.dumps(json.loads(encoded(value)), indent=2, ensure_ascii=False) + "\n"
+
+
 def _finite(value: Json) -> Json:
     if isinstance(value, Mapping):
         return {key: _finite(inside) for key, inside in value.items()}

@@ -1,29 +1,18 @@
-"""Use of each GPU: by process, by owner, and what has no owner with the reason. Pure.
+"""What each process and owner uses of each GPU, and what has no owner and why. Pure.
 
-`grouped` folds the process rows by user, pod, container or job.
+`grouped` sums the process rows by user, pod, container or job.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
-from gpucommons.faces.documents.schema import (
-    INTEGER,
-    INTEGER_OR_NULL,
-    NUMBER_OR_NULL,
-    TEXT,
-    TEXT_OR_NULL,
-    Field,
-    Record,
-    by_key,
-    listed,
-    one_of,
-    or_null,
-    record,
-)
-from gpucommons.faces.documents.values import Json, total
+from gpucommons.faces.documents.accounts import hours
+from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, one_of, or_null, record
+from gpucommons.faces.documents.values import Json
+from gpucommons.model.accounts import HeldKey, OwnerKey
 from gpucommons.model.ownership import (
     SENTENCES,
-    Attribution,
     Basis,
     Owner,
     OwnerShare,
@@ -31,55 +20,41 @@ from gpucommons.model.ownership import (
     Portion,
     ProcessShare,
     Unattributed,
+    sum_portions,
 )
 from gpucommons.model.snapshot import Snapshot
-
-
-class _Share(Protocol):
-    @property
-    def memory(self) -> Portion | None: ...
-    @property
-    def sm(self) -> Portion | None: ...
-    @property
-    def power(self) -> Portion | None: ...
-
+from gpucommons.rules.identities import account_names, billed_to, owner_key, qualified_name, slots_by_place
 
 _BASIS = or_null(one_of(*Basis))
-_AMOUNTS: dict[str, Field[_Share]] = {
-    "memory_bytes": (INTEGER_OR_NULL, lambda share: None if share.memory is None else share.memory.amount),
-    "memory_basis": (_BASIS, lambda share: None if share.memory is None else share.memory.basis.value),
-    "sm_ratio": (NUMBER_OR_NULL, lambda share: None if share.sm is None else share.sm.amount / 1_000_000),
-    "sm_basis": (_BASIS, lambda share: None if share.sm is None else share.sm.basis.value),
-    "power_watts": (NUMBER_OR_NULL, lambda share: None if share.power is None else share.power.amount / 1000),
-    "power_basis": (_BASIS, lambda share: None if share.power is None else share.power.basis.value),
+_AMOUNTS: dict[str, Schema] = {
+    "memory_bytes": or_null(INTEGER),
+    "memory_basis": _BASIS,
+    "sm_ratio": or_null(NUMBER),
+    "sm_basis": _BASIS,
+    "power_watts": or_null(NUMBER),
+    "power_basis": _BASIS,
 }
-_AMOUNT_SCHEMAS = {name: schema for name, (schema, _) in _AMOUNTS.items()}
-PROCESS = Record[ProcessShare](
-    gpu_uuid=(TEXT, lambda share: share.place.gpu_uuid),
-    gpu_index=(INTEGER, lambda share: share.place.gpu_index),
-    gpu_instance_id=(INTEGER_OR_NULL, lambda share: share.place.gpu_instance_id),
-    pid=(INTEGER, lambda share: share.pid),
-    name=(TEXT, lambda share: share.workload.process_name),
-    owner=(TEXT_OR_NULL, lambda share: None if share.owner is None else owner_key(share.owner)),
-    reason=(TEXT_OR_NULL, lambda share: None if share.reason is None else share.reason.value),
-    uid=(INTEGER_OR_NULL, lambda share: share.workload.uid),
-    user=(TEXT_OR_NULL, lambda share: share.workload.user),
-    container_id=(TEXT_OR_NULL, lambda share: share.workload.container_id),
-    container=(TEXT_OR_NULL, lambda share: share.workload.container_name),
-    image=(TEXT_OR_NULL, lambda share: share.workload.image),
-    pod_uid=(TEXT_OR_NULL, lambda share: None if share.workload.pod is None else share.workload.pod.uid),
-    pod=(TEXT_OR_NULL, lambda share: None if share.workload.pod is None else share.workload.pod.name or None),
-    namespace=(
-        TEXT_OR_NULL,
-        lambda share: None if share.workload.pod is None else share.workload.pod.namespace or None,
-    ),
-    job=(TEXT_OR_NULL, lambda share: share.workload.job),
-    unit=(TEXT_OR_NULL, lambda share: share.workload.unit),
-    **_AMOUNTS,
-)
-_OWNER_ON_GPU = Record[OwnerShare](
-    gpu_index=(INTEGER, lambda share: share.gpu_index),
-    processes=(INTEGER, lambda share: share.processes),
+_HOURS = or_null(NUMBER)
+PROCESS = record(
+    gpu_uuid=TEXT,
+    gpu_index=INTEGER,
+    gpu_instance_id=or_null(INTEGER),
+    slot=or_null(TEXT),
+    pid=INTEGER,
+    name=TEXT,
+    owner=or_null(TEXT),
+    account=or_null(TEXT),
+    reason=or_null(TEXT),
+    uid=or_null(INTEGER),
+    user=or_null(TEXT),
+    container_id=or_null(TEXT),
+    container=or_null(TEXT),
+    image=or_null(TEXT),
+    pod_uid=or_null(TEXT),
+    pod=or_null(TEXT),
+    namespace=or_null(TEXT),
+    job=or_null(TEXT),
+    unit=or_null(TEXT),
     **_AMOUNTS,
 )
 OWNER = record(
@@ -88,65 +63,108 @@ OWNER = record(
     name=TEXT,
     namespace=TEXT,
     processes=INTEGER,
-    gpu_hours_today=NUMBER_OR_NULL,
-    by_gpu=by_key(_OWNER_ON_GPU.schema, "UUID of the GPU"),
-    **_AMOUNT_SCHEMAS,
+    gpu_hours_today=_HOURS,
+    by_gpu=by_key(record(gpu_index=INTEGER, processes=INTEGER, gpu_hours_today=_HOURS, **_AMOUNTS), "UUID of the GPU"),
+    **_AMOUNTS,
 )
-_UNATTRIBUTED = Record[Unattributed](
-    gpu_index=(INTEGER, lambda part: part.gpu_index),
-    sentence=(TEXT, lambda part: SENTENCES[part.reason]),
-    memory_bytes=(INTEGER_OR_NULL, lambda part: part.memory_bytes),
-    sm_ratio=(NUMBER_OR_NULL, lambda part: None if part.sm_millionths is None else part.sm_millionths / 1_000_000),
-    power_watts=(
-        NUMBER_OR_NULL,
-        lambda part: None if part.power_milliwatts is None else part.power_milliwatts / 1000,
-    ),
+_REST = record(
+    gpu_index=INTEGER,
+    sentence=TEXT,
+    memory_bytes=or_null(INTEGER),
+    sm_ratio=or_null(NUMBER),
+    power_watts=or_null(NUMBER),
 )
+_ACCOUNT = record(gpu_hours_today=_HOURS, by_gpu=by_key(NUMBER, "UUID of the GPU"))
 SCHEMA = or_null(
     record(
         view=record(scope=TEXT, sentence=TEXT),
-        processes=by_key(PROCESS.schema, "GPU, pid and start time"),
+        processes=by_key(PROCESS, "GPU, pid and start time"),
         owners=by_key(OWNER, "kind/id"),
-        unattributed=by_key(by_key(_UNATTRIBUTED.schema, "reason"), "UUID of the GPU"),
+        accounts=by_key(_ACCOUNT, "account of a process: the name under which it is billed, as in the accounts"),
+        unattributed=by_key(by_key(_REST, "reason"), "UUID of the GPU"),
     )
 )
-GROUP = record(label=TEXT, processes=INTEGER, gpu_indexes=listed(INTEGER), **_AMOUNT_SCHEMAS)
+GROUP = record(label=TEXT, processes=INTEGER, gpu_indexes=listed(INTEGER), gpu_hours_today=_HOURS, **_AMOUNTS)
 
-Row = Mapping[str, Json]
-Amounts = dict[str, Json]
+# What rows are grouped by: the field that identifies a group, and the field that labels it.
+GROUPINGS: Mapping[str, tuple[str, str]] = {
+    "user": ("account", "account"),
+    "pod": ("pod_uid", "account"),
+    "container": ("container_id", "container"),
+    "job": ("job", "job"),
+}
 
 
-def who(snapshot: Snapshot, only_gpu: str | None = None, only_owner: str | None = None) -> Json:
-    """Null where the processes of the GPUs are unknown."""
+@dataclass(frozen=True, slots=True)
+class WhoFilter:
+    """What to show. `gpu` is a UUID, `owner` is kind/id, `user` is an account, a user's name or uid, or an owner."""
+
+    gpu: str | None = None
+    owner: str | None = None
+    user: str | None = None
+
+    def has(self, share: ProcessShare, account: str | None) -> bool:
+        if self.gpu not in (None, share.place.gpu_uuid):
+            return False
+        owner, work = share.owner, share.workload
+        if self.owner is not None and (owner is None or owner_key(owner) != self.owner):
+            return False
+        if self.user is None:
+            return True
+        names = {account, work.user, str(work.uid)}
+        names |= {owner.name, qualified_name(owner.namespace, owner.name)} if owner else set()
+        return self.user in names
+
+    def has_key(self, key: HeldKey) -> bool:
+        return self.gpu in (None, key.gpu_uuid)
+
+
+EVERYTHING = WhoFilter()
+_Identity = TypeVar("_Identity")
+
+
+class BilledProcess(NamedTuple):
+    """A process, the name that it is billed to, and the name of its slot."""
+
+    share: ProcessShare
+    account: str | None
+    slot: str | None
+
+
+def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProcess]:
+    attribution, gpus = snapshot.readings.attribution, snapshot.readings.gpus
+    names = account_names(snapshot.readings.allocations)
+    slots = slots_by_place(gpus.gpus) if gpus else {}
+    billed = (
+        BilledProcess(share, billed_to(share, names), slots.get(share.place))
+        for share in (attribution.processes if attribution else ())
+    )
+    return [each for each in billed if chosen.has(each.share, each.account)]
+
+
+def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = None) -> dict[str, Json]:
+    """The fields `who` and `groups` of the answer. Null where nothing is known of any GPU's processes."""
     attribution = snapshot.readings.attribution
     if attribution is None:
-        return None
-    return {
+        return {"who": None, "groups": None}
+    processes = chosen_processes(snapshot, chosen)
+    held = {key: ns for key, ns in _held_today(snapshot).items() if chosen.has_key(key)}
+    rows = {_process_key(each.share): _process(each) for each in processes}
+    # Owners include those whose processes this viewer may not see.
+    owners = attribution.owners if chosen.user is None else _owner_shares(each.share for each in processes)
+    document: dict[str, Json] = {
         "view": {"scope": attribution.view.scope.value, "sentence": attribution.view.sentence},
-        "processes": process_rows(attribution, only_gpu, only_owner),
-        "owners": _owners(attribution, _hours_today(snapshot), only_gpu, only_owner),
-        "unattributed": {} if only_owner else _unattributed(attribution.unattributed, only_gpu),
+        "processes": rows,
+        "owners": _owners(owners, held, chosen),
+        "accounts": _accounts({each.account for each in processes}, held),
+        "unattributed": {} if chosen.owner or chosen.user else _unattributed(attribution.unattributed, chosen.gpu),
     }
+    return {"who": document, "groups": None if by is None else _grouped(processes, held, by)}
 
 
-def process_rows(
-    attribution: Attribution, only_gpu: str | None = None, only_owner: str | None = None
-) -> Mapping[str, Row]:
-    return {
-        _process_key(share): PROCESS.build(share)
-        for share in attribution.processes
-        if only_gpu in (None, share.place.gpu_uuid)
-        and (only_owner is None or (share.owner is not None and owner_key(share.owner) == only_owner))
-    }
-
-
-def _hours_today(snapshot: Snapshot) -> Mapping[str, float]:
-    statement = snapshot.readings.statement
-    return {} if statement is None else statement.owner_gpu_s_today
-
-
-def owner_key(owner: Owner) -> str:
-    return f"{owner.kind.value}/{owner.id}"
+def _held_today(snapshot: Snapshot) -> Mapping[HeldKey, int]:
+    accounts = snapshot.readings.accounts
+    return {} if accounts is None else accounts.held_today_ns
 
 
 def _process_key(share: ProcessShare) -> str:
@@ -158,32 +176,123 @@ def _place_key(place: Place) -> str:
     return place.gpu_uuid if place.gpu_instance_id is None else f"{place.gpu_uuid}:{place.gpu_instance_id}"
 
 
-def _owners(
-    attribution: Attribution, gpu_s_today: Mapping[str, float], only_gpu: str | None, only_owner: str | None
-) -> Mapping[str, Json]:
-    found: dict[str, tuple[Owner, dict[str, Amounts]]] = {}
-    for share in attribution.owners:
-        if only_gpu not in (None, share.gpu_uuid) or only_owner not in (None, owner_key(share.owner)):
-            continue
-        _, on_gpu = found.setdefault(owner_key(share.owner), (share.owner, {}))
-        on_gpu[share.gpu_uuid] = _OWNER_ON_GPU.build(share)
+def _amounts(memory: Portion | None, sm: Portion | None, power: Portion | None) -> dict[str, Json]:
     return {
-        key: {
-            "kind": owner.kind.value,
-            "id": owner.id,
-            "name": owner.name,
-            "namespace": owner.namespace,
-            "processes": sum(_integer(row["processes"]) for row in by_gpu.values()),
-            "gpu_hours_today": _hours(gpu_s_today.get(key)),
-            "by_gpu": by_gpu,
-            **summed(by_gpu.values()),
-        }
-        for key, (owner, by_gpu) in found.items()
+        "memory_bytes": None if memory is None else memory.amount,
+        "memory_basis": None if memory is None else memory.basis.value,
+        "sm_ratio": None if sm is None else sm.amount / 1_000_000,
+        "sm_basis": None if sm is None else sm.basis.value,
+        "power_watts": None if power is None else power.amount / 1000,
+        "power_basis": None if power is None else power.basis.value,
     }
 
 
-def _hours(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds / 3600, 3)
+def _summed(shares: Iterable[ProcessShare | OwnerShare]) -> dict[str, Json]:
+    shares = list(shares)
+    return _amounts(
+        sum_portions(share.memory for share in shares),
+        sum_portions(share.sm for share in shares),
+        sum_portions(share.power for share in shares),
+    )
+
+
+def _process(each: BilledProcess) -> Mapping[str, Json]:
+    share, work = each.share, each.share.workload
+    pod = work.pod
+    return {
+        "gpu_uuid": share.place.gpu_uuid,
+        "gpu_index": share.place.gpu_index,
+        "gpu_instance_id": share.place.gpu_instance_id,
+        "slot": each.slot,
+        "pid": share.pid,
+        "name": work.process_name,
+        "owner": None if share.owner is None else owner_key(share.owner),
+        "account": each.account,
+        "reason": None if share.reason is None else share.reason.value,
+        "uid": work.uid,
+        "user": work.user,
+        "container_id": work.container_id,
+        "container": work.container_name,
+        "image": work.image,
+        "pod_uid": None if pod is None else pod.uid,
+        "pod": None if pod is None else pod.name or None,
+        "namespace": None if pod is None else pod.namespace or None,
+        "job": work.job,
+        "unit": work.unit,
+        **_amounts(share.memory, share.sm, share.power),
+    }
+
+
+def _owner_shares(processes: Iterable[ProcessShare]) -> Iterable[OwnerShare]:
+    found: dict[tuple[str, Owner], list[ProcessShare]] = {}
+    for share in processes:
+        if share.owner is not None:
+            found.setdefault((share.place.gpu_uuid, share.owner), []).append(share)
+    for (uuid, owner), shares in found.items():
+        sums = (sum_portions(getattr(share, what) for share in shares) for what in ("memory", "sm", "power"))
+        yield OwnerShare(uuid, shares[0].place.gpu_index, owner, len(shares), *sums)
+
+
+def _owners(shares: Iterable[OwnerShare], held: Mapping[HeldKey, int], chosen: WhoFilter) -> Mapping[str, Json]:
+    found: dict[str, list[OwnerShare]] = {}
+    for share in shares:
+        key = owner_key(share.owner)
+        if chosen.gpu in (None, share.gpu_uuid) and chosen.owner in (None, key):
+            found.setdefault(key, []).append(share)
+    by_owner = _by_gpu(held, lambda key: key.owner)
+    return {key: _owner(parts, by_owner.get(_counter_key(parts[0].owner), {})) for key, parts in found.items()}
+
+
+def _counter_key(owner: Owner) -> OwnerKey:
+    return OwnerKey(owner.kind.value, owner.name, owner.namespace)
+
+
+def _owner(parts: list[OwnerShare], held_ns: Mapping[str, int]) -> Json:
+    owner = parts[0].owner
+    return {
+        "kind": owner.kind.value,
+        "id": owner.id,
+        "name": owner.name,
+        "namespace": owner.namespace,
+        "processes": sum(share.processes for share in parts),
+        "gpu_hours_today": _hours(held_ns.values()),
+        "by_gpu": {
+            share.gpu_uuid: {
+                "gpu_index": share.gpu_index,
+                "processes": share.processes,
+                "gpu_hours_today": _hours([held_ns[share.gpu_uuid]] if share.gpu_uuid in held_ns else []),
+                **_amounts(share.memory, share.sm, share.power),
+            }
+            for share in parts
+        },
+        **_summed(parts),
+    }
+
+
+def _by_gpu(held: Mapping[HeldKey, int], identity: Callable[[HeldKey], _Identity]) -> dict[_Identity, dict[str, int]]:
+    """The held time of each identity, by GPU."""
+    found: dict[_Identity, dict[str, int]] = {}
+    for key, ns in held.items():
+        on_gpu = found.setdefault(identity(key), {})
+        on_gpu[key.gpu_uuid] = on_gpu.get(key.gpu_uuid, 0) + ns
+    return found
+
+
+def _hours(held_ns: Iterable[int]) -> float | None:
+    """Null where the ledger has nothing, which is not 0."""
+    known = list(held_ns)
+    return hours(sum(known)) if known else None
+
+
+def _accounts(names: set[str | None], held: Mapping[HeldKey, int]) -> Mapping[str, Json]:
+    found = _by_gpu(held, lambda key: key.account)
+    return {
+        name: {
+            "gpu_hours_today": _hours(found.get(name, {}).values()),
+            "by_gpu": {uuid: hours(ns) for uuid, ns in found.get(name, {}).items()},
+        }
+        for name in sorted(filter(None, names))
+    }
 
 
 def _unattributed(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping[str, Json]:
@@ -191,73 +300,34 @@ def _unattributed(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping
     for part in rest:
         if only_gpu not in (None, part.gpu_uuid):
             continue
-        by_gpu.setdefault(part.gpu_uuid, {})[part.reason.value] = _UNATTRIBUTED.build(part)
+        by_gpu.setdefault(part.gpu_uuid, {})[part.reason.value] = {
+            "gpu_index": part.gpu_index,
+            "sentence": SENTENCES[part.reason],
+            "memory_bytes": part.memory_bytes,
+            "sm_ratio": None if part.sm_millionths is None else part.sm_millionths / 1_000_000,
+            "power_watts": None if part.power_milliwatts is None else part.power_milliwatts / 1000,
+        }
     return by_gpu
 
 
-def summed(rows: Iterable[Row]) -> Amounts:
-    """Several rows as one. A sum is measured only if every part of it is."""
-    rows = list(rows)
-    memory = total(_number(row["memory_bytes"]) for row in rows)
-    sm = total(_number(row["sm_ratio"]) for row in rows)
-    power = total(_number(row["power_watts"]) for row in rows)
+def _grouped(processes: Iterable[BilledProcess], held: Mapping[HeldKey, int], by: str) -> Mapping[str, Json]:
+    """Processes that have no such identity are in no group. The ledger has hours for users and pods."""
+    identity, label = GROUPINGS[by]
+    groups: dict[str, list[BilledProcess]] = {}
+    labels: dict[str, str] = {}
+    for each in processes:
+        row = _process(each)
+        if (found := row[identity]) is not None:
+            groups.setdefault(str(found), []).append(each)
+            labels.setdefault(str(found), str(row[label] or found))
+    billed = _by_gpu(held, lambda key: key.account) if label == "account" else {}
     return {
-        "memory_bytes": None if memory is None else int(memory),
-        "memory_basis": _basis(row["memory_basis"] for row in rows),
-        "sm_ratio": None if sm is None else round(sm, 6),
-        "sm_basis": _basis(row["sm_basis"] for row in rows),
-        "power_watts": None if power is None else round(power, 3),
-        "power_basis": _basis(row["power_basis"] for row in rows),
-    }
-
-
-def _basis(found: Iterable[Json]) -> str | None:
-    known = set(found) - {None}
-    if not known:
-        return None
-    return (Basis.APPORTIONED if Basis.APPORTIONED.value in known else Basis.MEASURED).value
-
-
-def _by_field(field: str) -> Callable[[Row], str | None]:
-    def of(row: Row) -> str | None:
-        value = row[field]
-        return None if value is None else str(value)
-
-    return of
-
-
-# Grouping -> the identity of a group, and the field with its label.
-GROUPINGS: Mapping[str, tuple[Callable[[Row], str | None], str]] = {
-    "user": (_by_field("uid"), "user"),
-    "pod": (_by_field("pod_uid"), "pod"),
-    "container": (_by_field("container_id"), "container"),
-    "job": (_by_field("job"), "job"),
-}
-
-
-def grouped(processes: Iterable[Row], by: str) -> Mapping[str, Json]:
-    """Rows grouped by an identity; a row without that identity is in no group."""
-    identity_of, label = GROUPINGS[by]
-    groups: dict[str, list[Row]] = {}
-    for row in processes:
-        identity = identity_of(row)
-        if identity is not None:
-            groups.setdefault(identity, []).append(row)
-    return {
-        identity: {
-            "label": str(rows[0][label] or identity),
-            "processes": len({row["pid"] for row in rows}),
-            "gpu_indexes": sorted({_integer(row["gpu_index"]) for row in rows}),
-            **summed(rows),
+        id: {
+            "label": labels[id],
+            "processes": len({each.share.pid for each in members}),
+            "gpu_indexes": sorted({each.share.place.gpu_index for each in members}),
+            "gpu_hours_today": _hours(billed.get(labels[id], {}).values()),
+            **_summed(each.share for each in members),
         }
-        for identity, rows in groups.items()
+        for id, members in groups.items()
     }
-
-
-def _number(value: Json) -> float | None:
-    return value if isinstance(value, (int, float)) else None
-
-
-def _integer(value: Json) -> int:
-    assert isinstance(value, int)
-    return value

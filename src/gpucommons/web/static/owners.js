@@ -44,7 +44,7 @@ export function clientOwners(document) {
     byPid.get(pid) || byPod.get(`${namespace}/${pod}`) || byPod.get(label) || (uid === null ? `client/${label}` : `user/${uid}`);
 }
 
-const FIELDS = { user: 'uid', pod: 'pod_uid', container: 'container_id' };
+const FIELDS = { user: 'account', pod: 'pod_uid', container: 'container_id' };
 
 // The group of a process row for a way of grouping: an identity, or null.
 export function identity(row, key, by) {
@@ -83,7 +83,10 @@ export function lit(document, focus) {
 }
 
 function uidOf(document, focus) {
-  if (focus.by === 'user') return focus.id;
+  if (focus.by === 'user') {
+    const own = Object.values((document.who && document.who.processes) || {}).find((row) => row.account === focus.id && !row.pod);
+    return own && own.uid !== null ? String(own.uid) : null;
+  }
   const owner = focus.by === 'owner' && document.who && document.who.owners[focus.id];
   return owner && owner.kind === 'user' ? owner.id : null;
 }

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from gpucommons.faces.dialects.ds01.users import user_of
 from gpucommons.faces.exposition.families import Family, gauge, summed
 from gpucommons.model.allocations import Allocation, SlotInfo
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.identities import account_name
 
 SLOT = gauge(
     "ds01_gpu_slot_info", "Slot that is a whole GPU without MIG; always 1.", "gpu", "slot", "gpu_uuid", "mig_enabled"
@@ -43,11 +43,11 @@ def _slot(info: SlotInfo) -> tuple[str, ...]:
 
 
 def _allocated(each: Allocation) -> tuple[str, ...]:
-    return each.slot.name, each.workload, user_of(each.account), each.interface, _profile(each)
+    return each.slot.name, each.workload, account_name(each.account), each.interface, _profile(each)
 
 
 def _equivalents(each: Allocation) -> tuple[str, ...]:
-    return each.slot.name, user_of(each.account), each.interface, _profile(each)
+    return each.slot.name, account_name(each.account), each.interface, _profile(each)
 
 
 def _profile(each: Allocation) -> str:

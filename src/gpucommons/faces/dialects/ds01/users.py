@@ -6,7 +6,8 @@ from gpucommons.faces.dialects.ds01.containers import containers_reading
 from gpucommons.faces.exposition.families import Family, Point, counter, gauge, summed
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SHARE, Account
+from gpucommons.model.usage import WHOLE_SHARE
+from gpucommons.rules.identities import account_name
 
 MIG = gauge("ds01_user_mig_allocated", "Slots that a user holds: 1 for a MIG device, all its slots for a GPU.", "user")
 GPUS = gauge("ds01_user_gpus_allocated", "Slots of which a user holds at least a part.", "user")
@@ -37,13 +38,8 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield MEMORY.of((labels, each.memory_bytes) for labels, each in slices if each.memory_bytes is not None)
 
 
-def user_of(account: Account) -> str:
-    """A pod has no user: its namespace takes the user's place."""
-    return account.user or account.namespace or account.owner
-
-
 def _held(reading: AllocationReading) -> Iterator[Family]:
-    held = [(user_of(each.account), each) for each in reading.allocations if not each.is_access_only]
+    held = [(account_name(each.account), each) for each in reading.allocations if not each.is_access_only]
     # A user who has a container and holds no slot holds 0.
     nothing: list[Point] = [((user,), 0) for user in sorted({each.user for each in reading.containers if each.user})]
     yield MIG.of(summed([*nothing, *(((user,), each.share / WHOLE_SHARE) for user, each in held)]))

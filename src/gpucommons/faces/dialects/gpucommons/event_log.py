@@ -11,6 +11,6 @@ CATALOGUE = (WRITING,)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
-    accounts = snapshot.readings.accounts
-    if accounts is not None and accounts.ledger.begun:
-        yield WRITING.value(int(accounts.event_log_writing))
+    reading = snapshot.readings.ledger
+    if reading is not None and reading.ledger.begun:
+        yield WRITING.value(int(reading.event_log_writing))

@@ -20,11 +20,11 @@ CATALOGUE = (WRITING, DURABLE, LAST_FLUSH, BACKLOG, LOST, FAILURES, GAPS, SIZE)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
-    accounts = snapshot.readings.accounts
+    reading = snapshot.readings.ledger
     # A node on which no GPU was ever seen keeps no ledger.
-    if accounts is None or not accounts.ledger.begun:
+    if reading is None or not reading.ledger.begun:
         return
-    ledger = accounts.ledger
+    ledger = reading.ledger
     yield WRITING.value(int(ledger.writing))
     yield DURABLE.value(int(ledger.durable))
     yield LAST_FLUSH.value(ledger.last_flush_wall_s)

@@ -64,15 +64,15 @@ _MILLION, _THOUSAND = 1_000_000, 1000
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
-    attribution, accounts = snapshot.readings.attribution, snapshot.readings.accounts
+    attribution, ledger = snapshot.readings.attribution, snapshot.readings.ledger
     if attribution is not None:
         rows = attribution.owners
         yield _parts(MEMORY, ((row, row.memory) for row in rows), 1)
         yield _parts(SM, ((row, row.sm) for row in rows), _MILLION)
         yield _parts(POWER, ((row, row.power) for row in rows), _THOUSAND)
         yield PROCESSES.of(summed((_labels(row), row.processes) for row in rows))
-    if accounts is not None:
-        totals = accounts.totals or {}
+    if ledger is not None:
+        totals = ledger.totals or {}
         for metric, amount in _TOTALS:
             yield metric.of((tuple(key), amount(amounts)) for key, amounts in totals.items())
 

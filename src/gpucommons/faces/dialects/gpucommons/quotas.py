@@ -14,10 +14,10 @@ CATALOGUE = (QUOTA, USED, EXCEEDED)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
-    accounts = snapshot.readings.accounts
-    if accounts is None:
+    ledger = snapshot.readings.ledger
+    if ledger is None:
         return
-    states = quota_states(accounts.quotas, snapshot.readings.allocations)
+    states = quota_states(ledger.quotas, snapshot.readings.allocations)
     yield QUOTA.of(((state.user,), state.limit) for state in states)
     yield USED.of(((state.user,), state.used) for state in states if state.used is not None)
     yield EXCEEDED.of(((state.user,), int(state.exceeded)) for state in states if state.exceeded is not None)

@@ -1,4 +1,4 @@
-// What each user held, used and wasted, over today and the last days.
+// Held, active and idle GPU-hours of each user, for today and the last days.
 import { html } from '../html.js';
 import { Absent, Bar, Choice, Hidden, isHidden, Section } from '../parts.js';
 import { hours, kilowattHours, percent } from '../format.js';
@@ -13,20 +13,20 @@ export function Accounts({ document, period, onPick }) {
       ${hidden
         ? html`<${Hidden} document=${document} section="accounts" />`
         : accounts
-        ? html`<p class="quiet">Nothing is in the ledger yet.</p>`
-        : html`<${Absent} document=${document} source="statement" otherwise="No ledger is kept here." />`}
+        ? html`<p class="quiet">The ledger is empty.</p>`
+        : html`<${Absent} document=${document} source="accounts" otherwise="No ledger is kept on this node." />`}
     </${Section}>`;
   }
-  const statement = accounts[period];
-  // Whoever wastes most comes first.
-  const users = Object.keys(statement.users).sort(
-    (a, b) => statement.users[b].idle_gpu_hours - statement.users[a].idle_gpu_hours || (a < b ? -1 : 1),
+  const shown = accounts[period];
+  // The user with most idle time comes first.
+  const users = Object.keys(shown.users).sort(
+    (a, b) => shown.users[b].idle_gpu_hours - shown.users[a].idle_gpu_hours || (a < b ? -1 : 1),
   );
-  const most = Math.max(...users.map((user) => statement.users[user].idle_gpu_hours), 0);
+  const most = Math.max(...users.map((user) => shown.users[user].idle_gpu_hours), 0);
   return html`<${Section}
     id="accounts"
     title="Accounts"
-    note="GPU-hours by user, most wasted first"
+    note="GPU-hours by user, most idle first"
     tools=${html`<${Choice} label="period" options=${PERIODS} value=${period} onPick=${onPick} />`}
   >
     <div class="scroll" tabindex="0" role="region" aria-label="accounts">
@@ -39,14 +39,14 @@ export function Accounts({ document, period, onPick }) {
             <th scope="col" class="number">Active</th>
             <th scope="col" class="number">Idle</th>
             <th scope="col" class="number">Used</th>
-            <th scope="col" class="wide">Waste</th>
+            <th scope="col" class="wide">Idle share</th>
             <th scope="col" class="number">Energy</th>
           </tr>
         </thead>
         <tbody>
-          ${users.map((user) => html`<${User} key=${user} name=${user} row=${statement.users[user]} most=${most} />`)}
+          ${users.map((user) => html`<${User} key=${user} name=${user} row=${shown.users[user]} most=${most} />`)}
         </tbody>
-        <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${statement.total} total=${true} /></tfoot>
+        <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${shown.total} total=${true} /></tfoot>
       </table>
     </div>
     <${Hidden} document=${document} section="accounts" />

@@ -1,4 +1,4 @@
-// Alerts that fire, and what happened lately, newest first.
+// Firing alerts, and the last events, newest first.
 import { html, classes } from '../html.js';
 import { Absent, Hidden, isHidden, Section } from '../parts.js';
 import { clock, duration, words } from '../format.js';
@@ -9,7 +9,7 @@ export function Events({ document }) {
   return html`<${Section} id="events" title="Events and alerts">
     <div class="columns">
       <div><h3>Alerts</h3><${Alerts} document=${document} /></div>
-      <div><h3>Events</h3><${Happened} document=${document} /></div>
+      <div><h3>Events</h3><${Recent} document=${document} /></div>
     </div>
   </${Section}>`;
 }
@@ -20,7 +20,7 @@ function Alerts({ document }) {
     return html`<${Absent} document=${document} source="alertmanager" otherwise="No Alertmanager is configured (alerts.alertmanager_url)." />`;
   }
   const ids = Object.keys(alerts).sort((a, b) => (alerts[b].since_unix_s || 0) - (alerts[a].since_unix_s || 0));
-  if (!ids.length) return html`<p class="quiet">None fires.</p>`;
+  if (!ids.length) return html`<p class="quiet">No alert is firing.</p>`;
   return html`<${Hidden} document=${document} section="alerts" /><ul class="list">
     ${ids.map((id) => {
       const alert = alerts[id];
@@ -40,19 +40,19 @@ function Alerts({ document }) {
   </ul>`;
 }
 
-// Identities are for machines, and the user stands there already.
-const MACHINES = /_id$|^uuid$|^pci$/;
-const tells = (name, { details, user }) => details[name] && !MACHINES.test(name) && !(name === 'owner' && details[name] === user);
+// Identities are for programs; an owner that equals the user is not repeated.
+const IDENTITIES = /_id$|^uuid$|^pci$/;
+const isShown = (name, { details, user }) => details[name] && !IDENTITIES.test(name) && !(name === 'owner' && details[name] === user);
 const short = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
 
-function Happened({ document }) {
+function Recent({ document }) {
   const { events } = document;
-  if (!events) return html`<${Absent} document=${document} source="journal" otherwise="No events are followed here." />`;
+  if (!events) return html`<${Absent} document=${document} source="event_log" otherwise="There is no event log on this node." />`;
   const ids = Object.keys(events).sort((a, b) => events[b].time_unix_s - events[a].time_unix_s || (a < b ? 1 : -1));
   if (!ids.length) {
     return isHidden(document, 'events')
       ? html`<${Hidden} document=${document} section="events" />`
-      : html`<p class="quiet">No events yet.</p>`;
+      : html`<p class="quiet">There are no events.</p>`;
   }
   return html`<${Hidden} document=${document} section="events" /><ol class="list scroll tall" tabindex="0" aria-label="events, newest first">
     ${ids.map((id) => {
@@ -63,7 +63,7 @@ function Happened({ document }) {
           ${' '}<b class=${classes(GRAVE.has(event.type) && 'bad')}>${event.type}</b>
           ${event.user && html` <bdi>${event.user}</bdi>`}
           ${Object.keys(event.details)
-            .filter((name) => tells(name, event))
+            .filter((name) => isShown(name, event))
             .map((name) => html` <span class="quiet">${words(name)} <bdi title=${event.details[name]}>${short(event.details[name])}</bdi></span>`)}
         </p>
       </li>`;

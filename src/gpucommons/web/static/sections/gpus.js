@@ -165,10 +165,10 @@ function Mig({ gpu }) {
           key=${uuid}
           data-mig=${uuid}
           style=${{ gridColumn: `${start + 1} / span ${size}` }}
-          title="${mig.profile}: ${bytes(mig.memory_used_bytes)} of ${bytes(mig.memory_total_bytes)} used"
+          title="${mig.slot} (${mig.profile}): ${bytes(mig.memory_used_bytes)} of ${bytes(mig.memory_total_bytes)} used"
         >
           <div class="fill" style=${{ height: `${100 * Math.min(1, used || 0)}%` }}></div>
-          <span class="profile">${size > 1 ? mig.profile : mig.profile.split('.')[0]}</span>
+          <span class="profile">${mig.slot}</span>
           <span class="hidden">, memory used ${bytes(mig.memory_used_bytes)}</span>
         </li>`;
       })}

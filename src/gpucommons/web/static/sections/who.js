@@ -1,4 +1,4 @@
-// Who uses what: by owner, user, pod, container or process; sorted, filtered, searched. A click dims all the rest.
+// Use of the GPUs by owner, user, pod, container or process: sorted, filtered, searched. A click dims all other rows.
 import { html, classes } from '../html.js';
 import { Component } from '../vendor/preact.mjs';
 import { Lazy, Still } from '../lazy.js';
@@ -16,7 +16,7 @@ export const GROUPINGS = [
 const COLUMNS = [
   { key: 'label', title: 'Name', text: true },
   { key: 'memory_bytes', title: 'Memory', show: bytes, basis: 'memory_basis' },
-  { key: 'sm_ratio', title: 'SM', show: percent, basis: 'sm_basis', hint: 'share of the SM time of one GPU; above 100 % on several' },
+  { key: 'sm_ratio', title: 'SM', show: percent, basis: 'sm_basis', hint: 'share of the SM time of one GPU; exceeds 100 % on several GPUs' },
   { key: 'power_watts', title: 'Power', show: watts, basis: 'power_basis' },
   { key: 'gpu_hours_today', title: 'GPU-hours today', show: hours },
   { key: 'gpus', title: 'GPU', show: (indexes) => indexes.join(' ') },
@@ -30,10 +30,10 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
   const { who } = document;
   if (!who) {
     return html`<${Section} id="who" title="Who">
-      <${Absent} document=${document} source="nvml" otherwise="Nothing is known of any GPU's processes." />
+      <${Absent} document=${document} source="nvml" otherwise="No GPU processes are known." />
     </${Section}>`;
   }
-  const all = rowsOf(document, view.by);
+  const all = rowsOf(document, view.by, view.gpu);
   const rows = steady(filtered(all, view), view, document.sequence);
   const shown = view.all ? rows : rows.slice(0, SHOWN);
   const rest = view.by === 'owner' ? restOf(document, view) : [];
@@ -49,7 +49,7 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
       <input type="search" placeholder="search" value=${view.text} onInput=${(event) => onView({ text: event.target.value })} />
     </label>`;
   return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}>
-    <div class="scroll" tabindex="0" role="region" aria-label="who uses what">
+    <div class="scroll" tabindex="0" role="region" aria-label="use of the GPUs">
       <table class="rows who">
         <caption class="hidden">Use of the GPUs by ${view.by}</caption>
         <${Still} on=${[view.sort]} draw=${() => html`<thead>
@@ -68,24 +68,26 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
       </table>
     </div>
     <${Hidden} document=${document} section="who" />
-    ${!rows.length && (all.length || !isHidden(document, 'who')) && html`<p class="quiet">${all.length ? 'No row matches.' : `Nothing runs on the GPUs by ${view.by}.`}</p>`}
+    ${!rows.length && (all.length || !isHidden(document, 'who')) && html`<p class="quiet">${all.length ? 'No row matches.' : `No ${view.by} uses a GPU.`}</p>`}
     ${rows.length > shown.length &&
     html`<p><button type="button" onClick=${() => onView({ all: true })}>Show all ${rows.length}</button></p>`}
     ${who.view.scope !== 'host' && html`<p class="quiet">${who.view.sentence}</p>`}
-    <p class="quiet">≈ a share of what the GPU reports; without it, measured for the process itself.</p>
+    <p class="quiet">≈: a share of what the GPU reports. Without ≈: measured for the process.</p>
   </${Section}>`;
 }
 
 const chunks = (rows) => Array.from({ length: Math.ceil(rows.length / CHUNK) }, (_, at) => rows.slice(at * CHUNK, (at + 1) * CHUNK));
 const gpuIndexes = ({ gpus }) => (gpus ? Object.values(gpus.by_uuid).map((gpu) => gpu.index).sort((a, b) => a - b) : []);
 
-// Rows of one way of grouping: { id, label, detail, gpus: [index], processes, memory_bytes, ..., owner }
-export function rowsOf(document, by) {
+// Rows of one grouping, on one GPU (an index) or on all: { id, label, detail, gpus: [index], processes, memory_bytes, ..., owner }
+export function rowsOf(document, by, gpu = '') {
   const { who } = document;
-  if (by === 'owner') return ownerRows(who);
-  if (by === 'process') return Object.keys(who.processes).map((key) => processRow(who, key));
+  const on = uuidOf(document, gpu);
+  if (by === 'owner') return ownerRows(who, on);
+  const keys = Object.keys(who.processes).filter((key) => !on || who.processes[key].gpu_uuid === on);
+  if (by === 'process') return keys.map((key) => processRow(who, key));
   const groups = new Map();
-  for (const key of Object.keys(who.processes)) {
+  for (const key of keys) {
     const process = who.processes[key];
     const id = identity(process, key, by);
     if (id === null) continue;
@@ -93,36 +95,51 @@ export function rowsOf(document, by) {
     if (found) found.push(process);
     else groups.set(id, [process]);
   }
-  return [...groups].map(([id, processes]) => groupRow(who, by, id, processes));
+  return [...groups].map(([id, processes]) => groupRow(who, by, id, processes, on));
 }
 
-function ownerRows(who) {
-  return Object.keys(who.owners).map((key) => {
-    const owner = who.owners[key];
-    return {
-      ...owner,
-      id: key,
-      owner: key,
-      label: ownerLabel(who.owners, key),
-      detail: owner.kind,
-      gpus: Object.values(owner.by_gpu).map((share) => share.gpu_index).sort((a, b) => a - b),
-    };
-  });
+function uuidOf({ gpus }, index) {
+  if (index === '' || !gpus) return null;
+  return Object.keys(gpus.by_uuid).find((uuid) => gpus.by_uuid[uuid].index === Number(index)) || null;
 }
 
-function groupRow(who, by, id, processes) {
+function ownerRows(who, on) {
+  return Object.keys(who.owners)
+    .filter((key) => !on || who.owners[key].by_gpu[on])
+    .map((key) => {
+      const owner = who.owners[key];
+      const shares = on ? [owner.by_gpu[on]] : Object.values(owner.by_gpu);
+      return {
+        ...owner,
+        ...(on && owner.by_gpu[on]),
+        id: key,
+        owner: key,
+        label: ownerLabel(who.owners, key),
+        detail: owner.kind,
+        gpus: shares.map((share) => share.gpu_index).sort((a, b) => a - b),
+      };
+    });
+}
+
+function groupRow(who, by, id, processes, on) {
   const first = processes[0];
   return {
     id,
     owner: first.owner,
-    label: labelOf(by, id, first),
+    label: (by === 'container' ? first.container : first.account) || id,
     detail: by === 'container' ? first.image || '' : '',
     gpus: [...new Set(processes.map((process) => process.gpu_index))].sort((a, b) => a - b),
     processes: new Set(processes.map((process) => process.pid)).size,
-    // Where the group is an owner too, the ledger knows it.
-    gpu_hours_today: (who.owners[`${by}/${id}`] || {}).gpu_hours_today ?? null,
+    // The ledger has hours for users and pods, not for containers.
+    gpu_hours_today: by === 'container' ? null : hoursToday(who, first.account, on),
     ...sums(processes),
   };
+}
+
+function hoursToday(who, account, on) {
+  const found = who.accounts[account];
+  if (!found) return null;
+  return on ? (found.by_gpu[on] ?? null) : found.gpu_hours_today;
 }
 
 function processRow(who, key) {
@@ -138,14 +155,9 @@ function processRow(who, key) {
   };
 }
 
-function labelOf(by, id, process) {
-  if (by === 'pod') return process.pod ? `${process.namespace}/${process.pod}` : id;
-  return (by === 'user' ? process.user : process.container) || id;
-}
-
 const AMOUNTS = [['memory_bytes', 'memory_basis'], ['sm_ratio', 'sm_basis'], ['power_watts', 'power_basis']];
 
-// The sum of what is known, null where nothing is; measured only if every part was.
+// The sum of what is known, null if nothing is; measured only if every part is.
 function sums(processes) {
   const found = {};
   for (const [amount, basis] of AMOUNTS) {
@@ -159,13 +171,13 @@ function sums(processes) {
   return found;
 }
 
-// What has no owner, one row for each reason, over the GPUs that are shown.
+// What has no owner: one row for each reason, over the chosen GPUs.
 function restOf({ who }, { gpu, text }) {
   const rows = new Map();
   for (const uuid of Object.keys(who.unattributed)) {
     for (const [reason, part] of Object.entries(who.unattributed[uuid])) {
       if (gpu !== '' && part.gpu_index !== Number(gpu)) continue;
-      // Less than what can be shown, such as what rounding leaves, would be a row of zeros.
+      // Less than the printed precision, such as the remainder of rounding, would be a row of zeros.
       if (!(part.memory_bytes >= 2 ** 19 || part.sm_ratio >= 0.0005 || part.power_watts >= 0.5)) continue;
       const row = rows.get(reason) || { id: reason, label: words(reason), sentence: part.sentence, gpus: [], parts: [] };
       row.gpus.push(part.gpu_index);
@@ -174,16 +186,12 @@ function restOf({ who }, { gpu, text }) {
     }
   }
   const found = [...rows.values()].map((row) => ({ ...row, ...sums(row.parts), gpus: row.gpus.sort((a, b) => a - b) }));
-  return filtered(found, { gpu: '', text });
+  return filtered(found, { text });
 }
 
-function filtered(rows, { gpu, text }) {
-  const wanted = text.trim().toLowerCase();
-  return rows.filter(
-    (row) =>
-      (gpu === '' || row.gpus.includes(Number(gpu))) &&
-      (!wanted || `${row.label} ${row.detail || ''}`.toLowerCase().includes(wanted)),
-  );
+function filtered(rows, { text }) {
+  const searched = text.trim().toLowerCase();
+  return rows.filter((row) => `${row.label} ${row.detail || ''}`.toLowerCase().includes(searched));
 }
 
 function sorted(rows, { key, down }) {
@@ -192,7 +200,7 @@ function sorted(rows, { key, down }) {
     const x = value(a);
     const y = value(b);
     if (x === y) return 0;
-    // What has no reading comes last, whichever way it is sorted.
+    // Rows without a reading come last in both directions.
     if (x === null || x === undefined) return 1;
     if (y === null || y === undefined) return -1;
     const less = typeof x === 'string' ? x.localeCompare(y) < 0 : x < y;
@@ -201,8 +209,8 @@ function sorted(rows, { key, down }) {
   return rows.sort((a, b) => order(a, b) || (a.id < b.id ? -1 : 1));
 }
 
-// Rows that are nearly equal must not change places every second: the order is made anew when the viewer asks for
-// another, and else only now and then; who comes in between is put last.
+// Rows that are nearly equal must not change places every second: they are sorted again when the viewer changes the
+// view, otherwise every few snapshots. New rows come last until then.
 const SETTLE = 5; // snapshots
 let order = { view: null, sequence: 0, places: new Map() };
 
@@ -231,7 +239,7 @@ const isLit = (lit, row) => (row.owner && lit.owners.has(row.owner)) || lit.proc
 const AMOUNT_COLUMNS = COLUMNS.slice(1);
 const textsOf = (row) => AMOUNT_COLUMNS.map(({ key, basis, show }) => (row[basis] === 'apportioned' ? ABOUT : '') + show(row[key]));
 
-// A row is drawn again only when something that it shows changed: most of a long table stands still from second to second.
+// A row is drawn again only when something that it shows has changed: most rows of a long table do not change every second.
 class Row extends Component {
   shouldComponentUpdate(next) {
     const now = this.props;

@@ -1,10 +1,8 @@
-"""Reports: rows that sum to their totals to the last printed digit, over exactly the period asked for."""
+"""Accounts of a period: exact sums, the same total whatever the rows are, over exactly the requested period."""
 
 import random
 import sqlite3
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -12,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucommons.faces.documents.accounts import period_document, rows, total
+from gpucommons.ledger.accounts import NONE, accounts_of
 from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.period import Period, month, parse_since
 from gpucommons.ledger.query import PeriodUsage, read_period
-from gpucommons.ledger.report import NONE, By, ReportRow, report
 from gpucommons.ledger.rollups import DAY_S, Retention
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import Amounts, SlotTime
+from gpucommons.model.accounts import Amounts, By, SlotTime, sum_amounts
 from gpucommons.model.usage import Account, Slot
+from gpucommons.rules.identities import account_name
 from ledger.builders import ALICE, BOB, GPU, MIG, WALL_S, batch, moment
 from unhurried import unhurried
 
@@ -44,59 +44,80 @@ periods = st.builds(
     st.dictionaries(st.tuples(slots, accounts), amounts(), max_size=12),
     st.dictionaries(slots, st.builds(SlotTime, *[st.integers(0, 10**15)] * 3)),
 )
-NUMBERS = [item.name for item in fields(ReportRow) if item.name != "name"]
 
 
 @unhurried(50)
-@given(periods, st.sampled_from(By), st.none() | words)
-def test_rows_sum_to_the_totals_exactly(period: PeriodUsage, by: By, user: str | None) -> None:
-    result = report(period, by, user)
-    for number in NUMBERS:
-        values = [getattr(row, number) for row in result.rows]
-        shown = [Decimal(str(value)) for value in values if value is not None]
-        total = getattr(result.total, number)
-        assert total is None or sum(shown, Decimal(0)) == Decimal(str(total)), number
-    for row in (*result.rows, result.total):
-        assert row.held_hours == row.active_hours + row.wasted_hours + row.unjudged_hours
-    assert len({row.name for row in result.rows}) == len(result.rows)
-    held = sum(a.held_ns for (_, account), a in period.usage.items() if user in (None, account.user))
-    assert abs(float(result.total.held_hours) * 3600 * NS - held) <= 3600 * NS * 0.0002 * (len(period.usage) + 1)
+@given(periods, st.none() | words)
+def test_the_total_is_the_same_whatever_the_rows_are(period: PeriodUsage, user: str | None) -> None:
+    chosen = [amounts for (_, account), amounts in period.usage.items() if user in (None, account_name(account))]
+    expected = sum_amounts(chosen) if chosen else Amounts()
+    documents = []
+    for by in By:
+        accounts = accounts_of(period, by, user)
+        assert accounts.total == expected
+        document = {**total(accounts)}
+        for column in ("free_gpu_hours", "unknown_gpu_hours"):
+            assert (document.pop(column, None) is not None) == (by is By.GPU and user is None)
+        documents.append(document)
+        for row in rows(accounts).values():
+            parts = [row[f"{part}_gpu_hours"] for part in ("active", "idle", "unjudged")]
+            assert row["held_gpu_hours"] == pytest.approx(sum(part or 0 for part in parts), abs=2e-6)
+    assert all(document == documents[0] for document in documents)
 
 
 def usage(**seconds: int) -> PeriodUsage:
-    """alice and bob on one GPU, for so many seconds each."""
+    """Users on one GPU, for so many seconds each."""
     return PeriodUsage(
         0, 3600, {(GPU, Account("user", name, user=name)): Amounts(s * NS, s * NS) for name, s in seconds.items()}
     )
 
 
-def test_thirds_of_an_hour_add_up_as_printed() -> None:
-    result = report(usage(alice=1200, bob=1200, carol=1200), By.USER)
-    assert [str(row.held_hours) for row in result.rows] == ["0.3333"] * 3
-    assert str(result.total.held_hours) == "0.9999", "what a reader gets who adds up the page"
+def test_thirds_of_an_hour_are_one_hour() -> None:
+    accounts = accounts_of(usage(alice=1200, bob=1200, carol=1200), By.USER)
+    assert [row["held_gpu_hours"] for row in rows(accounts).values()] == [0.333333] * 3
+    assert total(accounts)["held_gpu_hours"] == 1.0
 
 
-def test_waste_efficiency_energy_and_memory() -> None:
+def test_idle_time_efficiency_energy_and_memory() -> None:
     hour = 3600 * NS
     what = Amounts(10 * hour, 6 * hour, 3 * hour, 5 * hour, 4 * hour, 36_000 << 20, 36_000_000 * 10**6)
-    (row,) = report(PeriodUsage(0, 1, {(GPU, ALICE): what}), By.GROUP).rows
-    assert row.name == "lab"
-    assert [row.held_hours, row.active_hours, row.wasted_hours, row.unjudged_hours] == [*map(Decimal, (10, 6, 3, 1))]
-    assert [row.equivalent_hours, row.memory_gib_hours, row.energy_kwh] == [*map(Decimal, (5, 10, 10))]
-    assert row.efficiency == Decimal("0.400")
+    assert rows(accounts_of(PeriodUsage(0, 1, {(GPU, ALICE): what}), By.GROUP)) == {
+        "lab": {
+            "held_gpu_hours": 10,
+            "active_gpu_hours": 6,
+            "idle_gpu_hours": 3,
+            "unjudged_gpu_hours": 1,
+            "gpu_equivalent_hours": 5,
+            "memory_gib_hours": 10,
+            "energy_kwh": 10,
+            "sm_gpu_hours": 4,
+            "efficiency_ratio": 0.4,
+        }
+    }
 
 
-def test_what_has_no_such_name_is_a_row_of_its_own() -> None:
-    rows = report(usage(alice=3600), By.JOB).rows
-    assert [row.name for row in rows] == [NONE]
-    assert report(PeriodUsage(0, 1), By.USER).total.efficiency is None
+def test_usage_without_such_a_name_is_one_row() -> None:
+    assert list(accounts_of(usage(alice=3600), By.JOB).rows) == [NONE]
+    assert total(accounts_of(PeriodUsage(0, 1), By.USER))["efficiency_ratio"] is None
 
 
-def test_a_gpu_that_nobody_held_is_in_the_report() -> None:
+def test_a_pod_has_one_name_in_every_row() -> None:
+    pods = [Account("pod", "worker-0", space, f"uid-{space}", pod="worker-0") for space in ("blue", "red")]
+    site = Account("site", "team-x", "red", "team-x", pod="worker-1")
+    period = PeriodUsage(0, 1, {(GPU, account): Amounts(NS) for account in (*pods, site)})
+    names = {"blue/worker-0", "red/worker-0", "red/worker-1"}
+    assert set(accounts_of(period, By.USER).rows) == set(accounts_of(period, By.POD).rows) == names
+    assert accounts_of(period, By.GPU, "red/worker-0").total == Amounts(NS)
+
+
+def test_a_gpu_without_a_holder_is_in_the_report() -> None:
     period = PeriodUsage(0, 3600, {}, {GPU: SlotTime(0, 3600 * NS, 0)}, (Gap(0, "", "restart", 1800 * NS),))
-    result = report(period, By.GPU)
-    assert [(row.name, row.held_hours, row.free_hours) for row in result.rows] == [("0 GPU-0", Decimal(0), Decimal(1))]
-    assert result.gap_hours == {"restart": Decimal("0.5")}
+    accounts = accounts_of(period, By.GPU)
+    ((name, row),) = rows(accounts).items()
+    assert (name, row["held_gpu_hours"], row["free_gpu_hours"]) == ("0 GPU-0", 0, 1)
+    document = period_document(accounts)
+    assert isinstance(document, dict)
+    assert document["gap_hours"] == {"restart": 0.5}
 
 
 def written(path: Path, batches: list[Batch]) -> Store:
@@ -107,7 +128,7 @@ def written(path: Path, batches: list[Batch]) -> Store:
     return store
 
 
-def test_any_period_by_the_minute_is_what_a_plain_sum_says(tmp_path: Path) -> None:
+def test_any_period_is_the_plain_sum_of_its_minutes(tmp_path: Path) -> None:
     luck = random.Random(7)
     path, spread = tmp_path / "ledger.sqlite", 6 * DAY_S
     all_of_it = [
@@ -130,7 +151,7 @@ def test_any_period_by_the_minute_is_what_a_plain_sum_says(tmp_path: Path) -> No
     store.close()
 
 
-def test_where_minutes_are_gone_whole_hours_are_told_and_the_period_says_so(tmp_path: Path) -> None:
+def test_where_minutes_were_pruned_the_period_is_widened_to_hours(tmp_path: Path) -> None:
     path, hour_s = tmp_path / "ledger.sqlite", int(WALL_S) // 3600 * 3600
     store = written(path, [batch(10, wall_s=hour_s + 60 * n) for n in range(60)])
     store.prune(Retention(minutes_d=1), hour_s + 10 * DAY_S)
@@ -140,8 +161,8 @@ def test_where_minutes_are_gone_whole_hours_are_told_and_the_period_says_so(tmp_
     assert sum(what.held_ns for what in period.usage.values()) == 600 * NS
 
 
-def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A log that root's report left would lock out an agent that is not root."""
+def test_reading_creates_no_file(tmp_path: Path) -> None:
+    """A WAL file that root's report created would lock out an agent that is not root."""
     path = tmp_path / "ledger.sqlite"
     written(path, [batch(10)]).close()
     before = sorted(file.name for file in tmp_path.iterdir())
@@ -149,7 +170,7 @@ def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == before
 
 
-def test_a_report_is_read_beside_the_writer(tmp_path: Path) -> None:
+def test_the_ledger_can_be_read_while_it_is_written(tmp_path: Path) -> None:
     store = written(tmp_path / "ledger.sqlite", [batch(10)])
     period = read_period(tmp_path / "ledger.sqlite", 0, int(WALL_S) + DAY_S)
     assert sum(what.held_ns for what in period.usage.values()) == 10 * NS
@@ -158,7 +179,7 @@ def test_a_report_is_read_beside_the_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"garbage" * 500])
-def test_no_ledger_is_one_clear_line(tmp_path: Path, content: bytes | None) -> None:
+def test_a_missing_or_damaged_ledger_is_one_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "ledger.sqlite"
     if content is not None:
         path.write_bytes(content)
@@ -168,7 +189,7 @@ def test_no_ledger_is_one_clear_line(tmp_path: Path, content: bytes | None) -> N
     assert "\n" not in str(refused.value)
 
 
-def test_one_bad_row_never_silences_another(tmp_path: Path) -> None:
+def test_a_damaged_row_does_not_hide_another(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     written(path, [batch(10, ALICE), batch(10, BOB, slot=MIG)]).close()
     with sqlite3.connect(path) as damaged:
@@ -182,10 +203,10 @@ def test_one_bad_row_never_silences_another(tmp_path: Path) -> None:
     }
 
 
-def test_another_database_is_no_ledger(tmp_path: Path) -> None:
+def test_another_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.sqlite") as other:
         other.execute("CREATE TABLE x (y)")
-    with pytest.raises(LedgerError, match="not a ledger"):
+    with pytest.raises(LedgerError, match="not a gpucommons ledger"):
         read_period(tmp_path / "x.sqlite", 0, 1)
 
 
@@ -196,7 +217,7 @@ NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
     ("text", "ago"),
     [("30d", timedelta(days=30)), ("12h", timedelta(hours=12)), ("90m", timedelta(minutes=90)), ("2w", timedelta(14))],
 )
-def test_so_long_ago(text: str, ago: timedelta) -> None:
+def test_since_an_age(text: str, ago: timedelta) -> None:
     assert parse_since(text, NOW.timestamp(), UTC) == (NOW - ago).timestamp()
 
 
@@ -214,16 +235,16 @@ def test_months_are_local_and_know_summer_time() -> None:
     assert december == Period(
         int(datetime(2025, 11, 30, 23, tzinfo=UTC).timestamp()), int(datetime(2025, 12, 31, 23, tzinfo=UTC).timestamp())
     )
-    assert month("2026-11", NOW.timestamp(), vienna).until_s == NOW.timestamp(), "as far as it has come"
+    assert month("2026-11", NOW.timestamp(), vienna).until_s == NOW.timestamp(), "the current month ends now"
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "30", "-3d", "3.5h", "2026-13-01", "30 d"])
-def test_what_is_no_period_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no period"):
+def test_an_invalid_period_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"invalid period '.*': use 30d, 12h or a date"):
         parse_since(text, NOW.timestamp(), UTC)
 
 
 @pytest.mark.parametrize("text", ["", "2026", "2026-00", "2026-13", "November", "2026-1"])
-def test_what_is_no_month_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no month"):
+def test_an_invalid_month_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid month"):
         month(text, NOW.timestamp(), UTC)

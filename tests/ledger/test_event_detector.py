@@ -1,11 +1,12 @@
-"""Events from snapshots: each thing is told once, also over a restart, and nothing is made of what was not read."""
+"""Events from snapshots: each is detected once, also over a restart. What was not read causes no event."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from attribution.builders import gpu, reading
 from demo_node import DemoNode
-from gpucommons.ledger.happenings import DetectorState, happened, matching, standing_after
+from gpucommons.faces.documents.events import matching
+from gpucommons.ledger.event_detector import DetectorState, detect_events, state_after
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event, format_line, parse_line
@@ -20,10 +21,10 @@ QUOTAS = {"alice": HoldingQuota(1.0)}
 
 
 class Story:
-    """Snapshots one after another, and the log that comes of them."""
+    """Consecutive snapshots and the resulting event log."""
 
     def __init__(self) -> None:
-        self.standing = DetectorState()
+        self.state = DetectorState()
         self.log: list[Event] = []
         self.now_s = 1000.0
 
@@ -42,15 +43,15 @@ class Story:
             sharing=sharing,
         )
         snapshot = Snapshot(0, self.now_s, self.now_s, "host", readings=readings)
-        self.standing, events = happened(self.standing, snapshot, quotas)
+        self.state, events = detect_events(self.state, snapshot, quotas)
         self.log += events
         assert all(event.wall_s == self.now_s and event.source == "gpucommons" for event in events)
         return [f"{event.type} {event.user}".strip() for event in events]
 
     def restart(self) -> None:
-        """As the log tells it: what is written is all that is known."""
+        """Derive the state from the event log."""
         events = [parse_line(format_line(event)) for event in self.log]
-        self.standing = standing_after(event for event in events if isinstance(event, Event))
+        self.state = state_after(event for event in events if isinstance(event, Event))
 
 
 def test_allocations_are_seen_and_gone_once() -> None:
@@ -75,7 +76,7 @@ def test_one_container_that_may_use_every_gpu_is_one_event() -> None:
     assert story.see() == ["allocation.gone alice"] * 2
 
 
-def test_a_restart_neither_repeats_nor_misses() -> None:
+def test_a_restart_neither_repeats_nor_misses_an_event() -> None:
     story = Story()
     story.see(allocation(ALICE, WHOLE_SHARE), gpus=(gpu(0), gpu(1, up=False)))
     story.restart()
@@ -99,7 +100,7 @@ def test_gpus_lost_and_back() -> None:
     assert story.see(gpus=(gpu(0),)) == ["gpu.back"]
 
 
-def test_the_same_xid_twice_is_two_and_each_is_told() -> None:
+def test_the_same_xid_twice_is_two_events() -> None:
     story = Story()
     assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 1})),)) == ["gpu.xid"]
     assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 1})),)) == []
@@ -137,7 +138,7 @@ def test_a_revoked_turn() -> None:
     assert story.see(sharing=revoked) == ["turn.revoked"], "again is another one"
 
 
-def test_what_a_person_asks_for() -> None:
+def test_filters() -> None:
     events = [Event(1, "gpu.lost"), Event(2, "gpu.xid"), Event(3, "quota.exceeded", "alice"), Event(4, "gpux.y", "bob")]
     assert [e.wall_s for e in matching(events, 2, None, None)] == [2, 3, 4]
     assert [e.wall_s for e in matching(events, None, "gpu", None)] == [1, 2]

@@ -1,9 +1,10 @@
-"""Our own event log: appended in whole lines, read back at the start, turned over, and never in the way."""
+"""Our own event log: appended in whole lines, read at the start, rotated; a disk that fails does not block it."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from gpucommons.ledger.own_events import OwnEvents, older, read_events
-from gpucommons.model.events import Event
+from gpucommons.ledger.event_log import EventLog, older, read_events
+from gpucommons.model.events import Event, Numbering
 from ledger.test_writer import fill, tmpfs
 from waiting import until
 
@@ -12,14 +13,14 @@ def event(number: int, type: str = "gpu.xid") -> Event:
     return Event(float(number), type, "alice", "gpucommons", {"number": str(number), "uuid": "GPU-0"})
 
 
-def started(path: Path, **options: int) -> OwnEvents:
-    events = OwnEvents(path, **options)
+def started(path: Path, **options: int) -> EventLog:
+    events = EventLog(path, **options)
     events.start()
-    until(lambda: events.standing is not None, "the log is read")
+    until(lambda: events.detector_state is not None, "the log is read")
     return events
 
 
-def test_what_is_recorded_is_in_the_log_and_in_the_journal_newest_first(tmp_path: Path) -> None:
+def test_recorded_events_are_in_the_file_and_in_the_reading_newest_first(tmp_path: Path) -> None:
     path = tmp_path / "state" / "events.jsonl"
     events = started(path)
     events.record([event(1), event(2)])
@@ -27,26 +28,38 @@ def test_what_is_recorded_is_in_the_log_and_in_the_journal_newest_first(tmp_path
     events.record([event(3)])
     assert events.close(5.0)
     assert list(read_events(path)) == [event(1), event(2), event(3)]
-    entries = events.journal().entries
-    assert [entry.wall_s for entry in entries] == [3, 2, 1]
-    assert len({entry.id for entry in entries}) == 3
-    assert entries[0].details == {"number": "3", "uuid": "GPU-0"}
+    recent = events.reading().events
+    assert [event.wall_s for event in recent] == [3, 2, 1]
+    assert recent[0].details == {"number": "3", "uuid": "GPU-0"}
 
 
-def test_a_restart_finds_what_was_there(tmp_path: Path) -> None:
+def test_the_agent_and_a_reader_of_the_file_give_an_event_the_same_id(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    times = [1_800_000_000.1237, 1_800_000_000.1237, 1_800_000_001.9999, 1_800_000_001.0]
+    events = started(path)
+    for wall_s in times:
+        events.record([replace(event(1), wall_s=wall_s)])
+    assert events.close(5.0)
+    ids = [event.id for event in events.reading().events]
+    assert ids == [event.id for event in Numbering()(read_events(path))][::-1]
+    assert len(set(ids)) == 4
+    assert ids[-2:] == ["2027-01-15T08:00:00.123Z-001", "2027-01-15T08:00:00.123Z-000"]
+
+
+def test_a_restart_reads_the_existing_log(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     first = started(path)
     first.record([event(1, "gpu.lost")])
     first.close(5.0)
     second = started(path)
-    assert second.standing is not None
-    assert second.standing.lost == {"GPU-0"}
+    assert second.detector_state is not None
+    assert second.detector_state.lost == {"GPU-0"}
     second.record([event(2)])
     second.close(5.0)
-    assert [entry.wall_s for entry in second.journal().entries] == [2, 1]
+    assert [entry.wall_s for entry in second.reading().events] == [2, 1]
 
 
-def test_half_a_line_that_a_crash_left_harms_no_other(tmp_path: Path) -> None:
+def test_a_partial_line_after_a_crash_does_not_damage_the_next(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"timestamp": "2026-11-15T10:00:00Z", "event_ty')
     events = started(path)
@@ -56,9 +69,9 @@ def test_half_a_line_that_a_crash_left_harms_no_other(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 2
 
 
-def test_a_long_log_is_turned_over_and_both_are_read(tmp_path: Path) -> None:
+def test_a_long_log_is_rotated_and_both_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    events = started(path, most_bytes=2000)
+    events = started(path, max_bytes=2000)
     for number in range(40):
         events.record([event(number)])
     events.close(5.0)
@@ -68,12 +81,12 @@ def test_a_long_log_is_turned_over_and_both_are_read(tmp_path: Path) -> None:
     assert older(path).stat().st_size <= 2200
 
 
-def test_a_disk_that_is_full_or_in_the_way(tmp_path: Path) -> None:
+def test_events_stay_in_memory_while_the_disk_is_full_or_the_path_is_blocked(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     blocked = started(tmp_path / "taken" / "events.jsonl")
     blocked.record([event(1)])
-    until(lambda: not blocked.writing, "it is said")
-    assert len(blocked.journal().entries) == 1
+    until(lambda: not blocked.writing, "the failure is reported")
+    assert len(blocked.reading().events) == 1
     blocked.close(5.0)
     with tmpfs(tmp_path / "disk", "size=64k") as disk:
         path, ballast = disk / "events.jsonl", disk / "ballast"
@@ -85,7 +98,7 @@ def test_a_disk_that_is_full_or_in_the_way(tmp_path: Path) -> None:
         while events.writing:
             number += 1
             events.record([event(number)])
-            until(lambda n=number: len(events.journal().entries) == n, "seen")  # type: ignore[misc]
+            until(lambda n=number: len(events.reading().events) == n, "seen")  # type: ignore[misc]
         ballast.unlink()
         events.record([event(number + 1)])
         until(lambda: events.writing, "written again")

@@ -1,0 +1,73 @@
+"""How an owner, a pod, an account and a slot are named. Every face takes the names from here. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from gpucommons.model.allocations import AllocationReading
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.ownership import Owner, Place, ProcessShare
+from gpucommons.model.usage import Account
+
+
+def owner_key(owner: Owner) -> str:
+    """The identity of an owner in the API."""
+    return f"{owner.kind.value}/{owner.id}"
+
+
+def qualified_name(namespace: str, name: str) -> str:
+    """The name of an owner or a pod: `namespace/name` in Kubernetes, else `name`."""
+    return f"{namespace}/{name}" if namespace and name else name
+
+
+def account_name(account: Account) -> str:
+    """The name that is billed: the user; for what has none, the pod, else the owner."""
+    return (
+        account.user
+        or qualified_name(account.namespace, account.pod)
+        or qualified_name(account.namespace, account.owner)
+    )
+
+
+def account_names(reading: AllocationReading | None) -> Mapping[str, str]:
+    """The name that each workload is billed to, by workload id."""
+    return {each.workload_id: account_name(each.account) for each in reading.allocations} if reading else {}
+
+
+def billed_to(share: ProcessShare, by_workload: Mapping[str, str]) -> str | None:
+    """The name that a process is billed to; None where it has no owner."""
+    work, pod = share.workload, share.workload.pod
+    pod_name = qualified_name(pod.namespace, pod.name) if pod else ""
+    job = f"job/{work.job}" if work.job else ""
+    for id in (work.container_id, pod.uid if pod else "", pod_name, job):
+        if id and id in by_workload:
+            return by_workload[id]
+    if share.owner is None:
+        return None
+    if pod is not None:
+        return pod_name or pod.uid
+    user = work.user or ("" if work.uid is None else str(work.uid))
+    return user or qualified_name(share.owner.namespace, share.owner.name)
+
+
+def slot_name(gpu_index: int, mig_number: int | None = None) -> str:
+    """A whole GPU is `6`. Its first MIG device, in the driver's order, is `6.0`."""
+    return str(gpu_index) if mig_number is None else f"{gpu_index}.{mig_number}"
+
+
+def mig_slot_names(gpu: Gpu) -> Mapping[str, str]:
+    """The slot name of each MIG device of one GPU, by UUID."""
+    return {mig.uuid: slot_name(gpu.identity.index, number) for number, mig in enumerate(gpu.mig)}
+
+
+def slots_by_place(gpus: Iterable[Gpu]) -> Mapping[Place, str]:
+    """The slot of each GPU and GPU instance. A GPU instance with several MIG devices has no single slot."""
+    slots: dict[Place, str] = {}
+    for gpu in gpus:
+        place = Place(gpu.identity.uuid, gpu.identity.index)
+        if not gpu.mig_enabled:
+            slots[place] = slot_name(gpu.identity.index)
+        devices = Counter(mig.gpu_instance_id for mig in gpu.mig)
+        for mig in gpu.mig:
+            if devices[mig.gpu_instance_id] == 1:
+                slots[place._replace(gpu_instance_id=mig.gpu_instance_id)] = mig_slot_names(gpu)[mig.uuid]
+    return slots
