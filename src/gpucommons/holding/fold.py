@@ -20,7 +20,7 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.ownership import Portion, ProcessShare
+from gpucommons.model.ownership import ProcessShare
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
 
 _GRAPHICS = "graphics"
@@ -37,8 +37,8 @@ class _Usage:
     def add(self, share: ProcessShare, sm_scale: float) -> None:
         sm = None if share.sm is None else min(round(share.sm.amount * sm_scale), WHOLE_SM)
         self.sm = None if self.sm is None or sm is None else min(self.sm + sm, WHOLE_SM)
-        self.memory_bytes = _plus(self.memory_bytes, share.memory)
-        self.milliwatts = _plus(self.milliwatts, share.power)
+        self.memory_bytes = _plus(self.memory_bytes, None if share.memory is None else share.memory.amount)
+        self.milliwatts = _plus(self.milliwatts, None if share.power is None else share.power.amount)
 
 
 _UNKNOWN = _Usage(None, None, None)
@@ -167,18 +167,8 @@ def _settle_ownerless(found: _SlotRows, holders: list[_Row], rows: list[_Row]) -
         for row in running:
             row.usage = row.usage or _UNKNOWN
     else:
-        claim = Claim(
-            WorkloadKind.PROCESS,
-            "",
-            "/".join(UNATTRIBUTED),
-            UNATTRIBUTED,
-            (),
-            Access.SPECIFIC,
-            True,
-            True,
-            "process",
-            False,
-        )
+        id = "/".join(UNATTRIBUTED)
+        claim = Claim(WorkloadKind.PROCESS, "", id, UNATTRIBUTED, (), Access.SPECIFIC, True, True, "process", False)
         row = _Row(claim, Fraction(1), found.ownerless)
         holders[:] = [row]
         rows.append(row)
@@ -238,15 +228,16 @@ def _compute_instances(gpus: GpuReading | None) -> dict[tuple[str, int], tuple[s
     }
 
 
-def _plus(sum: int | None, part: Portion | None) -> int | None:
-    return None if sum is None or part is None else sum + part.amount
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _merged(one: _Usage | None, other: _Usage) -> _Usage:
     if one is None:
         return other
+    sm = _plus(one.sm, other.sm)
     return _Usage(
-        None if one.sm is None or other.sm is None else min(one.sm + other.sm, WHOLE_SM),
-        None if one.memory_bytes is None or other.memory_bytes is None else one.memory_bytes + other.memory_bytes,
-        None if one.milliwatts is None or other.milliwatts is None else one.milliwatts + other.milliwatts,
+        None if sm is None else min(sm, WHOLE_SM),
+        _plus(one.memory_bytes, other.memory_bytes),
+        _plus(one.milliwatts, other.milliwatts),
     )

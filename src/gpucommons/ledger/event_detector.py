@@ -22,16 +22,7 @@ ALLOCATION_SEEN, ALLOCATION_GONE = "allocation.seen", "allocation.gone"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
 ANY_SLOT = "any"
-TYPES = (
-    GPU_LOST,
-    GPU_BACK,
-    GPU_XID,
-    ALLOCATION_SEEN,
-    ALLOCATION_GONE,
-    QUOTA_EXCEEDED,
-    QUOTA_KEPT,
-    TURN_REVOKED,
-)
+TYPES = (GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED)
 
 # Workload id and slot name.
 AllocationKey = tuple[str, str]
@@ -156,12 +147,11 @@ def _quotas(
 ) -> frozenset[str]:
     exceeded = set(before.exceeded & quotas.keys())
     for state in quota_states(quotas, reading):
-        if state.exceeded and state.user not in exceeded:
-            exceeded.add(state.user)
-            found.append((QUOTA_EXCEEDED, state.user, {"used": f"{state.used:g}", "limit": f"{state.limit:g}"}))
-        elif state.exceeded is False and state.user in exceeded:
-            exceeded.discard(state.user)
-            found.append((QUOTA_KEPT, state.user, {"used": f"{state.used:g}", "limit": f"{state.limit:g}"}))
+        if state.exceeded is None or state.exceeded == (state.user in exceeded):
+            continue
+        (exceeded.add if state.exceeded else exceeded.discard)(state.user)
+        details = {"used": f"{state.used:g}", "limit": f"{state.limit:g}"}
+        found.append((QUOTA_EXCEEDED if state.exceeded else QUOTA_KEPT, state.user, details))
     return frozenset(exceeded)
 
 
@@ -169,11 +159,6 @@ def _turns(before: DetectorState, reading: SharingReading, found: _Found) -> fro
     revoked = {client.client_id: client for client in reading.clients if client.revoked}
     for id, client in revoked.items():
         if id not in before.revoked:
-            found.append(
-                (
-                    TURN_REVOKED,
-                    "",
-                    {"client": id, "pod": client.pod, "namespace": client.namespace, "uuid": client.gpu_uuid},
-                )
-            )
+            details = {"client": id, "pod": client.pod, "namespace": client.namespace, "uuid": client.gpu_uuid}
+            found.append((TURN_REVOKED, "", details))
     return frozenset(revoked)
