@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 
@@ -13,12 +13,6 @@ def rounded(value: float | None, digits: int) -> float | None:
 
 def percent_as_ratio(percent: float | None) -> float | None:
     return None if percent is None else round(percent / 100, 4)
-
-
-def total(values: Iterable[float | None]) -> float | None:
-    """The sum of the known values; None where none is known, since that is not 0."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def encoded(value: Json) -> bytes:
