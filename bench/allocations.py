@@ -23,7 +23,7 @@ from gpucommons.ledger.usage import usage_of  # noqa: E402
 from gpucommons.model.containers import ContainerReading  # noqa: E402
 from gpucommons.model.ownership import Attribution  # noqa: E402
 from gpucommons.model.snapshot import Readings, Snapshot  # noqa: E402
-from gpucommons.sources.containers.source import ContainerSource  # noqa: E402
+from gpucommons.sources.containers.source import ContainerFollower  # noqa: E402
 from holding.test_allocations import USERS, VIEW, process  # noqa: E402
 from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
 
@@ -39,7 +39,7 @@ def _count(event: str, arguments: object) -> None:
 
 
 async def told(daemon: Dockerd) -> ContainerReading:
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     try:
         while True:

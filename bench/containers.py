@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from bench.table import show  # noqa: E402
-from gpucommons.sources.containers.source import ContainerSource  # noqa: E402
+from gpucommons.sources.containers.source import ContainerFollower  # noqa: E402
 from testbeds.dockerd import Dockerd, running_dockerd  # noqa: E402
 
 COUNTS = (20, 40)
@@ -55,7 +55,7 @@ def in_one_go(daemon: Dockerd) -> int:
     return len(json.loads(daemon.docker("inspect", *ids)))
 
 
-async def known(source: ContainerSource, count: int) -> int:
+async def known(source: ContainerFollower, count: int) -> int:
     """Wait until the source tells of this many containers."""
     while True:
         await asyncio.sleep(0.0005)
@@ -67,7 +67,7 @@ async def known(source: ContainerSource, count: int) -> int:
 
 
 async def first_knowledge(daemon: Dockerd, count: int) -> int:
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     try:
         return await known(source, count)
@@ -83,7 +83,7 @@ async def measured(pass_: Callable[[], Awaitable[object]]) -> tuple[float, int]:
 
 
 async def compare(daemon: Dockerd, count: int) -> list[tuple[object, ...]]:
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     await known(source, count)
 
@@ -120,7 +120,7 @@ def shown(seconds: float) -> str:
 
 async def delay(daemon: Dockerd) -> float:
     """From the end of the command that made a container until the source tells of it."""
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     count = len(daemon.docker("ps", "--all", "--quiet").split())
     await known(source, count)

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from bench.table import show  # noqa: E402
 from gpucommons.sources.nvml import library  # noqa: E402
-from gpucommons.sources.nvml.source import NvmlSource  # noqa: E402
+from gpucommons.sources.nvml.source import NvmlReader  # noqa: E402
 
 Timer = Callable[[], float]
 BAR = 1.25
@@ -58,19 +58,19 @@ class Tape:
         return timed
 
 
-def settled(timer: Timer) -> NvmlSource:
+def settled(timer: Timer) -> NvmlReader:
     """A source whose lanes have settled; from here on no noise moves a call.
 
     Time stands still for it: only what runs in every pass is run, neither the slow lane nor MIG.
     """
-    source = NvmlSource(monotonic=lambda: 1.0, timer=timer)
+    source = NvmlReader(monotonic=lambda: 1.0, timer=timer)
     for _ in range(SETTLE_PASSES):
         source.read()
     source._notes.timer, source._notes.fast_budget_s = time.perf_counter, math.inf
     return source
 
 
-def taped(timer: Timer) -> tuple[NvmlSource, Tape]:
+def taped(timer: Timer) -> tuple[NvmlReader, Tape]:
     tape = Tape(timer)
     real, library.function = library.function, tape.function
     try:

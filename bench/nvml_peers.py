@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 from bench.table import show  # noqa: E402
 from gpucommons.sources.nvml import library  # noqa: E402
-from gpucommons.sources.nvml.source import NvmlSource  # noqa: E402
+from gpucommons.sources.nvml.source import NvmlReader  # noqa: E402
 from gpucommons.sources.source import SourceAbsent, SourceError  # noqa: E402
 
 FIELDS = (
@@ -67,12 +67,12 @@ def precise_cpu_seconds() -> float:
     return time.process_time()
 
 
-def only_the_fields() -> NvmlSource:
+def only_the_fields() -> NvmlReader:
     """A source that meets a driver which has no more than the fields want: it then asks for no more."""
     real = library.function
     library.function = lambda name: None if name.startswith(BESIDE_THE_FIELDS) else real(name)
     try:
-        source = NvmlSource(monotonic=lambda: 1.0)
+        source = NvmlReader(monotonic=lambda: 1.0)
         for _ in range(8):
             source.read()
         return source
@@ -88,7 +88,7 @@ def run_smi() -> None:
 
 def peers() -> dict[str, tuple[Callable[[], object], Callable[[], float], int]]:
     """What to run, the clock for it, and how often per round: what is cheap is run often enough to be measured."""
-    source, few = NvmlSource(), only_the_fields()
+    source, few = NvmlReader(), only_the_fields()
     found: dict[str, tuple[Callable[[], object], Callable[[], float], int]] = {
         OURS: (few.read, precise_cpu_seconds, 50),
         "gpucommons, a whole pass with GPM and processes": (source.read, precise_cpu_seconds, 20),
@@ -110,7 +110,7 @@ def peers() -> dict[str, tuple[Callable[[], object], Callable[[], float], int]]:
 
 def main() -> None:
     try:
-        NvmlSource().read()
+        NvmlReader().read()
     except (SourceAbsent, SourceError) as error:
         print(f"needs a GPU: {error}")
         return

@@ -11,7 +11,7 @@ import pytest
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.sampler import Sampler
-from gpucommons.sources.source import SourceAbsent, SourceError
+from gpucommons.sources.source import Source, SourceAbsent, SourceError
 
 MEMORY = MemoryReading(100, 50)
 CPU = CpuReading(4, 1.0, 1.0, 1.0, 0.5)
@@ -26,9 +26,7 @@ class Clock:
 
 
 class Scripted:
-    """A source whose read is whatever the test puts there."""
-
-    essential = True
+    """A source whose read is whatever the test sets; counts its reads."""
 
     def __init__(
         self,
@@ -36,18 +34,13 @@ class Scripted:
         produces: type,
         read: Callable[[], object],
         cadence_s: float = 1.0,
-        deadline_s: float = 2.0,
         runs_on: Literal["thread", "loop"] = "thread",
     ) -> None:
-        self.name = self.feeds = name
-        self.produces = produces
         self.read_now = read
-        self.cadence_s = cadence_s
-        self.deadline_s = deadline_s
-        self.runs_on = runs_on
         self.reads = 0
+        self.source = Source(name, name, produces, self._read, cadence_s, essential=True, runs_on=runs_on)
 
-    def read(self) -> object:
+    def _read(self) -> object:
         self.reads += 1
         return self.read_now()
 
@@ -57,7 +50,8 @@ def memory(read: Callable[[], object] = lambda: MEMORY) -> Scripted:
 
 
 def sampler(clock: Clock, *sources: Scripted) -> Sampler:
-    return Sampler(sources, interval_s=1.0, hostname="h", monotonic=clock, wall=lambda: clock.now_s + 5e8)
+    given = [each.source for each in sources]
+    return Sampler(given, interval_s=1.0, hostname="h", monotonic=clock, wall=lambda: clock.now_s + 5e8)
 
 
 async def ticks(running: Sampler, clock: Clock, count: int, step_s: float = 1.0) -> Snapshot:
@@ -233,7 +227,7 @@ def test_a_derivation_that_fails_leaves_the_readings_alone() -> None:
         def broken(readings: Readings) -> Readings:
             raise KeyError("x")
 
-        running = Sampler([memory()], interval_s=1.0, hostname="h", derive=broken)
+        running = Sampler([memory().source], interval_s=1.0, hostname="h", derive=broken)
         assert (await running.tick(5.0)).readings.memory == MEMORY
         running.close()
 
@@ -255,7 +249,7 @@ def test_a_subscriber_that_fails_stops_nothing() -> None:
 
 def test_run_ticks_until_it_is_cancelled() -> None:
     async def scenario() -> None:
-        running = Sampler([memory()], interval_s=0.01, hostname="h")
+        running = Sampler([memory().source], interval_s=0.01, hostname="h")
         enough = asyncio.Event()
         running.subscribe(lambda snapshot: enough.set() if snapshot.sequence == 5 else None)
         task = asyncio.create_task(running.run())

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.attributed import attributed
-from gpucommons.simulation.scenario import SimulatedSource
 from gpucommons.simulation.scenarios import SCENARIOS
 
 
@@ -15,10 +14,7 @@ class PlayedLab:
     def __init__(self, name: str = "lab") -> None:
         scenario = SCENARIOS[name]
         self._now_s = 0.0
-        self.sources = scenario.sources(1.0)
-        for source in self.sources:
-            assert isinstance(source, SimulatedSource)
-            source.monotonic = lambda: self._now_s
+        self.sources = scenario.sources(1.0, lambda: self._now_s)
         assert scenario.world is not None
         self._sources, self._attribute = attributed(self.sources, scenario.world)
         self._allocate = AllocationStage(monotonic=lambda: self._now_s)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.sources.allocation_ratio import AllocationRatioSource, parse_allocation_ratios
+from gpucommons.sources.allocation_ratio import AllocationRatioReader, parse_allocation_ratios
 
 
 @pytest.fixture
@@ -14,11 +14,11 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "gpu_allocation.txt"
 
 
-def source_of(file: Path) -> AllocationRatioSource:
-    return AllocationRatioSource(file, parse_allocation_ratios, 1.0)
+def source_of(file: Path) -> AllocationRatioReader:
+    return AllocationRatioReader(file, parse_allocation_ratios)
 
 
-def ratio(source: AllocationRatioSource) -> float | None:
+def ratio(source: AllocationRatioReader) -> float | None:
     ratios = source.read().ratios
     return ratios.of(0) if ratios else None
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.job_mapping import JobMappingReading, MappedJob
-from gpucommons.sources.job_mapping import JobMappingSource, parse_jobs
+from gpucommons.sources.job_mapping import JobMappingReader, parse_jobs
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 ALICE, NOBODY, DEBIAN_SLURM = 1000, 65534, 64030
@@ -23,7 +23,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def read(directory: Path) -> JobMappingReading:
-    return JobMappingSource(directory, 5.0).read()
+    return JobMappingReader(directory).read()
 
 
 def ids(reading: JobMappingReading) -> dict[tuple[int, int | None], list[str]]:
@@ -120,7 +120,7 @@ def test_an_unreadable_file_costs_itself() -> None:
 
 
 def test_the_reading_is_the_same_object_until_a_file_changes(directory: Path) -> None:
-    source = JobMappingSource(directory, 5.0)
+    source = JobMappingReader(directory)
     (directory / "0").write_text("1\n")
     first = source.read()
     assert source.read() is first

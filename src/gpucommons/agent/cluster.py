@@ -5,18 +5,18 @@ import os
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import KubernetesSettings
 from gpucommons.sources.kubernetes.access import ClusterAccess
-from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodSource
-from gpucommons.sources.kubernetes.source import PodSource
+from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
+from gpucommons.sources.kubernetes.source import PodFollower
 
 
-def pod_source(settings: KubernetesSettings) -> PodSource | KubeletPodSource:
+def pod_follower(settings: KubernetesSettings) -> PodFollower | KubeletPodFollower:
     labels = [label.strip() for label in settings.pod_labels.split(",") if label.strip()]
     access = _access(settings)
     if settings.source == "api":
-        return PodSource(access, allowed_labels=labels)
+        return PodFollower(access, allowed_labels=labels)
     if access is None:
         raise ConfigError("kubernetes.source = kubelet wants kubernetes.api_url, such as https://127.0.0.1:10250")
-    return KubeletPodSource(access, allowed_labels=labels)
+    return KubeletPodFollower(access, allowed_labels=labels)
 
 
 def _access(settings: KubernetesSettings) -> ClusterAccess | None:

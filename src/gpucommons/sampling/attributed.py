@@ -1,6 +1,7 @@
 """Puts attribution between the sources and the snapshot: one call for whoever composes the agent."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpucommons.attribution.owner import OwnerRules
@@ -22,7 +23,10 @@ def attributed(
 ) -> tuple[list[Source], AttributionStage]:
     """The sources, the one of the GPUs now looking up its processes, and what the sampler derives by."""
     identities = ProcessIdentities(world.reader, world.view)
-    wrapped: list[Source] = [
-        IdentifiedGpus(source, identities, world.users) if source.feeds == "gpus" else source for source in sources
+    wrapped = [
+        replace(source, read=IdentifiedGpus(source.read, identities, world.users).read)
+        if source.feeds == "gpus"
+        else source
+        for source in sources
     ]
     return wrapped, AttributionStage(identities, world.users, rules)

@@ -32,8 +32,12 @@ class SourceTracker:
             source.name,
             essential=source.essential,
             detail="not read yet",
-            stale_after_s=max(3 * source.cadence_s, source.cadence_s + source.deadline_s),
+            stale_after_s=max(3 * source.cadence_s, source.cadence_s + self.deadline_s),
         )
+
+    @property
+    def deadline_s(self) -> float:
+        return max(self.source.deadline_s, self.source.cadence_s)
 
     @property
     def in_flight(self) -> bool:
@@ -48,10 +52,10 @@ class SourceTracker:
 
     def check_deadline(self, now_s: float) -> bool:
         """Give up on the readings of a read that takes too long. True when it has just happened."""
-        if self.started_s is None or self._timed_out or now_s - self.started_s < self.source.deadline_s:
+        if self.started_s is None or self._timed_out or now_s - self.started_s < self.deadline_s:
             return False
         self._timed_out = True
-        detail = f"no answer within {self.source.deadline_s:g} s; still waiting for it"
+        detail = f"no answer within {self.deadline_s:g} s; still waiting for it"
         self._fail("timeout", detail, now_s - self.started_s)
         return True
 

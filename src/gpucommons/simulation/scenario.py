@@ -5,10 +5,8 @@ the same node twice. A whole day passes in ten minutes.
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.sources.source import Source
@@ -17,35 +15,34 @@ DAY_S = 600.0
 _MORNING = 0.35
 
 
-@dataclass(slots=True)
-class SimulatedSource:
-    """Stands in for one source: `make` draws its reading at so many seconds since the start."""
+def simulated_source(
+    name: str,
+    feeds: str,
+    produces: type,
+    make: Callable[[float], object],
+    cadence_s: float,
+    monotonic: Callable[[], float],
+    essential: bool = False,
+) -> Source:
+    """A source whose reading `make` computes from the seconds since the first read."""
+    started_s: float | None = None
 
-    name: str
-    feeds: str
-    produces: type
-    make: Callable[[float], object]
-    cadence_s: float
-    essential: bool = False
-    monotonic: Callable[[], float] = time.monotonic
-    runs_on: Literal["thread", "loop"] = "loop"
-    deadline_s: float = 2.0
-    _started_s: float | None = None
+    def read() -> object:
+        nonlocal started_s
+        now_s = monotonic()
+        started_s = now_s if started_s is None else started_s
+        return make(now_s - started_s)
 
-    def read(self) -> object:
-        now_s = self.monotonic()
-        if self._started_s is None:
-            self._started_s = now_s
-        return self.make(now_s - self._started_s)
+    return Source(name, feeds, produces, read, cadence_s, essential=essential, runs_on="loop")
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`world` is where its processes and users are looked up; without one, nobody is looked up."""
+    """`sources` makes its sources for a cadence and a clock. Without a `world` there is no attribution."""
 
     name: str
     summary: str
-    sources: Callable[[float], list[Source]]
+    sources: Callable[[float, Callable[[], float]], list[Source]]
     world: ProcessWorld | None = None
 
 

@@ -5,30 +5,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.agent import AgentReading
 
 _RSS_FIELD = 1
 
 
-class AgentSource:
+class AgentReader:
     """`complete` fills in what other parts of the agent count: requests, refusals, dropped series."""
-
-    name = "agent"
-    feeds = "agent"
-    produces = AgentReading
-    essential = False
-    runs_on: Literal["loop"] = "loop"
 
     def __init__(
         self,
         version: str,
-        cadence_s: float,
         complete: Callable[[AgentReading], AgentReading] = lambda own: own,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
         self._version = version
         self._complete = complete
         self._started_wall_s = time.time()

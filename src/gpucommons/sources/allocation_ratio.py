@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios
 
@@ -15,18 +14,10 @@ _MOST_BYTES = 64 * 1024
 log = logging.getLogger(__name__)
 
 
-class AllocationRatioSource:
+class AllocationRatioReader:
     """`parse` raises an Exception whose text is one clear line. The last good ratios outlive a bad file."""
 
-    name = "allocation_ratio"
-    feeds = "allocation_ratio"
-    produces = AllocationRatioReading
-    deadline_s = 5.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, path: Path, parse: Callable[[str], AllocationRatios], cadence_s: float) -> None:
-        self.cadence_s = cadence_s
+    def __init__(self, path: Path, parse: Callable[[str], AllocationRatios]) -> None:
         self._path = path
         self._parse = parse
         self._stamp: tuple[int, int, int] | None = None

@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.job_mapping import JobMappingReading, JobPlace, MappedJob
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -27,18 +26,10 @@ _SYSTEM_UIDS = range(60_000, 65_536)
 log = logging.getLogger(__name__)
 
 
-class JobMappingSource:
+class JobMappingReader:
     """The reading stays the same object for as long as the files say the same."""
 
-    name = "job_mapping"
-    feeds = "job_mapping"
-    produces = JobMappingReading
-    deadline_s = 5.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, directory: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._reading = JobMappingReading()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fakes.nvml.control import FakeNvml
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.nvml.source import NvmlReader
 
 START_WALL_S = 1_700_000_000.0
 
@@ -33,15 +33,15 @@ class Rig:
         self.clock = Clock()
         self.fast_budget_s = 10.0
         self.keep_fast: frozenset[str] = frozenset()
-        self._source: NvmlSource | None = None
+        self._source: NvmlReader | None = None
 
     @property
-    def source(self) -> NvmlSource:
+    def source(self) -> NvmlReader:
         """Made at first use, so that a test can set the stage before."""
         if self._source is None:
             self.fake.load_here()
             self.fake.set_clock(self.clock.wall())
-            self._source = NvmlSource(
+            self._source = NvmlReader(
                 self.procfs,
                 fast_budget_s=self.fast_budget_s,
                 keep_fast=self.keep_fast,

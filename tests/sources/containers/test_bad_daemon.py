@@ -16,7 +16,7 @@ from aiohttp import web
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
 from gpucommons.sources.containers.engine import PODMAN
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.source import SourceError
 from testbeds.following import eventually, eventually_absent, eventually_fails, following
 
@@ -30,8 +30,8 @@ def path() -> Iterator[Path]:
         yield Path(directory) / "docker.sock"
 
 
-def source_at(path: Path, heartbeat_s: float = 30.0, timeout_s: float = 0.3) -> ContainerSource:
-    return ContainerSource(
+def source_at(path: Path, heartbeat_s: float = 30.0, timeout_s: float = 0.3) -> ContainerFollower:
+    return ContainerFollower(
         socket=str(path),
         timeout_s=timeout_s,
         heartbeat_s=heartbeat_s,
@@ -138,7 +138,7 @@ class Daemon:
             await runner.cleanup()
 
 
-def has(source: ContainerSource, *ids: str) -> Callable[[], ContainerReading | None]:
+def has(source: ContainerFollower, *ids: str) -> Callable[[], ContainerReading | None]:
     return lambda: reading if set((reading := source.read()).by_id) == set(ids) else None
 
 
@@ -164,7 +164,7 @@ def test_without_a_socket_it_is_absent_and_found_once_it_comes(path: Path) -> No
 
 def test_podman_is_asked_for_by_its_name(path: Path) -> None:
     async def scenario() -> None:
-        source = ContainerSource(PODMAN, str(path))
+        source = ContainerFollower(PODMAN, str(path))
         async with following(source):
             absent = await eventually_absent(source)
             assert str(absent) == f"there is no Podman socket at {path}"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpucommons.faces.dialects.gpucommons import containers
 from gpucommons.model.containers import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.sources.containers.usage import ContainerUsageSource, cgroup_directories
+from gpucommons.sources.containers.usage import ContainerUsageReader, cgroup_directories
 from testbeds.dockerd import Dockerd
 
 ID = "a" * 64
@@ -30,7 +30,7 @@ class Tree:
 
     def usage(self, container: Container | None = None) -> ContainerUsage | None:
         made = container or Container(ID, "thesis", "docker", ContainerState.RUNNING, init_pid=7)
-        source = ContainerUsageSource(self.procfs, self.cgroupfs, 5.0, lambda: [(made.id, made)])
+        source = ContainerUsageReader(self.procfs, self.cgroupfs, lambda: {made.id: made})
         return source.read().by_id.get(made.id)
 
 
@@ -111,7 +111,7 @@ def test_a_real_container(dockerd: Dockerd) -> None:
     id = dockerd.run("--name=limited", "--memory=64m")
     pid = int(dockerd.docker("inspect", "--format={{.State.Pid}}", id))
     container = Container(id, "limited", "docker", ContainerState.RUNNING, init_pid=pid)
-    source = ContainerUsageSource(Path("/proc"), Path("/sys/fs/cgroup"), 5.0, lambda: [(id, container)])
+    source = ContainerUsageReader(Path("/proc"), Path("/sys/fs/cgroup"), lambda: {id: container})
     usage = source.read().by_id[id]
     assert usage.memory_limit_bytes == 64 * 2**20
     assert usage.memory_bytes is not None

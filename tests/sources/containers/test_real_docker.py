@@ -8,14 +8,14 @@ import textwrap
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState, DeviceRequest
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.daemons import cgroup_of
 from testbeds.dockerd import Dockerd
 from testbeds.following import eventually, eventually_fails, following
 
 
-def source_of(dockerd: Dockerd, heartbeat_s: float = 30.0, timeout_s: float = 10.0) -> ContainerSource:
-    return ContainerSource(
+def source_of(dockerd: Dockerd, heartbeat_s: float = 30.0, timeout_s: float = 10.0) -> ContainerFollower:
+    return ContainerFollower(
         socket=str(dockerd.socket),
         heartbeat_s=heartbeat_s,
         timeout_s=timeout_s,
@@ -23,7 +23,7 @@ def source_of(dockerd: Dockerd, heartbeat_s: float = 30.0, timeout_s: float = 10
     )
 
 
-async def seen(source: ContainerSource, id: str, state: ContainerState, name: str = "") -> Container:
+async def seen(source: ContainerFollower, id: str, state: ContainerState, name: str = "") -> Container:
     def look() -> Container | None:
         found = source.read().by_id.get(id)
         fits = found is not None and found.state is state and name in ("", found.name)
@@ -32,7 +32,7 @@ async def seen(source: ContainerSource, id: str, state: ContainerState, name: st
     return await eventually(look)
 
 
-async def gone(source: ContainerSource, id: str) -> None:
+async def gone(source: ContainerFollower, id: str) -> None:
     await eventually(lambda: None if id in source.read().by_id else True)
 
 
@@ -196,7 +196,7 @@ def test_a_hung_daemon_is_found_out_without_any_event_and_heals(dockerd: Dockerd
 
 def test_a_lost_event_is_healed_by_the_next_list(dockerd: Dockerd) -> None:
     async def scenario() -> None:
-        source = ContainerSource(socket=str(dockerd.socket), heartbeat_s=0.1, relist_s=0.1)
+        source = ContainerFollower(socket=str(dockerd.socket), heartbeat_s=0.1, relist_s=0.1)
         async with following(source):
             id = dockerd.create("--name=kept")
             lost = dockerd.create("--name=lost")
@@ -213,11 +213,11 @@ def test_a_lost_event_is_healed_by_the_next_list(dockerd: Dockerd) -> None:
 
 AS_NOBODY = """
 import asyncio, os, sys
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.source import SourceError
 
 async def main():
-    source = ContainerSource(socket=sys.argv[1])
+    source = ContainerFollower(socket=sys.argv[1])
     task = asyncio.create_task(source.run())
     while True:
         await asyncio.sleep(0.01)

@@ -5,13 +5,13 @@ import asyncio
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.sources.containers.engine import PODMAN
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.daemons import cgroup_of
 from testbeds.following import eventually, following
 from testbeds.podman import Podman
 
 
-async def seen(source: ContainerSource, id: str, state: ContainerState, name: str) -> Container:
+async def seen(source: ContainerFollower, id: str, state: ContainerState, name: str) -> Container:
     def look() -> Container | None:
         found = source.read().by_id.get(id)
         return found if found is not None and (found.state, found.name) == (state, name) else None
@@ -21,8 +21,7 @@ async def seen(source: ContainerSource, id: str, state: ContainerState, name: st
 
 def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -> None:
     async def scenario() -> None:
-        source = ContainerSource(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))
-        assert source.name == source.feeds == "podman"
+        source = ContainerFollower(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))
         async with following(source):
             # Made by the command, not through the service: its events must come across all the same.
             id = podman.run("--name=first", "--label=ds01.user=alice", "--env=NVIDIA_VISIBLE_DEVICES=all")
@@ -56,7 +55,7 @@ def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -
 def test_what_podman_had_before_is_found_although_no_event_ever_comes(podman: Podman) -> None:
     async def scenario() -> None:
         id = podman.run("--name=before")
-        source = ContainerSource(PODMAN, str(podman.socket))
+        source = ContainerFollower(PODMAN, str(podman.socket))
         async with following(source):
             await seen(source, id, ContainerState.RUNNING, "before")
 

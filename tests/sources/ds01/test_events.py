@@ -10,7 +10,7 @@ import pytest
 
 from base.test_follow import Log
 from gpucommons.model.events import Event, format_line
-from gpucommons.sources.ds01.events import EventsSource
+from gpucommons.sources.ds01.events import Ds01EventsReader
 from gpucommons.sources.ds01.window import WINDOW_S
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -25,8 +25,8 @@ class Clock:
         return self.now_s
 
 
-def source(tmp_path: Path, clock: Clock) -> EventsSource:
-    return EventsSource(tmp_path / "events.jsonl", tmp_path / "state" / "events.json", 1.0, wall=clock)
+def source(tmp_path: Path, clock: Clock) -> Ds01EventsReader:
+    return Ds01EventsReader(tmp_path / "events.jsonl", tmp_path / "state" / "events.json", wall=clock)
 
 
 def line(clock: Clock, type: str, old: bool = False) -> bytes:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpucommons.model.ds01 import Ds01Entry
-from gpucommons.sources.ds01.state import Ds01Source
+from gpucommons.sources.ds01.state import Ds01StateReader
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 GOOD = {"user": "alice", "gpu_id": "1.0", "allocated_at": "2026-11-15T10:00:00Z", "priority": 10, "stopped_at": None}
@@ -26,10 +26,10 @@ BAD: list[object] = [
 ]
 
 
-def written(tmp_path: Path, content: object) -> Ds01Source:
+def written(tmp_path: Path, content: object) -> Ds01StateReader:
     file = tmp_path / "gpu-state.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    return Ds01Source(file, 10.0)
+    return Ds01StateReader(file)
 
 
 def test_entries(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_entries(tmp_path: Path) -> None:
 def test_the_disk_counts_what_is_reserved_for_root_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As DS01 does: total is used and free."""
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_frsize=10, f_blocks=100, f_bfree=30, f_bavail=25))
-    found = Ds01Source(tmp_path / "gpu-state.json", 10.0).read()
+    found = Ds01StateReader(tmp_path / "gpu-state.json").read()
     assert (found.disk_total_bytes, found.disk_used_bytes, found.disk_free_bytes) == (1000, 700, 300)
 
 
@@ -70,8 +70,8 @@ def test_garbage_is_a_failure_and_the_next_file_is_read(tmp_path: Path) -> None:
 
 
 def test_newer_installs_have_no_file_and_other_machines_no_directory(tmp_path: Path) -> None:
-    found = Ds01Source(tmp_path / "gpu-state.json", 10.0).read()
+    found = Ds01StateReader(tmp_path / "gpu-state.json").read()
     assert found.entries is None
     assert found.disk_total_bytes
     with pytest.raises(SourceAbsent):
-        Ds01Source(tmp_path / "none" / "gpu-state.json", 10.0).read()
+        Ds01StateReader(tmp_path / "none" / "gpu-state.json").read()

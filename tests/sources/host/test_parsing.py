@@ -14,13 +14,13 @@ from gpucommons.model.host import CoreTimes
 from gpucommons.model.kernel import LinkCounters
 from gpucommons.sources.host.conntrack import parse_statistics
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
-from gpucommons.sources.host.cpu import CpuSource
+from gpucommons.sources.host.cpu import CpuReader
 from gpucommons.sources.host.cpu_sysfs import parse_cpu_list
 from gpucommons.sources.host.diskstats import parse_diskstats
-from gpucommons.sources.host.filesystems import FilesystemSource
-from gpucommons.sources.host.hardware import HardwareSource
+from gpucommons.sources.host.filesystems import FilesystemReader
+from gpucommons.sources.host.hardware import HardwareReader
 from gpucommons.sources.host.hwmon import sensor_file
-from gpucommons.sources.host.kernel import KernelSource
+from gpucommons.sources.host.kernel import KernelReader
 from gpucommons.sources.host.mounts import parse_mounts
 from gpucommons.sources.host.netdev import messages, parse_link, read_links
 from gpucommons.sources.host.procfs import read_file, read_whole
@@ -65,7 +65,7 @@ def test_a_counter_never_goes_back_by_less_than_a_restart(reads: list[tuple[floa
 
 
 def test_the_cpu_source_keeps_its_counters(tmp_path: Path) -> None:
-    source = CpuSource(tmp_path, 1.0)
+    source = CpuReader(tmp_path)
     for ticks in (1000, 990):
         (tmp_path / "stat").write_text(f"cpu 1 1 1 1 1\ncpu0 1 1 1 {ticks} 1\nctxt 7\n")
         reading = source.read()
@@ -195,8 +195,8 @@ def test_a_file_longer_than_a_page_is_read_whole() -> None:
     assert whole.endswith(b"\n")
 
 
-def kernel(root: Path) -> KernelSource:
-    return KernelSource(root, root, root, 1.0, disks_exclude="", links_exclude="")
+def kernel(root: Path) -> KernelReader:
+    return KernelReader(root, root, root, disks_exclude="", links_exclude="")
 
 
 @linux
@@ -214,21 +214,21 @@ def test_a_part_that_fails_costs_itself_alone(tmp_path: Path) -> None:
 def test_no_proc_and_no_sys_are_absent_and_say_what_to_do(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     with pytest.raises(SourceAbsent, match="no mount table") as mounts_absent:
-        FilesystemSource(nowhere, nowhere, 1.0, mount_points_exclude="", types_exclude="").read()
+        FilesystemReader(nowhere, nowhere, mount_points_exclude="", types_exclude="").read()
     assert "--path.procfs" in mounts_absent.value.remedy
     with pytest.raises(SourceAbsent, match="no hardware") as sys_absent:
-        HardwareSource(nowhere, 1.0).read()
+        HardwareReader(nowhere).read()
     assert "sysfs" in sys_absent.value.remedy
 
 
 def test_our_own_mounts_where_the_first_process_is_hidden(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text(f"d {tmp_path} t rw 0 0\n")
-    source = FilesystemSource(tmp_path, Path("/"), 1.0, mount_points_exclude="", types_exclude="")
+    source = FilesystemReader(tmp_path, Path("/"), mount_points_exclude="", types_exclude="")
     assert [found.mount_point for found in source.read().filesystems] == [str(tmp_path)]
     assert source.read().filesystems[0].space is not None
 
 
 def test_a_machine_without_sensors(tmp_path: Path) -> None:
-    reading = HardwareSource(tmp_path, 1.0).read()
+    reading = HardwareReader(tmp_path).read()
     assert reading.chips is None
     assert not reading.throttles.cores

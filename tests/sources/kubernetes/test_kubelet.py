@@ -16,7 +16,7 @@ import pytest
 from fakes.kubelet import Kubelet, container_devices, pod
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
-from gpucommons.sources.kubernetes.kubelet import PodDevicesSource
+from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from needs import needs_root
 from testbeds.following import eventually, eventually_absent, eventually_fails, following
 
@@ -29,8 +29,8 @@ def path() -> Iterator[Path]:
         yield Path(directory) / "kubelet.sock"
 
 
-def source_at(path: Path, refresh_s: float = 0.05) -> PodDevicesSource:
-    return PodDevicesSource(str(path), refresh_s=refresh_s, rest_s=0.01, timeout_s=0.5, backoff=Backoff(0.02, 0.05))
+def source_at(path: Path, refresh_s: float = 0.05) -> PodDevicesFollower:
+    return PodDevicesFollower(str(path), refresh_s=refresh_s, rest_s=0.01, timeout_s=0.5, backoff=Backoff(0.02, 0.05))
 
 
 def a_pod(name: str = "train") -> object:
@@ -41,7 +41,7 @@ def given(name: str = "train") -> PodDevices:
     return PodDevices("lab", name, "main", "nvidia.com/gpu", (DeviceId(f"{GPU}::3", gpu_uuid=GPU, replica=3),))
 
 
-async def eventually_given(source: PodDevicesSource, *names: str) -> PodDevicesReading:
+async def eventually_given(source: PodDevicesFollower, *names: str) -> PodDevicesReading:
     expected = tuple(given(name) for name in names)
     return await eventually(lambda: r if (r := source.read()).allocated == expected else None)
 
@@ -198,11 +198,11 @@ def test_a_socket_that_speaks_no_grpc(path: Path) -> None:
 ONE_READ = """
 import asyncio, os, sys
 {before}
-from gpucommons.sources.kubernetes.kubelet import PodDevicesSource
+from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 async def main():
-    source = PodDevicesSource(sys.argv[1])
+    source = PodDevicesFollower(sys.argv[1])
     task = asyncio.create_task(source.run())
     while True:
         await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ from fakes.authority import Authority
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import QUOTA_ANNOTATIONS, PodReading
 from gpucommons.sources.kubernetes.access import ClusterAccess
-from gpucommons.sources.kubernetes.source import PodSource
+from gpucommons.sources.kubernetes.source import PodFollower
 from gpucommons.sources.source import SourceError
 from testbeds.following import eventually, eventually_fails, following
 
@@ -37,9 +37,9 @@ class Bench:
         self.token = tmp_path / "token"
         self.token.write_text("first\n")
 
-    def source(self, watch_s: float = 60.0, first_s: float = 0.01, **more: object) -> PodSource:
+    def source(self, watch_s: float = 60.0, first_s: float = 0.01, **more: object) -> PodFollower:
         access = ClusterAccess(self.server.url, "node-1", self.ca_path, str(self.token))
-        return PodSource(
+        return PodFollower(
             access,
             timeout_s=0.5,
             watch_s=watch_s,
@@ -57,7 +57,7 @@ def names(reading: PodReading) -> list[str]:
     return sorted(pod.name for pod in reading.by_uid.values())
 
 
-async def eventually_has(source: PodSource, *expected: str) -> PodReading:
+async def eventually_has(source: PodFollower, *expected: str) -> PodReading:
     return await eventually(lambda: r if names(r := source.read()) == sorted(expected) else None)
 
 
@@ -196,7 +196,7 @@ def test_a_watch_that_ends_as_agreed_goes_on(bench: Callable[..., Bench]) -> Non
     asyncio.run(scenario())
 
 
-def standing(source: PodSource) -> str | None:
+def standing(source: PodFollower) -> str | None:
     return source._table.resource_version if source._table else None
 
 
@@ -352,7 +352,7 @@ def test_a_renewed_token_is_used_and_a_refused_one_is_said(bench: Callable[..., 
     asyncio.run(scenario())
 
 
-def failure_of(source: PodSource) -> str:
+def failure_of(source: PodFollower) -> str:
     try:
         source.read()
     except SourceError as error:

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from fakes.nvml.rig import Rig
+from gpucommons.model.gpu import GpuReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
+from gpucommons.sources.source import Source
 from parsing import Series, parsed
 from running import RunningAgent, running_agent
 from waiting import until
@@ -26,9 +28,7 @@ def test_a_hung_call_takes_the_readings_away_and_gives_them_back(rig: Rig) -> No
     rig.clock.runs = True
 
     async def scenario() -> None:
-        source = rig.source
-        source.cadence_s = INTERVAL_S
-        source.deadline_s = 2.5 * INTERVAL_S
+        source = Source("nvml", "gpus", GpuReading, rig.source.read, INTERVAL_S, 2.5 * INTERVAL_S)
         sampler = Sampler([source], interval_s=INTERVAL_S, hostname="host")
         await tick_until(sampler, lambda s: s.readings.gpus is not None)
         rig.fake.say("hang nvmlDeviceGetPowerUsage")
@@ -43,10 +43,6 @@ def test_a_hung_call_takes_the_readings_away_and_gives_them_back(rig: Rig) -> No
         sampler.close()
 
     asyncio.run(scenario())
-
-
-def test_the_deadline_is_past_at_the_third_tick(rig: Rig) -> None:
-    assert 2 * rig.source.cadence_s < rig.source.deadline_s < 3 * rig.source.cadence_s
 
 
 def wait_for(agent: RunningAgent, wanted: Callable[[Series], bool], within_s: float) -> Series:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
-from gpucommons.model.gpu import GpuIdentity, GpuReading
+from gpucommons.model.gpu import GpuIdentity
 from gpucommons.sources.nvml.backoff import RetrySchedule
 from gpucommons.sources.nvml.roster import Roster
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -246,9 +246,3 @@ def test_back_off_doubles_to_its_most_and_starts_over_after_success(times: int) 
         assert backoff.is_due(now_s)
     backoff.reset()
     assert backoff.postpone(now_s) == 1.0
-
-
-def test_the_reading_is_what_the_source_says_it_produces(rig: Rig) -> None:
-    assert isinstance(rig.read(), GpuReading)
-    source = rig.source
-    assert (source.name, source.feeds, source.produces) == ("nvml", "gpus", GpuReading)

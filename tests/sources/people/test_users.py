@@ -11,7 +11,7 @@ from gpucommons.model.users import UserSlice
 from gpucommons.sources.ds01.groups import slice_name
 from gpucommons.sources.people.groups import membership
 from gpucommons.sources.people.user_slices import CpuTotals, SliceUse
-from gpucommons.sources.people.users import UsersSource
+from gpucommons.sources.people.users import UsersReader
 from gpucommons.sources.source import SourceAbsent
 from sources.people.test_utmp import record
 
@@ -84,14 +84,13 @@ def add_slice(root: Path, path: str, cpu_us: str, memory: str) -> None:
     (directory / "memory.current").write_text(f"{memory}\n")
 
 
-def source(root: Path) -> UsersSource:
+def source(root: Path) -> UsersReader:
     container = Container("c" * 64, "thesis", "docker", ContainerState.RUNNING, init_pid=4242)
     gone = Container("d" * 64, "gone", "docker", ContainerState.RUNNING, init_pid=5)
-    return UsersSource(
+    return UsersReader(
         root,
         root / "proc",
         root / "sys/fs/cgroup",
-        10.0,
         slice_owner,
         root / "groups",
         lambda: {container.id: container, gone.id: gone},

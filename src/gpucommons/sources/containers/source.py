@@ -6,14 +6,13 @@ A background task keeps the mirror; `read` hands it over. Never polls for change
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
 from gpucommons.sources.containers.engine import DOCKER, ContainerEngine, EngineKind
 from gpucommons.sources.containers.mirror import Mirror
 from gpucommons.sources.latest import Latest, keep_following
-from gpucommons.sources.source import SourceError
+from gpucommons.sources.source import SourceAbsent, SourceError
 
 _MOST_CONTAINERS = 4096
 _INSPECTS_AT_ONCE = 4
@@ -26,14 +25,8 @@ _RELIST_S = 300.0
 _OVERLAP_S = 1.0
 
 
-class ContainerSource:
-    """Wire it as `ContainerSource()` for Docker and `ContainerSource(PODMAN)`; somebody runs `run`."""
-
-    produces = ContainerReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
+class ContainerFollower:
+    """`run` must be running. `newest` is what `read` last returned, for other threads; None while it fails."""
 
     def __init__(
         self,
@@ -46,7 +39,7 @@ class ContainerSource:
         backoff: Backoff | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.name = self.feeds = kind.name
+        self.newest: ContainerReading | None = None
         self._kind = kind
         self._socket = socket or kind.default_socket
         self._timeout_s = timeout_s
@@ -57,7 +50,12 @@ class ContainerSource:
         self._latest: Latest[Mirror] = Latest(f"asking {kind.title} for its containers")
 
     def read(self) -> ContainerReading:
-        return self._latest.read().reading()
+        try:
+            self.newest = self._latest.read().reading()
+        except (SourceError, SourceAbsent):
+            self.newest = None
+            raise
+        return self.newest
 
     async def run(self) -> None:
         """Keep the mirror until cancelled, through every restart of the daemon."""

@@ -4,9 +4,8 @@ Which containers there are is told by the runtimes' own sources; a container tha
 whose pid is another's by now, is left out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.containers import Container, ContainerUsage, ContainerUsageReading
 from gpucommons.sources.host.procfs import read_file
@@ -15,24 +14,15 @@ from gpucommons.sources.host.procfs import read_file
 _NO_LIMIT_BYTES = 1 << 62
 
 
-class ContainerUsageSource:
-    name = feeds = "container_usage"
-    produces = ContainerUsageReading
-    deadline_s = 5.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "thread"
-
-    def __init__(
-        self, procfs: Path, cgroupfs: Path, cadence_s: float, containers: Callable[[], Iterable[tuple[str, Container]]]
-    ) -> None:
+class ContainerUsageReader:
+    def __init__(self, procfs: Path, cgroupfs: Path, containers: Callable[[], Mapping[str, Container]]) -> None:
         self._procfs = procfs
         self._cgroupfs = cgroupfs
-        self.cadence_s = cadence_s
         self._containers = containers
 
     def read(self) -> ContainerUsageReading:
         found = {}
-        for id, container in self._containers():
+        for id, container in self._containers().items():
             if container.init_pid is not None and container.state.has_processes:
                 try:
                     cgroup = read_file(self._procfs, f"{container.init_pid}/cgroup").decode("utf-8", "replace")

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.base.follow import FileFollower, Lines, Position
 from gpucommons.model.events import BadLine, EventsReading, Stamp, parse_stamp
@@ -28,23 +27,14 @@ _STATE_VERSION = 1
 log = logging.getLogger(__name__)
 
 
-class EventsSource:
-    name = "events"
-    feeds = "events"
-    produces = EventsReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
+class Ds01EventsReader:
     def __init__(
         self,
         path: Path,
         state: Path,
-        cadence_s: float,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(_DEADLINE_S, cadence_s)
         self._state = state
         self._wall = wall
         self._monotonic = monotonic

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.sources.json_values import mapping, parse, text, wall_s
@@ -34,16 +33,8 @@ def parse_state(data: bytes, whose: str) -> tuple[tuple[Ds01Entry, ...], int]:
     return tuple(entries), bad
 
 
-class Ds01Source:
-    name = "ds01"
-    feeds = "ds01"
-    produces = Ds01Reading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, state_file: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
+class Ds01StateReader:
+    def __init__(self, state_file: Path) -> None:
         self._state_file = state_file
         self._read: tuple[bytes, tuple[Ds01Entry, ...], int] | None = None
 

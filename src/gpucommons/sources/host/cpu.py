@@ -1,7 +1,6 @@
 """Load, CPU time and utilisation, and what the system counts, from /proc. Utilisation takes two reads."""
 
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.host import CoreTimes, CpuReading
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
@@ -31,16 +30,8 @@ def utilization(before: tuple[int, int] | None, after: tuple[int, int]) -> float
     return min(max(busy / total, 0.0), 1.0) if total > 0 else None
 
 
-class CpuSource:
-    name = "cpu"
-    feeds = "cpu"
-    produces = CpuReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, procfs: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
+class CpuReader:
+    def __init__(self, procfs: Path) -> None:
         self._procfs = procfs
         self._before: tuple[int, int] | None = None
         self._utilization: float | None = None

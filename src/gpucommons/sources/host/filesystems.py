@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from gpucommons.model.filesystems import Filesystem, FilesystemReading
 from gpucommons.sources.host.mounts import Mount, parse_mounts, read_mounts
@@ -13,19 +12,10 @@ from gpucommons.sources.source import SourceAbsent, SourceError
 _IN_TURN_S, _ANSWER_WITHIN_S = 0.5, 1.0
 
 
-class FilesystemSource:
+class FilesystemReader:
     """Mount points and types in which an `exclude` expression is found are left out; an empty one excludes none."""
 
-    name = feeds = "filesystems"
-    produces = FilesystemReading
-    deadline_s = 10.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(
-        self, procfs: Path, rootfs: Path, cadence_s: float, *, mount_points_exclude: str, types_exclude: str
-    ) -> None:
-        self.cadence_s = cadence_s
+    def __init__(self, procfs: Path, rootfs: Path, mount_points_exclude: str, types_exclude: str) -> None:
         self._procfs = procfs
         self._rootfs = rootfs
         self._mount_points_exclude = re.compile(mount_points_exclude or "(?!)")

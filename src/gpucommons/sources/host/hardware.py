@@ -1,7 +1,6 @@
 """The host's hardware in sysfs. Apart from the kernel's counters, since a sensor behind a slow bus may take seconds."""
 
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.hardware import Chip, HardwareReading
 from gpucommons.sources.host.cpu_sysfs import ThrottleReader, read_isolated_cpus
@@ -9,15 +8,8 @@ from gpucommons.sources.host.hwmon import read_chips
 from gpucommons.sources.source import SourceAbsent
 
 
-class HardwareSource:
-    name = feeds = "hardware"
-    produces = HardwareReading
-    deadline_s = 30.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, sysfs: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
+class HardwareReader:
+    def __init__(self, sysfs: Path) -> None:
         self._sysfs = sysfs
         self._throttles = ThrottleReader(sysfs)
 

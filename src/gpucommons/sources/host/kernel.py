@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gpucommons.model.kernel import KernelReading, ReadRun
 from gpucommons.sources.host.clock import read_clock
@@ -17,26 +17,17 @@ from gpucommons.sources.host.uname import read_uname
 from gpucommons.sources.host.vmstat import read_vmstat
 
 
-class KernelSource:
+class KernelReader:
     """`disks_exclude` and `links_exclude` are searched in the devices' names; an empty one excludes none."""
-
-    name = feeds = "kernel"
-    produces = KernelReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
 
     def __init__(
         self,
         procfs: Path,
         sysfs: Path,
         rootfs: Path,
-        cadence_s: float,
-        *,
         disks_exclude: str,
         links_exclude: str,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
         disks = DiskReader(procfs, rootfs / "run/udev/data", re.compile(disks_exclude or "(?!)"))
         links = re.compile(links_exclude) if links_exclude else None
         self._readers: dict[str, Callable[[], Any]] = {

@@ -1,7 +1,6 @@
 """Memory of the host from /proc/meminfo."""
 
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.host import MemoryReading
 from gpucommons.sources.host.procfs import read_required
@@ -23,21 +22,9 @@ def parse_meminfo(text: bytes) -> MemoryReading:
     return MemoryReading(sizes["MemTotal"], sizes.get("MemAvailable"), sizes, counts)
 
 
-class MemorySource:
-    name = "memory"
-    feeds = "memory"
-    produces = MemoryReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, procfs: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
-        self._procfs = procfs
-
-    def read(self) -> MemoryReading:
-        text = read_required(self._procfs, "meminfo", "memory figures")
-        try:
-            return parse_meminfo(text)
-        except (ValueError, IndexError, KeyError) as error:
-            raise SourceError("garbage", f"{self._procfs / 'meminfo'}: no MemTotal in it") from error
+def read_memory(procfs: Path) -> MemoryReading:
+    text = read_required(procfs, "meminfo", "memory figures")
+    try:
+        return parse_meminfo(text)
+    except (ValueError, IndexError, KeyError) as error:
+        raise SourceError("garbage", f"{procfs / 'meminfo'}: no MemTotal in it") from error

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
@@ -26,16 +26,8 @@ def _required() -> None:
         raise SourceAbsent("psutil is not installed", "pip install psutil")
 
 
-class PortableCpuSource:
-    name = "cpu"
-    feeds = "cpu"
-    produces = CpuReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
+class PortableCpuReader:
+    def __init__(self) -> None:
         self._asked = False
 
     def read(self) -> CpuReading:
@@ -46,33 +38,14 @@ class PortableCpuSource:
         return CpuReading(psutil.cpu_count() or 1, *os.getloadavg(), ratio)
 
 
-class PortableMemorySource:
-    name = "memory"
-    feeds = "memory"
-    produces = MemoryReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
-
-    def read(self) -> MemoryReading:
-        _required()
-        memory = psutil.virtual_memory()
-        return MemoryReading(memory.total, memory.available)
+def read_portable_memory() -> MemoryReading:
+    _required()
+    memory = psutil.virtual_memory()
+    return MemoryReading(memory.total, memory.available)
 
 
-class PortableProcessSource:
-    name = "processes"
-    feeds = "processes"
-    produces = ProcessTable
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, cadence_s: float, busiest_limit: int) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
+class PortableProcessReader:
+    def __init__(self, busiest_limit: int) -> None:
         self._busiest = Busiest(busiest_limit)
 
     def read(self) -> ProcessTable:

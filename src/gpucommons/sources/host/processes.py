@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
@@ -34,22 +34,13 @@ class _Known(NamedTuple):
     row: ProcessRow
 
 
-class ProcessSource:
-    name = "processes"
-    feeds = "processes"
-    produces = ProcessTable
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
+class ProcessTableReader:
     def __init__(
         self,
         procfs: Path,
-        cadence_s: float,
         busiest_limit: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
         self._procfs = procfs
         self._monotonic = monotonic
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")

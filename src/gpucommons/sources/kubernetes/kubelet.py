@@ -6,7 +6,7 @@ Without the gRPC package the source is absent, and says which extra brings it.
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodDevicesReading
@@ -37,16 +37,8 @@ _CHANNEL_OPTIONS = (
 )
 
 
-class PodDevicesSource:
+class PodDevicesFollower:
     """Somebody runs `run`; `refresh` asks for a newer answer soon, for a pod that is not known yet."""
-
-    name = "kubelet"
-    feeds = "pod_devices"
-    produces = PodDevicesReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ Needs the right to get nodes/proxy, or the kubelet's read-only port.
 
 import asyncio
 from collections.abc import Collection
-from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
@@ -21,16 +20,8 @@ _REFRESH_S = 10.0
 _TIMEOUT_S = 5.0
 
 
-class KubeletPodSource:
-    """In place of PodSource. The `access` names the kubelet: https://NODE:10250, or its read-only port."""
-
-    name = "kubernetes"
-    feeds = "pods"
-    produces = PodReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
+class KubeletPodFollower:
+    """In place of PodFollower. The `access` names the kubelet: https://NODE:10250, or its read-only port."""
 
     def __init__(
         self,

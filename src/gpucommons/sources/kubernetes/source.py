@@ -8,7 +8,6 @@ import os
 import random
 import time
 from collections.abc import Callable, Collection
-from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
@@ -30,16 +29,8 @@ _WATCH_S = 120.0
 _SHORT_WATCH_S = 1.0
 
 
-class PodSource:
+class PodFollower:
     """Somebody runs `run`. Without `access`, what Kubernetes tells each pod is used."""
-
-    name = "kubernetes"
-    feeds = "pods"
-    produces = PodReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
 
     def __init__(
         self,

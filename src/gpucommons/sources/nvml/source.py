@@ -8,12 +8,11 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.backoff import RetrySchedule
-from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, FAST_EVERY_S
+from gpucommons.sources.nvml.lanes import FAST_BUDGET_S
 from gpucommons.sources.nvml.notes import Notes
 from gpucommons.sources.nvml.session import Session
 from gpucommons.sources.nvml.start_times import StartTimes
@@ -23,17 +22,10 @@ _KERNEL_CHECK_EVERY_S = 15.0
 _STEP_ASIDE_S = 3.0
 
 
-class NvmlSource:
-    name = "nvml"
-    feeds = "gpus"
-    produces = GpuReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
+class NvmlReader:
     def __init__(
         self,
         procfs: Path = Path("/proc"),
-        cadence_s: float = FAST_EVERY_S,
         *,
         fast_budget_s: float = FAST_BUDGET_S,
         keep_fast: frozenset[str] = frozenset(),
@@ -41,9 +33,7 @@ class NvmlSource:
         wall: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.cadence_s = cadence_s
         # The third tick after a call hung must be past it: then the readings are gone within three intervals.
-        self.deadline_s = 2.5 * max(cadence_s, FAST_EVERY_S)
         self._monotonic = monotonic
         self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
         self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s, keep_fast)

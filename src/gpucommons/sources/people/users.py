@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.containers import Container
 from gpucommons.model.users import UsersReading
@@ -18,30 +17,21 @@ _MOST_BYTES = 8 << 20
 _UTMP = ("run/utmp", "var/run/utmp")
 
 
-class UsersSource:
+class UsersReader:
     """`root` is the host's file system, other than / in a container. `slice_owner` reads DS01's slice names.
 
     Where `ds01_groups` has files of members, the groups are DS01's and not the system's.
     """
-
-    name = "users"
-    feeds = "users"
-    produces = UsersReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
 
     def __init__(
         self,
         root: Path,
         procfs: Path,
         cgroupfs: Path,
-        cadence_s: float,
         slice_owner: Callable[[str], tuple[str, str] | None],
         ds01_groups: Path,
         containers: Callable[[], Mapping[str, Container]] = dict,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
         self._root = root
         self._procfs = procfs
         self._ds01_groups = ds01_groups
