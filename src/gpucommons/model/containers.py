@@ -35,7 +35,6 @@ class DeviceRequest:
     driver: str
     count: int
     device_ids: tuple[str, ...] = ()
-    capabilities: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class Container:
     init_pid: int | None = None
     created_wall_s: float | None = None
     started_wall_s: float | None = None
-    finished_wall_s: float | None = None
     device_requests: tuple[DeviceRequest, ...] = ()
     visible_devices: str | None = None
     devices: tuple[str, ...] = ()
@@ -65,10 +63,9 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class ContainerReading:
-    """Every container of one runtime by full id. `unread` counts those it has but could not tell of."""
+    """Every container of one runtime, by full id."""
 
     by_id: Mapping[str, Container]
-    unread: int = 0
 
 
 def all_containers(*readings: ContainerReading | None) -> Mapping[str, Container]:

@@ -19,7 +19,6 @@ class Ds01Reading:
     """`entries` is None where there is no state file, which is so on newer installs."""
 
     entries: tuple[Ds01Entry, ...] | None
-    bad_entries: int = 0
     disk_total_bytes: int | None = None
     disk_free_bytes: int | None = None
     disk_used_bytes: int | None = None

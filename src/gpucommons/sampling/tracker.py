@@ -6,13 +6,11 @@ clock: each method is told the time.
 
 from dataclasses import dataclass, field, replace
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.source_state import SourceState
 from gpucommons.sampling.beat import next_beat, on_beat
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
 
-# What is absent now is looked for again, ever less often: a driver may be installed while we run.
-_ABSENT_RETRY_FIRST_S = 5.0
-_ABSENT_RETRY_MOST_S = 60.0
 _LONG_DETAIL = 300
 
 
@@ -24,7 +22,8 @@ class SourceTracker:
     due_s: float = 0.0
     started_s: float | None = None
     _timed_out: bool = False
-    _absent_retry_s: float = _ABSENT_RETRY_FIRST_S
+    # What is absent is tried again, less and less often: a driver may be installed while the agent runs.
+    _absent_backoff: Backoff = field(default_factory=lambda: Backoff(5.0, 60.0, jitter=0.0))
 
     def __post_init__(self) -> None:
         source = self.source
@@ -83,7 +82,7 @@ class SourceTracker:
 
     def _succeed(self, value: object, duration_s: float, now_s: float, wall_s: float) -> None:
         self.value = value
-        self._absent_retry_s = _ABSENT_RETRY_FIRST_S
+        self._absent_backoff.reset()
         self.state = replace(
             self.state,
             up=True,
@@ -97,8 +96,7 @@ class SourceTracker:
 
     def _absent(self, error: SourceAbsent, duration_s: float, now_s: float) -> None:
         self.value = None
-        self.due_s = now_s + self._absent_retry_s
-        self._absent_retry_s = min(2 * self._absent_retry_s, _ABSENT_RETRY_MOST_S)
+        self.due_s = now_s + self._absent_backoff.next_s()
         self.state = replace(
             self.state, up=False, absent=True, duration_s=duration_s, detail=str(error), remedy=error.remedy
         )

@@ -18,8 +18,7 @@ from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import ALICE, BOB, CHEN, DANA, EMEKA, FARAH, Person
 from gpucommons.simulation.scenario import wobble
 
-_GPU = frozenset({"gpu"})
-_ALL = (DeviceRequest("", -1, (), _GPU),)
+_ALL = (DeviceRequest("", -1),)
 _HOUR_S = 3600.0
 
 # A whole GPU by its index, or one MIG device by GPU and GPU instance.
@@ -37,7 +36,7 @@ class LabContainer(NamedTuple):
     labels: Mapping[str, str] = {}
     jobs: tuple[int, ...] = ()
     sliced: bool = True
-    stopped_hours: float | None = None
+    running: bool = True
     cores: float = 0.1
     gib: float = 1.0
 
@@ -55,10 +54,6 @@ class LabContainer(NamedTuple):
         group = self.person.group
         within = f"ds01.slice/ds01-{group}.slice/{self.cgroup_parent}" if self.sliced else "system.slice"
         return f"0::/{within}/docker-{self.id}.scope\n"
-
-    @property
-    def running(self) -> bool:
-        return self.stopped_hours is None
 
 
 def _ds01(person: Person, **labels: str) -> dict[str, str]:
@@ -126,7 +121,7 @@ STOPPED = LabContainer(
     40.0,
     ((6, 3),),
     _ds01(CHEN, managed="true"),
-    stopped_hours=11.0,
+    running=False,
 )
 IDLE = LabContainer(
     "annotate",
@@ -182,7 +177,7 @@ class LabContainers:
         if "ds01.managed" in labels:
             labels["ds01.gpu.allocated_at"] = datetime.fromtimestamp(started_s, UTC).isoformat()
         names = [self._uuid(device) for device in each.devices or ()]
-        given = (DeviceRequest("", 0, tuple(names), _GPU),) if names else ()
+        given = (DeviceRequest("", 0, tuple(names)),) if names else ()
         return Container(
             id=each.id,
             name=each.name,
@@ -193,7 +188,6 @@ class LabContainers:
             init_pid=_init_pid(number, each),
             created_wall_s=started_s - 2.0,
             started_wall_s=started_s,
-            finished_wall_s=None if each.stopped_hours is None else now_s - each.stopped_hours * _HOUR_S,
             device_requests=_ALL if each.devices is None else given,
             cgroup_parent=each.cgroup_parent,
         )

@@ -34,4 +34,4 @@ def events(elapsed_s: float) -> EventsReading:
 
 def state(elapsed_s: float) -> Ds01Reading:
     used = int((61 + elapsed_s / DAY_S) * _GIB) % (180 * _GIB)
-    return Ds01Reading(None, 0, 200 * _GIB, 200 * _GIB - used, used)
+    return Ds01Reading(None, 200 * _GIB, 200 * _GIB - used, used)

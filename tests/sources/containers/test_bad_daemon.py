@@ -248,11 +248,9 @@ def test_one_broken_container_does_not_silence_the_others(path: Path) -> None:
         daemon.broken[A] = fault
         source = source_at(path, heartbeat_s=0.05)
         async with following(source), daemon.serving(path):
-            reading = await eventually(has(source, B))
-            assert reading.unread == 1
+            await eventually(has(source, B))
             del daemon.broken[A]
-            healed = await eventually(has(source, A, B))
-            assert healed.unread == 0
+            await eventually(has(source, A, B))
 
     for fault in (fails, hangs, lies):
         asyncio.run(scenario(fault))

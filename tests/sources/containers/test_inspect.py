@@ -45,7 +45,6 @@ def test_a_whole_document() -> None:
     assert container.state is ContainerState.EXITED
     assert container.created_wall_s == pytest.approx(1794707893.051214, abs=1e-5)
     assert container.started_wall_s == pytest.approx(1794707893.307831, abs=1e-5)
-    assert container.finished_wall_s is None
     assert container.init_pid is None
     assert container.visible_devices == "GPU-1"
     assert container.devices == ("/dev/nvidia0", "/dev/nvidiactl")

@@ -61,7 +61,7 @@ class MirrorMachine(RuleBasedStateMachine):
         if fails:
             self.mirror.fail(answer[0])
         else:
-            self.mirror.tell(*answer)
+            self.mirror.put(*answer)
 
     @rule(target=lists)
     def ask_for_the_list(self) -> tuple[frozenset[str], list[str]]:
@@ -86,12 +86,10 @@ class MirrorMachine(RuleBasedStateMachine):
             self.mirror.fail(unanswered)
         self.mirror.retry_failed()
         while (id := self.mirror.take()) is not None:
-            self.mirror.tell(id, self.daemon.get(id))
-        assert self.mirror.is_idle
+            self.mirror.put(id, self.daemon.get(id))
         assert self.mirror.is_complete
         reading = self.mirror.reading()
         assert len(reading.by_id) == min(len(self.daemon), MOST)
-        assert reading.unread == len(self.daemon) - len(reading.by_id)
         for id, container in reading.by_id.items():
             assert container == self.daemon[id]
 
@@ -112,7 +110,7 @@ def test_what_the_list_lacks_is_gone_although_no_event_said_so() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     mirror.listed(mirror.ids(), ["d"])
     assert mirror.reading().by_id == {}
     assert mirror.take() == "d"
@@ -123,26 +121,23 @@ def test_one_made_anew_under_its_id_outlives_the_answer_that_it_is_gone() -> Non
     mirror.touch("c")
     mirror.take()
     mirror.touch("c")
-    mirror.tell("c", None)
+    mirror.put("c", None)
     assert mirror.take() == "c"
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     assert "c" in mirror.reading().by_id
 
 
-def test_beyond_its_bound_it_counts_and_a_free_place_is_taken() -> None:
+def test_a_container_beyond_the_limit_takes_the_next_free_place() -> None:
     mirror = Mirror(MOST)
     mirror.listed(mirror.ids(), ["a", "b", "c", "d"])
     while (id := mirror.take()) is not None:
-        mirror.tell(id, a_container(id))
+        mirror.put(id, a_container(id))
     assert sorted(mirror.reading().by_id) == ["a", "b"]
-    assert mirror.reading().unread == 2
     mirror.forget("d")
-    assert mirror.reading().unread == 1
     mirror.forget("a")
     assert mirror.take() == "c"
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     assert sorted(mirror.reading().by_id) == ["b", "c"]
-    assert mirror.reading().unread == 0
 
 
 def test_an_answer_older_than_the_removal_does_not_bring_the_container_back() -> None:
@@ -150,7 +145,7 @@ def test_an_answer_older_than_the_removal_does_not_bring_the_container_back() ->
     mirror.touch("c")
     assert mirror.take() == "c"
     mirror.forget("c")
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     assert mirror.reading().by_id == {}
 
 
@@ -161,41 +156,39 @@ def test_an_event_during_the_question_asks_once_more_and_never_twice_at_once() -
     mirror.touch("c")
     mirror.touch("c")
     assert mirror.take() is None
-    mirror.tell("c", a_container("c", "old"))
+    mirror.put("c", a_container("c", "old"))
     assert mirror.take() == "c"
     assert mirror.take() is None
-    mirror.tell("c", a_container("c", "new"))
+    mirror.put("c", a_container("c", "new"))
     assert mirror.reading().by_id["c"].name == "new"
-    assert mirror.is_idle
+    assert mirror.take() is None
 
 
-def test_one_that_cannot_be_asked_keeps_what_was_known_and_is_counted_until_it_can() -> None:
+def test_a_failed_inspection_keeps_what_was_known() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     mirror.touch("c")
     mirror.take()
     mirror.fail("c")
     assert mirror.reading().by_id["c"].name == "a"
-    assert mirror.reading().unread == 1
     mirror.retry_failed()
     assert mirror.take() == "c"
-    mirror.tell("c", a_container("c", "b"))
+    mirror.put("c", a_container("c", "b"))
     assert mirror.reading().by_id["c"].name == "b"
-    assert mirror.reading().unread == 0
 
 
 def test_a_reading_in_somebodys_hand_does_not_change() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     held = mirror.reading()
     assert mirror.reading() is held, "nothing happened: nothing is built anew"
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     assert mirror.reading() is held, "the same answer again is no change"
     mirror.forget("c")
     assert list(held.by_id) == ["c"]

@@ -63,11 +63,9 @@ def test_a_containerised_process_is_seen_with_what_its_container_is(dockerd: Doc
             assert container.created_wall_s is not None
             assert container.started_wall_s is not None
             assert container.created_wall_s <= container.started_wall_s
-            assert container.finished_wall_s is None
 
             later = dockerd.run("--label=ds01.user=bob")
             assert (await seen(source, later, ContainerState.RUNNING)).labels == {"ds01.user": "bob"}
-            assert source.read().unread == 0
 
     asyncio.run(scenario())
 
@@ -100,7 +98,6 @@ def test_identity_through_rename_restart_pause_stop_and_removal(dockerd: Dockerd
             dockerd.docker("stop", "--time=0", "second")
             stopped = await seen(source, id, ContainerState.EXITED)
             assert stopped.init_pid is None
-            assert stopped.finished_wall_s is not None
             assert not stopped.state.has_processes
 
             dockerd.docker("rm", "second")
@@ -131,12 +128,11 @@ def test_every_way_to_hold_a_gpu_is_told_also_of_what_never_started(dockerd: Doc
         bare = dockerd.create("--privileged", "--cgroup-parent=/ds01-lab-bob.slice")
         source = source_of(dockerd)
         async with following(source):
-            gpu = frozenset({"gpu"})
             held = await seen(source, all_gpus, ContainerState.CREATED)
-            assert held.device_requests == (DeviceRequest("", -1, (), gpu),)
+            assert held.device_requests == (DeviceRequest("", -1),)
             some = await seen(source, two, ContainerState.CREATED)
             ids = ("0", "GPU-11111111-2222-3333-4444-555555555555")
-            assert some.device_requests == (DeviceRequest("", 0, ids, gpu),)
+            assert some.device_requests == (DeviceRequest("", 0, ids),)
             privileged = await seen(source, bare, ContainerState.CREATED)
             assert privileged.privileged
             assert privileged.cgroup_parent == "/ds01-lab-bob.slice"

@@ -52,7 +52,7 @@ def test_the_window_is_a_plain_count_at_a_thousand_instants_over_rotations_and_r
         if chance < 0.05 and log.path.stat().st_size:
             log.copy_and_truncate(compress=chance < 0.02)
         elif chance < 0.1:
-            follower.keep_place()
+            follower.save_position()
         elif chance < 0.15:
             # A kill: what was read since the place was kept is read again.
             follower = source(tmp_path, clock)
@@ -108,20 +108,23 @@ def test_a_damaged_state_file_is_begun_anew(tmp_path: Path, content: bytes) -> N
     (tmp_path / "state" / "events.json").write_bytes(content)
     follower = source(tmp_path, clock)
     assert follower.read().counts_24h == {"gpu.allocate": 1}
-    follower.keep_place()
+    follower.save_position()
     assert source(tmp_path, clock).read().counts_24h == {"gpu.allocate": 1}
 
 
-def test_a_place_that_cannot_be_kept_is_said_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_position_that_cannot_be_saved_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock, log = Clock(), Log(tmp_path)
     log.write(line(clock, "gpu.allocate"))
     (tmp_path / "state").write_text("a file where a directory should be")
     follower = source(tmp_path, clock)
     follower.read()
-    follower.keep_place()
-    found = follower.read()
-    assert not found.position_kept
-    assert found.counts_24h == {"gpu.allocate": 1}
+    caplog.clear()
+    follower.save_position()
+    follower.save_position()
+    assert [record.message for record in caplog.records] == [
+        f"events: cannot save the position in the log: {tmp_path / 'state'}: File exists"
+    ]
+    assert follower.read().counts_24h == {"gpu.allocate": 1}
 
 
 def test_no_log_is_absent_and_a_directory_unreadable(tmp_path: Path) -> None:

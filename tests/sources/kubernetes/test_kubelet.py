@@ -30,7 +30,7 @@ def path() -> Iterator[Path]:
 
 
 def source_at(path: Path, refresh_s: float = 0.05) -> PodDevicesFollower:
-    return PodDevicesFollower(str(path), refresh_s=refresh_s, rest_s=0.01, timeout_s=0.5, backoff=Backoff(0.02, 0.05))
+    return PodDevicesFollower(str(path), refresh_s=refresh_s, timeout_s=0.5, backoff=Backoff(0.02, 0.05))
 
 
 def a_pod(name: str = "train") -> object:
@@ -82,21 +82,6 @@ def test_a_connection_lost_between_the_two_questions_is_lost(path: Path) -> None
         source = source_at(path)
         async with kubelet.serving(path), following(source):
             await eventually_fails(source, "disconnected")
-
-    asyncio.run(scenario())
-
-
-def test_it_asks_sooner_when_told_to(path: Path) -> None:
-    async def scenario() -> None:
-        kubelet = Kubelet(a_pod())
-        source = source_at(path, refresh_s=3600)
-        async with kubelet.serving(path), following(source):
-            await eventually_given(source, "train")
-            kubelet.pods.append(a_pod("infer"))
-            source.refresh()
-            await eventually_given(source, "train", "infer")
-            await asyncio.sleep(0.1)
-            assert kubelet.lists == 2, "told once, it asks once"
 
     asyncio.run(scenario())
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
 from gpucommons.model.gpu import GpuIdentity
-from gpucommons.sources.nvml.backoff import RetrySchedule
 from gpucommons.sources.nvml.roster import Roster
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -231,18 +230,3 @@ def test_the_roster_forgets_no_gpu(steps: list[set[int] | int]) -> None:
         assert roster.present == len(present)
         assert roster.expected == len(ever)
         assert {entry.identity.uuid for entry in roster.absentees()} == {f"GPU-{n}" for n in ever - present}
-
-
-@given(st.integers(1, 50))
-@settings(deadline=None)
-def test_back_off_doubles_to_its_most_and_starts_over_after_success(times: int) -> None:
-    backoff, now_s = RetrySchedule(1.0, 60.0), 0.0
-    assert backoff.is_due(now_s)
-    for number in range(times):
-        delay_s = backoff.postpone(now_s)
-        assert delay_s == min(2.0**number, 60.0)
-        assert not backoff.is_due(now_s + delay_s - 0.01)
-        now_s += delay_s
-        assert backoff.is_due(now_s)
-    backoff.reset()
-    assert backoff.postpone(now_s) == 1.0

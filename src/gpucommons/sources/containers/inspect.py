@@ -58,7 +58,6 @@ def container_of(document: object, runtime: str) -> Container | None:
         init_pid=pid if pid > 0 else None,
         created_wall_s=wall_s(fields.get("Created")),
         started_wall_s=wall_s(state.get("StartedAt")),
-        finished_wall_s=wall_s(state.get("FinishedAt")),
         device_requests=tuple(_device_request(mapping(item)) for item in items(host.get("DeviceRequests"))),
         visible_devices=_visible_devices(texts(config.get("Env"))),
         devices=_device_paths(host.get("Devices")),
@@ -77,7 +76,6 @@ def _device_request(fields: JsonObject) -> DeviceRequest:
         driver=text(fields.get("Driver")),
         count=integer(fields.get("Count")),
         device_ids=texts(fields.get("DeviceIDs")),
-        capabilities=frozenset(name for group in items(fields.get("Capabilities")) for name in texts(group)),
     )
 
 

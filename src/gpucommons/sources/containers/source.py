@@ -104,7 +104,7 @@ class _Session:
                 await self._due.wait()
                 continue
             try:
-                self.mirror.tell(id, await self._engine.inspect(id))
+                self.mirror.put(id, await self._engine.inspect(id))
             except SourceError:
                 # One container that cannot be told of (docker holds its lock, say) is not the daemon's end.
                 self.mirror.fail(id)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 _REFRESH_S = 10.0
-# However often it is told to, it lets the kubelet be for this long.
-_REST_S = 1.0
 _TIMEOUT_S = 5.0
 _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 _CHANNEL_OPTIONS = (
@@ -45,24 +43,17 @@ class PodDevicesFollower:
         socket: str = DEFAULT_SOCKET,
         *,
         refresh_s: float = _REFRESH_S,
-        rest_s: float = _REST_S,
         timeout_s: float = _TIMEOUT_S,
         backoff: Backoff | None = None,
     ) -> None:
         self._socket = socket
         self._refresh_s = refresh_s
-        self._rest_s = rest_s
         self._timeout_s = timeout_s
         self._backoff = backoff or Backoff()
-        self._wanted = asyncio.Event()
         self._latest: Latest[PodDevicesReading] = Latest("asking the kubelet which pod has which device")
 
     def read(self) -> PodDevicesReading:
         return self._latest.read()
-
-    def refresh(self) -> None:
-        """Ask again soon. Call it on the event loop; calling it often costs nothing."""
-        self._wanted.set()
 
     async def run(self) -> None:
         """Keep the answer fresh until cancelled, through every restart of the kubelet."""
@@ -87,7 +78,7 @@ class PodDevicesFollower:
                 except BrokenMessage as error:
                     raise SourceError("garbage", f"the kubelet at {self._socket} sent {error}") from None
                 self._backoff.reset()
-                await self._rest()
+                await asyncio.sleep(self._refresh_s)
 
     async def _ask(self, channel: "grpc.aio.Channel") -> PodDevicesReading:
         import grpc
@@ -105,15 +96,6 @@ class PodDevicesFollower:
     async def _call(self, channel: "grpc.aio.Channel", method: str) -> bytes:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
         return await call(EMPTY_REQUEST, timeout=self._timeout_s)
-
-    async def _rest(self) -> None:
-        await asyncio.sleep(self._rest_s)
-        try:
-            async with asyncio.timeout(self._refresh_s - self._rest_s):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
-        self._wanted.clear()
 
 
 def _check_socket(path: str) -> None:

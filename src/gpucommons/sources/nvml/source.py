@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gpucommons.base.backoff import RetrySchedule
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.sources.nvml import codes, library
-from gpucommons.sources.nvml.backoff import RetrySchedule
 from gpucommons.sources.nvml.lanes import FAST_BUDGET_S
 from gpucommons.sources.nvml.notes import Notes
 from gpucommons.sources.nvml.session import Session

@@ -1,1 +1,0 @@
-"""Containers as the Docker Engine API tells them, which Podman's socket speaks too."""
