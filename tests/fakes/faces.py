@@ -1,4 +1,4 @@
-"""Faces with a body of the test's choosing and a real Snapshot behind them."""
+"""An exposition with a body chosen by the test, and a real Snapshot."""
 
 import gzip as gzip_module
 import time
@@ -23,7 +23,7 @@ def snapshot_now(*sources: SourceState, scenario: str | None = None, age_s: floa
 
 
 class FakeFaces:
-    """Every dialect has a line of its own; `padding` makes a body as large as a test needs."""
+    """Every dialect has one line; `padding` makes the body as large as a test needs."""
 
     def __init__(
         self,

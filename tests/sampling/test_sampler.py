@@ -1,4 +1,4 @@
-"""A source that hangs, raises or returns garbage costs its own readings, and the snapshots go on."""
+"""A source that hangs, raises or returns garbage loses only its own readings; snapshots continue."""
 
 import asyncio
 import logging
@@ -113,13 +113,13 @@ def test_each_source_has_its_own_cadence() -> None:
         running = sampler(clock, quick, slow)
         snapshot = await ticks(running, clock, 11)
         assert (quick.reads, slow.reads) == (11, 3)
-        assert snapshot.readings.cpu == CPU, "between its reads the last one stands"
+        assert snapshot.readings.cpu == CPU, "between its reads the last value is kept"
         running.close()
 
     asyncio.run(scenario())
 
 
-def test_a_source_that_blocks_for_ever_costs_only_itself() -> None:
+def test_a_hung_source_does_not_affect_the_others() -> None:
     async def scenario() -> None:
         clock, release = Clock(), threading.Event()
         hung = Scripted("cpu", CpuReading, lambda: release.wait() and CPU)
@@ -169,7 +169,7 @@ def test_only_one_thread_is_ever_stuck() -> None:
     ],
 )
 @pytest.mark.parametrize("runs_on", ["thread", "loop"])
-def test_a_failing_source_is_down_counted_and_said(
+def test_a_failing_source_is_down_counted_and_logged(
     read: Callable[[], object],
     reason: str,
     runs_on: Literal["thread", "loop"],
@@ -184,7 +184,7 @@ def test_a_failing_source_is_down_counted_and_said(
         snapshot = await ticks(running, clock, 3)
         state = snapshot.sources["memory"]
         assert (state.up, state.absent, dict(state.failures)) == (False, False, {reason: 3})
-        assert snapshot.readings.memory is None, "missing is missing, not the last value"
+        assert snapshot.readings.memory is None, "missing, not the last value"
         assert snapshot.readings.cpu == CPU
         failing.read_now = lambda: MEMORY
         snapshot = await ticks(running, clock, 1)
@@ -194,10 +194,10 @@ def test_a_failing_source_is_down_counted_and_said(
 
     with caplog.at_level(logging.INFO):
         asyncio.run(scenario())
-    assert len(caplog.records) == 2, "one line when it fails, one when it answers again"
+    assert len(caplog.records) == 2, "one line when it fails, one when it recovers"
 
 
-def test_what_is_absent_is_not_a_failure_and_is_looked_for_again() -> None:
+def test_an_absent_source_is_not_a_failure_and_is_retried() -> None:
     async def scenario() -> None:
         clock = Clock()
         source = memory(raising(SourceAbsent("no driver", "install it")))
@@ -212,7 +212,7 @@ def test_what_is_absent_is_not_a_failure_and_is_looked_for_again() -> None:
         )
         assert not state.failures
         await ticks(running, clock, 60)
-        assert 3 <= source.reads <= 6, "ever less often"
+        assert 3 <= source.reads <= 6, "less and less often"
         source.read_now = lambda: MEMORY
         snapshot = await ticks(running, clock, 61)
         assert snapshot.readings.memory == MEMORY
@@ -222,7 +222,7 @@ def test_what_is_absent_is_not_a_failure_and_is_looked_for_again() -> None:
     asyncio.run(scenario())
 
 
-def test_a_derivation_that_fails_leaves_the_readings_alone() -> None:
+def test_a_failing_derivation_keeps_the_readings() -> None:
     async def scenario() -> None:
         def broken(readings: Readings) -> Readings:
             raise KeyError("x")
@@ -234,7 +234,7 @@ def test_a_derivation_that_fails_leaves_the_readings_alone() -> None:
     asyncio.run(scenario())
 
 
-def test_a_subscriber_that_fails_stops_nothing() -> None:
+def test_a_failing_subscriber_does_not_affect_the_others() -> None:
     async def scenario() -> None:
         clock, seen = Clock(), list[Snapshot]()
         running = sampler(clock, memory())

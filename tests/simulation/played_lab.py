@@ -1,4 +1,4 @@
-"""A scenario as the agent sees it at one instant: its sources, and the real attribution and allocations over them."""
+"""A scenario at one instant: its sources, with the real attribution and allocations."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from gpucommons.simulation.scenarios import SCENARIOS
 
 
 class PlayedLab:
-    """`at` reads every source at so many seconds since the start. The first look is at 0."""
+    """`at` reads every source at a number of seconds since the start. The first read is at 0."""
 
     def __init__(self, name: str = "lab") -> None:
         scenario = SCENARIOS[name]

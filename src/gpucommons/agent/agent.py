@@ -1,4 +1,4 @@
-"""One node's agent: sampler, exposition and listeners around the parts that the node has."""
+"""The agent of one node: sources, sampler, exposition and listeners."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """One node's agent. `bind` opens the listeners, `begin` starts to sample, `stop` ends it all."""
+    """`bind` opens the listeners, `begin` starts sampling, `stop` ends both."""
 
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
@@ -71,13 +71,13 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def bind(self) -> None:
-        """Open the listeners first: a port in use is known before anything else is done."""
+        """Open the listeners first: a port in use is reported before anything else happens."""
         await self.web.start()
         for part in self._parts:
             await part.start()
 
     async def begin(self) -> Snapshot:
-        """Take the first sample, and go on from there."""
+        """Take the first sample and keep sampling."""
         self._tasks = self.start_background()
         snapshot = await self.sampler.tick()
         self._tasks.append(asyncio.create_task(self.sampler.run(), name="sampling"))
@@ -114,7 +114,7 @@ async def _supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
         try:
             await run()
         except Exception:
-            log.exception("background task %s failed; it is started again", name)
+            log.exception("background task %s failed and is restarted", name)
         await asyncio.sleep(backoff.next_s())
 
 

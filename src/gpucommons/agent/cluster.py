@@ -1,4 +1,4 @@
-"""Who is asked for this node's pods, from the settings."""
+"""Where this node's pods are read from, by the settings."""
 
 import os
 
@@ -15,15 +15,15 @@ def pod_follower(settings: KubernetesSettings) -> PodFollower | KubeletPodFollow
     if settings.source == "api":
         return PodFollower(access, allowed_labels=labels)
     if access is None:
-        raise ConfigError("kubernetes.source = kubelet wants kubernetes.api_url, such as https://127.0.0.1:10250")
+        raise ConfigError("kubernetes.source = kubelet requires kubernetes.api_url, such as https://127.0.0.1:10250")
     return KubeletPodFollower(access, allowed_labels=labels)
 
 
 def _access(settings: KubernetesSettings) -> ClusterAccess | None:
-    """None leaves it to what Kubernetes tells each pod."""
+    """None: use the API server that Kubernetes announces to each pod."""
     if not settings.api_url:
         return None
     node_name = settings.node_name or os.environ.get("NODE_NAME", "")
     if not node_name:
-        raise ConfigError("kubernetes.node_name: wanted beside kubernetes.api_url (or set NODE_NAME)")
+        raise ConfigError("kubernetes.node_name: required with kubernetes.api_url (or set NODE_NAME)")
     return ClusterAccess(settings.api_url, node_name, settings.ca_file or None, settings.token_file or None)

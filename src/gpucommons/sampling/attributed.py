@@ -1,4 +1,4 @@
-"""Puts attribution between the sources and the snapshot: one call for whoever composes the agent."""
+"""Puts attribution between the sources and the snapshot."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ def this_machine(procfs: Path) -> ProcessWorld:
 def attributed(
     sources: Iterable[Source], world: ProcessWorld, rules: OwnerRules | None = None
 ) -> tuple[list[Source], AttributionStage]:
-    """The sources, the one of the GPUs now looking up its processes, and what the sampler derives by."""
+    """The sources, where the GPU source also identifies the processes that it lists, and the stage to derive with."""
     identities = ProcessIdentities(world.reader, world.view)
     wrapped = [
         replace(source, read=IdentifiedGpus(source.read, identities, world.users).read)

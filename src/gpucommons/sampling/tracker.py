@@ -1,7 +1,6 @@
-"""How one source fares, as a pure state machine: outcomes in, SourceState and the next due time out.
+"""The state of one source as a pure state machine: outcomes in, SourceState and the next due time out.
 
-Holds every rule of when a source is tried, given up on for now, and retried. Knows no thread and no
-clock: each method is told the time.
+Holds all rules about when a source is read, timed out and retried. The time is passed to each method.
 """
 
 from dataclasses import dataclass, field, replace
@@ -50,16 +49,16 @@ class SourceTracker:
         self.due_s = next_beat(now_s, self.source.cadence_s)
 
     def check_deadline(self, now_s: float) -> bool:
-        """Give up on the readings of a read that takes too long. True when it has just happened."""
+        """Drop the reading of a source whose read takes too long. True if the deadline has just passed."""
         if self.started_s is None or self._timed_out or now_s - self.started_s < self.deadline_s:
             return False
         self._timed_out = True
-        detail = f"no answer within {self.deadline_s:g} s; still waiting for it"
+        detail = f"no answer within {self.deadline_s:g} s; still waiting"
         self._fail("timeout", detail, now_s - self.started_s)
         return True
 
     def finish(self, outcome: object, now_s: float, wall_s: float) -> None:
-        """A read came back, with a value or with the exception that it raised."""
+        """Take the outcome of a read: a value, or the exception that it raised."""
         duration_s = now_s - (now_s if self.started_s is None else self.started_s)
         late, self.started_s = self._timed_out, None
         self._timed_out = False
@@ -75,7 +74,7 @@ class SourceTracker:
         elif not isinstance(outcome, self.source.produces):
             self._fail("garbage", f"returned {type(outcome).__name__}", duration_s)
         elif late:
-            # The value is as old as the read that hung: the next one is the present.
+            # The value is as old as the read that hung: read again now.
             self.due_s = now_s
         else:
             self._succeed(outcome, duration_s, now_s, wall_s)

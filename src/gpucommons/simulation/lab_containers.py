@@ -1,4 +1,4 @@
-"""The containers of scenario lab: each way to get one, good use and waste, and one that nobody manages."""
+"""The containers of scenario lab: each way to start one, active and idle ones, and one that DS01 does not manage."""
 
 import hashlib
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ Device = int | tuple[int, int]
 
 
 class LabContainer(NamedTuple):
-    """`devices` is None for one that asked for all GPUs. `jobs` are the numbers of its jobs on them, if any."""
+    """`devices` is None for a container with all GPUs. `jobs` are the numbers of its jobs on them, if any."""
 
     name: str
     person: Person
@@ -46,7 +46,7 @@ class LabContainer(NamedTuple):
 
     @property
     def cgroup_parent(self) -> str:
-        """DS01 puts what it knows of into a slice of the user; the rest lies where Docker puts it."""
+        """DS01 puts managed containers into a slice of the user; others are where Docker puts them."""
         return f"ds01-{self.person.group}-{self.person.name}.slice" if self.sliced else ""
 
     @property
@@ -160,7 +160,7 @@ CONTAINER_UIDS: Mapping[str, int] = {each.id: each.person.uid for each in CONTAI
 
 
 class LabContainers:
-    """The reading of the Docker source: one and the same for as long as nothing changes, as the real one's is."""
+    """The reading of the Docker source: the same object while nothing changes, as in the real source."""
 
     def __init__(self, gpus: LabGpus) -> None:
         self._gpus = gpus
@@ -197,7 +197,7 @@ class LabContainers:
 
 
 def usage(elapsed_s: float) -> ContainerUsageReading:
-    """What each running container uses of the host."""
+    """CPU and memory of each running container."""
     return ContainerUsageReading(
         {each.id: _usage(number, each, elapsed_s) for number, each in enumerate(CONTAINERS) if each.running}
     )

@@ -1,7 +1,7 @@
-"""What a scenario is: a name and simulated sources behind the interfaces of the real ones.
+"""A scenario: a name and simulated sources in place of the real ones.
 
-Everything simulated is a function of the seconds since the start and a fixed seed: the same run twice is
-the same node twice. A whole day passes in ten minutes.
+Every simulated value is a function of the seconds since the start and a fixed seed: two runs are identical. A day takes
+ten minutes.
 """
 
 import math
@@ -47,13 +47,13 @@ class Scenario:
 
 
 def daylight(elapsed_s: float) -> float:
-    """How busy people are, 0 (night) to 1 (afternoon). A run begins in the morning: there is life at once."""
+    """The activity of people, 0 (night) to 1 (afternoon). A run starts in the morning."""
     phase = (elapsed_s / DAY_S + _MORNING) % 1.0
     return 0.5 - 0.5 * math.cos(2 * math.pi * phase)
 
 
 def daylight_seconds(elapsed_s: float) -> float:
-    """The daylight added up since the start: for what is counted while people work."""
+    """The integral of `daylight` since the start, for counters that grow while people work."""
     turn = 2 * math.pi / DAY_S
     return elapsed_s / 2 - (math.sin(turn * elapsed_s + 2 * math.pi * _MORNING) - math.sin(2 * math.pi * _MORNING)) / (
         2 * turn
@@ -61,5 +61,5 @@ def daylight_seconds(elapsed_s: float) -> float:
 
 
 def wobble(elapsed_s: float, period_s: float, offset: float = 0.0) -> float:
-    """A smooth, repeatable unrest between -1 and 1."""
+    """A smooth, repeatable variation between -1 and 1."""
     return math.sin(2 * math.pi * elapsed_s / period_s + offset) * math.cos(elapsed_s / (1.7 * period_s) + 2 * offset)

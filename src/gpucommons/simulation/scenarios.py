@@ -42,7 +42,7 @@ def _faults(cadence_s: float, monotonic: Clock) -> list[Source]:
 
 
 def _node(cadence_s: float, monotonic: Clock, lab: LabGpus, gpus: Callable[[float], GpuReading]) -> list[Source]:
-    """`lab` is what the GPUs are called; `gpus` is how they do."""
+    """`lab` has the identities of the GPUs; `gpus` makes their readings."""
 
     def source(name: str, feeds: str, produces: type, make: Callable[[float], object]) -> Source:
         return simulated_source(name, feeds, produces, make, cadence_s, monotonic, essential=name in ("cpu", "memory"))

@@ -1,4 +1,4 @@
-"""The agent's view of itself: its own CPU time, memory, descriptors and threads."""
+"""The agent's own CPU time, memory, descriptors and threads."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ _RSS_FIELD = 1
 
 
 class AgentReader:
-    """`complete` fills in what other parts of the agent count: requests, refusals, dropped series."""
+    """`complete` adds what other parts of the agent count: requests, refused connections, dropped series."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class AgentReader:
         )
 
 
-# Our own /proc, not the host's that a container may have been given: our pid is of our own namespace.
+# This container's /proc, not the host's at --path.procfs: "self" is valid only in our own pid namespace.
 def _own_rss_bytes() -> int | None:
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[_RSS_FIELD]) * os.sysconf("SC_PAGE_SIZE")

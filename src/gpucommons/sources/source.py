@@ -1,4 +1,4 @@
-"""A source: how and how often one thing is read. And the exceptions by which a read reports that it has no reading."""
+"""A source: what is read, how and how often. And the exceptions that a read raises when it has no reading."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

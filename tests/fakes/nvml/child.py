@@ -1,4 +1,4 @@
-"""A process of its own that reads the GPUs when told to: one line in, one line of JSON out.
+"""A process that reads the GPUs on request: one line in, one line of JSON out.
 
 Loads the library as the agent does: nvidia-ml-py, by name, from the loader's path.
 """

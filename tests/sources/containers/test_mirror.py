@@ -1,4 +1,4 @@
-"""The mirror against a made-up daemon: whatever the order of events and answers, it ends up true."""
+"""The mirror against a simulated daemon: for any order of events and responses it ends up equal to the daemon."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def a_container(id: str, name: str = "a") -> Container:
 
 
 class MirrorMachine(RuleBasedStateMachine):
-    """The daemon changes, and its events arrive later, in order, some twice. Answers tell of when asked."""
+    """The daemon changes; its events arrive later, in order, some twice. Responses are as of the request."""
 
     asked = Bundle("asked")
     lists = Bundle("lists")
@@ -77,7 +77,7 @@ class MirrorMachine(RuleBasedStateMachine):
             assert len(self.mirror.reading().by_id) <= MOST
 
     def teardown(self) -> None:
-        """Let everything arrive; then the mirror must show the daemon up to its bound, and count the rest."""
+        """Deliver everything; then the mirror must equal the daemon, up to its limit."""
         if not hasattr(self, "mirror"):
             return
         while self.events:
@@ -98,7 +98,7 @@ TestMirror = MirrorMachine.TestCase
 TestMirror.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-def test_what_an_event_brought_while_the_list_was_on_its_way_stays() -> None:
+def test_an_event_after_the_list_request_takes_precedence() -> None:
     mirror = Mirror(MOST)
     known_before = mirror.ids()
     mirror.touch("made meanwhile")
@@ -106,7 +106,7 @@ def test_what_an_event_brought_while_the_list_was_on_its_way_stays() -> None:
     assert mirror.take() == "made meanwhile"
 
 
-def test_what_the_list_lacks_is_gone_although_no_event_said_so() -> None:
+def test_a_container_missing_from_the_list_is_removed() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
@@ -116,7 +116,7 @@ def test_what_the_list_lacks_is_gone_although_no_event_said_so() -> None:
     assert mirror.take() == "d"
 
 
-def test_one_made_anew_under_its_id_outlives_the_answer_that_it_is_gone() -> None:
+def test_a_container_created_again_survives_an_old_response() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
@@ -140,7 +140,7 @@ def test_a_container_beyond_the_limit_takes_the_next_free_place() -> None:
     assert sorted(mirror.reading().by_id) == ["b", "c"]
 
 
-def test_an_answer_older_than_the_removal_does_not_bring_the_container_back() -> None:
+def test_a_response_after_the_removal_is_ignored() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     assert mirror.take() == "c"
@@ -149,7 +149,7 @@ def test_an_answer_older_than_the_removal_does_not_bring_the_container_back() ->
     assert mirror.reading().by_id == {}
 
 
-def test_an_event_during_the_question_asks_once_more_and_never_twice_at_once() -> None:
+def test_an_event_during_an_inspection_causes_exactly_one_more() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     assert mirror.take() == "c"
@@ -179,17 +179,17 @@ def test_a_failed_inspection_keeps_what_was_known() -> None:
     assert mirror.reading().by_id["c"].name == "b"
 
 
-def test_a_reading_in_somebodys_hand_does_not_change() -> None:
+def test_a_published_reading_does_not_change() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
     mirror.put("c", a_container("c"))
     held = mirror.reading()
-    assert mirror.reading() is held, "nothing happened: nothing is built anew"
+    assert mirror.reading() is held, "no change: the same object"
     mirror.touch("c")
     mirror.take()
     mirror.put("c", a_container("c"))
-    assert mirror.reading() is held, "the same answer again is no change"
+    assert mirror.reading() is held, "an equal response is not a change"
     mirror.forget("c")
     assert list(held.by_id) == ["c"]
     assert list(mirror.reading().by_id) == []

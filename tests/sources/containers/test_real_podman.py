@@ -1,4 +1,4 @@
-"""Against a real Podman, whose socket speaks Docker's API with words and habits of its own."""
+"""Against a real Podman, whose implementation of Docker's API differs in details."""
 
 import asyncio
 
@@ -19,11 +19,11 @@ async def seen(source: ContainerFollower, id: str, state: ContainerState, name: 
     return await eventually(look)
 
 
-def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -> None:
+def test_containers_of_podman_are_followed(podman: Podman) -> None:
     async def scenario() -> None:
         source = ContainerFollower(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))
         async with following(source):
-            # Made by the command, not through the service: its events must come across all the same.
+            # Created by the command, not through the service: its events must arrive nevertheless.
             id = podman.run("--name=first", "--label=ds01.user=alice", "--env=NVIDIA_VISIBLE_DEVICES=all")
             first = await seen(source, id, ContainerState.RUNNING, "first")
             assert first.runtime == "podman"
@@ -51,7 +51,7 @@ def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -
     asyncio.run(scenario())
 
 
-def test_what_podman_had_before_is_found_although_no_event_ever_comes(podman: Podman) -> None:
+def test_existing_containers_of_podman_are_found_without_events(podman: Podman) -> None:
     async def scenario() -> None:
         id = podman.run("--name=before")
         source = ContainerFollower(PODMAN, str(podman.socket))

@@ -1,4 +1,4 @@
-"""The event log as a source: the window equals a plain count over rotations and restarts; damage is counted."""
+"""The event log: the window equals a plain count across rotations and restarts; damaged lines are counted."""
 
 import json
 import random
@@ -54,7 +54,7 @@ def test_the_window_is_a_plain_count_at_a_thousand_instants_over_rotations_and_r
         elif chance < 0.1:
             follower.save_position()
         elif chance < 0.15:
-            # A kill: what was read since the place was kept is read again.
+            # A kill: what was read since the position was saved is read again.
             follower = source(tmp_path, clock)
         last = floor(clock.now_s)
         expected = Counter(type for type, second in events if last - WINDOW_S < second <= last)
@@ -87,7 +87,7 @@ def test_the_first_start_counts_what_was_rotated_within_the_day(tmp_path: Path) 
     assert source(tmp_path, clock).read().counts_24h == {"gpu.allocate": 2}
 
 
-def test_one_bad_line_never_silences_another(tmp_path: Path) -> None:
+def test_a_bad_line_does_not_affect_others(tmp_path: Path) -> None:
     clock, log = Clock(), Log(tmp_path)
     bad = [b"{", b"\xff\x00", b"[]", b'{"event": "x"}', b'{"ts": "2026-11-15T10:00:00Z"}', b'{"ts": "?", "event": "x"}']
     for each in bad:
@@ -101,7 +101,7 @@ def test_one_bad_line_never_silences_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"garbage", b"[]", b"{}", b'{"version": 99}', b'{"version": 1, "position": [1], "window": {}}']
 )
-def test_a_damaged_state_file_is_begun_anew(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_state_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     clock, log = Clock(), Log(tmp_path)
     log.write(line(clock, "gpu.allocate"))
     (tmp_path / "state").mkdir()

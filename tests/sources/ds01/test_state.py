@@ -1,4 +1,4 @@
-"""DS01's state file: both ways to write a slot, and entries that cost only themselves."""
+"""DS01's state file: both notations of a slot, and invalid entries."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_entries(tmp_path: Path) -> None:
 
 
 def test_the_disk_counts_what_is_reserved_for_root_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As DS01 does: total is used and free."""
+    """As in DS01: total is used plus free."""
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_frsize=10, f_blocks=100, f_bfree=30, f_bavail=25))
     found = Ds01StateReader(tmp_path / "gpu-state.json").read()
     assert (found.disk_total_bytes, found.disk_used_bytes, found.disk_free_bytes) == (1000, 700, 300)
@@ -56,7 +56,7 @@ def test_bad_entries_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"allocations": 7}', "null"])
-def test_a_file_that_says_nothing(tmp_path: Path, content: str) -> None:
+def test_a_file_without_allocations(tmp_path: Path, content: str) -> None:
     assert written(tmp_path, content).read().entries == ()
 
 

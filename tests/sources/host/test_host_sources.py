@@ -1,4 +1,4 @@
-"""CPU, memory and pressure from a /proc of our own making, and from the real one."""
+"""CPU, memory and pressure from a /proc made by the test, and from the real one."""
 
 import itertools
 import sys
@@ -33,10 +33,10 @@ def test_utilisation_takes_two_reads(tmp_path: Path) -> None:
     source = CpuReader(tmp_path)
     first = source.read()
     assert (first.cores, first.load_1m, first.load_5m, first.load_15m) == (2, 1.5, 2.0, 3.0)
-    assert first.utilization_ratio is None, "no false first value"
+    assert first.utilization_ratio is None, "one read is not enough"
     proc(tmp_path, stat="cpu 130 0 120 740 110 0 0 0 50 0\ncpu0 1\ncpu1 1\n")
     assert source.read().utilization_ratio == pytest.approx(0.5)
-    # Read again within one tick: no time has passed, so the last answer stands instead of a 0/0.
+    # Read again within one tick: no time has passed, so the last value is kept.
     assert source.read().utilization_ratio == pytest.approx(0.5)
 
 

@@ -1,4 +1,4 @@
-"""Processes from a /proc of our own making: hostile names, reused pids, the vanished; and the real one."""
+"""Processes from a /proc made by the test, with hostile names and reused pids; and from the real one."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def test_any_name_is_read_back(name: bytes, ticks: int, start: int, pages: int) 
     assert row.rss_bytes == pages * 4096
 
 
-def test_hostile_and_vanishing_processes_do_not_fail_a_pass(tmp_path: Path) -> None:
+def test_hostile_and_ending_processes_do_not_fail_a_pass(tmp_path: Path) -> None:
     add(tmp_path, 1, b"a) b (c\n)")
     add(tmp_path, 2, b"\xff\xfe")
     (tmp_path / "3").mkdir()
@@ -59,7 +59,7 @@ def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     assert new.cpu_seconds == 0.01
 
 
-def test_the_departed_leave(tmp_path: Path) -> None:
+def test_ended_processes_are_removed(tmp_path: Path) -> None:
     source = ProcessTableReader(tmp_path, 100)
     add(tmp_path, 1)
     add(tmp_path, 2)
@@ -70,7 +70,7 @@ def test_the_departed_leave(tmp_path: Path) -> None:
     assert table.busiest == ((2, 1),)
 
 
-def test_one_that_stands_still_is_not_parsed_again(tmp_path: Path) -> None:
+def test_an_unchanged_process_is_not_parsed_again(tmp_path: Path) -> None:
     source = ProcessTableReader(tmp_path, 100)
     add(tmp_path, 1)
     add(tmp_path, 2, ticks=1)
@@ -81,7 +81,7 @@ def test_one_that_stands_still_is_not_parsed_again(tmp_path: Path) -> None:
     assert after[2].cpu_seconds == 0.02
 
 
-def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+def test_an_empty_or_missing_proc_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no process"):
         ProcessTableReader(tmp_path, 100).read()
     with pytest.raises(SourceAbsent, match="no processes"):

@@ -1,4 +1,4 @@
-"""The kubelet's own list of pods, in place of the API server's."""
+"""The kubelet's list of pods, as an alternative to the API server."""
 
 import asyncio
 from pathlib import Path

@@ -1,6 +1,6 @@
 """One container's inspect document as a Container. Pure; a damaged field costs that field only.
 
-Keeps of the environment nothing but NVIDIA_VISIBLE_DEVICES.
+Of the environment, only NVIDIA_VISIBLE_DEVICES is kept.
 """
 
 import re
@@ -20,7 +20,7 @@ from gpucommons.sources.json_values import (
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES="
 
-# Editors store whole documents in labels: one that long is nothing to tell an owner by.
+# Editors store whole documents in labels: one that long does not name an owner.
 _LONGEST_LABEL = 4096
 _MOST_LABELS = 512
 
@@ -39,7 +39,7 @@ def is_full_id(id: str) -> bool:
 
 
 def container_of(document: object, runtime: str) -> Container | None:
-    """None where the document does not say which container it is about."""
+    """None if the document has no container id."""
     fields = mapping(document)
     id = text(fields.get("Id"))
     if not is_full_id(id):

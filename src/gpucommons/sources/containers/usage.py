@@ -1,7 +1,7 @@
-"""CPU and memory of each running container from its cgroup, of either version. Never asks the runtime.
+"""CPU and memory of each running container from its cgroup, version 1 or 2. Does not query the runtime.
 
-Which containers there are is told by the runtimes' own sources; a container that ends between two reads, or
-whose pid is another's by now, is left out.
+The list of containers comes from the sources of the runtimes. A container that ends between two reads, or whose pid
+belongs to another process by now, is left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ class ContainerUsageReader:
         return ContainerUsage(container.name, container.runtime, cpu_seconds, memory, limit)
 
     def _unified(self, directory: str) -> tuple[float | None, int | None, int | None] | None:
-        """Version 2; None where its controllers are not in use (a host in hybrid mode)."""
+        """Version 2; None if its controllers are not in use (a host in hybrid mode)."""
         current = self._number(directory, "memory.current")
         if current is None:
             return None
@@ -58,7 +58,7 @@ class ContainerUsageReader:
         return None if usage_ns is None else usage_ns / 1e9, current, limit
 
     def _number(self, directory: str, name: str) -> int | None:
-        """None for what is not there and for `max`, which is no limit."""
+        """None if the file does not exist or holds `max`, which means no limit."""
         try:
             return int(read_file(self._cgroupfs, f"{directory}/{name}"))
         except (OSError, ValueError):
@@ -73,9 +73,9 @@ class ContainerUsageReader:
 
 
 def cgroup_directories(text: str) -> dict[str, str]:
-    """Directory below the cgroup file system by controller; version 2 has the empty name.
+    """Directories below the cgroup file system by controller; version 2 has the empty name.
 
-    A path that leads out of our own cgroup namespace is not ours to read, and is left out.
+    A path that leads out of this process's cgroup namespace cannot be read, and is left out.
     """
     return dict(_directories(text))
 

@@ -1,4 +1,4 @@
-"""DS01's state directory: the allocations that older installs keep in a file, and the disk that it lies on."""
+"""DS01's state directory: the allocation file of older installations, and the disk that holds it."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ class Ds01StateReader:
         except OSError as error:
             raise SourceAbsent(
                 f"no DS01 here: {directory}: {error.strerror}",
-                "on a DS01 node, name its state file with [ds01] state_file",
+                "on a DS01 node, set [ds01] state_file to its state file",
             ) from error
         return Ds01Reading(
             self._entries(),

@@ -1,4 +1,4 @@
-"""The host's hardware in sysfs. Apart from the kernel's counters, since a sensor behind a slow bus may take seconds."""
+"""Sensors and CPU throttling from sysfs. A separate source, since a sensor on a slow bus may take seconds."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ class HardwareReader:
         if not self._sysfs.is_dir():
             raise SourceAbsent(
                 f"no hardware to read: {self._sysfs} does not exist",
-                "mount the host's /sys and name it with [path] sysfs",
+                "mount the host's /sys and set [path] sysfs to it",
             )
         chips, failed = self._chips()
         return HardwareReading(chips, failed, self._throttles.read(), read_isolated_cpus(self._sysfs))

@@ -1,4 +1,4 @@
-"""Reads what the kernel counts, part by part. A part that fails costs its own values; how each went is kept."""
+"""Reads the kernel's counters, part by part. A part that fails does not affect the others; the outcome is kept."""
 
 import re
 import time
@@ -18,7 +18,7 @@ from gpucommons.sources.host.vmstat import read_vmstat
 
 
 class KernelReader:
-    """`disks_exclude` and `links_exclude` are searched in the devices' names; an empty one excludes none."""
+    """Devices whose names match `disks_exclude` or `links_exclude` are left out; an empty pattern excludes none."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class KernelReader:
             begun_s, error = time.perf_counter(), ""
             try:
                 values[part] = read()
-            # A file of a shape that was not foreseen fails in its parser.
+            # A file of an unexpected format fails in its parser.
             except (OSError, ValueError, IndexError) as failure:
                 error = str(failure) or type(failure).__name__
             runs[part] = ReadRun(time.perf_counter() - begun_s, error)

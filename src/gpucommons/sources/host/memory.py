@@ -8,13 +8,13 @@ from gpucommons.sources.source import SourceError
 
 
 def parse_meminfo(text: bytes) -> MemoryReading:
-    """MemAvailable is missing before Linux 3.14: then it is missing here, and not guessed."""
+    """Before Linux 3.14 there is no MemAvailable: then it is None, not an estimate."""
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     for line in text.decode("ascii", "replace").splitlines():
         name, _, rest = line.partition(":")
         value, *unit = rest.split()
-        # The only unit there is is kB, of 1024 bytes.
+        # The only unit is kB, of 1024 bytes.
         if unit:
             sizes[name] = int(value) * 1024
         else:
@@ -27,4 +27,4 @@ def read_memory(procfs: Path) -> MemoryReading:
     try:
         return parse_meminfo(text)
     except (ValueError, IndexError, KeyError) as error:
-        raise SourceError("garbage", f"{procfs / 'meminfo'}: no MemTotal in it") from error
+        raise SourceError("garbage", f"{procfs / 'meminfo'} has no MemTotal") from error

@@ -1,4 +1,4 @@
-"""CPU, memory and processes through psutil, where there is no /proc (macOS). Same readings, same names."""
+"""CPU, memory and processes through psutil, for systems without /proc such as macOS. The readings are the same."""
 
 import os
 import time
@@ -17,7 +17,7 @@ else:
     except ImportError:
         psutil = None
 
-# psutil tells start times in seconds; the key wants whole ticks.
+# psutil reports start times in seconds; the key requires whole ticks.
 _TICKS_PER_S = 100
 
 
@@ -28,13 +28,13 @@ def _required() -> None:
 
 class PortableCpuReader:
     def __init__(self) -> None:
-        self._asked = False
+        self._is_first = True
 
     def read(self) -> CpuReading:
         _required()
         percent = psutil.cpu_percent(interval=None)
-        ratio = percent / 100 if self._asked else None
-        self._asked = True
+        ratio = None if self._is_first else percent / 100
+        self._is_first = False
         return CpuReading(psutil.cpu_count() or 1, *os.getloadavg(), ratio)
 
 

@@ -8,7 +8,7 @@ from gpucommons.sources.source import SourceAbsent
 
 
 def parse_pressure(text: bytes) -> Pressure:
-    """Lines that are not understood are left out: a newer kernel may add some."""
+    """Unknown lines are left out: a newer kernel may add some."""
     lines: dict[bytes, PressureLine] = {}
     for line in text.splitlines():
         kind, *pairs = line.split() or [b""]
@@ -37,7 +37,7 @@ def read_pressure(procfs: Path) -> PressureReading:
 
 def _read(procfs: Path, name: str) -> Pressure | None:
     try:
-        # Reading fails with EOPNOTSUPP where PSI is compiled in but switched off.
+        # Reading fails with EOPNOTSUPP if PSI is compiled in but disabled.
         return parse_pressure(read_file(procfs, f"pressure/{name}"))
     except OSError:
         return None

@@ -1,6 +1,6 @@
-"""This node's pods from the kubelet itself, for agents that may not ask the API server. One request each time.
+"""This node's pods from the kubelet, for agents without access to the API server. One request every ten seconds.
 
-Needs the right to get nodes/proxy, or the kubelet's read-only port.
+Requires the right to get nodes/proxy, or the kubelet's read-only port.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _TIMEOUT_S = 5.0
 
 
 class KubeletPodFollower:
-    """In place of PodFollower. The `access` names the kubelet: https://NODE:10250, or its read-only port."""
+    """An alternative to PodFollower. `access` names the kubelet: https://NODE:10250, or its read-only port."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class KubeletPodFollower:
         self._refresh_s = refresh_s
         self._timeout_s = timeout_s
         self._backoff = backoff or Backoff()
-        self._latest: Latest[PodReading] = Latest("asking the kubelet for its pods")
+        self._latest: Latest[PodReading] = Latest("listing the pods of the kubelet")
 
     def read(self) -> PodReading:
         return self._latest.read()
 
     async def run(self) -> None:
-        """Keep the answer fresh until cancelled, through every restart of the kubelet."""
+        """Keep the result current until cancelled, across restarts of the kubelet."""
         await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
@@ -51,7 +51,7 @@ class KubeletPodFollower:
             while True:
                 answer = mapping(await api.get("/pods", {}))
                 if text(answer.get("kind")) != "PodList":
-                    raise SourceError("garbage", f"{self._access.url} answered something else than a list of pods")
+                    raise SourceError("garbage", f"the response of {self._access.url} is not a list of pods")
                 found = (pod_of(document, self._allowed_labels) for document in items(answer.get("items")))
                 self._latest.succeed(PodReading.of(pod for pod in found if pod is not None))
                 self._backoff.reset()
