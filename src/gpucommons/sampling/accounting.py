@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.ledger.happenings import happened
 from gpucommons.ledger.ledger import Ledger
@@ -38,20 +37,6 @@ class AccountingSettings:
     quotas: Mapping[str, HoldingQuota] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Handed:
-    """A source that hands over what is held, or reads what it is told to."""
-
-    name: str
-    feeds: str
-    produces: type
-    cadence_s: float
-    read: Callable[[], object]
-    runs_on: Literal["thread", "loop"] = "loop"
-    deadline_s: float = 10.0
-    essential: bool = False
-
-
 class Accounting:
     def __init__(self, settings: AccountingSettings, wall: Callable[[], float] = time.time) -> None:
         self._settings = settings
@@ -71,9 +56,9 @@ class Accounting:
     def sources(self) -> list[Source]:
         interval_s = self._settings.interval_s
         return [
-            _Handed("accounts", "accounts", AccountsReading, interval_s, self._accounts),
-            _Handed("journal", "journal", JournalReading, interval_s, self._events.journal),
-            _Handed("statement", "statement", StatementReading, self._settings.flush_s, self._statements, "thread"),
+            Source("accounts", "accounts", AccountsReading, self._accounts, interval_s, runs_on="loop"),
+            Source("journal", "journal", JournalReading, self._events.journal, interval_s, runs_on="loop"),
+            Source("statement", "statement", StatementReading, self._statements, self._settings.flush_s, 10.0),
         ]
 
     def observe(self, snapshot: Snapshot) -> None:
