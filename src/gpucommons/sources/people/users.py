@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpucommons.model.containers import Container
 from gpucommons.model.users import UsersReading
-from gpucommons.sources.ds01.groups import ds01_membership, read_members, slice_name
+from gpucommons.sources.people.ds01_groups import ds01_membership, read_members, slice_name
 from gpucommons.sources.people.groups import Membership, membership
 from gpucommons.sources.people.user_names import parse_passwd
 from gpucommons.sources.people.user_slices import CpuTotals, SliceReader
