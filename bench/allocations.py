@@ -19,7 +19,7 @@ from gpucommons.ledger.usage import usage_of
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from holding.test_allocations import USERS, VIEW, process
 from testbeds.dockerd import Dockerd, running_dockerd
 from testbeds.following import eventually, following
@@ -36,7 +36,7 @@ def _count(event: str, arguments: object) -> None:
 
 
 async def containers_of(daemon: Dockerd) -> ContainerReading:
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     async with following(source):
         return await eventually(lambda: found if len((found := source.read()).by_id) == CONTAINERS else None)
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
@@ -46,10 +45,6 @@ class InContainers(ProcessDetailsReader):
 
 class Driver:
     """A GPU source that returns prepared readings, each a new value."""
-
-    name, feeds, produces = "nvml", "gpus", GpuReading
-    cadence_s, deadline_s, essential = 1.0, 5.0, False
-    runs_on: Literal["thread"] = "thread"
 
     def __init__(self) -> None:
         self.readings: Iterator[GpuReading] = iter(())
@@ -120,7 +115,7 @@ def main() -> None:
     )
     driver = Driver()
     world = ProcessWorld(InContainers(PROC), PidView(PidScope.HOST, ""), host_user_names(PROC))
-    sources, stage = attributed([driver], world, OwnerRules())
+    sources, stage = attributed([Source("nvml", "gpus", GpuReading, driver.read)], world, OwnerRules())
     pass_once = partial(one_pass, sources[0], stage, containers)
     with sleepers(max(HOST_PROCESSES - BURST - len(psutil.pids()), STEADY)) as keys:
         steady_keys = keys[:STEADY]

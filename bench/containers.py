@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from bench.table import show
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.dockerd import Dockerd, running_dockerd
 
 COUNTS = (20, 40)
@@ -51,7 +51,7 @@ def in_one_call(daemon: Dockerd) -> int:
     return len(json.loads(daemon.docker("inspect", *ids)))
 
 
-async def known(source: ContainerSource, count: int) -> int:
+async def known(source: ContainerFollower, count: int) -> int:
     """Waits until the source reports this many containers."""
     while True:
         await asyncio.sleep(0.0005)
@@ -63,7 +63,7 @@ async def known(source: ContainerSource, count: int) -> int:
 
 
 async def first_knowledge(daemon: Dockerd, count: int) -> int:
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     try:
         return await known(source, count)
@@ -79,7 +79,7 @@ async def measured(pass_: Callable[[], Awaitable[object]]) -> tuple[float, int]:
 
 
 async def compare(daemon: Dockerd, count: int) -> list[tuple[object, ...]]:
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     await known(source, count)
 
@@ -116,7 +116,7 @@ def shown(seconds: float) -> str:
 
 async def delay(daemon: Dockerd) -> float:
     """Time from the end of the command that created a container until the source reports it."""
-    source = ContainerSource(socket=str(daemon.socket))
+    source = ContainerFollower(socket=str(daemon.socket))
     task = asyncio.create_task(source.run())
     count = len(daemon.docker("ps", "--all", "--quiet").split())
     await known(source, count)

@@ -41,9 +41,9 @@ print(json.dumps([first, later, counted, peak_kb]))
 
 
 def follow_ours(path: Path) -> tuple[float, float, int]:
-    from gpucommons.sources.ds01.events import EventsSource
+    from gpucommons.sources.ds01.events import Ds01EventsReader
 
-    source = EventsSource(path, path.with_name("position"), 1.0)
+    source = Ds01EventsReader(path, path.with_name("position"))
 
     def caught_up() -> int:
         while True:

@@ -22,7 +22,7 @@ from typing import Any
 from bench import ROOT
 from bench.table import show
 from gpucommons.sources.nvml import library
-from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.nvml.source import NvmlReader
 
 Timer = Callable[[], float]
 BAR = 1.25
@@ -56,19 +56,19 @@ class Tape:
         return timed
 
 
-def settled(timer: Timer) -> NvmlSource:
+def settled(timer: Timer) -> NvmlReader:
     """A source whose lanes have settled and no longer change.
 
     Time stands still for it: only what runs in every pass is run, neither the slow lane nor MIG.
     """
-    source = NvmlSource(monotonic=lambda: 1.0, timer=timer)
+    source = NvmlReader(monotonic=lambda: 1.0, timer=timer)
     for _ in range(SETTLE_PASSES):
         source.read()
     source._notes.timer, source._notes.fast_budget_s = time.perf_counter, math.inf
     return source
 
 
-def taped(timer: Timer) -> tuple[NvmlSource, Tape]:
+def taped(timer: Timer) -> tuple[NvmlReader, Tape]:
     tape = Tape(timer)
     real, library.function = library.function, tape.function
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from bench.table import show
 from gpucommons.sources.nvml import library
-from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.nvml.source import NvmlReader
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 FIELDS = (
@@ -62,12 +62,12 @@ def precise_cpu_seconds() -> float:
     return time.process_time()
 
 
-def only_the_fields() -> NvmlSource:
+def only_the_fields() -> NvmlReader:
     """A source that reads only the fields that its peers read."""
     real = library.function
     library.function = lambda name: None if name.startswith(BESIDE_THE_FIELDS) else real(name)
     try:
-        source = NvmlSource(monotonic=lambda: 1.0)
+        source = NvmlReader(monotonic=lambda: 1.0)
         for _ in range(8):
             source.read()
         return source
@@ -83,7 +83,7 @@ def run_smi() -> None:
 
 def peers() -> dict[str, tuple[Callable[[], object], Callable[[], float], int]]:
     """The work, its clock, and the repetitions per round, which are more for cheap work."""
-    source, few = NvmlSource(), only_the_fields()
+    source, few = NvmlReader(), only_the_fields()
     found: dict[str, tuple[Callable[[], object], Callable[[], float], int]] = {
         OURS: (few.read, precise_cpu_seconds, 50),
         "gpucommons, a whole pass with GPM and processes": (source.read, precise_cpu_seconds, 20),
@@ -105,7 +105,7 @@ def peers() -> dict[str, tuple[Callable[[], object], Callable[[], float], int]]:
 
 def main() -> None:
     try:
-        NvmlSource().read()
+        NvmlReader().read()
     except (SourceAbsent, SourceError) as error:
         print(f"needs a GPU: {error}")
         return

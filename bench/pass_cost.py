@@ -4,15 +4,15 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from bench.table import show
-from gpucommons.sources.host.cpu import CpuSource
-from gpucommons.sources.host.memory import MemorySource
-from gpucommons.sources.host.processes import ProcessSource
-from gpucommons.sources.source import Source
+from gpucommons.sources.host.cpu import CpuReader
+from gpucommons.sources.host.memory import read_memory
+from gpucommons.sources.host.processes import ProcessTableReader
 
 PROCESSES = 500
 ROUNDS = 30
@@ -41,11 +41,11 @@ def with_psutil() -> int:
 
 def main() -> None:
     root = Path("/proc")
-    sources: list[Source] = [CpuSource(root, 1), MemorySource(root, 1), ProcessSource(root, 1, 100)]
+    reads = (CpuReader(root).read, partial(read_memory, root), ProcessTableReader(root, 100).read)
 
     def with_ours() -> None:
-        for source in sources:
-            source.read()
+        for read in reads:
+            read()
 
     missing = max(PROCESSES - len(psutil.pids()), 0)
     idlers = [subprocess.Popen(["sleep", "600"]) for _ in range(missing)]

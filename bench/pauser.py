@@ -17,7 +17,7 @@ from bench.table import show  # noqa: E402
 from gpucommons.pauser import cuda  # noqa: E402
 from gpucommons.pauser.backend import Failure  # noqa: E402
 from gpucommons.pauser.client import Pauser, PauserSettings  # noqa: E402
-from gpucommons.pauser.record import Entry, Record, Stage  # noqa: E402
+from gpucommons.pauser.record import Entry, PauseRecord, Stage  # noqa: E402
 from pauser.gpu_programs import GpuProgram, gpu_program  # noqa: E402
 
 ROUNDS = 200
@@ -32,7 +32,7 @@ def row(title: str, seconds: list[float]) -> list[str]:
 
 
 def record_cost(directory: Path) -> list[list[str]]:
-    record = Record.open(directory / "record")
+    record = PauseRecord.open(directory / "record")
     spent: dict[str, list[float]] = {"record: before a lock": [], "record: after it": [], "record: after an unlock": []}
     for number in range(5000):
         entry = Entry(1 + number % 8, 12345, Stage.LOCKING, settles_at_s=time.monotonic(), gpu="GPU-" + "0" * 36)
@@ -96,7 +96,7 @@ async def measure(directory: Path, rounds: int) -> list[list[str]]:
         with gpu_program(size) as program:
             rows += await calls(pauser, program, rounds, f"matmul {size}")
     with gpu_program(2048) as one, gpu_program(2048):
-        rows += await calls(pauser, one, rounds, "2048 beside 2048")
+        rows += await calls(pauser, one, rounds, "2048 next to 2048")
     for gib in (2, 8):
         with gpu_program(512, gib=gib) as program:
             rows += await moves(pauser, program, gib)

@@ -27,6 +27,8 @@ class SourceTree:
 
     def room(self, module: str) -> str:
         """`sources.host` for gpucommons.sources.host.cpu, `model` for gpucommons.model.gpu."""
+        if module == "gpucommons.__main__":
+            return "cli"
         packages = module.split(".")[1:] if self.files[module].name == "__init__.py" else module.split(".")[1:-1]
         return ".".join(packages[:2])
 

@@ -3,7 +3,7 @@
 For tests and benchmarks of the faces: every value is of the model, nothing is read. The same second is the same node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
@@ -49,7 +49,7 @@ from gpucommons.model.sharing import (
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
 from gpucommons.simulation import lab_host
-from gpucommons.simulation.scenario import Scenario, SimulatedSource, wobble
+from gpucommons.simulation.scenario import Scenario, simulated_source, wobble
 from gpucommons.sources.source import Source
 
 GIB = 2**30
@@ -195,17 +195,17 @@ class DemoNode:
 
     # How they are drawn.
 
-    def _sources(self, cadence_s: float) -> list[Source]:
+    def _sources(self, cadence_s: float, monotonic: Callable[[], float]) -> list[Source]:
         return [
-            SimulatedSource("cpu", "cpu", CpuReading, lab_host.cpu, cadence_s, essential=True),
-            SimulatedSource("memory", "memory", MemoryReading, lab_host.memory, cadence_s, essential=True),
-            SimulatedSource("pressure", "pressure", PressureReading, lab_host.pressure, cadence_s),
-            SimulatedSource("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s),
-            SimulatedSource("attribution", "attribution", Attribution, self.attribution, cadence_s),
-            SimulatedSource("scheduler", "sharing", SharingReading, self.sharing, cadence_s),
-            SimulatedSource("accounts", "accounts", AccountsReading, self.accounts, cadence_s),
-            SimulatedSource("event_log", "event_log", EventLogReading, self.event_log, cadence_s),
-            SimulatedSource("alertmanager", "alerts", AlertsReading, self.alerts, cadence_s),
+            simulated_source("cpu", "cpu", CpuReading, lab_host.cpu, cadence_s, monotonic, essential=True),
+            simulated_source("memory", "memory", MemoryReading, lab_host.memory, cadence_s, monotonic, essential=True),
+            simulated_source("pressure", "pressure", PressureReading, lab_host.pressure, cadence_s, monotonic),
+            simulated_source("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s, monotonic),
+            simulated_source("attribution", "attribution", Attribution, self.attribution, cadence_s, monotonic),
+            simulated_source("scheduler", "sharing", SharingReading, self.sharing, cadence_s, monotonic),
+            simulated_source("accounts", "accounts", AccountsReading, self.accounts, cadence_s, monotonic),
+            simulated_source("event_log", "event_log", EventLogReading, self.event_log, cadence_s, monotonic),
+            simulated_source("alertmanager", "alerts", AlertsReading, self.alerts, cadence_s, monotonic),
         ]
 
     @property

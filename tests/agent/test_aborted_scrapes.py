@@ -1,4 +1,4 @@
-"""Scrapes that are broken off in the middle of a large page harm neither the next scrape nor the turns."""
+"""Scrapes that are aborted in the middle of a large page affect neither the next scrape nor the turns."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from waiting import until
 
 CLIENTS, ABORTS = 600, 60
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
-# Closing sends a reset at once, with whatever was on the way thrown away.
+# Closing sends a reset immediately and discards pending data.
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -25,7 +25,7 @@ def abort(address: tuple[str, int], read_bytes: int) -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
-def test_aborted_scrapes_harm_nobody(tmp_path: Path) -> None:
+def test_aborted_scrapes_do_not_affect_other_clients(tmp_path: Path) -> None:
     path = str(tmp_path / "s.sock")
     environment = {"GPUCOMMONS_SCHEDULER_SOCKET": path, "NVSHARE_SCHEDULING_MODE": "serial"}
     with running_agent("--scheduler", environment=environment) as agent:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from faces.dialects.test_ds01 import family, value
-from gpucommons.agent.accounts import with_accounts
-from gpucommons.agent.machine import scenario_parts
-from gpucommons.agent.parts import Parts
+from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.sources import agent_sources
 from gpucommons.config.settings import LedgerSettings, QuotaSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
@@ -17,7 +16,6 @@ from gpucommons.ledger.event_log import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
-from gpucommons.simulation.scenario import SimulatedSource
 from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 
@@ -32,39 +30,29 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def played(name: str, seconds: int, settings: Settings, start: bool = True, begin_s: float = 1000.0) -> Snapshot:
     """The scenario by a virtual clock: a minute of the lab takes less than a second."""
-    parts = with_accounts(scenario_parts(settings, SCENARIOS[name]), settings, name)
     now_s = begin_s
-    for source in parts.sources:
-        simulated = getattr(source, "_gpus", source)
-        if isinstance(simulated, SimulatedSource):
-            simulated.monotonic = lambda: now_s
-    sampler = sampler_of(parts, lambda: now_s)
-    for observer in parts.observers:
-        sampler.subscribe(observer)
-    for service in parts.services if start else ():
-        await service.start()
+    accounts = Accounts(settings, name)
+    sources, derive = agent_sources(settings, SCENARIOS[name], accounts.sources(), monotonic=lambda: now_s)
+    sampler = Sampler(
+        sources,
+        interval_s=STEP_S,
+        hostname="lab",
+        scenario="lab",
+        derive=derive,
+        monotonic=lambda: now_s,
+        wall=lambda: 1_800_000_000 + now_s,
+    )
+    sampler.subscribe(accounts.observe)
+    if start:
+        await accounts.start()
     for _ in range(seconds):
         snapshot = await sampler.tick()
         now_s += STEP_S
         # The writer and the event log have their own threads: let them keep up with the virtual clock.
         await asyncio.sleep(0.005)
-    for service in parts.services:
-        await service.stop()
+    await accounts.stop()
     sampler.close()
     return snapshot
-
-
-def sampler_of(parts: Parts, clock: object) -> Sampler:
-    assert callable(clock)
-    return Sampler(
-        parts.sources,
-        interval_s=STEP_S,
-        hostname="lab",
-        scenario="lab",
-        derive=parts.derive,
-        monotonic=clock,
-        wall=lambda: 1_800_000_000 + clock(),
-    )
 
 
 def test_the_lab_is_billed_and_published_in_every_dialect(state: Path) -> None:
@@ -122,11 +110,3 @@ def test_without_a_ledger_allocations_are_still_derived(state: Path) -> None:
     assert snapshot.readings.allocations is not None
     assert snapshot.readings.ledger is None
     assert list(state.iterdir()) == []
-
-
-def test_sources_of_a_real_machine(state: Path) -> None:
-    parts = with_accounts(Parts([]), Settings(), None)
-    assert {source.name for source in parts.sources} == {"users", "ds01", "events", "ledger", "event_log", "accounts"}
-    for source in parts.sources:
-        if source.name == "users":
-            assert source.read().names[0] == "root"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""dcgm's values end to end: what the driver's library answers, in the units that dcgm-exporter reports."""
+"""The dcgm dialect end to end: values of the driver's library in the units of dcgm-exporter."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def recorded() -> dict[str, Any]:
     return found
 
 
-def test_each_value_is_the_drivers_in_dcgms_unit(library: Path, tmp_path: Path) -> None:
+def test_each_value_is_the_drivers_value_in_dcgms_unit(library: Path, tmp_path: Path) -> None:
     lines = (
         "recording busy",
         *(f"set nvmlDeviceGetFieldValues.{field} 0 {value}" for field, value in ((29, 5), (30, 2), (31, 1))),
@@ -137,7 +137,7 @@ def test_the_settings_reach_the_series_of_a_running_agent(library: Path, tmp_pat
         until(lambda: held() == {("1.1", "4712")}, "a job that ended holds nothing", within_s=30)
 
 
-def test_an_older_key_is_refused_with_what_replaced_it(tmp_path: Path) -> None:
+def test_a_replaced_key_is_rejected_with_its_replacement(tmp_path: Path) -> None:
     file = tmp_path / "gpucommons.toml"
     file.write_text("[dcgm]\nolder_hostname = true\n")
     refused = command("check-config", str(file))

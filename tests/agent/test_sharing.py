@@ -5,8 +5,8 @@ from enum import StrEnum
 import pytest
 
 from gpucommons.agent.agent import Agent
-from gpucommons.agent.machine import machine_parts
 from gpucommons.agent.sharing import check_sockets, metrics_listeners, nvml_cadence_s
+from gpucommons.agent.sources import agent_sources
 from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings
@@ -130,7 +130,7 @@ def test_nvml_is_read_at_most_at_its_interval_while_the_scheduler_is_enabled(
     }
     settings = load(None, variables, {}).settings
     assert nvml_cadence_s(settings) == cadence_s
-    (source,) = [source for source in machine_parts(settings).sources if source.name == "nvml"]
+    (source,) = [source for source in agent_sources(settings, None)[0] if source.name == "nvml"]
     assert source.cadence_s == cadence_s
 
 

@@ -14,9 +14,8 @@ from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import OwnerKind, ProcessShare, Reason
 from gpucommons.model.snapshot import Readings
 from gpucommons.sampling.attributed import attributed, this_machine
-from gpucommons.simulation.scenario import SimulatedSource
 from gpucommons.sources.containers.engine import DOCKER, PODMAN
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.source import Source
 from testbeds.dockerd import Dockerd, running_dockerd
 from testbeds.following import eventually, following
@@ -26,14 +25,14 @@ from testbeds.podman import Podman, running_podman
 class Node:
     """This machine with a GPU that lists the given processes."""
 
-    def __init__(self, containers: ContainerSource) -> None:
+    def __init__(self, containers: ContainerFollower) -> None:
         self.containers = containers
         self.pids: list[int] = []
-        driver = SimulatedSource("nvml", "gpus", GpuReading, self._listed, 1.0)
+        driver = Source("nvml", "gpus", GpuReading, self._listed)
         sources, self.stage = attributed([driver], this_machine(Path("/proc")))
         self.gpus: Source = sources[0]
 
-    def _listed(self, _: float) -> GpuReading:
+    def _listed(self) -> GpuReading:
         return reading(gpu(0, [gpu_process(pid, GIB, start_ticks=None) for pid in self.pids]))
 
     def who(self, *pids: int) -> list[ProcessShare]:
@@ -41,8 +40,7 @@ class Node:
         gpus = self.gpus.read()
         assert isinstance(gpus, GpuReading)
         found = self.containers.read()
-        feeds = {self.containers.feeds: found}
-        attribution = self.stage(Readings(gpus=gpus, **feeds)).attribution  # type: ignore[arg-type]
+        attribution = self.stage(Readings(gpus=gpus, docker=found)).attribution
         assert attribution is not None
         assert attribution.accounts[0].memory_error_bytes == 0
         return list(attribution.processes)
@@ -72,7 +70,7 @@ def owner_of(row: ProcessShare) -> tuple[OwnerKind, str]:
 
 
 @contextlib.asynccontextmanager
-async def node_of(source: ContainerSource) -> AsyncIterator[Node]:
+async def node_of(source: ContainerFollower) -> AsyncIterator[Node]:
     async with following(source):
         yield Node(source)
 
@@ -91,7 +89,7 @@ def podman() -> Iterator[Podman]:
 
 def test_a_process_in_docker_through_its_containers_life(dockerd: Dockerd) -> None:
     async def scenario() -> None:
-        async with node_of(ContainerSource(DOCKER, str(dockerd.socket), backoff=Backoff(0.05, 0.2))) as node:
+        async with node_of(ContainerFollower(DOCKER, str(dockerd.socket), backoff=Backoff(0.05, 0.2))) as node:
             id = dockerd.run("--name=train", "--label=ds01.user=alice")
             container = await running(node, id, "train")
             assert container.init_pid is not None
@@ -120,7 +118,7 @@ def test_a_process_in_docker_through_its_containers_life(dockerd: Dockerd) -> No
 
 def test_a_process_in_podman(podman: Podman) -> None:
     async def scenario() -> None:
-        async with node_of(ContainerSource(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))) as node:
+        async with node_of(ContainerFollower(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))) as node:
             id = podman.run("--name=serve", "--label=gpucommons.owner=bob")
             container = await running(node, id, "serve")
             assert container.init_pid is not None
@@ -135,7 +133,7 @@ def test_a_container_of_an_unreachable_runtime_belongs_to_its_user(dockerd: Dock
     """The cgroup still names the container, so that the row contains its id."""
 
     async def scenario() -> None:
-        async with node_of(ContainerSource(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))) as node:
+        async with node_of(ContainerFollower(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))) as node:
             id = dockerd.run("--user=4242", "--label=ds01.user=alice")
             pid = int(dockerd.docker("inspect", "--format={{.State.Pid}}", id))
             await eventually(lambda: _answers(node.containers))
@@ -146,7 +144,7 @@ def test_a_container_of_an_unreachable_runtime_belongs_to_its_user(dockerd: Dock
     asyncio.run(scenario())
 
 
-def _answers(source: ContainerSource) -> bool | None:
+def _answers(source: ContainerFollower) -> bool | None:
     try:
         source.read()
     except Exception:

@@ -1,4 +1,4 @@
-"""Numbers in text: what `int` would refuse or misread is not one."""
+"""Numbers in text: what `int` would reject or misread is not a number."""
 
 import ast
 from pathlib import Path
@@ -16,7 +16,7 @@ LOOKS_LIKE_A_NUMBER = {"isdigit", "isdecimal", "isnumeric"}
 @pytest.mark.parametrize(
     "text", ["", "²", "1²", "١", "1_0", "+1", "-1", " 1", "1 ", "1.0", "0x1", "9" * 21, "9" * 5000]
 )
-def test_what_is_no_number(text: str) -> None:
+def test_texts_that_are_not_numbers(text: str) -> None:
     assert parse_decimal(text) is None
 
 
@@ -32,8 +32,8 @@ def test_no_text_raises(text: str) -> None:
     assert number is None or number == int(text)
 
 
-def test_no_other_code_guesses_what_is_a_number() -> None:
-    """`text.isdigit()` is true of texts that `int` refuses: `parse_decimal` is the one that asks it."""
+def test_no_other_code_uses_isdigit() -> None:
+    """`text.isdigit()` is true for texts that `int` rejects: only `parse_decimal` may use it."""
     found = {
         str(path.relative_to(SOURCES))
         for path in SOURCES.rglob("*.py")

@@ -1,4 +1,4 @@
-"""Following a log through whatever happens to it: no line is lost, none is read twice, none is read by half."""
+"""Following a log through any rotation: no line is lost, read twice, or read in part."""
 
 import gzip
 import os
@@ -18,7 +18,7 @@ def polled(follower: FileFollower) -> list[bytes]:
 
 
 class Log:
-    """A log file and the two ways in which logrotate rotates it. Time stamps of copies are told apart by force."""
+    """A log file and the two ways in which logrotate rotates it. Copies get distinct time stamps."""
 
     def __init__(self, directory: Path, wall: Callable[[], float] = time.time) -> None:
         self.path = directory / "events.jsonl"
@@ -64,7 +64,7 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path)
 
 
-def test_what_is_appended_comes_once(log: Log) -> None:
+def test_appended_lines_are_returned_once(log: Log) -> None:
     follower = FileFollower(log.path)
     log.write(b"one", b"two")
     assert polled(follower) == [b"one", b"two"]
@@ -74,7 +74,7 @@ def test_what_is_appended_comes_once(log: Log) -> None:
     assert follower.behind_bytes() == 0
 
 
-def test_half_a_line_waits_for_its_other_half(log: Log) -> None:
+def test_an_incomplete_line_is_returned_when_complete(log: Log) -> None:
     follower = FileFollower(log.path)
     with log.path.open("ab", buffering=0) as file:
         for part in (b"first\nsec", b"ond", b"\nth"):
@@ -129,7 +129,7 @@ def test_truncated_and_already_longer_than_it_was(log: Log) -> None:
     assert polled(follower) == log.written[1:]
 
 
-def test_several_rotations_between_two_looks(log: Log) -> None:
+def test_several_rotations_between_two_polls(log: Log) -> None:
     follower = FileFollower(log.path)
     log.write(b"one")
     assert polled(follower) == [b"one"]
@@ -144,7 +144,7 @@ def test_several_rotations_between_two_looks(log: Log) -> None:
     assert polled(follower) == [b"later"]
 
 
-def test_truncated_without_a_copy_is_said(log: Log) -> None:
+def test_a_truncation_without_a_copy_is_counted(log: Log) -> None:
     follower = FileFollower(log.path)
     log.write(b"one")
     polled(follower)
@@ -154,7 +154,7 @@ def test_truncated_without_a_copy_is_said(log: Log) -> None:
     assert follower.rotations_lost == 1
 
 
-def test_a_backup_beside_it_is_no_rotation(log: Log) -> None:
+def test_a_backup_file_is_not_a_rotation(log: Log) -> None:
     follower = FileFollower(log.path)
     log.write(b"one")
     for name in ("events.jsonl.bak", "events.jsonl.swp", "events.jsonl~", "other.jsonl.1"):
@@ -165,7 +165,7 @@ def test_a_backup_beside_it_is_no_rotation(log: Log) -> None:
     assert polled(follower) == [b"two"]
 
 
-def test_a_line_that_never_ends_is_skipped_and_the_next_is_read(log: Log) -> None:
+def test_a_line_that_is_too_long_is_skipped(log: Log) -> None:
     follower = FileFollower(log.path)
     with log.path.open("ab") as file:
         file.write(b"before\n" + b"x" * (5 << 19) + b"\nafter\n")
@@ -174,7 +174,7 @@ def test_a_line_that_never_ends_is_skipped_and_the_next_is_read(log: Log) -> Non
     assert sum(piece.too_long for piece in pieces) == 1
 
 
-def test_it_may_be_left_at_any_piece(log: Log) -> None:
+def test_polling_may_stop_after_any_piece(log: Log) -> None:
     lines = [b"%07d" % number for number in range(400_000)]
     log.write(*lines)
     follower = FileFollower(log.path)
@@ -187,7 +187,7 @@ def test_it_may_be_left_at_any_piece(log: Log) -> None:
     assert seen == lines
 
 
-def test_no_file_and_a_file_that_is_gone_for_a_while(log: Log) -> None:
+def test_a_missing_file_and_a_file_that_is_missing_for_a_while(log: Log) -> None:
     with pytest.raises(FileNotFoundError):
         polled(FileFollower(log.path.with_name("none.jsonl")))
     follower = FileFollower(log.path)
@@ -200,7 +200,7 @@ def test_no_file_and_a_file_that_is_gone_for_a_while(log: Log) -> None:
     assert polled(follower) + polled(follower) == [b"two"]
 
 
-def test_damaged_copies_harm_nobody(log: Log) -> None:
+def test_damaged_copies_are_skipped(log: Log) -> None:
     follower = FileFollower(log.path)
     log.write(b"one")
     polled(follower)

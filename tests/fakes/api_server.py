@@ -1,4 +1,4 @@
-"""A Kubernetes API server's pods: lists and watches over real TLS, and every fault that a test asks for."""
+"""The pods of a Kubernetes API server: lists and watches over real TLS, with faults as the test requires."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def pod(name: str, node: str = "node-1", **changes: Any) -> Json:
-    """A pod as the API shows it. A change names its place: status__phase="Running"."""
+    """A pod document. A change names its path: status__phase="Running"."""
     document: Json = {
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "lab", "uid": f"uid-of-{name}"},
@@ -31,7 +31,7 @@ def pod(name: str, node: str = "node-1", **changes: Any) -> Json:
 
 
 class ApiServer:
-    """`list_faults` and `watch_faults` are used up one by one, each in place of an answer."""
+    """`list_faults` and `watch_faults` are consumed one by one, each in place of a response."""
 
     def __init__(self, *pods: Json) -> None:
         self.version = 100
@@ -63,13 +63,13 @@ class ApiServer:
         self._log.append((self.version, {"type": kind, "object": stamped}))
 
     async def change(self, kind: str, document: Json) -> None:
-        """ADDED, MODIFIED, DELETED or BOOKMARK; every open watch hears of it."""
+        """ADDED, MODIFIED, DELETED or BOOKMARK; sent to every open watch."""
         async with self._changed:
             self._record(kind, document)
             self._changed.notify_all()
 
     def forget_history(self) -> None:
-        """From now on, a watch from before this moment is answered by 410 Gone."""
+        """From now on, a watch from an earlier position gets 410 Gone."""
         self.version += 1
         self.oldest = self.version
 
@@ -84,7 +84,7 @@ class ApiServer:
         self._open.clear()
 
     async def watched(self, times: int = 1) -> None:
-        """Wait until a watch was asked for this many times, and one is open."""
+        """Wait until this many watches were requested, and one is open."""
         async with asyncio.timeout(10), self._opened:
             await self._opened.wait_for(lambda: len(self.watches) >= times and bool(self._open))
 
@@ -99,8 +99,8 @@ class ApiServer:
         return await (self._watch(request) if is_watch else self._list(request))
 
     def _selected(self, request: web.Request, document: Json) -> bool:
-        wanted = request.query["fieldSelector"].removeprefix("spec.nodeName=")
-        return not self.honours_selector or document["spec"]["nodeName"] == wanted
+        node_name = request.query["fieldSelector"].removeprefix("spec.nodeName=")
+        return not self.honours_selector or document["spec"]["nodeName"] == node_name
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         found = [document for document in self._pods.values() if self._selected(request, document)]
@@ -137,7 +137,7 @@ class ApiServer:
         return stream
 
     async def _tell(self, stream: web.StreamResponse, request: web.Request, position: int) -> int:
-        """Everything that happened after `position`; returns where that leaves the watch."""
+        """Sends every event after `position`; returns the new position."""
         for version, event in self._log:
             if version > position:
                 position = version
@@ -172,13 +172,13 @@ class ApiServer:
 
 def status(code: int) -> Fault:
     async def answer(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"kind": "Status", "code": code, "message": "as the test wants it"}, status=code)
+        return web.json_response({"kind": "Status", "code": code, "message": "set by the test"}, status=code)
 
     return answer
 
 
 def body(data: bytes, promised: int | None = None) -> Fault:
-    """These bytes with status 200; fewer than promised: the answer is cut off."""
+    """These bytes with status 200; fewer than the content length: the response is cut off."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         stream = web.StreamResponse(headers={"Content-Length": str(promised or len(data))})
@@ -197,7 +197,7 @@ async def silence(request: web.Request) -> web.StreamResponse:
 
 
 async def trickle(request: web.Request) -> web.StreamResponse:
-    """An answer that comes, one space at a time, and never to its end."""
+    """A response that sends one space at a time and never ends."""
     stream = web.StreamResponse()
     await stream.prepare(request)
     while True:

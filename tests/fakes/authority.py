@@ -1,4 +1,4 @@
-"""A certificate authority made for one test, and the certificates it signs."""
+"""A certificate authority for one test, and the certificates that it signs."""
 
 import datetime
 import ipaddress
@@ -21,7 +21,7 @@ class Authority:
         self.path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def server_tls(self, address: str) -> ssl.SSLContext:
-        """What a server needs to prove that it is at this address."""
+        """Certificate and key of a server at this address."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, address)])
         certificate = self._signed(name, key, address)

@@ -1,4 +1,4 @@
-"""A kubelet's PodResources service: a real gRPC server on a Unix socket, made from the protocol's definition."""
+"""A kubelet's PodResources service: a real gRPC server on a Unix socket, from the protocol's definition."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _PROTO = Path(__file__).with_name("podresources.proto")
 
 @functools.cache
 def messages() -> Any:
-    """The message classes that protoc makes of the definition."""
+    """The message classes that protoc generates from the definition."""
     with tempfile.TemporaryDirectory() as directory:
         failed = protoc.main(["protoc", f"-I{_PROTO.parent}", f"--python_out={directory}", _PROTO.name])
         assert not failed, f"protoc refuses {_PROTO}"
@@ -37,7 +37,7 @@ def container_devices(resource: str, *device_ids: str, numa: int = 0) -> Any:
 
 
 def pod(namespace: str, name: str, **containers: list[Any]) -> Any:
-    """A pod whose containers were given these ContainerDevices, and CPUs, which are none of our business."""
+    """A pod whose containers have these ContainerDevices, and CPUs, which the decoder must skip."""
     m = messages()
     return m.PodResources(
         name=name,
@@ -50,7 +50,7 @@ def pod(namespace: str, name: str, **containers: list[Any]) -> Any:
 
 
 class Kubelet:
-    """What it answers, and how badly. A `fault` is raised in place of the answer."""
+    """Its responses and faults. A `fault` is raised in place of the response."""
 
     def __init__(self, *pods: Any, allocatable: list[Any] | None = None) -> None:
         self.pods = list(pods)
@@ -66,7 +66,7 @@ class Kubelet:
         if self.hangs:
             await asyncio.Event().wait()
         if self.fault is not None:
-            await context.abort(self.fault, "as the test wants it")
+            await context.abort(self.fault, "set by the test")
         if self.raw_list is not None:
             return self.raw_list
         answer: bytes = messages().ListPodResourcesResponse(pod_resources=self.pods).SerializeToString()

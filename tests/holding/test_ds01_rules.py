@@ -15,7 +15,6 @@ from holding.test_slots import TABLE
 from unhurried import unhurried
 
 NAMES = {1000: "alice", 1001: "bob"}
-GPU = frozenset({"gpu"})
 
 
 def container(name: str = "c", *, labels: dict[str, str] | None = None, **fields: Any) -> Container:
@@ -23,7 +22,7 @@ def container(name: str = "c", *, labels: dict[str, str] | None = None, **fields
 
 
 def requested(*ids: str, count: int = 0, driver: str = "", **fields: Any) -> Container:
-    return container(device_requests=(DeviceRequest(driver, count, ids, GPU),), **fields)
+    return container(device_requests=(DeviceRequest(driver, count, ids),), **fields)
 
 
 @pytest.mark.parametrize(

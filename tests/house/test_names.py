@@ -7,9 +7,6 @@ from scripts.house_numbers import REPOSITORY, read_tree
 
 FILES = read_tree().files
 
-# Names that are still defined twice. The test fails when one of them is gone, so that it is removed here too.
-DEFINED_TWICE = {"Clock", "ListenError"}
-
 
 def test_public_class_names_are_unique() -> None:
     definitions: dict[str, list[str]] = defaultdict(list)
@@ -18,7 +15,7 @@ def test_public_class_names_are_unique() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 definitions[node.name].append(module)
     repeated = {name: modules for name, modules in definitions.items() if len(modules) > 1}
-    assert repeated.keys() == DEFINED_TWICE, repeated
+    assert repeated == {}
 
 
 def test_imports_are_absolute() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fakes.cuda.control import FakeCuda
 from gpucommons.pauser.client import Pauser
-from gpucommons.pauser.record import Entry, Record, Stage
+from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from pauser.rig import LANE, run_with, settings
 
 
@@ -28,7 +28,7 @@ def main() -> None:
 
     async def lock_both(pauser: Pauser) -> list[int]:
         replies = [await pauser.lock(key, lane=LANE) for key in (first.key, second.key)]
-        opened = Record.open(record.with_name("stale"))
+        opened = PauseRecord.open(record.with_name("stale"))
         opened.write(Entry(first.pid, first.key.start_ticks, Stage.LOCKED))
         opened.close()
         await asyncio.to_thread(run_with, settings(fake, record.with_name("stale")), started)

@@ -15,10 +15,10 @@ from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import (
     MOST_REPLY_BYTES,
     Hello,
-    Lines,
     Message,
+    MessageLines,
+    PauserRequest,
     Reply,
-    Request,
     decode_message,
     encode_request,
 )
@@ -62,7 +62,7 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.socket.settimeout(30)
-        self._lines = Lines(MOST_REPLY_BYTES)
+        self._lines = MessageLines(MOST_REPLY_BYTES)
         self._messages: list[Message] = []
 
     def next(self) -> Message | None:
@@ -79,7 +79,7 @@ class Connection:
         assert isinstance(found, Hello)
         return found
 
-    def send(self, request: Request) -> None:
+    def send(self, request: PauserRequest) -> None:
         self.socket.sendall(encode_request(request))
 
     def reply(self) -> Reply:
@@ -88,7 +88,7 @@ class Connection:
             assert found is not None, "the pauser has closed"
         return found
 
-    def ask(self, request: Request) -> Reply:
+    def ask(self, request: PauserRequest) -> Reply:
         self.send(request)
         return self.reply()
 

@@ -15,7 +15,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, Paused, Reply
-from gpucommons.pauser.record import Entry, Record, Stage
+from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from pauser.rig import LANE, environment, pausing, run_with, service, settings
 from waiting import until
 
@@ -25,7 +25,7 @@ def code_of(reply: Reply) -> int:
 
 
 def entries(record: Path) -> list[tuple[int, Stage]]:
-    opened = Record.open_existing(record)
+    opened = PauseRecord.open_existing(record)
     if opened is None:
         return []
     found = [(entry.pid, entry.stage) for entry in opened.entries()]
@@ -226,7 +226,7 @@ def test_a_pauser_that_freezes_keeps_the_entries_of_one_that_used_the_driver(
     cuda: FakeCuda, record: Path, tmp_path: Path
 ) -> None:
     program = cuda.start()
-    opened = Record.open(record)
+    opened = PauseRecord.open(record)
     opened.write(Entry(program.pid, program.key.start_ticks, Stage.LOCKED))
     opened.close()
     without = {**environment(), "LD_LIBRARY_PATH": str(tmp_path)}

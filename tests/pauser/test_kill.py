@@ -22,7 +22,7 @@ from gpucommons.pauser import cuda as cuda_calls
 from gpucommons.pauser import leftovers
 from gpucommons.pauser.backend import Failure, State
 from gpucommons.pauser.identity import state_letter
-from gpucommons.pauser.record import Record
+from gpucommons.pauser.record import PauseRecord
 from pauser.rig import environment
 from running import command
 from waiting import until
@@ -139,7 +139,7 @@ def resumed_here(cuda: FakeCuda, record: Path) -> None:
     """As the command does it, without a new interpreter."""
     calls = cuda_calls.load(str(cuda.library))
     assert not isinstance(calls, Failure)
-    opened = Record.open_existing(record)
+    opened = PauseRecord.open_existing(record)
     if opened is not None:
         leftovers.resume(opened, {"cuda": calls}, owned=opened.claim(5), within_s=5)
         opened.close()

@@ -11,7 +11,7 @@ from gpucommons.pauser import pauses as module
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.identity import key_of
 from gpucommons.pauser.pauses import Pauses
-from gpucommons.pauser.record import Record
+from gpucommons.pauser.record import PauseRecord
 
 
 class Driver:
@@ -54,7 +54,7 @@ def test_a_pid_that_changed_hands_during_the_lock_is_let_go(tmp_path: Path, monk
     driver, now = Driver(), [key]
     monkeypatch.setattr(module, "key_of", lambda pid: now[0])
     monkeypatch.setattr(driver, "after_lock", lambda: now.__setitem__(0, other))
-    pauses = Pauses(Record.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
     pauses.open_session(1)
     result = pauses.lock(1, key, 100, "", time.monotonic() + 10)
     assert result.failure is not None
@@ -68,7 +68,7 @@ def test_what_an_earlier_agent_asked_for_is_not_carried_out(tmp_path: Path) -> N
     key = key_of(os.getpid())
     assert key is not None
     driver = Driver()
-    pauses = Pauses(Record.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
     pauses.open_session(1)
     pauses.close_session("the agent has ended")
     pauses.open_session(2)

@@ -16,8 +16,8 @@ import pytest
 from gpucommons.pauser import cuda
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser, PauserSettings
-from gpucommons.pauser.protocol import Operation, Request
-from gpucommons.pauser.record import Entry, Record, Stage
+from gpucommons.pauser.protocol import Operation, PauserRequest
+from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from needs import needs_root
 from pauser.gpu_programs import GpuProgram, gpu_program
 from pauser.rig import LANE, Connection, arguments, environment, run_with
@@ -160,7 +160,7 @@ def test_a_lock_under_way_when_its_caller_dies_does_not_stay(given: PauserSettin
 def test_resume_all_without_any_pauser(program: GpuProgram, record: Path) -> None:
     calls = cuda.load()
     assert not isinstance(calls, Failure)
-    opened = Record.open(record)
+    opened = PauseRecord.open(record)
     opened.write(Entry(program.key.pid, program.key.start_ticks, Stage.LOCKED))
     opened.close()
     assert calls.lock(program.key.pid, 2000) is None
@@ -254,7 +254,7 @@ def test_which_capabilities_the_pauser_needs(record: Path, bounding_set: str) ->
         with ours:
             agent = Connection(ours)
             assert agent.hello().unavailable == ""
-            failed = agent.ask(Request(1, Operation.LOCK, program.key, LANE, 2000)).failure
+            failed = agent.ask(PauserRequest(1, Operation.LOCK, program.key, LANE, 2000)).failure
         process.wait(30)
         if bounding_set == "-all":
             pytest.skip(f"for information: without any capability the lock gives {failed}")

@@ -14,7 +14,7 @@ from fakes.nvml.control import FakeNvml
 from gpucommons.cli.main import main
 from gpucommons.pauser import places
 from gpucommons.pauser.backend import State
-from gpucommons.pauser.protocol import Operation, Request
+from gpucommons.pauser.protocol import Operation, PauserRequest
 from needs import needs_program, needs_root
 from pauser.rig import LANE, child
 from running import command
@@ -50,9 +50,9 @@ def left_paused(cuda: FakeCuda, record: Path, *programs: FakeProgram, park: bool
     with child(cuda, record) as (process, agent):
         agent.hello()
         for number, program in enumerate(programs, 1):
-            assert agent.ask(Request(number, Operation.LOCK, program.key, LANE, 500, gpu)).failure is None
+            assert agent.ask(PauserRequest(number, Operation.LOCK, program.key, LANE, 500, gpu)).failure is None
             if park:
-                assert agent.ask(Request(99, Operation.CHECKPOINT, program.key, LANE)).failure is None
+                assert agent.ask(PauserRequest(99, Operation.CHECKPOINT, program.key, LANE)).failure is None
         process.kill()
         process.wait()
 
@@ -152,12 +152,12 @@ def test_beside_a_pauser_that_runs(cuda: FakeCuda, record: Path, resume: Resume)
     program = cuda.start()
     with child(cuda, record) as (_, agent):
         agent.hello()
-        assert agent.ask(Request(1, Operation.LOCK, program.key, LANE, 500)).failure is None
+        assert agent.ask(PauserRequest(1, Operation.LOCK, program.key, LANE, 500)).failure is None
         done = resume("--all")
         assert done.returncode == 0
         assert "a pauser is running" in done.stdout
         program.runs()
-        assert agent.ask(Request(2, Operation.UNLOCK, program.key, LANE)).failure is None
+        assert agent.ask(PauserRequest(2, Operation.UNLOCK, program.key, LANE)).failure is None
     assert list(record.iterdir()) == []
 
 

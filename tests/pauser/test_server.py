@@ -15,15 +15,15 @@ import pytest
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.pauser.backend import Code, State
 from gpucommons.pauser.lanes import MOST_WAITING
-from gpucommons.pauser.protocol import Hello, Operation, Request, decode_message
-from gpucommons.pauser.record import Entry, Record, Stage
+from gpucommons.pauser.protocol import Hello, Operation, PauserRequest, decode_message
+from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from needs import needs_program, needs_root
 from pauser.rig import LANE, Connection, child, environment, service
 from waiting import until
 
 
-def lock(number: int, program: FakeProgram, timeout_ms: int = 500) -> Request:
-    return Request(number, Operation.LOCK, program.key, LANE, timeout_ms)
+def lock(number: int, program: FakeProgram, timeout_ms: int = 500) -> PauserRequest:
+    return PauserRequest(number, Operation.LOCK, program.key, LANE, timeout_ms)
 
 
 def connect(path: Path) -> Connection:
@@ -63,7 +63,7 @@ def test_sigterm_resumes_everything_and_ends(cuda: FakeCuda, record: Path) -> No
             assert agent.ask(lock(number, program)).failure is None
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGHUP)
-        assert agent.ask(Request(9, Operation.STATE, programs[0].key, LANE)).state is State.LOCKED
+        assert agent.ask(PauserRequest(9, Operation.STATE, programs[0].key, LANE)).state is State.LOCKED
         process.terminate()
         assert process.wait(15) == 0
     for program in programs:
@@ -92,7 +92,7 @@ def test_an_agent_that_does_not_read_is_disconnected(cuda: FakeCuda, record: Pat
         assert agent.ask(lock(1, program)).failure is None
         with suppress(OSError):
             while True:
-                agent.send(Request(2, Operation.LIST))
+                agent.send(PauserRequest(2, Operation.LIST))
         program.runs()
         assert process.wait(15) == 0
 
@@ -155,7 +155,7 @@ def test_an_entry_of_another_process_is_dropped_and_that_process_left_alone(cuda
     with child(cuda, record.with_name("other")) as (_, other):
         other.hello()
         assert other.ask(lock(1, program)).failure is None
-        opened = Record.open(record)
+        opened = PauseRecord.open(record)
         opened.write(Entry(program.pid, program.key.start_ticks - 1, Stage.LOCKED))
         opened.close()
         with child(cuda, record) as (_, agent):
@@ -174,7 +174,7 @@ def test_a_second_pauser_does_not_take_the_record_of_the_first(cuda: FakeCuda, r
             assert "another pauser still uses" in second.hello().unavailable
             assert program.state is State.RUNNING, "what a pauser that may hang has paused is resumed"
             assert [path.name for path in record.iterdir()] == [str(program.pid)], "the record is left to its owner"
-        assert agent.ask(Request(2, Operation.UNLOCK, program.key, LANE)).failure is None
+        assert agent.ask(PauserRequest(2, Operation.UNLOCK, program.key, LANE)).failure is None
 
 
 def test_a_record_that_belongs_to_another_user_is_refused(cuda: FakeCuda, record: Path) -> None:
@@ -203,7 +203,7 @@ def test_too_many_requests_for_one_lane_are_refused_at_once(cuda: FakeCuda, reco
         agent.hello()
         for number in range(1, 80):
             agent.send(lock(number, program))
-        agent.send(Request(100, Operation.LOCK, other.key, "gpu1", 500))
+        agent.send(PauserRequest(100, Operation.LOCK, other.key, "gpu1", 500))
         refused: list[int] = []
         while (reply := agent.reply()).number != 100:
             assert reply.failure is not None

@@ -19,20 +19,20 @@ from gpucommons.pauser.protocol import (
     OF_A_PROCESS,
     VERSION,
     Hello,
-    Lines,
     Message,
+    MessageLines,
     Notice,
     Operation,
     Paused,
-    ProtocolError,
+    PauserProtocolError,
+    PauserRequest,
     Reply,
-    Request,
     decode_message,
     decode_request,
     encode_message,
     encode_request,
 )
-from gpucommons.pauser.record import Entry, Record, RecordError, Stage, decode, encode
+from gpucommons.pauser.record import Entry, PauseRecord, RecordError, Stage, decode, encode
 from gpucommons.pauser.refusals import Refusals
 from unhurried import unhurried
 
@@ -47,13 +47,13 @@ ANYTHING = st.recursive(
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
+def requests(draw: st.DrawFn) -> PauserRequest:
     operation = draw(st.sampled_from(Operation))
     number = draw(st.integers(1, 1 << 53))
     if operation not in OF_A_PROCESS:
-        return Request(number, operation)
+        return PauserRequest(number, operation)
     is_lock, is_checkpoint = operation is Operation.LOCK, operation is Operation.CHECKPOINT
-    return Request(
+    return PauserRequest(
         number,
         operation,
         draw(PROCESSES),
@@ -81,7 +81,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 
 @unhurried(200)
 @given(requests())
-def test_a_request_comes_back_as_it_was(request: Request) -> None:
+def test_a_request_comes_back_as_it_was(request: PauserRequest) -> None:
     line = encode_request(request)
     assert len(line) <= MOST_REQUEST_BYTES
     assert decode_request(line) == request
@@ -97,19 +97,19 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
 @given(st.binary(max_size=200) | ANYTHING.map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_a_message_or_a_protocol_error(data: bytes) -> None:
     for decode_one in (decode_request, decode_message):
-        with suppress(ProtocolError):
+        with suppress(PauserProtocolError):
             decode_one(data)
 
 
 @unhurried(300)
 @given(requests(), st.data())
-def test_a_request_with_one_field_changed_is_checked(request: Request, data: st.DataObject) -> None:
+def test_a_request_with_one_field_changed_is_checked(request: PauserRequest, data: st.DataObject) -> None:
     document = json.loads(encode_request(request))
     name = data.draw(st.sampled_from([*document, "more"]))
     document[name] = data.draw(ANYTHING)
     try:
         found = decode_request(json.dumps(document).encode())
-    except ProtocolError:
+    except PauserProtocolError:
         return
     assert json.loads(encode_request(found)) == document
 
@@ -120,20 +120,20 @@ def test_lines_come_whole_however_they_are_cut(lines: list[bytes], data: st.Data
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
     parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    reader = Lines(40)
+    reader = MessageLines(40)
     assert [line for part in parts for line in reader.feed(part)] == lines
 
 
 def test_a_line_without_end_is_refused() -> None:
-    reader = Lines(10)
+    reader = MessageLines(10)
     assert reader.feed(b"0123456789") == []
-    with pytest.raises(ProtocolError, match="longer than 10"):
+    with pytest.raises(PauserProtocolError, match="longer than 10"):
         reader.feed(b"x")
 
 
 def test_another_version_says_what_to_do() -> None:
     line = encode_message(Hello(1, "cuda", 10.0)).replace(f'"hello":{VERSION}'.encode(), b'"hello":99')
-    with pytest.raises(ProtocolError, match=r"version 99 .* restart the older"):
+    with pytest.raises(PauserProtocolError, match=r"version 99 .* restart the older"):
         decode_message(line)
 
 
@@ -167,7 +167,7 @@ def test_no_content_of_the_record_is_an_error(content: bytes) -> None:
 
 
 def test_an_entry_that_never_settles_is_not_believed(tmp_path: Path) -> None:
-    record = Record.open(tmp_path / "paused")
+    record = PauseRecord.open(tmp_path / "paused")
     record.write(Entry(5, 5, Stage.LOCKING, settles_at_s=time.monotonic() + 1e6))
     (entry,) = record.entries()
     assert entry.settles_at_s < time.monotonic() + 100
@@ -177,11 +177,11 @@ def test_an_entry_that_never_settles_is_not_believed(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="nothing is paused without it"):
-        Record.open(tmp_path / "file" / "paused")
+        PauseRecord.open(tmp_path / "file" / "paused")
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(RecordError, match="cannot use the record"):
-        Record.open(tmp_path / "link")
-    assert Record.open_existing(tmp_path / "none") is None
+        PauseRecord.open(tmp_path / "link")
+    assert PauseRecord.open_existing(tmp_path / "none") is None
 
 
 def test_three_failures_in_a_row_leave_a_program_alone_for_a_minute() -> None:

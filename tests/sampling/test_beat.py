@@ -1,4 +1,4 @@
-"""Beats keep to the grid, early timers included."""
+"""Ticks stay on the grid, even if timers fire early."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +10,13 @@ now = st.floats(0, 1e8)
 
 
 @given(now, period)
-def test_the_next_beat_is_ahead_and_near(now_s: float, period_s: float) -> None:
+def test_the_next_tick_is_within_one_period(now_s: float, period_s: float) -> None:
     due_s = next_beat(now_s, period_s)
     assert 0.9 * period_s <= due_s - now_s <= 1.1 * period_s or now_s < due_s <= now_s + 1.1 * period_s
 
 
 @given(st.integers(0, 10**6), st.floats(-0.04, 0.9), period)
-def test_waking_a_little_early_is_no_extra_beat(beat: int, off: float, period_s: float) -> None:
+def test_an_early_timer_causes_no_additional_tick(beat: int, off: float, period_s: float) -> None:
     woken_s = (beat + off) * period_s
     if woken_s < 0:
         return

@@ -1,4 +1,4 @@
-"""A source that hangs, raises or returns garbage costs its own readings, and the snapshots go on."""
+"""A source that hangs, raises or returns garbage loses only its own readings; snapshots continue."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ import pytest
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.sampler import Sampler
-from gpucommons.sources.source import SourceAbsent, SourceError
+from gpucommons.sources.source import Source, SourceAbsent, SourceError
 
 MEMORY = MemoryReading(100, 50)
 CPU = CpuReading(4, 1.0, 1.0, 1.0, 0.5)
@@ -26,9 +26,7 @@ class Clock:
 
 
 class Scripted:
-    """A source whose read is whatever the test puts there."""
-
-    essential = True
+    """A source whose read is whatever the test sets; counts its reads."""
 
     def __init__(
         self,
@@ -36,18 +34,13 @@ class Scripted:
         produces: type,
         read: Callable[[], object],
         cadence_s: float = 1.0,
-        deadline_s: float = 2.0,
         runs_on: Literal["thread", "loop"] = "thread",
     ) -> None:
-        self.name = self.feeds = name
-        self.produces = produces
         self.read_now = read
-        self.cadence_s = cadence_s
-        self.deadline_s = deadline_s
-        self.runs_on = runs_on
         self.reads = 0
+        self.source = Source(name, name, produces, self._read, cadence_s, essential=True, runs_on=runs_on)
 
-    def read(self) -> object:
+    def _read(self) -> object:
         self.reads += 1
         return self.read_now()
 
@@ -57,7 +50,8 @@ def memory(read: Callable[[], object] = lambda: MEMORY) -> Scripted:
 
 
 def sampler(clock: Clock, *sources: Scripted) -> Sampler:
-    return Sampler(sources, interval_s=1.0, hostname="h", monotonic=clock, wall=lambda: clock.now_s + 5e8)
+    given = [each.source for each in sources]
+    return Sampler(given, interval_s=1.0, hostname="h", monotonic=clock, wall=lambda: clock.now_s + 5e8)
 
 
 async def ticks(running: Sampler, clock: Clock, count: int, step_s: float = 1.0) -> Snapshot:
@@ -119,13 +113,13 @@ def test_each_source_has_its_own_cadence() -> None:
         running = sampler(clock, quick, slow)
         snapshot = await ticks(running, clock, 11)
         assert (quick.reads, slow.reads) == (11, 3)
-        assert snapshot.readings.cpu == CPU, "between its reads the last one stands"
+        assert snapshot.readings.cpu == CPU, "between its reads the last value is kept"
         running.close()
 
     asyncio.run(scenario())
 
 
-def test_a_source_that_blocks_for_ever_costs_only_itself() -> None:
+def test_a_hung_source_does_not_affect_the_others() -> None:
     async def scenario() -> None:
         clock, release = Clock(), threading.Event()
         hung = Scripted("cpu", CpuReading, lambda: release.wait() and CPU)
@@ -175,7 +169,7 @@ def test_only_one_thread_is_ever_stuck() -> None:
     ],
 )
 @pytest.mark.parametrize("runs_on", ["thread", "loop"])
-def test_a_failing_source_is_down_counted_and_said(
+def test_a_failing_source_is_down_counted_and_logged(
     read: Callable[[], object],
     reason: str,
     runs_on: Literal["thread", "loop"],
@@ -190,7 +184,7 @@ def test_a_failing_source_is_down_counted_and_said(
         snapshot = await ticks(running, clock, 3)
         state = snapshot.sources["memory"]
         assert (state.up, state.absent, dict(state.failures)) == (False, False, {reason: 3})
-        assert snapshot.readings.memory is None, "missing is missing, not the last value"
+        assert snapshot.readings.memory is None, "missing, not the last value"
         assert snapshot.readings.cpu == CPU
         failing.read_now = lambda: MEMORY
         snapshot = await ticks(running, clock, 1)
@@ -200,10 +194,10 @@ def test_a_failing_source_is_down_counted_and_said(
 
     with caplog.at_level(logging.INFO):
         asyncio.run(scenario())
-    assert len(caplog.records) == 2, "one line when it fails, one when it answers again"
+    assert len(caplog.records) == 2, "one line when it fails, one when it recovers"
 
 
-def test_what_is_absent_is_not_a_failure_and_is_looked_for_again() -> None:
+def test_an_absent_source_is_not_a_failure_and_is_retried() -> None:
     async def scenario() -> None:
         clock = Clock()
         source = memory(raising(SourceAbsent("no driver", "install it")))
@@ -218,7 +212,7 @@ def test_what_is_absent_is_not_a_failure_and_is_looked_for_again() -> None:
         )
         assert not state.failures
         await ticks(running, clock, 60)
-        assert 3 <= source.reads <= 6, "ever less often"
+        assert 3 <= source.reads <= 6, "less and less often"
         source.read_now = lambda: MEMORY
         snapshot = await ticks(running, clock, 61)
         assert snapshot.readings.memory == MEMORY
@@ -228,19 +222,19 @@ def test_what_is_absent_is_not_a_failure_and_is_looked_for_again() -> None:
     asyncio.run(scenario())
 
 
-def test_a_derivation_that_fails_leaves_the_readings_alone() -> None:
+def test_a_failing_derivation_keeps_the_readings() -> None:
     async def scenario() -> None:
         def broken(readings: Readings) -> Readings:
             raise KeyError("x")
 
-        running = Sampler([memory()], interval_s=1.0, hostname="h", derive=broken)
+        running = Sampler([memory().source], interval_s=1.0, hostname="h", derive=broken)
         assert (await running.tick(5.0)).readings.memory == MEMORY
         running.close()
 
     asyncio.run(scenario())
 
 
-def test_a_subscriber_that_fails_stops_nothing() -> None:
+def test_a_failing_subscriber_does_not_affect_the_others() -> None:
     async def scenario() -> None:
         clock, seen = Clock(), list[Snapshot]()
         running = sampler(clock, memory())
@@ -255,7 +249,7 @@ def test_a_subscriber_that_fails_stops_nothing() -> None:
 
 def test_run_ticks_until_it_is_cancelled() -> None:
     async def scenario() -> None:
-        running = Sampler([memory()], interval_s=0.01, hostname="h")
+        running = Sampler([memory().source], interval_s=0.01, hostname="h")
         enough = asyncio.Event()
         running.subscribe(lambda snapshot: enough.set() if snapshot.sequence == 5 else None)
         task = asyncio.create_task(running.run())

@@ -1,24 +1,20 @@
-"""A scenario as the agent sees it at one instant: its sources, and the real attribution and allocations over them."""
+"""A scenario at one instant: its sources, with the real attribution and allocations."""
 
 from collections.abc import Mapping
 
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.attributed import attributed
-from gpucommons.simulation.scenario import SimulatedSource
 from gpucommons.simulation.scenarios import SCENARIOS
 
 
 class PlayedLab:
-    """`at` reads every source at so many seconds since the start. The first look is at 0."""
+    """`at` reads every source at a number of seconds since the start. The first read is at 0."""
 
     def __init__(self, name: str = "lab") -> None:
         scenario = SCENARIOS[name]
         self._now_s = 0.0
-        self.sources = scenario.sources(1.0)
-        for source in self.sources:
-            assert isinstance(source, SimulatedSource)
-            source.monotonic = lambda: self._now_s
+        self.sources = scenario.sources(1.0, lambda: self._now_s)
         assert scenario.world is not None
         self._sources, self._attribute = attributed(self.sources, scenario.world)
         self._allocate = AllocationStage(monotonic=lambda: self._now_s)

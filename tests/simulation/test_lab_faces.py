@@ -1,4 +1,4 @@
-"""The lab in every dialect: no family stays empty without a reason, and the same second is the same node."""
+"""The lab in every dialect: no family is empty without a reason, and the simulation is deterministic."""
 
 from itertools import pairwise
 
@@ -15,43 +15,43 @@ from simulation.played_lab import PlayedLab
 
 LAB = PlayedLab()
 
-# What the lab has none of, by the beginnings of the names, and why.
+# Families without data in the lab, by prefix of their names, and why.
 EMPTY = {
-    "gpucommons_agent_": "the agent tells of itself, played or not, once it runs",
+    "gpucommons_agent_": "filled by a running agent",
     "gpucommons_exposition_": "likewise",
-    "gpucommons_web_": "its listeners likewise",
-    "gpucommons_source_": "its sampler likewise",
-    "gpucommons_ledger_": "the ledger is kept by an agent that runs",
+    "gpucommons_web_": "likewise",
+    "gpucommons_source_": "likewise",
+    "gpucommons_ledger_": "likewise",
     "gpucommons_event_log_writing": "likewise",
-    "gpucommons_quota_": "quotas come of the settings",
-    "gpucommons_sharing_client_revoked": "nobody ignores a request to stop",
-    "gpucommons_gpu_health_problem": "all are well: scenario faults has these",
+    "gpucommons_quota_": "quotas are settings",
+    "gpucommons_sharing_client_revoked": "no client ignores a request to stop",
+    "gpucommons_gpu_health_problem": "all GPUs are healthy: scenario faults has these",
     "gpucommons_gpu_xid_errors_total": "likewise",
     "gpucommons_gpu_last_xid": "likewise",
     "gpucommons_gpu_critical_events_total": "likewise",
-    "gpucommons_gpu_fan_ratio": "an H200 of this kind has no fans",
+    "gpucommons_gpu_fan_ratio": "these H200 have no fans",
     "DCGM_FI_DEV_RETIRED_": "an H200 remaps rows instead of retiring pages",
     "gpucommons_nvml_": "there is no library to call",
-    "gpucommons_gpu_unattributed_sm_ratio": "everybody is known",
-    "node_exporter_build_info": "the agent names its own version once it runs",
+    "gpucommons_gpu_unattributed_sm_ratio": "every process has an owner",
+    "node_exporter_build_info": "filled by a running agent",
     "node_cpu_isolated": "the lab isolates no CPU",
-    "node_disk_filesystem_info": "udev of the lab knows no file system on a whole disk",
+    "node_disk_filesystem_info": "no whole disk has a file system",
     "node_disk_device_mapper_info": "the lab has no device mapper",
     "node_disk_ata": "its disks are NVMe",
     "node_memory_Cma": "a field that other kernels have",
     "node_memory_Unaccepted": "likewise",
     "node_memory_Balloon": "likewise",
     "node_memory_Zswap": "likewise",
-    "node_hwmon_beep_enabled": "a kind of sensor that its boards lack",
+    "node_hwmon_beep_enabled": "the boards lack such a sensor",
     "node_hwmon_voltage_regulator_version": "likewise",
     "node_hwmon_update_interval_seconds": "likewise",
     "node_hwmon_curr_amps": "likewise",
     "node_hwmon_energy_joule_total": "likewise",
     "node_hwmon_humidity": "likewise",
-    "node_hwmon_power": "its power meter gives an average only",
-    "gpucommons_vgpu_allocation_ratio_ok": "the device plugin says into how many shares, not a file",
+    "node_hwmon_power": "the power meter has only an average",
+    "gpucommons_vgpu_allocation_ratio_ok": "the device plugin sets the number of shares, not a file",
 }
-# These are of an owner too, but of time: the ledger has them.
+# Totals over time: filled by the ledger.
 OF_TIME = tuple(
     f"gpucommons_owner_{what}_total"
     for what in (
@@ -73,16 +73,16 @@ def filled(dialect: Dialect, elapsed_s: float) -> set[str]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_every_family_has_data_or_a_reason_why_not(dialect: Dialect) -> None:
-    # Not everybody waits at any one time: a round of the turns is looked at.
-    told = set[str]().union(*(filled(dialect, 100.0 + second) for second in range(0, 20, 3)))
-    missing = {metric.name for metric in dialect.catalogue} - told
+def test_every_family_has_data_or_a_reason_why_it_has_none(dialect: Dialect) -> None:
+    # Not every client waits at any one time: check a whole round of turns.
+    with_data = set[str]().union(*(filled(dialect, 100.0 + second) for second in range(0, 20, 3)))
+    missing = {metric.name for metric in dialect.catalogue} - with_data
     unexplained = [name for name in missing if not name.startswith((*EMPTY, *OF_TIME))]
     assert sorted(unexplained) == []
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_counters_never_go_back(dialect: Dialect) -> None:
+def test_counters_never_decrease(dialect: Dialect) -> None:
     looks = []
     for elapsed_s in range(1, int(DAY_S), 29):
         families = dialect.collect(LAB.snapshot(float(elapsed_s)))
@@ -95,12 +95,12 @@ def test_counters_never_go_back(dialect: Dialect) -> None:
             }
         )
     for earlier, later in pairwise(looks):
-        assert earlier.keys() <= later.keys(), "a series of the lab stays"
+        assert earlier.keys() <= later.keys(), "no series disappears"
         assert [key for key, value in earlier.items() if later[key] < value] == []
 
 
 def values(readings: Readings) -> list[object]:
-    """What is not drawn from the clock on the wall: two runs do not begin in the same second."""
+    """Readings that do not depend on the wall clock: two runs do not start in the same second."""
     names = (
         "cpu",
         "memory",
@@ -114,13 +114,13 @@ def values(readings: Readings) -> list[object]:
         "events",
         "sharing",
     )
-    # Not what is derived: how the idle draw is shared is learnt from what was seen before, as on a real node.
+    # Without derived readings: attribution of idle power depends on earlier readings, as on a real node.
     return [getattr(readings, name) for name in names]
 
 
 @given(st.floats(1, 2 * DAY_S), st.floats(1, 2 * DAY_S))
 @settings(max_examples=15, deadline=None)
-def test_the_same_second_is_the_same_node_whatever_was_asked_before(elapsed_s: float, before_s: float) -> None:
+def test_readings_depend_only_on_the_time(elapsed_s: float, before_s: float) -> None:
     once, twice = PlayedLab(), PlayedLab()
     twice.at(before_s)
     assert values(once.at(elapsed_s)) == values(twice.at(elapsed_s))

@@ -1,4 +1,4 @@
-"""The simulated GPUs: the same run twice is the same, what can be added adds up, counters only grow."""
+"""The simulated GPUs are deterministic, amounts add up, and counters only grow."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def test_eight_gpus_two_of_them_split_and_thirteen_processes() -> None:
 
 @given(times, times)
 @settings(max_examples=30, deadline=None)
-def test_a_seed_and_a_second_are_one_reading_whatever_was_asked_before(elapsed_s: float, before_s: float) -> None:
+def test_readings_depend_only_on_seed_and_time(elapsed_s: float, before_s: float) -> None:
     once, twice = LabGpus(START), LabGpus(START)
     twice.at(before_s)
     assert once.at(elapsed_s) == twice.at(elapsed_s)
@@ -60,7 +60,7 @@ def test_memory_adds_up_and_instances_fit(elapsed_s: float) -> None:
         assert 70 <= r.power_watts <= 700
 
 
-def test_placements_lie_within_the_gpu_and_apart() -> None:
+def test_placements_are_within_the_gpu_and_do_not_overlap() -> None:
     for gpu in LabGpus(START).at(1.0).gpus:
         taken = [
             place
@@ -72,7 +72,7 @@ def test_placements_lie_within_the_gpu_and_apart() -> None:
         assert set(taken) <= set(range(8))
 
 
-def test_counters_never_go_back_over_a_day() -> None:
+def test_counters_never_decrease_over_a_day() -> None:
     lab = LabGpus(START)
     readings = [by_index(lab.at(float(second))) for second in range(0, int(DAY_S) + 60, 7)]
     for index in range(GPUS):
@@ -82,7 +82,7 @@ def test_counters_never_go_back_over_a_day() -> None:
     first, last = (reading[0].readings.energy_millijoules for reading in (readings[0], readings[-1]))
     assert first is not None
     assert last is not None
-    assert last > first + 600 * 300 * 1000, "a GPU that trains burns hundreds of watts"
+    assert last > first + 600 * 300 * 1000, "a training GPU draws hundreds of watts"
 
 
 def test_the_day_is_busy_and_the_night_is_not() -> None:
@@ -92,19 +92,19 @@ def test_the_day_is_busy_and_the_night_is_not() -> None:
     assert (night.readings.utilization_percent or 0) < 25
 
 
-def test_a_split_gpu_has_no_utilisation_but_its_instances_have_gpm() -> None:
+def test_a_gpu_with_mig_has_no_utilisation_but_its_instances_have_gpm() -> None:
     gpu = by_index(LabGpus(START).at(60.0))[6]
     assert gpu.readings.utilization_percent is None
     assert {process.sm_percent for process in gpu.processes or ()} == {None}
     assert all(one.gpm is not None for one in gpu.mig)
 
 
-def test_the_jobs_are_processes_of_the_host_too() -> None:
+def test_the_jobs_are_also_processes_of_the_host() -> None:
     table = LabProcesses(100).at(30.0)
     assert all(table.by_pid[job.key.pid].key == job.key for job in JOBS)
 
 
-def test_faults_lose_a_gpu_and_give_it_back() -> None:
+def test_faults_lose_a_gpu_and_restore_it() -> None:
     faulty = FaultyGpus(LabGpus(START))
     before, lost, back = (by_index(faulty.at(t))[LOST_GPU] for t in (19.0, LOST_FROM_S + 1, LOST_UNTIL_S + 1))
     assert (before.up, before.xid.counts) == (True, {})
@@ -117,7 +117,7 @@ def test_faults_lose_a_gpu_and_give_it_back() -> None:
     assert (reading.expected, reading.present, reading.gpus[-1].identity.index) == (8, 7, LOST_GPU)
 
 
-def test_faults_burst_with_xids_each_day() -> None:
+def test_faults_have_a_burst_of_xids_every_day() -> None:
     faulty = FaultyGpus(LabGpus(START))
     counts = [sum(by_index(faulty.at(float(t)))[XID_GPU].xid.counts.values()) for t in range(0, 1300, 5)]
     assert counts[0] == 0
@@ -126,7 +126,7 @@ def test_faults_burst_with_xids_each_day() -> None:
     assert counts[-1] == 3 * XID_BURST
 
 
-def test_faults_run_one_hot_and_health_tells_each() -> None:
+def test_faults_overheat_a_gpu_and_health_reports_each_fault() -> None:
     gpus = by_index(FaultyGpus(LabGpus(START)).at(30.0))
     levels = {index: health_of(gpu, START + 30).level for index, gpu in gpus.items()}
     assert levels[HOT_GPU] is HealthLevel.WARNING

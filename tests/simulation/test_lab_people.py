@@ -1,4 +1,4 @@
-"""The people of the lab, by the real attribution and allocations: everybody is there, and it adds up."""
+"""The users of the lab, by the real attribution and allocations: all of them appear, and amounts add up."""
 
 import pytest
 from hypothesis import given, settings
@@ -45,16 +45,16 @@ def test_six_people_in_two_groups() -> None:
     assert {each.user for each in users.slices} == set(GROUP_OF)
 
 
-def test_every_job_has_an_owner_and_every_kind_of_owner_but_the_sites_is_there() -> None:
+def test_every_job_has_an_owner_and_every_kind_of_owner_except_site_rules_occurs() -> None:
     shares = attribution_of(LAB.at(AFTERNOON_S)).processes
     assert {share.pid for share in shares} == {job.key.pid for job in JOBS}
     assert {share.reason for share in shares} == {None}
     kinds = {share.owner.kind for share in shares if share.owner}
-    # A site's own rules are in a file that the scenario does not have.
+    # Site rules are in a file, which the scenario does not have.
     assert kinds == set(OwnerKind) - {OwnerKind.SITE}
 
 
-def test_every_way_to_get_a_gpu_is_there() -> None:
+def test_every_way_to_get_a_gpu_occurs() -> None:
     reading = allocations_of(LAB.at(AFTERNOON_S))
     assert {each.interface for each in reading.containers} == {"orchestration", "atomic", "api", "other"}
     held = {each.interface for each in reading.allocations if each.share}
@@ -66,7 +66,7 @@ def test_every_way_to_get_a_gpu_is_there() -> None:
     }
 
 
-def test_waste_is_there() -> None:
+def test_idle_allocations_occur() -> None:
     found = by_workload(LAB.at(AFTERNOON_S))
     (idle,) = found["thesis._.1005"]
     assert (idle.state, idle.active, idle.equivalents) == (AllocationState.RUNNING, False, 1.0)
@@ -76,7 +76,7 @@ def test_waste_is_there() -> None:
     assert (unused.state, unused.memory_bytes, unused.slot.name) == (AllocationState.RUNNING, 0, "7.1")
 
 
-def test_one_container_took_all_gpus_and_holds_only_what_it_uses() -> None:
+def test_the_container_with_all_gpus_holds_only_what_it_uses() -> None:
     readings = LAB.at(AFTERNOON_S)
     (unmanaged,) = allocations_of(readings).unmanaged
     assert (unmanaged.name, unmanaged.user, unmanaged.access) == ("focused_curie", "farah", Access.ALL)
@@ -86,7 +86,7 @@ def test_one_container_took_all_gpus_and_holds_only_what_it_uses() -> None:
 @pytest.mark.parametrize("lab", [LAB, FAULTS], ids=["lab", "faults"])
 @given(elapsed_s=st.floats(1, 2 * DAY_S))
 @settings(max_examples=25, deadline=None)
-def test_it_adds_up_at_any_time(lab: PlayedLab, elapsed_s: float) -> None:
+def test_amounts_add_up_at_any_time(lab: PlayedLab, elapsed_s: float) -> None:
     readings = lab.at(elapsed_s)
     for account in attribution_of(readings).accounts:
         errors = (account.memory_error_bytes, account.sm_error_millionths, account.power_error_milliwatts)
@@ -97,7 +97,7 @@ def test_it_adds_up_at_any_time(lab: PlayedLab, elapsed_s: float) -> None:
     assert set(shares.values()) <= {0, WHOLE_SHARE}
 
 
-def test_a_lost_gpu_is_still_held_by_who_was_given_it() -> None:
+def test_a_lost_gpu_is_still_held_by_its_owner() -> None:
     before, lost = (by_workload(FAULTS.at(s))["thesis._.1005"] for s in (1.0, LOST_FROM_S + 1))
     assert [each.slot.name for each in before] == ["3"]
     assert [each.slot.uuid for each in lost] == [before[0].slot.uuid]

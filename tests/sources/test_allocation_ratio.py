@@ -1,4 +1,4 @@
-"""The ratio file is re-read when it changes; a bad one is said once and the last good value stays."""
+"""The ratio file is read again when it changes; an invalid one is logged once, and the last valid value is kept."""
 
 import logging
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.sources.allocation_ratio import AllocationRatioSource, parse_allocation_ratios
+from gpucommons.sources.allocation_ratio import AllocationRatioReader, parse_allocation_ratios
 
 
 @pytest.fixture
@@ -14,11 +14,11 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "gpu_allocation.txt"
 
 
-def source_of(file: Path) -> AllocationRatioSource:
-    return AllocationRatioSource(file, parse_allocation_ratios, 1.0)
+def source_of(file: Path) -> AllocationRatioReader:
+    return AllocationRatioReader(file, parse_allocation_ratios)
 
 
-def ratio(source: AllocationRatioSource) -> float | None:
+def ratio(source: AllocationRatioReader) -> float | None:
     ratios = source.read().ratios
     return ratios.of(0) if ratios else None
 
@@ -34,7 +34,7 @@ def test_it_is_read_again_when_it_changes(file: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["0", "-3", "two", "", None])
-def test_a_bad_file_keeps_the_last_good_value_and_says_so_once(
+def test_an_invalid_file_keeps_the_last_value_and_is_logged_once(
     file: Path, bad: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_text("2")
@@ -48,11 +48,11 @@ def test_a_bad_file_keeps_the_last_good_value_and_says_so_once(
         assert [ratio(source) for _ in range(3)] == [2.0, 2.0, 2.0]
     assert len(caplog.records) == 1
     assert str(file) in caplog.text
-    assert "last good ratio stays" in caplog.text
+    assert "until then the last valid ratio applies" in caplog.text
     assert str(file) in source.read().problem
 
 
-def test_a_file_that_was_never_good(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_was_never_valid(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = source_of(file)
     assert source.read().ratios is None
     assert "No such file" in source.read().problem
@@ -62,15 +62,15 @@ def test_a_file_that_was_never_good(file: Path, caplog: pytest.LogCaptureFixture
     assert source.read().problem == ""
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
     assert "Is a directory" in source_of(tmp_path).read().problem
 
 
-def test_a_pipe_that_nobody_writes_to_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "it is empty" in source_of(tmp_path / "pipe").read().problem
+    assert "the file is empty" in source_of(tmp_path / "pipe").read().problem
 
 
-def test_bytes_that_are_no_text(file: Path) -> None:
+def test_binary_content(file: Path) -> None:
     file.write_bytes(b"\xff\xfe2")
-    assert "is no ratio" in source_of(file).read().problem
+    assert "invalid ratio" in source_of(file).read().problem

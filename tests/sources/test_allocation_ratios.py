@@ -1,4 +1,4 @@
-"""gpu_allocation.txt: one number, or one for each GPU; anything else is one clear line."""
+"""gpu_allocation.txt: one number, or one for each GPU; anything else is an error of one line."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ from gpucommons.sources.allocation_ratio import RatioError, parse_allocation_rat
         ("# how we split\n2 # halves\n\n", [2.0, 2.0]),
     ],
 )
-def test_good_files(text: str, ratios: list[float | None]) -> None:
+def test_valid_files(text: str, ratios: list[float | None]) -> None:
     found = parse_allocation_ratios(text)
     assert [found.of(0), found.of(1)] == ratios
 
@@ -30,17 +30,17 @@ def test_good_files(text: str, ratios: list[float | None]) -> None:
         *("2 2", "2\n3", "0=1\n0=2", "0x2", "1_0", "٢", "2=3=4", "\x00", "9" * 5000 + "x"),
     ],
 )
-def test_bad_files(text: str) -> None:
+def test_invalid_files(text: str) -> None:
     with pytest.raises(RatioError) as caught:
         parse_allocation_ratios(text)
     line = str(caught.value)
-    assert "wants a number above 0" in line
+    assert "expected a number above 0" in line
     assert "\n" not in line
     assert len(line) < 200
 
 
 @given(st.text())
-def test_any_text_is_ratios_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
         found = parse_allocation_ratios(text)
     except RatioError:

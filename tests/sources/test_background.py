@@ -1,4 +1,4 @@
-"""A background source ends when it is cancelled, and only then; what it last learned is told as it is."""
+"""A background task ends only when it is cancelled; its latest result is returned unchanged."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 
-def test_failures_are_handed_over_and_followed_by_another_try() -> None:
+def test_failures_are_reported_and_retried() -> None:
     async def scenario() -> None:
         failures: list[str] = []
         enough = asyncio.Event()
@@ -30,14 +30,14 @@ def test_failures_are_handed_over_and_followed_by_another_try() -> None:
     asyncio.run(scenario())
 
 
-def test_one_that_fails_just_as_it_is_cancelled_ends_all_the_same() -> None:
+def test_a_task_that_fails_while_it_is_cancelled_ends() -> None:
     async def scenario() -> None:
         async def peer(follower_waits: asyncio.Event) -> None:
             try:
                 follower_waits.set()
                 await asyncio.Event().wait()
             finally:
-                raise SourceError("disconnected", "the peer hung up as we left")
+                raise SourceError("disconnected", "the peer disconnected during the cancellation")
 
         async def follow() -> None:
             if failures:
@@ -58,7 +58,7 @@ def test_one_that_fails_just_as_it_is_cancelled_ends_all_the_same() -> None:
     asyncio.run(scenario())
 
 
-def test_the_latest_is_told_as_it_is() -> None:
+def test_the_latest_result_is_returned() -> None:
     latest: Latest[tuple[int, ...]] = Latest("still asking")
     with pytest.raises(SourceError, match="still asking"):
         latest.read()
@@ -73,18 +73,18 @@ def test_the_latest_is_told_as_it_is() -> None:
     with pytest.raises(SourceError, match="too slow"):
         latest.read()
     latest.fail_by(KeyError("a bug"))
-    with pytest.raises(SourceError, match="KeyError") as told:
+    with pytest.raises(SourceError, match="KeyError") as caught:
         latest.read()
-    assert told.value.reason == "internal"
+    assert caught.value.reason == "internal"
 
 
-def test_telling_the_same_failure_for_ever_takes_no_memory() -> None:
+def test_raising_the_same_failure_repeatedly_takes_no_memory() -> None:
     latest: Latest[int] = Latest("still asking")
     depths = set()
     for _ in range(5):
-        with pytest.raises(SourceError) as told:
+        with pytest.raises(SourceError) as caught:
             latest.read()
-        depth, trace = 0, told.value.__traceback__
+        depth, trace = 0, caught.value.__traceback__
         while trace is not None:
             depth, trace = depth + 1, trace.tb_next
         depths.add(depth)

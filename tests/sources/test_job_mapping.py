@@ -1,4 +1,4 @@
-"""Job mapping files: what they name is read, and whatever is wrong with one costs that one only."""
+"""Job mapping files: the jobs are read, and an invalid file does not affect the others."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.job_mapping import JobMappingReading, MappedJob
-from gpucommons.sources.job_mapping import JobMappingSource, parse_jobs
+from gpucommons.sources.job_mapping import JobMappingReader, parse_jobs
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 ALICE, NOBODY, DEBIAN_SLURM = 1000, 65534, 64030
@@ -23,7 +23,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def read(directory: Path) -> JobMappingReading:
-    return JobMappingSource(directory, 5.0).read()
+    return JobMappingReader(directory).read()
 
 
 def ids(reading: JobMappingReading) -> dict[tuple[int, int | None], list[str]]:
@@ -42,12 +42,12 @@ def test_files_are_gpus_and_gpu_instances_and_lines_are_jobs(directory: Path) ->
 
 
 @pytest.mark.parametrize("name", ["00", "-1", "1.", ".1", "1.2.3", "gpu0", "0.txt", "0~", "99999", "٣", "1\n"])
-def test_other_names_are_not_ours(directory: Path, name: str) -> None:
+def test_other_file_names_are_ignored(directory: Path, name: str) -> None:
     (directory / name).write_text("1\n")
     assert read(directory) == JobMappingReading()
 
 
-def test_an_empty_file_names_nobody(directory: Path) -> None:
+def test_an_empty_file_has_no_jobs(directory: Path) -> None:
     (directory / "0").write_text("\n \n")
     assert read(directory) == JobMappingReading()
 
@@ -56,7 +56,9 @@ def test_an_empty_file_names_nobody(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("owner", "uid"), [(ALICE, ALICE), (0, None), (999, None), (NOBODY, None), (DEBIAN_SLURM, None)]
 )
-def test_the_owner_of_a_file_is_the_user_unless_it_is_the_system(directory: Path, owner: int, uid: int | None) -> None:
+def test_the_owner_of_a_file_is_the_user_unless_it_is_a_system_user(
+    directory: Path, owner: int, uid: int | None
+) -> None:
     (directory / "0").write_text("4711\n")
     (directory / "1").write_text("1\n2\n")
     for name in ("0", "1"):
@@ -66,7 +68,7 @@ def test_the_owner_of_a_file_is_the_user_unless_it_is_the_system(directory: Path
     assert reading.jobs[1, None] == (MappedJob("1"), MappedJob("2")), "one owner cannot be the user of two jobs"
 
 
-def test_garbage_is_left_out_and_named(directory: Path) -> None:
+def test_garbage_is_left_out_and_reported(directory: Path) -> None:
     (directory / "0").write_bytes(b"4711\n\x00\x01\x1b[2J\n" + b"x" * 300 + b"\n\xff\xfe\n")
     (directory / "1").write_text("8\n")
     reading = read(directory)
@@ -88,7 +90,7 @@ def test_a_huge_file_is_read_in_part(directory: Path) -> None:
     ]
 
 
-def test_what_is_not_a_file_is_neither_followed_nor_waited_for(directory: Path, tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_read(directory: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("password\n")
     os.mkfifo(directory / "0")
@@ -101,8 +103,8 @@ def test_what_is_not_a_file_is_neither_followed_nor_waited_for(directory: Path, 
     assert "password" not in str(reading)
 
 
-def test_an_unreadable_file_costs_itself() -> None:
-    # Below /tmp: pytest's own directories are closed to other users, whom root becomes here, for root reads all.
+def test_an_unreadable_file_does_not_affect_the_others() -> None:
+    # Below /tmp: the test changes to another user, since root can read all files, and pytest's directories are private.
     with tempfile.TemporaryDirectory() as name:
         directory, user = Path(name), os.geteuid()
         directory.chmod(0o755)
@@ -120,7 +122,7 @@ def test_an_unreadable_file_costs_itself() -> None:
 
 
 def test_the_reading_is_the_same_object_until_a_file_changes(directory: Path) -> None:
-    source = JobMappingSource(directory, 5.0)
+    source = JobMappingReader(directory)
     (directory / "0").write_text("1\n")
     first = source.read()
     assert source.read() is first
@@ -130,8 +132,8 @@ def test_the_reading_is_the_same_object_until_a_file_changes(directory: Path) ->
     assert ids(source.read()) == {(0, None): ["2"]}
 
 
-def test_a_missing_directory_is_absent_and_another_thing_in_its_place_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(SourceAbsent, match="no job mapping directory"):
+def test_a_missing_directory_is_absent_and_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceAbsent, match=r"job mapping directory .* does not exist"):
         read(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match="Not a directory"):
@@ -139,7 +141,7 @@ def test_a_missing_directory_is_absent_and_another_thing_in_its_place_is_wrong(t
 
 
 @given(st.binary(max_size=500))
-def test_no_bytes_break_it(data: bytes) -> None:
+def test_no_bytes_raise(data: bytes) -> None:
     jobs, _ = parse_jobs(data)
     assert len(set(jobs)) == len(jobs) <= 64
     assert all(0 < len(job) <= 256 and job.isprintable() for job in jobs)

@@ -1,1 +1,1 @@
-"""The agent put together from settings. Decides nothing: it only knows which part needs which other."""
+"""The assembly of the agent from settings. Contains no logic of its own."""

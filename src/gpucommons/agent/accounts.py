@@ -1,23 +1,15 @@
-"""Accounts in the agent: allocations at each snapshot, and what is billed for them.
+"""Accounts in the agent: the ledger and the agent's own events, fed with every snapshot.
 
 Only a started agent writes the ledger and the event log. A command that takes one sample writes nothing.
 """
 
 import asyncio
 import logging
-import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable
 
-from gpucommons.agent.owners import owner_rules
-from gpucommons.agent.parts import Parts
 from gpucommons.config.settings import Settings
-from gpucommons.config.state_directory import events_position_file, ledger_file, own_event_log
-from gpucommons.holding.ds01_rules import slice_owner
-from gpucommons.holding.stage import AllocationStage
+from gpucommons.config.state_directory import ledger_file, own_event_log
 from gpucommons.ledger.accounts import read_accounts
 from gpucommons.ledger.batch import NS, Moment
 from gpucommons.ledger.event_detector import detect_events
@@ -27,17 +19,11 @@ from gpucommons.ledger.rollups import Retention
 from gpucommons.ledger.usage import usage_of
 from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, LedgerReading, OwnerKey
-from gpucommons.model.containers import Container, all_containers
 from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import UsageSample
-from gpucommons.sources.ds01.events import EventsSource
-from gpucommons.sources.ds01.state import Ds01Source
-from gpucommons.sources.people.users import UsersSource, host_root
 from gpucommons.sources.source import Source
 
-_USERS_CADENCE_S = 10.0
-_DS01_CADENCE_S = 5.0
 # The longest interval between two snapshots that is billed, in sampling intervals.
 _LONGEST_GAP = 5
 # The accounts of 30 days are summed this often. Before the first row there is nothing to sum: then at each flush.
@@ -49,75 +35,13 @@ _STOP_TIMEOUT_S = 2.0
 log = logging.getLogger(__name__)
 
 
-def with_accounts(parts: Parts, settings: Settings, scenario: str | None) -> Parts:
-    """Add allocations to what the parts derive, and keep accounts of them."""
-    stage = AllocationStage(owner_rules(settings.owners), settings.ledger.active_ratio)
-    derive, containers = parts.derive, _Containers()
-    is_machine = scenario is None and sys.platform == "linux"
-    parts = replace(
-        parts,
-        sources=[*parts.sources, *(_machine_sources(settings, containers) if is_machine else ())],
-        derive=lambda readings: stage(derive(readings)),
-        observers=[*parts.observers, containers.observe],
-    )
-    if not settings.ledger.enabled:
-        return parts
-    accounts = Accounts(settings, scenario)
-    return replace(
-        parts,
-        sources=[*parts.sources, *accounts.sources()],
-        services=[*parts.services, accounts],
-        observers=[*parts.observers, accounts.observe],
-    )
-
-
-class _Containers:
-    """The containers of the latest snapshot, in which the users source looks up processes."""
-
-    def __init__(self) -> None:
-        self.latest: Mapping[str, Container] = {}
-
-    def observe(self, snapshot: Snapshot) -> None:
-        self.latest = all_containers(snapshot.readings.docker, snapshot.readings.podman)
-
-
-def _machine_sources(settings: Settings, containers: _Containers) -> list[Source]:
-    procfs = Path(settings.path.procfs)
-    return [
-        UsersSource(
-            host_root(procfs),
-            procfs,
-            Path(settings.path.cgroupfs),
-            _USERS_CADENCE_S,
-            slice_owner,
-            Path(settings.ds01.groups_directory),
-            lambda: containers.latest,
-        ),
-        Ds01Source(Path(settings.ds01.state_file), _DS01_CADENCE_S),
-        EventsSource(Path(settings.events.file), events_position_file(), settings.sampling.interval_s),
-    ]
-
-
-@dataclass(slots=True)
-class _FunctionSource:
-    """A source that is one function."""
-
-    name: str
-    feeds: str
-    produces: type
-    cadence_s: float
-    read: Callable[[], object]
-    runs_on: Literal["thread", "loop"] = "loop"
-    deadline_s: float = 10.0
-    essential: bool = False
-
-
 class Accounts:
     """Bills each snapshot to the ledger, records events, and serves what the ledger and the event log have."""
 
     def __init__(self, settings: Settings, scenario: str | None, wall: Callable[[], float] = time.time) -> None:
         ledger, interval_s = settings.ledger, settings.sampling.interval_s
         self._file = ledger_file(settings, scenario)
+        self._enabled = ledger.enabled
         self._wall = wall
         self._interval_s, self._flush_s = interval_s, ledger.flush_s
         self._quotas = {user: HoldingQuota(quota.gpu_equivalents) for user, quota in settings.quotas.items()}
@@ -134,14 +58,17 @@ class Accounts:
         self._accounts_wall_s = 0.0
 
     def sources(self) -> list[Source]:
+        if not self._enabled:
+            return []
+        interval_s, log_reading = self._interval_s, self._event_log.reading
         return [
-            _FunctionSource("ledger", "ledger", LedgerReading, self._interval_s, self.ledger_reading),
-            _FunctionSource("event_log", "event_log", EventLogReading, self._interval_s, self._event_log.reading),
-            _FunctionSource("accounts", "accounts", AccountsReading, self._flush_s, self._read_accounts, "thread"),
+            Source("ledger", "ledger", LedgerReading, self.ledger_reading, interval_s, runs_on="loop"),
+            Source("event_log", "event_log", EventLogReading, log_reading, interval_s, runs_on="loop"),
+            Source("accounts", "accounts", AccountsReading, self._read_accounts, self._flush_s, 10.0),
         ]
 
     async def start(self) -> None:
-        self._started = True
+        self._started = self._enabled
 
     def observe(self, snapshot: Snapshot) -> None:
         """Called with every snapshot, on the event loop; does not block."""

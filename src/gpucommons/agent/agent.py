@@ -1,16 +1,19 @@
-"""One node's agent: sampler, exposition and listeners around the parts that the node has."""
+"""The agent of one node: sources, sampler, exposition and listeners."""
 
 import asyncio
+import logging
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 from gpucommons import __version__
-from gpucommons.agent.accounts import with_accounts
-from gpucommons.agent.machine import machine_parts, scenario_parts
-from gpucommons.agent.parts import supervised
+from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
-from gpucommons.agent.sharing import metrics_listeners, with_sharing
+from gpucommons.agent.sharing import metrics_listeners, sharing_part
+from gpucommons.agent.sources import agent_sources
+from gpucommons.base.backoff import Backoff
 from gpucommons.config.settings import DcgmSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
@@ -21,31 +24,32 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
-from gpucommons.sources.agent import AgentSource
-from gpucommons.sources.alertmanager import AlertmanagerSource
-from gpucommons.sources.source import Source
+from gpucommons.sources.agent import AgentReader
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.api import Api
 
+log = logging.getLogger(__name__)
+
 
 class Agent:
-    """One node's agent. `bind` opens the listeners, `begin` starts to sample, `stop` ends it all."""
+    """`bind` opens the listeners, `begin` starts sampling, `stop` ends both."""
 
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
-        parts = machine_parts(settings) if scenario is None else scenario_parts(settings, scenario)
-        parts = with_accounts(parts, settings, self.scenario)
+        self._parts: list[Part] = [Accounts(settings, self.scenario)]
         if settings.scheduler.enabled and scenario is None:
-            parts = with_sharing(parts, settings)
-        own = AgentSource(__version__, interval_s, self._complete)
+            self._parts.append(sharing_part(settings))
+        of_parts = [source for part in self._parts for source in part.sources()]
+        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete))
+        self._background = [(source.name, source.run) for source in sources if source.run is not None]
         self.sampler = Sampler(
-            [*parts.sources, *_alerts(settings), own],
+            sources,
             interval_s=interval_s,
             hostname=socket.gethostname(),
             scenario=self.scenario,
-            derive=parts.derive,
+            derive=derive,
         )
         spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
@@ -60,32 +64,30 @@ class Agent:
             show_owners=settings.privacy.show_owners,
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
         )
-        self._background = parts.background
-        self._services = parts.services
-        for observer in parts.observers:
-            self.sampler.subscribe(observer)
+        for part in self._parts:
+            self.sampler.subscribe(part.observe)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def bind(self) -> None:
-        """Open the listeners first: a port in use is known before anything else is done."""
+        """Open the listeners first: a port in use is reported before anything else happens."""
         await self.web.start()
-        for service in self._services:
-            await service.start()
+        for part in self._parts:
+            await part.start()
 
     async def begin(self) -> Snapshot:
-        """Take the first sample, and go on from there."""
+        """Take the first sample and keep sampling."""
         self._tasks = self.start_background()
         snapshot = await self.sampler.tick()
         self._tasks.append(asyncio.create_task(self.sampler.run(), name="sampling"))
         return snapshot
 
     def start_background(self) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(supervised(part), name=part.name) for part in self._background]
+        return [asyncio.create_task(_supervised(name, run), name=name) for name, run in self._background]
 
     async def stop(self) -> None:
         await self.web.stop()
-        for service in self._services:
-            await service.stop()
+        for part in self._parts:
+            await part.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -104,6 +106,16 @@ class Agent:
         )
 
 
+async def _supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    backoff = Backoff()
+    while True:
+        try:
+            await run()
+        except Exception:
+            log.exception("background task %s failed and is restarted", name)
+        await asyncio.sleep(backoff.next_s())
+
+
 def _main_listeners(settings: Settings) -> list[tuple[str, None]]:
     return [(address, None) for address in (settings.web.listen, settings.web.socket) if address]
 
@@ -117,11 +129,6 @@ def _dcgm_options(settings: DcgmSettings) -> DcgmOptions:
 def _prometheus(settings: Settings) -> Prometheus | None:
     url = settings.history.prometheus_url
     return Prometheus(url, settings.history.prometheus_selector) if url else None
-
-
-def _alerts(settings: Settings) -> list[Source]:
-    url = settings.alerts.alertmanager_url
-    return [AlertmanagerSource(url)] if url else []
 
 
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:

@@ -1,29 +1,29 @@
-"""Who is asked for this node's pods, from the settings."""
+"""Where this node's pods are read from, by the settings."""
 
 import os
 
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import KubernetesSettings
 from gpucommons.sources.kubernetes.access import ClusterAccess
-from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodSource
-from gpucommons.sources.kubernetes.source import PodSource
+from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
+from gpucommons.sources.kubernetes.source import PodFollower
 
 
-def pod_source(settings: KubernetesSettings) -> PodSource | KubeletPodSource:
+def pod_follower(settings: KubernetesSettings) -> PodFollower | KubeletPodFollower:
     labels = [label.strip() for label in settings.pod_labels.split(",") if label.strip()]
     access = _access(settings)
     if settings.source == "api":
-        return PodSource(access, allowed_labels=labels)
+        return PodFollower(access, allowed_labels=labels)
     if access is None:
-        raise ConfigError("kubernetes.source = kubelet wants kubernetes.api_url, such as https://127.0.0.1:10250")
-    return KubeletPodSource(access, allowed_labels=labels)
+        raise ConfigError("kubernetes.source = kubelet requires kubernetes.api_url, such as https://127.0.0.1:10250")
+    return KubeletPodFollower(access, allowed_labels=labels)
 
 
 def _access(settings: KubernetesSettings) -> ClusterAccess | None:
-    """None leaves it to what Kubernetes tells each pod."""
+    """None: use the API server that Kubernetes announces to each pod."""
     if not settings.api_url:
         return None
     node_name = settings.node_name or os.environ.get("NODE_NAME", "")
     if not node_name:
-        raise ConfigError("kubernetes.node_name: wanted beside kubernetes.api_url (or set NODE_NAME)")
+        raise ConfigError("kubernetes.node_name: required with kubernetes.api_url (or set NODE_NAME)")
     return ClusterAccess(settings.api_url, node_name, settings.ca_file or None, settings.token_file or None)

@@ -1,4 +1,4 @@
-"""The rules by which owners are named, from the settings: a mistake in them is one line at the start."""
+"""The rules of attribution from the settings. A mistake in them is a ConfigError of one line at the start."""
 
 from pathlib import Path
 

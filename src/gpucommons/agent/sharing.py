@@ -2,11 +2,8 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Literal
 
 from gpucommons.agent.busy import BusyMeter
-from gpucommons.agent.parts import Parts
 from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings, Settings, SharingQuotaSettings
@@ -18,7 +15,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues, from_annotations, parse_core, parse_memory
 from gpucommons.scheduler.service.thread import SchedulerThread
-from gpucommons.sources.source import SourceStarting
+from gpucommons.sources.source import Source, SourceStarting
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +39,11 @@ def nvml_cadence_s(settings: Settings) -> float:
     )
 
 
-def with_sharing(parts: Parts, settings: Settings) -> Parts:
-    """Adds the scheduler: a source of turns, a service for clients, an observer of the GPUs."""
+def sharing_part(settings: Settings) -> "Sharing":
+    """The scheduler: a source of turns, a service for clients, an observer of the GPUs."""
     check_sockets(settings.scheduler)
     rules = [_rule(name, rule) for name, rule in settings.sharing_quotas.items()]
-    sharing = Sharing(settings.scheduler, rules, settings.sampling.interval_s)
-    return replace(
-        parts,
-        sources=[*parts.sources, sharing],
-        services=[*parts.services, sharing],
-        observers=[*parts.observers, sharing.observe],
-    )
+    return Sharing(settings.scheduler, rules, settings.sampling.interval_s)
 
 
 def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:
@@ -84,15 +75,8 @@ def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
 class Sharing:
     """The scheduler as a service, a source, and an observer of snapshots."""
 
-    name = "scheduler"
-    feeds = "sharing"
-    produces = SharingReading
-    deadline_s = 2.0
-    essential = False
-    runs_on: Literal["loop"] = "loop"
-
     def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
-        self.cadence_s = cadence_s
+        self._cadence_s = cadence_s
         self._scheduler = SchedulerThread(settings, lambda reading: turns_of(reading, {}), rules)
         self._busy = BusyMeter()
         self._pods: PodReading | None = None
@@ -104,7 +88,10 @@ class Sharing:
     async def stop(self) -> None:
         await self._scheduler.stop()
 
-    def read(self) -> SharingReading:
+    def sources(self) -> list[Source]:
+        return [Source("scheduler", "sharing", SharingReading, self._read, self._cadence_s, runs_on="loop")]
+
+    def _read(self) -> SharingReading:
         reading = self._scheduler.reading
         if reading is None:
             raise SourceStarting("the scheduler has not started yet")

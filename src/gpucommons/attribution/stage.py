@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.owner import OwnerRules
@@ -25,27 +25,6 @@ from gpucommons.model.snapshot import Readings
 from gpucommons.rules.pod_placement import pods_by_place
 
 log = logging.getLogger(__name__)
-
-
-class GpuSource(Protocol):
-    """The part of a Source that is passed on."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def feeds(self) -> str: ...
-    @property
-    def produces(self) -> type: ...
-    @property
-    def cadence_s(self) -> float: ...
-    @property
-    def deadline_s(self) -> float: ...
-    @property
-    def essential(self) -> bool: ...
-    @property
-    def runs_on(self) -> Literal["thread", "loop"]: ...
-
-    def read(self) -> object: ...
 
 
 class NamesUsers(Protocol):
@@ -73,15 +52,12 @@ class IdentifiedGpus:
 
     def __init__(
         self,
-        gpus: GpuSource,
+        read_gpus: Callable[[], object],
         identities: ProcessIdentities,
         users: NamesUsers,
         ticks: Callable[[], int] = ticks_since_boot,
     ) -> None:
-        self.name, self.feeds, self.produces = gpus.name, gpus.feeds, gpus.produces
-        self.cadence_s, self.deadline_s = gpus.cadence_s, gpus.deadline_s
-        self.essential, self.runs_on = gpus.essential, gpus.runs_on
-        self._gpus = gpus
+        self._read_gpus = read_gpus
         self._identities = identities
         self._users = users
         self._ticks = ticks
@@ -90,7 +66,7 @@ class IdentifiedGpus:
 
     def read(self) -> object:
         begun_ticks = self._ticks()
-        reading = self._gpus.read()
+        reading = self._read_gpus()
         if isinstance(reading, GpuReading):
             try:
                 self._identify(reading, begun_ticks)

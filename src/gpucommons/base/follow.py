@@ -1,8 +1,7 @@
-"""Follows a file that grows, line by line, through rotation by renaming and by copy-and-truncate.
+"""Follows a growing file line by line, across rotation by renaming and by copy-and-truncate.
 
-A place in it is an offset and the bytes before it: they tell whether the file is still the one that was
-read, and find in its rotated copies what was not read yet. Keeps its place over a restart, reads no line
-twice, and never gives out half a line.
+A position is an offset and the bytes before it: they show whether the file is still the same, and locate the unread
+rest in its rotated copies. The position can be saved over a restart; no line is read twice or in part.
 """
 
 import gzip
@@ -17,14 +16,14 @@ from typing import BinaryIO, NamedTuple
 
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 64
-# The names that logrotate gives: .1, .2.gz, -20261115, -20261115.gz
+# The suffixes that logrotate uses: .1, .2.gz, -20261115, -20261115.gz
 _ROTATED_SUFFIX = re.compile(r"[.-]\d[\d-]*(\.gz)?")
 
 
 class Position(NamedTuple):
-    """How far was read: `tail` are the bytes before `offset`, `inode` is the file's while it is the live one.
+    """How far the file was read: `tail` are the bytes before `offset`, `inode` is that of the live file.
 
-    Rotated copies that were last written up to `rotated_ns` are done with.
+    Rotated copies that were last written up to `rotated_ns` have been read.
     """
 
     inode: int = 0
@@ -34,7 +33,7 @@ class Position(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Whole lines, without their ends, and how many were too long to be one."""
+    """Whole lines without line breaks, and the number of lines that were too long."""
 
     lines: list[bytes]
     too_long: int = 0
@@ -48,7 +47,7 @@ class _Rotated(NamedTuple):
 
 @dataclass(slots=True)
 class _Segment:
-    """A file to be read from a place on. The live one is read again whenever it has grown."""
+    """A file to read from a position on. The live file is read again whenever it has grown."""
 
     file: BinaryIO
     place: Position
@@ -56,7 +55,7 @@ class _Segment:
     skipping: bool = False
 
     def read(self) -> bytes | None:
-        """What is new, or None if the file is not the one that was read so far."""
+        """The new bytes, or None if this is not the file that was read so far."""
         _, offset, tail, _ = self.place
         try:
             self.file.seek(offset - len(tail))
@@ -72,7 +71,7 @@ class _Segment:
 
 @dataclass(slots=True)
 class FileFollower:
-    """`position` is where the last lines that were given out end. Belongs to one thread."""
+    """`position` is the end of the last returned lines. Not thread-safe."""
 
     path: Path
     position: Position = field(default_factory=Position)
@@ -82,9 +81,9 @@ class FileFollower:
     _leaving: bool = False
 
     def poll(self) -> Iterator[Lines]:
-        """All that is new, oldest first, in pieces. Raises OSError if there is no such file or it cannot be read.
+        """All new lines, oldest first, in pieces. Raises OSError if the file does not exist or cannot be read.
 
-        May be left after any piece; the next poll goes on behind it.
+        The caller may stop after any piece; the next poll continues after it.
         """
         if self._current is None:
             self._resume()
@@ -94,14 +93,14 @@ class FileFollower:
                 if not self._has_moved_on(current, intact):
                     return
                 if os.stat(self.path).st_ino != current.place.inode:
-                    # Renamed, or gone: half a line at its end is all there will ever be of it.
+                    # Renamed or removed: an incomplete line at its end will not be completed.
                     current.is_live = False
                     yield from self._drain(current)
                 self._find_next(current)
             self._switch_to(self._next.popleft())
 
     def behind_bytes(self) -> int:
-        """What the live file holds beyond the position; rotated files that wait are not counted."""
+        """The unread bytes of the live file; rotated files are not counted."""
         current = self._current
         if current is None or not current.is_live:
             return 0
@@ -115,10 +114,10 @@ class FileFollower:
         self._next.clear()
 
     def _drain(self, segment: _Segment) -> Generator[Lines, None, bool]:
-        """Give out what is whole. False if the file was rewritten, True if it ended as a file does."""
+        """Yield whole lines. Returns False if the file was rewritten, True at its end."""
         while True:
             data = segment.read()
-            if data is None or self._began_anew(segment):
+            if data is None or self._was_rotated_unread(segment):
                 return False
             end = data.rfind(b"\n") + 1
             if not end and len(data) < _CHUNK_BYTES:
@@ -142,19 +141,19 @@ class FileFollower:
         self.position = segment.place
 
     def _has_moved_on(self, live: _Segment, intact: bool) -> bool:
-        """Whether the path is no longer the file in hand, or that file begins anew."""
+        """Whether the path is another file by now, or the file was truncated."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
             return False
         if found.st_ino != live.place.inode:
-            # Its writer may still have it open: look once more before leaving it.
+            # The writer may still have it open: check once more before leaving it.
             self._leaving, was_leaving = True, self._leaving
             return was_leaving
         return not intact
 
-    def _began_anew(self, segment: _Segment) -> bool:
-        """Of a file that nothing was read of yet, only a newer copy tells that there was something before."""
+    def _was_rotated_unread(self, segment: _Segment) -> bool:
+        """If nothing of the live file was read yet, only a newer rotated copy shows that it was truncated."""
         _, offset, _, rotated_ns = segment.place
         return segment.is_live and offset == 0 and bool(self._rotated_since(rotated_ns))
 
@@ -162,12 +161,12 @@ class FileFollower:
         if os.stat(self.path).st_ino == current.place.inode:
             self._queue_unread()
             return
-        # It was read to its end through the descriptor, wherever it lies now.
+        # It was read to its end through the descriptor, whatever its name is now.
         done_ns = max(os.fstat(current.file.fileno()).st_mtime_ns, current.place.rotated_ns)
         self._queue(self._rotated_since(done_ns), done_ns)
 
     def _resume(self) -> None:
-        """Find the place that was kept: in the file itself, or in what it was rotated to."""
+        """Find the saved position: in the live file, or in a rotated copy of it."""
         live = _opened(self.path, self.position, is_live=True)
         if self.position.offset and live.place.inode == self.position.inode and live.read() is not None:
             self._current = live
@@ -177,7 +176,7 @@ class FileFollower:
         self._switch_to(self._next.popleft())
 
     def _queue_unread(self) -> None:
-        """Queue what follows the position when its file was rotated away: the copies since then, and the file anew."""
+        """After a rotation: queue the rest of the file at the position, the copies since then, and the live file."""
         kept = self.position
         rotated = self._rotated_since(kept.rotated_ns)
         done_ns = rotated[-1].modified_ns if rotated else kept.rotated_ns
@@ -193,7 +192,7 @@ class FileFollower:
         self._queue(rotated, done_ns)
 
     def _queue(self, whole: list[_Rotated], done_ns: int) -> None:
-        """These from their beginnings, then the live file from its own."""
+        """Queue these from their start, then the live file from its start."""
         self._next.extend(_opened(each.path, Position(rotated_ns=each.modified_ns - 1)) for each in whole)
         done_ns = max((done_ns, *(each.modified_ns for each in whole)))
         self._next.append(_opened(self.path, Position(rotated_ns=done_ns), is_live=True))
@@ -205,7 +204,7 @@ class FileFollower:
         self.position = segment.place
 
     def _rotated_since(self, modified_ns: int) -> list[_Rotated]:
-        """The rotated files beside this one that were written after that time, oldest first."""
+        """The rotated copies in the same directory that were written after that time, oldest first."""
         name = self.path.name
         found: dict[str, _Rotated] = {}
         with os.scandir(self.path.parent) as entries:
@@ -230,7 +229,7 @@ def _opened(path: Path, place: Position, is_live: bool = False) -> _Segment:
 
 
 def _holds(rotated: _Rotated, place: Position) -> bool:
-    """Whether this is a copy of the file that was read up to that place."""
+    """Whether this is a copy of the file that was read up to that position."""
     segment = _opened(rotated.path, place)
     try:
         return segment.read() is not None

@@ -1,12 +1,12 @@
-"""Cuts a stream of bytes into lines, with a bound on how long one may get. Does no I/O."""
+"""Splits a stream of bytes into lines of limited length. Does no I/O."""
 
 
 class LineTooLong(Exception):
-    """The peer sent more than a line may hold: what it speaks is not what was asked for."""
+    """A line exceeds the limit: the peer does not send what was requested."""
 
 
 class LineSplitter:
-    """Feed it chunks as they come; it hands out whole lines only. What was cut off never comes out."""
+    """Takes chunks as they arrive and returns whole lines. An incomplete last line is never returned."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -14,7 +14,7 @@ class LineSplitter:
         self._held_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes, empty ones left out."""
+        """The lines that `chunk` completes, without empty ones."""
         *whole, rest = chunk.split(b"\n")
         lines = []
         for piece in whole:

@@ -1,4 +1,4 @@
-"""Blocking work off the event loop, on a thread that never holds up the end of the process."""
+"""Blocking work off the event loop, on a daemon thread, which does not delay the exit of the process."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """A thread of its own, not the loop's pool: the interpreter waits for a pool's threads when it exits."""
+    """Not on the loop's thread pool: at exit the interpreter waits for the threads of a pool."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -21,7 +21,7 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
             settle = partial(_fulfil, done, work())
         except Exception as error:
             settle = partial(_fail, done, error)
-        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(settle)
 
     threading.Thread(target=run, name="web-blocking", daemon=True).start()

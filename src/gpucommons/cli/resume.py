@@ -11,11 +11,11 @@ import typer
 
 from gpucommons.cli.run import CommandError
 from gpucommons.pauser import cuda, leftovers
-from gpucommons.pauser.backend import Backend, Failure
+from gpucommons.pauser.backend import Failure, PauseBackend
 from gpucommons.pauser.freeze import Freeze
 from gpucommons.pauser.leftovers import Leftover
 from gpucommons.pauser.places import known_records
-from gpucommons.pauser.record import Entry, Record, RecordError, Stage
+from gpucommons.pauser.record import Entry, PauseRecord, RecordError, Stage
 from gpucommons.pauser.release import FINAL, Outcome, attempt
 
 # A lock whose caller died may still be carried out a moment later; a driver call may have to be tried again.
@@ -46,7 +46,7 @@ def resume(
     if all_ == (pid is not None):
         raise CommandError("name what to resume: --all, or --pid N")
     driver = cuda.load()
-    backends: dict[str, Backend] = {"freeze": Freeze()}
+    backends: dict[str, PauseBackend] = {"freeze": Freeze()}
     if not isinstance(driver, Failure):
         backends["cuda"] = driver
     found: list[Leftover] = []
@@ -66,14 +66,14 @@ def resume(
 def _resume_record(
     path: Path,
     owner: int | None,
-    backends: Mapping[str, Backend],
+    backends: Mapping[str, PauseBackend],
     pid: int | None,
     found: list[Leftover],
     notes: list[str],
 ) -> None:
     """`owner` is whose record must stand there: a user could have put a link to another's directory in its place."""
     try:
-        record = Record.open_existing(path)
+        record = PauseRecord.open_existing(path)
     except RecordError as error:
         raise CommandError(str(error)) from error
     if record is None:
@@ -109,7 +109,7 @@ def _acceptable(owner: int, pid: int | None) -> Callable[[Entry], bool]:
     return accept
 
 
-def _resume_one(pid: int, backends: Mapping[str, Backend]) -> Leftover:
+def _resume_one(pid: int, backends: Mapping[str, PauseBackend]) -> Leftover:
     """A program that no record names, as the driver sees it."""
     tried = [attempt(backends, Entry(pid, None, Stage.LOCKED, name), settled=True) for name in ("cuda", "freeze")]
     best = min(tried, key=lambda one: (one.outcome is not Outcome.RESUMED, one.outcome in FINAL))

@@ -1,4 +1,4 @@
-"""What the agent knows of itself: its own cost, and what it refused or dropped on the way out."""
+"""The agent itself: its cost, and what it refused or dropped."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

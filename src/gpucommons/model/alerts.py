@@ -1,4 +1,4 @@
-"""The alerts that fire now, as Alertmanager tells them."""
+"""The alerts that are firing, from Alertmanager."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

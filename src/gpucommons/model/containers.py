@@ -1,6 +1,6 @@
-"""The containers of a node at an instant, as one runtime tells them. A container is its full id.
+"""The containers of one runtime at an instant. A container is identified by its full id.
 
-Of a container's environment only what names GPUs is carried: the rest may hold secrets.
+Of a container's environment only NVIDIA_VISIBLE_DEVICES is kept: the rest may contain secrets.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ class ContainerState(StrEnum):
 
     @property
     def has_processes(self) -> bool:
-        """Whether its processes are there. One that has none may still hold its GPUs."""
+        """Whether it has processes. A container without processes may still hold its GPUs."""
         return self in (ContainerState.RUNNING, ContainerState.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """What `--gpus` (or a CDI device) asked the runtime for. A count of -1 means all there are.
+    """A device request by `--gpus` or a CDI device. A count of -1 means all devices.
 
     `device_ids` are as the user wrote them: an index, a UUID, `0:1` for a MIG device, a CDI name.
     """
@@ -35,15 +35,14 @@ class DeviceRequest:
     driver: str
     count: int
     device_ids: tuple[str, ...] = ()
-    capabilities: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
     """One container, running or not. Renaming changes `name`, restarting `init_pid` and `started_wall_s`.
 
-    `visible_devices` is its NVIDIA_VISIBLE_DEVICES: None where unset, which is not the empty text.
-    `devices` are the host's paths of the devices that were handed in one by one.
+    `visible_devices` is its NVIDIA_VISIBLE_DEVICES: None if unset, which differs from the empty string. `devices` are
+    the host paths of devices that were passed in individually.
     """
 
     id: str
@@ -55,7 +54,6 @@ class Container:
     init_pid: int | None = None
     created_wall_s: float | None = None
     started_wall_s: float | None = None
-    finished_wall_s: float | None = None
     device_requests: tuple[DeviceRequest, ...] = ()
     visible_devices: str | None = None
     devices: tuple[str, ...] = ()
@@ -65,14 +63,13 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class ContainerReading:
-    """Every container of one runtime by full id. `unread` counts those it has but could not tell of."""
+    """Every container of one runtime, by full id."""
 
     by_id: Mapping[str, Container]
-    unread: int = 0
 
 
 def all_containers(*readings: ContainerReading | None) -> Mapping[str, Container]:
-    """The containers of several runtimes by full id, those of an absent runtime left out."""
+    """The containers of several runtimes by full id; an absent runtime has none."""
     present = [reading.by_id for reading in readings if reading is not None]
     if len(present) == 1:
         return present[0]
@@ -80,7 +77,7 @@ def all_containers(*readings: ContainerReading | None) -> Mapping[str, Container
 
 
 class ContainerUsage(NamedTuple):
-    """`memory_bytes` leaves out file cache that can be dropped; `memory_limit_bytes` is None where there is none."""
+    """`memory_bytes` excludes file cache that can be dropped; `memory_limit_bytes` is None without a limit."""
 
     name: str
     runtime: str

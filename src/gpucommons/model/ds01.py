@@ -1,11 +1,12 @@
-"""What DS01 keeps on disk: the state file of older installs, and the disk it lies on."""
+"""What DS01, a management system for shared GPU servers, keeps on disk: the state file of older installations, and the
+disk that holds it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Ds01Entry:
-    """One allocation by the state file. `gpu_id` is a slot, "1" or "1.0"; `stopped` that its container is."""
+    """One allocation in the state file. `gpu_id` is a slot, "1" or "1.0"; `stopped` is the state of its container."""
 
     container: str
     user: str
@@ -16,10 +17,9 @@ class Ds01Entry:
 
 @dataclass(frozen=True, slots=True)
 class Ds01Reading:
-    """`entries` is None where there is no state file, which is so on newer installs."""
+    """`entries` is None if there is no state file; newer installations have none."""
 
     entries: tuple[Ds01Entry, ...] | None
-    bad_entries: int = 0
     disk_total_bytes: int | None = None
     disk_free_bytes: int | None = None
     disk_used_bytes: int | None = None

@@ -154,7 +154,6 @@ class EventsReading:
     bad_lines: Mapping[str, int] = field(default_factory=dict)
     behind_bytes: int = 0
     rotations_lost: int = 0
-    position_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)

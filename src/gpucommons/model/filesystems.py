@@ -1,4 +1,4 @@
-"""The mounted file systems at an instant: how large each is and what is left of it."""
+"""The mounted file systems at an instant: size and free space."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """`space` is None where the file system answered with an error, or not in time."""
+    """`space` is None if the file system returned an error or did not answer in time."""
 
     device: str
     mount_point: str

@@ -1,6 +1,6 @@
-"""The GPUs of a node at an instant. A GPU is its UUID; a reading that was not made is None, never 0.
+"""The GPUs of a node at an instant. A GPU is identified by its UUID; a missing reading is None, never 0.
 
-Numbers keep the driver's own resolution (percent, milliwatt-derived watts, millijoules): a dialect converts.
+Numbers keep the driver's resolution (percent, watts from milliwatts, millijoules): the dialects convert them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,15 +25,15 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
 )
 
 
-# How far back the windows of XIDs and clock samples reach, and how often the throttle mask is kept:
-# as often as dcgm-exporter reads it unless it is set otherwise, so that counts of samples compare.
+# The length of the windows of XIDs and clock samples, and the interval between samples of the throttle mask: that of
+# dcgm-exporter by default, so that counts of samples are comparable.
 RECENT_S = 3600
 CLOCK_SAMPLE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuIdentity:
-    """What does not change while the driver is loaded. The index may change when a GPU comes or goes."""
+    """What does not change while the driver is loaded. The index may change when a GPU is added or lost."""
 
     uuid: str
     index: int
@@ -58,15 +58,15 @@ class GpuIdentity:
 
     @property
     def device(self) -> str:
-        """The device file's name, as dashboards know it: nvidia0."""
+        """The name of the device file, such as nvidia0."""
         return "" if self.minor is None else f"nvidia{self.minor}"
 
 
 class GpuReadings(NamedTuple):
-    """What moves. A NamedTuple, not a dataclass: each pass makes one per GPU from a list of this order.
+    """What changes. A NamedTuple, not a dataclass: each pass makes one per GPU from a list in this order.
 
-    `memory_used_bytes` leaves out what the driver reserves where the driver tells the two apart
-    (`memory_reserved_bytes` is then set), so that used + reserved + free = total.
+    `memory_used_bytes` excludes what the driver reserves if the driver reports that separately (`memory_reserved_bytes`
+    is then set), so that used + reserved + free = total.
     """
 
     utilization_percent: int | None = None
@@ -127,7 +127,7 @@ class GpuReadings(NamedTuple):
 
     @property
     def memory_not_free_bytes(self) -> int | None:
-        """What older NVML calls used: all that is not free, the driver's reserve included."""
+        """What older NVML versions report as used: all memory that is not free, including the driver's reserve."""
         total, free = self.memory_total_bytes, self.memory_free_bytes
         return None if total is None or free is None else total - free
 
@@ -138,7 +138,7 @@ class GpuReadings(NamedTuple):
 
 
 class NvLinkRates(NamedTuple):
-    """Data sent and received over NVLink, averaged since the reading before: of all links, and by link number."""
+    """Data sent and received over NVLink, averaged since the previous reading: of all links, and by link number."""
 
     total_kibibytes_per_s: float | None = None
     link_kibibytes_per_s: Mapping[int, float] = MappingProxyType({})
@@ -173,10 +173,10 @@ class GpmReading(NamedTuple):
 
 
 class GpuProcess(NamedTuple):
-    """One process on one GPU (or on one MIG instance of it).
+    """One process on one GPU or MIG device.
 
-    `key` is None where the process could not be found under its pid, `used_memory_bytes` where the
-    driver does not know, and a utilisation where the driver has no fresh and believable sample.
+    `key` is None if no process with this pid was found, `used_memory_bytes` if the driver does not report it, and a
+    utilisation if the driver has no fresh and plausible sample.
     """
 
     pid: int
@@ -203,8 +203,8 @@ class MigMemory:
 class MigInstance:
     """One MIG device: a compute instance within a GPU instance.
 
-    Memory, GPM and placement belong to the GPU instance: compute instances that share one share these.
-    Sum them over `Gpu.gpu_instances()`, not over `Gpu.mig`.
+    Memory, GPM and placement belong to the GPU instance and are common to its compute instances: sum them over
+    `Gpu.gpu_instances()`, not over `Gpu.mig`.
     """
 
     uuid: str
@@ -228,15 +228,15 @@ class MigInstance:
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything of it was read: without that, the dcgm dialect has no series for its id."""
+        """Whether it has any reading: if not, the dcgm dialect has no series for its id."""
         return self.memory is not None or self.gpm is not None
 
 
 @dataclass(frozen=True, slots=True)
 class XidRecord:
-    """The XID errors of one GPU since the agent started. `watched` tells a measured none from a blind eye.
+    """The XID errors of one GPU since the agent started. Unless it is `watched`, zero errors means unknown.
 
-    `recent` counts those of the last hour, by the whole second of the wall clock and the code.
+    `recent` counts those of the last hour, by second of the wall clock and code.
     """
 
     watched: bool = False
@@ -252,7 +252,7 @@ _NO_READINGS = GpuReadings()
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU that is here, or was: `up` is False once it fell off the bus, and its readings are gone."""
+    """One GPU, present or lost: `up` is False once it has fallen off the bus; then it has no readings."""
 
     identity: GpuIdentity
     up: bool
@@ -264,16 +264,16 @@ class Gpu:
     mig_enabled: bool | None = None
     mig: tuple[MigInstance, ...] = ()
     xid: XidRecord = field(default_factory=XidRecord)
-    # How many compute slices the GPU can be split into, while MIG is enabled: 7 on an H200, 4 on an A30.
+    # The number of compute slices while MIG is enabled: 7 on an H200, 4 on an A30.
     mig_slices: int | None = None
-    # MIG devices that the driver lists without naming them; they are not in `mig`.
+    # MIG devices that the driver lists without ids; they are not in `mig`.
     mig_without_id: int = 0
     nvlink_rates: NvLinkRates | None = None
     # Throttle masks of the last hour, one every CLOCK_SAMPLE_EVERY_S, the oldest first.
     clock_samples: tuple[ClockSample, ...] = ()
 
     def gpu_instances(self) -> Iterator[MigInstance]:
-        """One MIG device for each GPU instance, for what belongs to the GPU instance as a whole."""
+        """One MIG device of each GPU instance, for values that belong to the GPU instance as a whole."""
         seen: set[int] = set()
         for instance in self.mig:
             if instance.gpu_instance_id not in seen:
@@ -290,7 +290,7 @@ class Gpu:
 
 
 class LaneMove(NamedTuple):
-    """A call that was moved because of what it cost, and to which lane."""
+    """A call that was moved because of its cost, and the lane that it was moved to."""
 
     uuid: str
     call: str
@@ -299,7 +299,7 @@ class LaneMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One pass over all GPUs: present ones by index, then the lost. Counts are since the agent started."""
+    """One pass over all GPUs: present ones by index, then lost ones. Counts are since the agent started."""
 
     driver_version: str
     nvml_version: str
@@ -319,7 +319,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class AllocationRatios:
-    """One ratio for every GPU, ratios by GPU index, or both: then the index counts."""
+    """One ratio for every GPU, ratios by GPU index, or both: then the one by index takes precedence."""
 
     everywhere: float | None = None
     by_gpu_index: Mapping[int, float] = field(default_factory=dict)
@@ -330,7 +330,7 @@ class AllocationRatios:
 
 @dataclass(frozen=True, slots=True)
 class AllocationRatioReading:
-    """The last good ratios, None if there never were any. `problem` is one line, empty when all is well."""
+    """The last valid ratios; None if there were none. `problem` is one line, empty if the file is valid."""
 
     ratios: AllocationRatios | None
     problem: str = ""

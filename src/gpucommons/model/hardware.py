@@ -1,4 +1,4 @@
-"""What sysfs holds of the host's hardware: sensors (hwmon), thermal throttling of the CPUs, isolated CPUs."""
+"""The host's hardware from sysfs: sensors (hwmon), thermal throttling of the CPUs, isolated CPUs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """`properties` are the sensor's files by the end of their names (in small letters, digits, : and _), in the
-    driver's units; "" is the bare name."""
+    """`properties` are the sensor's files by the suffix of their names, in the driver's units; "" is the name without
+    a suffix."""
 
     name: str
     kind: str
@@ -26,7 +26,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class CpuThrottles:
-    """How often each core (by package and core number) and each package was throttled since boot."""
+    """Throttling events of each core (by package and core number) and of each package since boot."""
 
     cores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     packages: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class CpuThrottles:
 
 @dataclass(frozen=True, slots=True)
 class HardwareReading:
-    """`chips` is None where the kernel has no hwmon; `chips_failed` counts those that could not be read."""
+    """`chips` is None if the kernel has no hwmon; `chips_failed` counts those that could not be read."""
 
     chips: tuple[Chip, ...] | None
     chips_failed: int

@@ -1,4 +1,4 @@
-"""The host's CPU, memory and pressure at an instant. A signal that was not read is None, never 0."""
+"""The host's CPU, memory and pressure at an instant. A value that was not read is None, never 0."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CoreTimes(NamedTuple):
-    """Seconds that one core spent in each mode since boot. Guest time is also within user and nice."""
+    """Seconds that one core spent in each mode since boot. Guest time is also included in user and nice."""
 
     user: float
     nice: float
@@ -22,7 +22,7 @@ class CoreTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SystemActivity:
-    """What the kernel counts for the whole system; None where it does not."""
+    """System-wide counters of the kernel; None if it does not have them."""
 
     boot_time_s: int | None
     interrupts: int | None
@@ -47,7 +47,7 @@ class CpuReading:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """`sizes` and `counts` hold every field by the kernel's own name: those in bytes, and those without a unit."""
+    """`sizes` and `counts` hold every field by the kernel's name: those in bytes, and those without a unit."""
 
     total_bytes: int
     available_bytes: int | None
@@ -67,7 +67,7 @@ class PressureLine:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Stalls on one resource: `some` tasks were held up, or all (`full`) at once."""
+    """Stalls on one resource: of `some` tasks, or of all (`full`) at the same time."""
 
     some: PressureLine | None
     full: PressureLine | None

@@ -1,4 +1,4 @@
-"""Which jobs of a batch system were given which GPU, by the mapping files that its prolog writes."""
+"""The jobs of a batch system on each GPU, from the mapping files that its prolog writes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 
 class MappedJob(NamedTuple):
-    """`uid` is the user's where the file tells it: a prolog that runs as root leaves it unknown."""
+    """`uid` is that of the job's user if the file shows it: it does not if the prolog runs as root."""
 
     id: str
     uid: int | None = None
 
 
-# A GPU by its index, and the GPU instance of a MIG device; None stands for the whole GPU.
+# The index of a GPU, and the GPU instance of a MIG device; None is the whole GPU.
 JobPlace = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class JobMappingReading:
-    """`problems` has one line for each file that could not be used, or not entirely."""
+    """`problems` has one line for each file that could not be used completely."""
 
     jobs: Mapping[JobPlace, tuple[MappedJob, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()

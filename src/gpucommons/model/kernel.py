@@ -1,6 +1,6 @@
-"""What the kernel counts besides CPU and memory: paging, disks, network devices, sockets, files, and its identity.
+"""Kernel counters besides CPU and memory: paging, disks, network devices, sockets, files; and the kernel's identity.
 
-A part that could not be read is None; `runs` holds how each read went.
+A part that could not be read is None; `runs` holds the outcome of each read.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """One read of one part: how long it took, and why it failed. An empty `error` means that it succeeded."""
+    """The outcome of reading one part: duration, and why it failed. An empty `error` means success."""
 
     duration_s: float
     error: str = ""
@@ -20,7 +20,7 @@ class ReadRun:
 class Disk:
     """One line of /proc/diskstats. `counters` are its numbers in the kernel's order; older kernels have fewer.
 
-    `properties` are what udev knows of the device, such as ID_MODEL; empty without udev.
+    `properties` are those of udev, such as ID_MODEL; empty without udev.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Disk:
 
 
 class LinkCounters(NamedTuple):
-    """A network device's counters since it exists, in the order of the kernel's rtnl_link_stats64."""
+    """A network device's counters since its creation, in the order of the kernel's rtnl_link_stats64."""
 
     rx_packets: int
     tx_packets: int

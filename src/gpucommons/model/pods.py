@@ -1,10 +1,10 @@
-"""The pods of this node at an instant, and the devices that the kubelet gave them. A pod is its UID."""
+"""The pods of this node at an instant, and their devices. A pod is identified by its UID."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# By precedence: where a pod has both names of one limit, the first is in force.
+# In order of precedence: if a pod has both annotations of one limit, the first is in force.
 MEMORY_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-memory-limit", "nvshare.com/gpu-memory-limit")
 CORE_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-core-limit", "nvshare.com/gpu-core-limit")
 QUOTA_ANNOTATIONS = (*MEMORY_LIMIT_ANNOTATIONS, *CORE_LIMIT_ANNOTATIONS)
@@ -14,8 +14,8 @@ QUOTA_ANNOTATIONS = (*MEMORY_LIMIT_ANNOTATIONS, *CORE_LIMIT_ANNOTATIONS)
 class Pod:
     """One pod. `labels` holds only the allow-listed ones, `annotations` only QUOTA_ANNOTATIONS.
 
-    A static pod is known to the API by the UID of its mirror, while its cgroup bears `config_hash`,
-    32 hex digits. `containers` maps the full id of each container that has one to its name in the pod.
+    The API knows a static pod by the UID of its mirror pod, while its cgroup contains `config_hash`, 32 hex digits.
+    `containers` maps full container ids to names in the pod.
     """
 
     uid: str
@@ -30,7 +30,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class PodReading:
-    """This node's pods, by each of the things that a process's cgroup may tell of its pod."""
+    """This node's pods, by each identifier that a process's cgroup may contain."""
 
     by_uid: Mapping[str, Pod]
     by_config_hash: Mapping[str, Pod] = field(default_factory=dict)
@@ -46,16 +46,16 @@ class PodReading:
         )
 
     def find(self, cgroup_uid: str) -> Pod | None:
-        """The pod whose cgroup bears this: its UID, or for a static pod its configuration's hash."""
+        """The pod with this identifier in its cgroup: the UID, or the configuration hash of a static pod."""
         return self.by_uid.get(cgroup_uid) or self.by_config_hash.get(cgroup_uid)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceId:
-    """One device of a device plugin, taken apart. What its `raw` form does not say is None.
+    """One parsed device id of a device plugin. What the `raw` form does not contain is None.
 
-    A GPU is named by `gpu_uuid` or `gpu_index`, a part of it by `mig_uuid` or by the GPU instance (and
-    compute instance). `replica` is the share's ordinal where the plugin hands one device out many times.
+    A GPU is named by `gpu_uuid` or `gpu_index`, a MIG device by `mig_uuid` or by the GPU instance (and compute
+    instance). `replica` is the number of the share if the plugin hands out one device several times.
     """
 
     raw: str
@@ -68,13 +68,13 @@ class DeviceId:
 
     @property
     def is_known(self) -> bool:
-        """Whether the form was understood: some GPU, or part of one, is named."""
+        """Whether the form is known: it names a GPU or a MIG device."""
         return self.gpu_uuid is not None or self.gpu_index is not None or self.mig_uuid is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """The devices of one resource that one container of one pod was given."""
+    """The devices of one resource that are allocated to one container of one pod."""
 
     namespace: str
     pod: str
@@ -85,7 +85,7 @@ class PodDevices:
 
 @dataclass(frozen=True, slots=True)
 class PodDevicesReading:
-    """What the kubelet gave to whom. `allocatable`, by resource, is None where the kubelet cannot tell."""
+    """The devices of each container. `allocatable`, by resource, is None if the kubelet does not report it."""
 
     allocated: tuple[PodDevices, ...]
     allocatable: Mapping[str, tuple[DeviceId, ...]] | None = None

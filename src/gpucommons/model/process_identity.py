@@ -1,4 +1,4 @@
-"""Who one process is: its key, its pids in each namespace, its user, and what its cgroup says of it."""
+"""The identity of a process: its key, its pids in each namespace, its user, and what its cgroup shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class ProcessKey(NamedTuple):
-    """Who a process is for as long as the machine is up. The start time is in clock ticks since boot."""
+    """Identifies a process until the next reboot. The start time is in clock ticks since boot."""
 
     pid: int
     start_ticks: int
 
 
 class ProcessRow(NamedTuple):
-    """One process. A NamedTuple, not a dataclass: a node has hundreds and each pass makes them anew."""
+    """One process. A NamedTuple, not a dataclass: a node has hundreds, and each pass creates them again."""
 
     key: ProcessKey
     name: str
@@ -24,7 +24,7 @@ class ProcessRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProcessTable:
-    """Every process seen in one pass, by pid, and the ones worth a series each."""
+    """Every process of one pass by pid, and the busiest ones, which get their own series."""
 
     by_pid: Mapping[int, ProcessRow]
     busiest: tuple[ProcessKey, ...]
@@ -32,11 +32,11 @@ class ProcessTable:
 
 @dataclass(frozen=True, slots=True)
 class CgroupIdentity:
-    """What the cgroup path of one process tells. None is unknown; `note` says what could not be told.
+    """What the cgroup path of one process shows. None is unknown; `note` is why.
 
-    `enclosing` holds the containers around `container_id`, innermost first: Docker inside a container,
-    a Kubernetes node that is itself a container. `delegated` means that the path runs through a tree
-    which user `uid` may write (rootless containers): names further in are that user's own claims.
+    `enclosing` are the containers around `container_id`, innermost first: Docker inside a container, or a Kubernetes
+    node that is itself a container. `delegated` means that the path leads through a tree that user `uid` can write
+    (rootless containers): that user can choose the names below it.
     """
 
     runtime: str | None = None
@@ -53,9 +53,9 @@ class CgroupIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProcessDetails:
-    """What procfs holds of one process, unread: whoever hands this over has parsed only `key` and `name`.
+    """The files of one process in procfs. Only `key` and `name` are parsed.
 
-    `holds_gpu` tells whether it has a GPU's device file open; None where nobody looked or could look.
+    `holds_gpu` is whether it has the device file of a GPU open; None if that was not or could not be checked.
     """
 
     key: ProcessKey
@@ -67,7 +67,7 @@ class ProcessDetails:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process as it was when first seen. `namespaced_pids` runs from our view of it to its own."""
+    """One process as it was when first seen. `namespaced_pids` are its pids from our namespace to its own."""
 
     key: ProcessKey
     name: str
@@ -78,7 +78,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PidFacts:
-    """What a procfs shows of its pid namespace. None where it could not be read."""
+    """What a procfs shows about its pid namespace. None if it could not be read."""
 
     procfs: str
     own_status: str | None
@@ -89,7 +89,7 @@ class PidFacts:
 
 
 class PidScope(StrEnum):
-    """Whose pids our procfs shows: all of the host's, one namespace's, only our user's, or none."""
+    """Which pids our procfs shows: all of the host, those of one namespace, those of our user, or none."""
 
     HOST = "host"
     NAMESPACE = "namespace"
@@ -99,7 +99,7 @@ class PidScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PidView:
-    """What our procfs lets us see. `sentence` is for a person: what is hidden, why, what to do."""
+    """Which processes our procfs shows. `sentence` is for people: what is hidden, why, and what to do."""
 
     scope: PidScope
     sentence: str

@@ -1,4 +1,4 @@
-"""Everything the agent knows at one instant, as one immutable value that every face is drawn from."""
+"""Everything the agent knows at one instant, as one immutable value. All outputs are derived from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from gpucommons.model.users import UsersReading
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The newest reading of each source; None where the source is down, absent or too old."""
+    """The newest reading of each source; None if the source is down or absent."""
 
     cpu: CpuReading | None = None
     memory: MemoryReading | None = None

@@ -1,4 +1,4 @@
-"""How one source is doing: up, absent or failing, how long it took and why it failed."""
+"""The state of one source: up, absent or failing, the duration of its last read, and why it failed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class SourceState:
     """One source at an instant.
 
-    `absent` means that the thing it reads is not on this node (no driver, no Docker): it is down,
-    but nothing is broken. `detail` says what is wrong and `remedy` what to do about it.
+    `absent` means that what it reads does not exist on this node (no driver, no Docker): it is down, but this is not a
+    failure. `detail` is what is wrong and `remedy` what to do about it.
     """
 
     name: str
@@ -25,6 +25,6 @@ class SourceState:
     stale_after_s: float = 0.0
 
     def is_fresh(self, now_monotonic_s: float) -> bool:
-        """Whether the last good reading is recent enough to be served as the present."""
+        """Whether the last reading is recent enough to be served as current."""
         last = self.last_success_monotonic_s
         return self.up and last is not None and now_monotonic_s - last <= self.stale_after_s

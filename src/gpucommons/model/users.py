@@ -1,4 +1,4 @@
-"""The people of a node at an instant: their names, groups, CPU and memory by their slices, SSH sessions."""
+"""The users of a node at an instant: names, groups, CPU and memory of their slices, SSH sessions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class UserSlice:
-    """What a user's processes use on the host. The CPU seconds never go back while the agent runs."""
+    """CPU and memory of a user's processes. The CPU seconds never decrease while the agent runs."""
 
     user: str
     group: str
@@ -16,10 +16,10 @@ class UserSlice:
 
 @dataclass(frozen=True, slots=True)
 class UsersReading:
-    """`group_of` is the one group that a user is billed under; `members` are all people of each group.
+    """`group_of` is the group that a user is billed under; `members` are all users of each group.
 
-    `ssh_sessions` is None where the system keeps no record of them. `container_uids` tells as whom the
-    first process of each running container runs.
+    `ssh_sessions` is None if the system does not record them. `container_uids` is the uid of the first process of each
+    running container.
     """
 
     names: Mapping[int, str] = field(default_factory=dict)

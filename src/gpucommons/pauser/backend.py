@@ -68,7 +68,7 @@ def failure(code: int, detail: str = "") -> Failure:
     return Failure(code, f"{meaning}: {detail}" if detail else meaning)
 
 
-class Backend(Protocol):
+class PauseBackend(Protocol):
     """Calls return None where they succeeded. Each may take long; none may be called with a lock of ours held."""
 
     @property

@@ -32,9 +32,9 @@ from gpucommons.pauser.protocol import (
     Notice,
     Operation,
     Paused,
-    ProtocolError,
+    PauserProtocolError,
+    PauserRequest,
     Reply,
-    Request,
     decode_message,
     encode_request,
 )
@@ -241,7 +241,7 @@ class Pauser:
     ) -> Reply:
         reply = await self._request(
             within_s,
-            Request(self._next_number(), operation, process, lane, timeout_ms, gpu, memory_bytes),
+            PauserRequest(self._next_number(), operation, process, lane, timeout_ms, gpu, memory_bytes),
         )
         if reply.failure is not None:
             self.counters.failures[operation.value, reply.failure.code] += 1
@@ -249,7 +249,7 @@ class Pauser:
                 self._check_alive()
         return reply
 
-    async def _request(self, within_s: float, request: Request) -> Reply:
+    async def _request(self, within_s: float, request: PauserRequest) -> Reply:
         writer = self._writer
         if writer is None or not self.available:
             return Reply(request.number, failure(Code.UNAVAILABLE, self._reason))
@@ -276,7 +276,7 @@ class Pauser:
 
     async def _ping(self) -> None:
         writer = self._writer
-        reply = await self._request(_PING_S, Request(self._next_number(), Operation.LIST))
+        reply = await self._request(_PING_S, PauserRequest(self._next_number(), Operation.LIST))
         hangs = reply.failure is not None and reply.failure.code == Code.DEADLINE
         if hangs and writer is not None and writer is self._writer:
             log.warning("pauser: does not answer, replacing it")
@@ -297,7 +297,7 @@ class Pauser:
                 reason, least_s = "the pauser has ended", 0.0
             except _Unusable as error:
                 reason, least_s = str(error), error.backoff_s
-            except (OSError, ProtocolError, subprocess.SubprocessError) as error:
+            except (OSError, PauserProtocolError, subprocess.SubprocessError) as error:
                 reason, least_s = f"the pauser cannot be used: {error}", 0.0
             finally:
                 served = self.available
@@ -414,7 +414,7 @@ async def _next_message(reader: asyncio.StreamReader) -> Message | None:
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     except asyncio.LimitOverrunError:
-        raise ProtocolError(f"the pauser sent a line of more than {MOST_REPLY_BYTES} bytes") from None
+        raise PauserProtocolError(f"the pauser sent a line of more than {MOST_REPLY_BYTES} bytes") from None
     return decode_message(line)
 
 

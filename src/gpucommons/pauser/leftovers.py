@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpucommons.pauser.backend import Backend
-from gpucommons.pauser.record import Entry, Record, Stage
+from gpucommons.pauser.backend import PauseBackend
+from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from gpucommons.pauser.release import FINAL, Attempt, Outcome, attempt
 
 RESERVE_BYTES: Final = 1 << 30
@@ -34,8 +34,8 @@ class Leftover:
 
 
 def resume(
-    record: Record,
-    backends: Mapping[str, Backend],
+    record: PauseRecord,
+    backends: Mapping[str, PauseBackend],
     *,
     owned: bool,
     within_s: float,
@@ -57,7 +57,7 @@ def resume(
     return found
 
 
-def _unlock_all(entries: list[Entry], backends: Mapping[str, Backend], within_s: float) -> list[Leftover]:
+def _unlock_all(entries: list[Entry], backends: Mapping[str, PauseBackend], within_s: float) -> list[Leftover]:
     """All of them side by side: what has to be tried again waits for no other."""
     results: dict[int, Leftover] = {}
     deadline_s = time.monotonic() + within_s
@@ -74,11 +74,11 @@ def _unlock_all(entries: list[Entry], backends: Mapping[str, Backend], within_s:
     return [results[entry.pid] for entry in entries]
 
 
-def _attempt(entry: Entry, backends: Mapping[str, Backend]) -> Attempt:
+def _attempt(entry: Entry, backends: Mapping[str, PauseBackend]) -> Attempt:
     return attempt(backends, entry, settled=time.monotonic() >= entry.settles_at_s)
 
 
-def _restore(record: Record, entry: Entry, backends: Mapping[str, Backend], room: Room) -> Leftover:
+def _restore(record: PauseRecord, entry: Entry, backends: Mapping[str, PauseBackend], room: Room) -> Leftover:
     needed = entry.memory_bytes or _host_bytes(entry.pid)
     free = room(entry.gpu)
     if isinstance(free, str):

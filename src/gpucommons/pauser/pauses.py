@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser.backend import Backend, Code, Failure, State, failure
+from gpucommons.pauser.backend import Code, Failure, PauseBackend, State, failure
 from gpucommons.pauser.identity import has_ended, key_of
 from gpucommons.pauser.protocol import Notice, Paused
-from gpucommons.pauser.record import Entry, Record, Stage
+from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from gpucommons.pauser.release import FINAL, Attempt, Outcome, attempt
 
 MOST_HOLDS: Final = 1024
@@ -62,8 +62,8 @@ class Pauses:
 
     def __init__(
         self,
-        record: Record,
-        backends: Mapping[str, Backend],
+        record: PauseRecord,
+        backends: Mapping[str, PauseBackend],
         backend: str,
         max_pause_s: float,
         notify: Callable[[Notice], None],

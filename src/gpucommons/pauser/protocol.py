@@ -2,7 +2,7 @@
 
 The pauser speaks first: a hello with the version and whether it can pause. The agent sends requests; each gets one
 reply with its number, in any order. A notice reports what the pauser resumed on its own. Whatever does not fit is a
-ProtocolError, which ends the connection.
+PauserProtocolError, which ends the connection.
 """
 
 import json
@@ -28,7 +28,7 @@ _LONGEST_TEXT: Final = 1000
 NO_PROCESS: Final = ProcessKey(0, 0)
 
 
-class ProtocolError(Exception):
+class PauserProtocolError(Exception):
     """What came is not of this protocol: one line."""
 
 
@@ -47,7 +47,7 @@ OF_A_PROCESS: Final = frozenset(Operation) - {Operation.RESUME_ALL, Operation.LI
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PauserRequest:
     """`lane` names the queue, usually a GPU: requests of one lane run one after another, lanes run side by side.
 
     `timeout_ms` is how long a lock waits for submitted work. `gpu` and `memory_bytes` go into the record.
@@ -107,7 +107,7 @@ class Notice:
 Message = Hello | Reply | Notice
 
 
-class Lines:
+class MessageLines:
     """Bytes in, whole lines out. A line that is longer than allowed is an error, however slowly it comes."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -117,11 +117,11 @@ class Lines:
     def feed(self, data: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if any(len(line) > self._most_bytes for line in (*lines, self._rest)):
-            raise ProtocolError(f"a line is longer than {self._most_bytes} bytes")
+            raise PauserProtocolError(f"a line is longer than {self._most_bytes} bytes")
         return lines
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: PauserRequest) -> bytes:
     document: dict[str, object] = {"number": request.number, "operation": request.operation.value}
     if request.operation in OF_A_PROCESS:
         document |= {"pid": request.process.pid, "start_ticks": request.process.start_ticks, "lane": request.lane}
@@ -132,17 +132,17 @@ def encode_request(request: Request) -> bytes:
     return _line(document)
 
 
-def decode_request(line: bytes) -> Request:
+def decode_request(line: bytes) -> PauserRequest:
     document = _document(line)
     fields = _Fields(document)
     number = fields.whole("number", 1, _MOST_NUMBER)
     try:
         operation = Operation(fields.text("operation", 32))
     except ValueError:
-        raise ProtocolError(f"unknown operation {document['operation']!r}") from None
-    request = Request(number, operation)
+        raise PauserProtocolError(f"unknown operation {document['operation']!r}") from None
+    request = PauserRequest(number, operation)
     if operation in OF_A_PROCESS:
-        request = Request(
+        request = PauserRequest(
             number,
             operation,
             process=fields.process(),
@@ -197,7 +197,7 @@ def decode_message(line: bytes) -> Message:
     if "hello" in document:
         version = fields.whole("hello", 0, _MOST_NUMBER)
         if version != VERSION:
-            raise ProtocolError(
+            raise PauserProtocolError(
                 f"the pauser speaks version {version} and the agent version {VERSION}: restart the older of the two"
             )
         message = Hello(
@@ -233,12 +233,12 @@ def _reply(document: Mapping[str, Any], fields: "_Fields") -> Reply:
 
 def _paused(row: object) -> Paused:
     if not isinstance(row, dict):
-        raise ProtocolError(f"a paused program is an object, not {row!r}")
+        raise PauserProtocolError(f"a paused program is an object, not {row!r}")
     fields = _Fields(row)
     try:
         stage = Stage(fields.text("stage", 32))
     except ValueError:
-        raise ProtocolError(f"unknown stage {row['stage']!r}") from None
+        raise PauserProtocolError(f"unknown stage {row['stage']!r}") from None
     paused = Paused(
         process=fields.process(),
         stage=stage,
@@ -258,9 +258,9 @@ def _document(line: bytes) -> dict[str, Any]:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
-        raise ProtocolError("a line is not JSON") from None
+        raise PauserProtocolError("a line is not JSON") from None
     if not isinstance(document, dict):
-        raise ProtocolError("a line is not a JSON object")
+        raise PauserProtocolError("a line is not a JSON object")
     return document
 
 
@@ -273,26 +273,26 @@ class _Fields:
     def whole(self, name: str, least: int, most: int) -> int:
         value = self._left.pop(name, None)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise ProtocolError(f"{name} is not a whole number from {least} to {most}: {value!r:.60}")
+            raise PauserProtocolError(f"{name} is not a whole number from {least} to {most}: {value!r:.60}")
         return value
 
     def number(self, name: str) -> float:
         value = self._left.pop(name, None)
         # NaN and the infinities are not between them either.
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
-            raise ProtocolError(f"{name} is not a number of seconds: {value!r:.60}")
+            raise PauserProtocolError(f"{name} is not a number of seconds: {value!r:.60}")
         return float(value)
 
     def text(self, name: str, longest: int, *, empty: bool = True) -> str:
         value = self._left.pop(name, None)
         if not isinstance(value, str) or len(value) > longest or not (value or empty) or not _plain(value):
-            raise ProtocolError(f"{name} is not a plain text of at most {longest} characters: {value!r:.60}")
+            raise PauserProtocolError(f"{name} is not a plain text of at most {longest} characters: {value!r:.60}")
         return value
 
     def rows(self, name: str) -> list[object]:
         value = self._left.pop(name, None)
         if not isinstance(value, list):
-            raise ProtocolError(f"{name} is not a list: {value!r:.60}")
+            raise PauserProtocolError(f"{name} is not a list: {value!r:.60}")
         return value
 
     def process(self) -> ProcessKey:
@@ -300,7 +300,7 @@ class _Fields:
 
     def nothing_else(self) -> None:
         if self._left:
-            raise ProtocolError(f"unknown field {next(iter(self._left))!r:.60}")
+            raise PauserProtocolError(f"unknown field {next(iter(self._left))!r:.60}")
 
 
 def _plain(text: str) -> bool:

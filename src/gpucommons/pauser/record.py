@@ -112,7 +112,7 @@ class RecordError(Exception):
     """The record cannot be used: one line that says why and what to do."""
 
 
-class Record:
+class PauseRecord:
     """An open record. Its calls raise OSError where the file system refuses."""
 
     def __init__(self, path: Path, directory: int) -> None:
@@ -120,7 +120,7 @@ class Record:
         self._directory = directory
 
     @classmethod
-    def open(cls, path: Path) -> "Record":
+    def open(cls, path: Path) -> "PauseRecord":
         """Open the record to write it, and make its directory where there is none."""
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ class Record:
         return record
 
     @classmethod
-    def open_existing(cls, path: Path) -> "Record | None":
+    def open_existing(cls, path: Path) -> "PauseRecord | None":
         """Open a record to resume what it holds; None where there is none."""
         try:
             return cls(path, os.open(path, _OPEN_DIRECTORY))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpucommons.pauser.backend import Backend, Code, Failure, State
+from gpucommons.pauser.backend import Code, Failure, PauseBackend, State
 from gpucommons.pauser.identity import has_ended, key_of
 from gpucommons.pauser.record import Entry, Stage
 
@@ -31,7 +31,7 @@ class Attempt:
     detail: str = ""
 
 
-def attempt(backends: Mapping[str, Backend], entry: Entry, *, settled: bool) -> Attempt:
+def attempt(backends: Mapping[str, PauseBackend], entry: Entry, *, settled: bool) -> Attempt:
     """`settled`: no lock for this process can be under way any more."""
     key = entry.key
     # The pid of an entry that was just being locked may have been reused before the lock: then its new owner got it.

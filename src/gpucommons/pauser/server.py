@@ -21,7 +21,7 @@ from typing import Final
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.pauser import cuda, leftovers
-from gpucommons.pauser.backend import Backend, Code, Failure, failure
+from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure
 from gpucommons.pauser.freeze import Freeze
 from gpucommons.pauser.lanes import Lanes
 from gpucommons.pauser.log import Log
@@ -30,17 +30,17 @@ from gpucommons.pauser.protocol import (
     LATE_S,
     MOST_REQUEST_BYTES,
     Hello,
-    Lines,
     Message,
+    MessageLines,
     Notice,
     Operation,
-    ProtocolError,
+    PauserProtocolError,
+    PauserRequest,
     Reply,
-    Request,
     decode_request,
     encode_message,
 )
-from gpucommons.pauser.record import Record, RecordError
+from gpucommons.pauser.record import PauseRecord, RecordError
 
 _READ_BYTES: Final = 65536
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -126,11 +126,11 @@ class Server:
         if self._pauses is not None:
             return
         try:
-            record = Record.open(self._settings.record)
+            record = PauseRecord.open(self._settings.record)
         except RecordError as error:
             self._unavailable = str(error)
             return
-        backends: dict[str, Backend] = {"freeze": self._freeze}
+        backends: dict[str, PauseBackend] = {"freeze": self._freeze}
         driver = cuda.load()
         if not isinstance(driver, Failure):
             backends["cuda"] = driver
@@ -195,7 +195,7 @@ class Server:
 
     def _read(self, session: _Session) -> str:
         """Why it ended."""
-        lines = Lines(MOST_REQUEST_BYTES)
+        lines = MessageLines(MOST_REQUEST_BYTES)
         with selectors.DefaultSelector() as selector:
             selector.register(session.connection, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
@@ -212,7 +212,7 @@ class Server:
                             return "the agent has ended"
                         for line in lines.feed(data):
                             self._carry_out(session, decode_request(line))
-                    except (OSError, ProtocolError) as error:
+                    except (OSError, PauserProtocolError) as error:
                         self._log.line(f"disconnecting the agent: {error}")
                         return "the agent's connection failed"
                 # Last: an agent that was restarted may have connected again in the meantime.
@@ -221,7 +221,7 @@ class Server:
                         self._turn_away(waiting.accept()[0], "another agent is connected")
         return "the pauser was asked to stop"
 
-    def _carry_out(self, session: _Session, request: Request) -> None:
+    def _carry_out(self, session: _Session, request: PauserRequest) -> None:
         pauses = self._pauses
         assert pauses is not None
         if request.operation is Operation.LIST:
@@ -240,7 +240,7 @@ class Server:
         if not self._lanes.submit(request.lane, resumes=request.operation is Operation.UNLOCK, call=call):
             session.send(Reply(request.number, failure(Code.BUSY, f"lane {request.lane} is full")))
 
-    def _resume_all(self, session: _Session, request: Request) -> None:
+    def _resume_all(self, session: _Session, request: PauserRequest) -> None:
         assert self._pauses is not None
         self._pauses.resume_all()
         done = self._pauses.wait_released(_RELEASE_S)
@@ -275,7 +275,7 @@ class Server:
         session.close()
 
 
-def _perform(pauses: Pauses, session: int, request: Request, until_s: float) -> Result:
+def _perform(pauses: Pauses, session: int, request: PauserRequest, until_s: float) -> Result:
     match request.operation:
         case Operation.LOCK:
             return pauses.lock(session, request.process, request.timeout_ms, request.gpu, until_s)

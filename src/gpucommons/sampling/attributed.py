@@ -1,6 +1,7 @@
-"""Puts attribution between the sources and the snapshot: one call for whoever composes the agent."""
+"""Puts attribution between the sources and the snapshot."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpucommons.attribution.owner import OwnerRules
@@ -20,9 +21,12 @@ def this_machine(procfs: Path) -> ProcessWorld:
 def attributed(
     sources: Iterable[Source], world: ProcessWorld, rules: OwnerRules | None = None
 ) -> tuple[list[Source], AttributionStage]:
-    """The sources, the one of the GPUs now looking up its processes, and what the sampler derives by."""
+    """The sources, where the GPU source also identifies the processes that it lists, and the stage to derive with."""
     identities = ProcessIdentities(world.reader, world.view)
-    wrapped: list[Source] = [
-        IdentifiedGpus(source, identities, world.users) if source.feeds == "gpus" else source for source in sources
+    wrapped = [
+        replace(source, read=IdentifiedGpus(source.read, identities, world.users).read)
+        if source.feeds == "gpus"
+        else source
+        for source in sources
     ]
     return wrapped, AttributionStage(identities, world.users, rules)

@@ -1,6 +1,6 @@
-"""Beats on a fixed grid of time, so that what has one cadence stays in step and nothing drifts.
+"""Ticks on a fixed grid of time, so that sources with the same cadence stay in step and nothing drifts.
 
-Timers wake a little early at times; within the slack that counts as on the beat, not as one beat more.
+Timers sometimes fire slightly early; within the slack that counts as on time, not as an additional tick.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""The clock: starts each source when it is due, keeps to deadlines, and publishes one Snapshot per tick.
+"""The clock: starts each source when it is due, enforces deadlines, and publishes one Snapshot per tick.
 
-Publishing is one reference swap; whoever holds an older Snapshot keeps a whole one. A source that fails,
-hangs or is slow costs its own readings. Blocking reads never run on the event loop.
+Publishing replaces one reference; an older Snapshot stays valid for those who hold it. A source that fails, hangs or is
+slow loses only its own readings. Blocking reads never run on the event loop.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from gpucommons.sampling.tracker import SourceTracker
 from gpucommons.sampling.worker import ReadThread
 from gpucommons.sources.source import Source
 
-# How much of a tick the sources that are due may take before the Snapshot is published without them.
+# The share of a tick that the due sources may take before the Snapshot is published without them.
 _SETTLE_RATIO = 0.5
 
 log = logging.getLogger(__name__)
@@ -52,14 +52,14 @@ class Sampler:
         self._snapshot: Snapshot | None = None
 
     def subscribe(self, on_publish: Callable[[Snapshot], None]) -> None:
-        """Call this with every Snapshot, on the event loop; it must not block."""
+        """`on_publish` is called with every Snapshot on the event loop; it must not block."""
         self._subscribers.append(on_publish)
 
     def latest(self) -> Snapshot | None:
         return self._snapshot
 
     async def run(self) -> None:
-        """Tick until cancelled, on the grid of the interval so that the ticks do not drift."""
+        """Tick until cancelled, on the grid of the interval, so that the ticks do not drift."""
         try:
             while True:
                 await self.tick()
@@ -73,10 +73,10 @@ class Sampler:
             thread.close()
 
     async def tick(self, settle_s: float | None = None) -> Snapshot:
-        """Start what is due, wait a little for it, publish what there is."""
+        """Start the sources that are due, wait for them for a limited time, and publish a Snapshot."""
         now_s = self._monotonic()
         pending = [self._start(tracker, now_s) for tracker in self._trackers if tracker.is_due(now_s)]
-        # Only those begun in this tick are awaited: one that hangs must not hold up every tick after it.
+        # Only reads of this tick are awaited: one that hangs must not delay every later tick.
         reads = [read for read in pending if read is not None]
         if reads:
             await asyncio.wait(reads, timeout=self._interval_s * _SETTLE_RATIO if settle_s is None else settle_s)
@@ -89,10 +89,10 @@ class Sampler:
             self._finish(tracker, _outcome(tracker.source.read))
             return None
         future = thread.submit(tracker.source.read)
-        future.add_done_callback(lambda done: self._came_back(tracker, done))
+        future.add_done_callback(lambda done: self._on_done(tracker, done))
         return future
 
-    def _came_back(self, tracker: SourceTracker, future: "asyncio.Future[object]") -> None:
+    def _on_done(self, tracker: SourceTracker, future: "asyncio.Future[object]") -> None:
         if not future.cancelled():
             self._finish(tracker, future.exception() or future.result())
 
@@ -107,7 +107,7 @@ class Sampler:
             before = tracker.state
             if tracker.check_deadline(now_s):
                 _log_change(before, tracker.state)
-        # Each value was checked against what its source produces when it came back.
+        # The tracker has checked the type of each value.
         values: dict[str, Any] = {t.source.feeds: t.value for t in self._trackers if t.value is not None}
         snapshot = Snapshot(
             sequence=0 if self._snapshot is None else self._snapshot.sequence + 1,
@@ -130,7 +130,7 @@ class Sampler:
         try:
             return self._derive(readings)
         except Exception:
-            log.exception("what is derived from the readings could not be: it is left out")
+            log.exception("cannot derive owners and allocations: they are left out of this snapshot")
             return readings
 
 
@@ -142,10 +142,10 @@ def _outcome(read: Callable[[], object]) -> object:
 
 
 def _log_change(before: SourceState, after: SourceState) -> None:
-    """One line when a source changes its state; silence while it stays as it is."""
+    """Log one line when a source changes its state."""
     if after.up and not before.up and before.failures:
-        log.info("source %s: answers again", after.name)
+        log.info("source %s: up again", after.name)
     elif after.absent and not before.absent:
         log.info("source %s: %s; %s", after.name, after.detail, after.remedy)
     elif after.failures != before.failures and (before.up or before.absent or not before.failures):
-        log.warning("source %s: %s; its readings are left out until it answers", after.name, after.detail)
+        log.warning("source %s: %s; its readings are missing until it recovers", after.name, after.detail)

@@ -1,18 +1,15 @@
-"""How one source fares, as a pure state machine: outcomes in, SourceState and the next due time out.
+"""The state of one source as a pure state machine: outcomes in, SourceState and the next due time out.
 
-Holds every rule of when a source is tried, given up on for now, and retried. Knows no thread and no
-clock: each method is told the time.
+Holds all rules about when a source is read, timed out and retried. The time is passed to each method.
 """
 
 from dataclasses import dataclass, field, replace
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.source_state import SourceState
 from gpucommons.sampling.beat import next_beat, on_beat
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
 
-# What is absent now is looked for again, ever less often: a driver may be installed while we run.
-_ABSENT_RETRY_FIRST_S = 5.0
-_ABSENT_RETRY_MOST_S = 60.0
 _LONG_DETAIL = 300
 
 
@@ -24,7 +21,8 @@ class SourceTracker:
     due_s: float = 0.0
     started_s: float | None = None
     _timed_out: bool = False
-    _absent_retry_s: float = _ABSENT_RETRY_FIRST_S
+    # What is absent is tried again, less and less often: a driver may be installed while the agent runs.
+    _absent_backoff: Backoff = field(default_factory=lambda: Backoff(5.0, 60.0, jitter=0.0))
 
     def __post_init__(self) -> None:
         source = self.source
@@ -32,8 +30,12 @@ class SourceTracker:
             source.name,
             essential=source.essential,
             detail="not read yet",
-            stale_after_s=max(3 * source.cadence_s, source.cadence_s + source.deadline_s),
+            stale_after_s=max(3 * source.cadence_s, source.cadence_s + self.deadline_s),
         )
+
+    @property
+    def deadline_s(self) -> float:
+        return max(self.source.deadline_s, self.source.cadence_s)
 
     @property
     def in_flight(self) -> bool:
@@ -47,16 +49,16 @@ class SourceTracker:
         self.due_s = next_beat(now_s, self.source.cadence_s)
 
     def check_deadline(self, now_s: float) -> bool:
-        """Give up on the readings of a read that takes too long. True when it has just happened."""
-        if self.started_s is None or self._timed_out or now_s - self.started_s < self.source.deadline_s:
+        """Drop the reading of a source whose read takes too long. True if the deadline has just passed."""
+        if self.started_s is None or self._timed_out or now_s - self.started_s < self.deadline_s:
             return False
         self._timed_out = True
-        detail = f"no answer within {self.source.deadline_s:g} s; still waiting for it"
+        detail = f"no answer within {self.deadline_s:g} s; still waiting"
         self._fail("timeout", detail, now_s - self.started_s)
         return True
 
     def finish(self, outcome: object, now_s: float, wall_s: float) -> None:
-        """A read came back, with a value or with the exception that it raised."""
+        """Take the outcome of a read: a value, or the exception that it raised."""
         duration_s = now_s - (now_s if self.started_s is None else self.started_s)
         late, self.started_s = self._timed_out, None
         self._timed_out = False
@@ -72,14 +74,14 @@ class SourceTracker:
         elif not isinstance(outcome, self.source.produces):
             self._fail("garbage", f"returned {type(outcome).__name__}", duration_s)
         elif late:
-            # The value is as old as the read that hung: the next one is the present.
+            # The value is as old as the read that hung: read again now.
             self.due_s = now_s
         else:
             self._succeed(outcome, duration_s, now_s, wall_s)
 
     def _succeed(self, value: object, duration_s: float, now_s: float, wall_s: float) -> None:
         self.value = value
-        self._absent_retry_s = _ABSENT_RETRY_FIRST_S
+        self._absent_backoff.reset()
         self.state = replace(
             self.state,
             up=True,
@@ -93,8 +95,7 @@ class SourceTracker:
 
     def _absent(self, error: SourceAbsent, duration_s: float, now_s: float) -> None:
         self.value = None
-        self.due_s = now_s + self._absent_retry_s
-        self._absent_retry_s = min(2 * self._absent_retry_s, _ABSENT_RETRY_MOST_S)
+        self.due_s = now_s + self._absent_backoff.next_s()
         self.state = replace(
             self.state, up=False, absent=True, duration_s=duration_s, detail=str(error), remedy=error.remedy
         )

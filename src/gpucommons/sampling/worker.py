@@ -1,7 +1,7 @@
-"""A thread of its own for a source that may block. A hung read holds this thread and nothing else.
+"""One thread per source that may block. A hung read blocks only this thread.
 
-The thread is a daemon, so a driver call that never returns cannot keep the process from ending. Never
-runs two reads at once: a new one waits until the last has come back.
+It is a daemon thread, so a driver call that never returns does not keep the process from exiting. Reads run one after
+the other.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class ReadThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, read: Callable[[], object]) -> "asyncio.Future[object]":
-        """Run `read` on the thread; the future resolves on the event loop that is running now."""
+        """Run `read` on the thread; the future resolves on the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
 
@@ -27,7 +27,7 @@ class ReadThread:
                 outcome, error = read(), None
             except Exception as raised:
                 outcome, error = None, raised
-            # The loop may have closed while we read: then nobody is left to tell.
+            # The loop may have been closed during the read.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_resolve, future, outcome, error)
 
@@ -38,7 +38,7 @@ class ReadThread:
         return future
 
     def close(self) -> None:
-        """Let the thread end after the read in hand; does not wait for it."""
+        """End the thread after the current read; does not wait for it."""
         self._jobs.put(None)
 
     def _run(self) -> None:

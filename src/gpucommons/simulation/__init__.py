@@ -1,1 +1,1 @@
-"""Deterministic stand-ins for the sources, for a laptop without a GPU. Never reads the machine."""
+"""Deterministic simulations of the sources, for a machine without GPUs. Never reads the machine."""

@@ -1,6 +1,6 @@
-"""Scenario faults: the lab, where GPU 3 falls off the bus and comes back, GPU 5 throws XIDs, and GPU 1 runs hot.
+"""Scenario faults: the lab, where GPU 3 falls off the bus and comes back, GPU 5 reports XIDs, and GPU 1 overheats.
 
-Each simulated day is the same: one can watch an alert fire and resolve within ten minutes.
+Each simulated day is the same: an alert fires and resolves within ten minutes.
 """
 
 import math
@@ -19,7 +19,7 @@ _DAYS_AN_HOUR = int(RECENT_S / DAY_S)
 
 
 class FaultyGpus:
-    """Breaks what the lab draws. What happened stays counted."""
+    """Adds faults to the readings of the lab. Counters keep what has happened."""
 
     def __init__(self, lab: LabGpus) -> None:
         self._lab = lab
@@ -30,12 +30,12 @@ class FaultyGpus:
         gpus[HOT_GPU] = _hot(gpus[HOT_GPU])
         gpus[XID_GPU] = replace(gpus[XID_GPU], xid=self._burst(elapsed_s))
         gpus[LOST_GPU] = self._lost(gpus[LOST_GPU], elapsed_s)
-        # The lost stand after the present, as the real source has them.
+        # Lost GPUs come after the present ones, as in the real source.
         gpus.sort(key=lambda gpu: not gpu.up)
         return replace(reading, gpus=tuple(gpus), present=sum(gpu.up for gpu in gpus))
 
     def _burst(self, elapsed_s: float) -> XidRecord:
-        """Twelve in half a minute, every day; each fourth is of the other kind."""
+        """Twelve XIDs in half a minute, every day; each fourth has the other code."""
         day, of_day_s = divmod(elapsed_s, DAY_S)
         today = min(max(math.floor((of_day_s - XID_FROM_S) / XID_EVERY_S) + 1, 0), XID_BURST)
         count = int(day) * XID_BURST + today
@@ -49,7 +49,7 @@ class FaultyGpus:
         return XidRecord(True, found, last, self._lab.started_wall_s + last_s, recent=self._recent_burst(count))
 
     def _recent_burst(self, count: int) -> dict[tuple[int, int], int]:
-        """Those of the last hour, which is six days here."""
+        """The XIDs of the last hour, which is six simulated days."""
         recent: dict[tuple[int, int], int] = {}
         for number in range(max(0, count - _DAYS_AN_HOUR * XID_BURST), count):
             day, of_day = divmod(number, XID_BURST)

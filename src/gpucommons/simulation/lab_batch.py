@@ -1,10 +1,10 @@
-"""The batch jobs of scenario lab, as Slurm's prolog maps them to MIG devices: one works, one has not begun to."""
+"""The batch jobs of scenario lab, as Slurm's prolog maps them to MIG devices: one is active, one has not started."""
 
 from gpucommons.model.job_mapping import JobMappingReading, MappedJob
 from gpucommons.simulation.lab_people import EMEKA
 
 SLURM_JOB = "48213"
-# Its script still copies data: it holds its MIG device and has no process there.
+# Its script still copies data: it holds its MIG device without a process on it.
 IDLE_SLURM_JOB = "48220"
 
 _MAPPING = JobMappingReading(

@@ -1,4 +1,4 @@
-"""The containers of scenario lab: each way to get one, good use and waste, and one that nobody manages."""
+"""The containers of scenario lab: each way to start one, active and idle ones, and one that DS01 does not manage."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,8 +18,7 @@ from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import ALICE, BOB, CHEN, DANA, EMEKA, FARAH, Person
 from gpucommons.simulation.scenario import wobble
 
-_GPU = frozenset({"gpu"})
-_ALL = (DeviceRequest("", -1, (), _GPU),)
+_ALL = (DeviceRequest("", -1),)
 _HOUR_S = 3600.0
 
 # A whole GPU by its index, or one MIG device by GPU and GPU instance.
@@ -27,7 +26,7 @@ Device = int | tuple[int, int]
 
 
 class LabContainer(NamedTuple):
-    """`devices` is None for one that asked for all GPUs. `jobs` are the numbers of its jobs on them, if any."""
+    """`devices` is None for a container with all GPUs. `jobs` are the numbers of its jobs on them, if any."""
 
     name: str
     person: Person
@@ -37,7 +36,7 @@ class LabContainer(NamedTuple):
     labels: Mapping[str, str] = {}
     jobs: tuple[int, ...] = ()
     sliced: bool = True
-    stopped_hours: float | None = None
+    running: bool = True
     cores: float = 0.1
     gib: float = 1.0
 
@@ -47,7 +46,7 @@ class LabContainer(NamedTuple):
 
     @property
     def cgroup_parent(self) -> str:
-        """DS01 puts what it knows of into a slice of the user; the rest lies where Docker puts it."""
+        """DS01 puts managed containers into a slice of the user; others are where Docker puts them."""
         return f"ds01-{self.person.group}-{self.person.name}.slice" if self.sliced else ""
 
     @property
@@ -55,10 +54,6 @@ class LabContainer(NamedTuple):
         group = self.person.group
         within = f"ds01.slice/ds01-{group}.slice/{self.cgroup_parent}" if self.sliced else "system.slice"
         return f"0::/{within}/docker-{self.id}.scope\n"
-
-    @property
-    def running(self) -> bool:
-        return self.stopped_hours is None
 
 
 def _ds01(person: Person, **labels: str) -> dict[str, str]:
@@ -126,7 +121,7 @@ STOPPED = LabContainer(
     40.0,
     ((6, 3),),
     _ds01(CHEN, managed="true"),
-    stopped_hours=11.0,
+    running=False,
 )
 IDLE = LabContainer(
     "annotate",
@@ -165,7 +160,7 @@ CONTAINER_UIDS: Mapping[str, int] = {each.id: each.person.uid for each in CONTAI
 
 
 class LabContainers:
-    """The reading of the Docker source: one and the same for as long as nothing changes, as the real one's is."""
+    """The reading of the Docker source: the same object while nothing changes, as in the real source."""
 
     def __init__(self, gpus: LabGpus) -> None:
         self._gpus = gpus
@@ -182,7 +177,7 @@ class LabContainers:
         if "ds01.managed" in labels:
             labels["ds01.gpu.allocated_at"] = datetime.fromtimestamp(started_s, UTC).isoformat()
         names = [self._uuid(device) for device in each.devices or ()]
-        given = (DeviceRequest("", 0, tuple(names), _GPU),) if names else ()
+        given = (DeviceRequest("", 0, tuple(names)),) if names else ()
         return Container(
             id=each.id,
             name=each.name,
@@ -193,7 +188,6 @@ class LabContainers:
             init_pid=_init_pid(number, each),
             created_wall_s=started_s - 2.0,
             started_wall_s=started_s,
-            finished_wall_s=None if each.stopped_hours is None else now_s - each.stopped_hours * _HOUR_S,
             device_requests=_ALL if each.devices is None else given,
             cgroup_parent=each.cgroup_parent,
         )
@@ -203,7 +197,7 @@ class LabContainers:
 
 
 def usage(elapsed_s: float) -> ContainerUsageReading:
-    """What each running container uses of the host."""
+    """CPU and memory of each running container."""
     return ContainerUsageReading(
         {each.id: _usage(number, each, elapsed_s) for number, each in enumerate(CONTAINERS) if each.running}
     )

@@ -1,11 +1,11 @@
-"""What DS01 keeps in scenario lab: the events of the last day, and the disk that its state lies on."""
+"""DS01 in scenario lab: the events of the last day, and the disk that holds its state."""
 
 from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
 from gpucommons.simulation.scenario import DAY_S, daylight
 
 _GIB = 2**30
-# How many of each type a day has, and about when: most come with the people, some at night.
+# Events per day by type: most occur during working hours, some at night.
 _BY_DAY = {
     "container.created": 34,
     "container.started": 41,
@@ -24,7 +24,7 @@ _BY_NIGHT = {
 
 
 def events(elapsed_s: float) -> EventsReading:
-    """A window of a day over days that are all alike moves little; the lines only grow."""
+    """All days are alike, so the counts of a day change little; the number of lines only grows."""
     sun = daylight(elapsed_s)
     counts = {type: round(count * (0.85 + 0.15 * sun)) for type, count in _BY_DAY.items()}
     counts |= {type: round(count * (1.15 - 0.15 * sun)) for type, count in _BY_NIGHT.items()}
@@ -34,4 +34,4 @@ def events(elapsed_s: float) -> EventsReading:
 
 def state(elapsed_s: float) -> Ds01Reading:
     used = int((61 + elapsed_s / DAY_S) * _GIB) % (180 * _GIB)
-    return Ds01Reading(None, 0, 200 * _GIB, 200 * _GIB - used, used)
+    return Ds01Reading(None, 200 * _GIB, 200 * _GIB - used, used)

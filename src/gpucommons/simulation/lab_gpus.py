@@ -1,7 +1,7 @@
 """The GPUs of scenario lab: eight H200, two of them split by MIG, with the lab's jobs on them.
 
-A reading is a function of the seconds since the start and a seed. What is used of a GPU is what its jobs use and a
-remainder that nobody has, as on a real one.
+A reading is a function of the seconds since the start and a seed. The use of a GPU is that of its jobs and a remainder
+without an owner, as on a real GPU.
 """
 
 import math
@@ -36,10 +36,10 @@ _GIB = 2**30
 _SLICES = 7
 _IDLE, _POWER_CAP = 0x1, 0x4
 _NVLINKS = 18
-# What a training that spans GPUs sends over the links of each, and as much again is received.
+# What a training job on several GPUs sends over the links of each; it receives the same amount.
 _NVLINK_KIB_PER_S = 45_000_000
 
-# GPU instance id, profile, slices, GiB, where it lies in the GPU's eight memory slices
+# GPU instance id, profile, slices, GiB, start and size in the GPU's eight memory slices
 _LAYOUTS: dict[int, tuple[tuple[int, str, int, float, int, int], ...]] = {
     6: (
         (1, "3g.71gb", 3, 69.5, 0, 4),
@@ -82,7 +82,7 @@ def _identity(index: int, uuid: str) -> GpuIdentity:
 
 
 class LabGpus:
-    """`at` draws one pass. The same seed and second are the same reading, whatever was asked before."""
+    """`at` simulates one pass. The same seed and second give the same reading, whatever was read before."""
 
     def __init__(self, started_wall_s: float, seed: int = SEED) -> None:
         dice = random.Random(seed)
@@ -116,7 +116,7 @@ class LabGpus:
             up=True,
             since_wall_s=self.started_wall_s,
             readings=self._readings(index, elapsed_s, busy),
-            # Like the real one, GPM takes two samples: the first pass has none.
+            # As in the real source, GPM requires two samples: the first pass has none.
             gpm=None if elapsed_s <= 0 else self._gpm_of_board(index, busy, elapsed_s),
             processes=tuple(_process(job, elapsed_s, split) for job in self._jobs[index]),
             mig_enabled=split,
@@ -128,7 +128,7 @@ class LabGpus:
         )
 
     def _busy(self, index: int, elapsed_s: float) -> float:
-        """The share of the whole GPU that works: of instances, each by its slices of seven."""
+        """The busy share of the whole GPU; MIG instances are weighted by their slices of seven."""
         slices = {layout[0]: layout[2] for layout in _LAYOUTS.get(index, ())}
         shares = (
             job.activity(elapsed_s) * (1.0 if job.gpu_instance_id is None else slices[job.gpu_instance_id] / _SLICES)
@@ -143,7 +143,7 @@ class LabGpus:
         )
 
     def _clocks(self, index: int, elapsed_s: float) -> tuple[ClockSample, ...]:
-        """One sample each half minute of the last hour; drawn only when there is a new one."""
+        """One sample for each half minute of the last hour; computed only when there is a new one."""
         newest = math.floor(max(elapsed_s, 0.0) / CLOCK_SAMPLE_EVERY_S)
         known = self._clock_samples.get(index)
         if known is None or known[0] != newest:
@@ -157,7 +157,7 @@ class LabGpus:
         return known[1]
 
     def _nvlink_kib_per_s(self, index: int) -> int:
-        """One way, of all links."""
+        """In one direction, over all links."""
         return _NVLINK_KIB_PER_S if _trains(self._jobs[index]) else 0
 
     def _gpm_of_board(self, index: int, busy: float, elapsed_s: float) -> GpmReading:
@@ -166,7 +166,7 @@ class LabGpus:
         return gpm._replace(nvlink_tx_bytes_per_s=nvlink, nvlink_rx_bytes_per_s=nvlink)
 
     def _joules(self, index: int, elapsed_s: float) -> float:
-        """The power integrated second by second from the start, so that a gap in the asking changes nothing."""
+        """The power integrated second by second from the start, so that gaps between reads do not matter."""
         whole = math.floor(elapsed_s)
         seconds, joules = self._energy[index]
         if seconds > whole:
@@ -216,7 +216,7 @@ class LabGpus:
             remapped_rows_uncorrected=0,
             remapped_rows_pending=0,
             remapped_rows_failed=0,
-            # Those that train all day are held at their cap a part of the time.
+            # GPUs that train all day are at their power cap part of the time.
             power_violation_ns=round(4e7 * elapsed_s) if _trains(self._jobs[index]) else 0,
             thermal_violation_ns=0,
             sync_boost_violation_ns=0,

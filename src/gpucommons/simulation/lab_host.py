@@ -16,7 +16,7 @@ from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 
 CORES = 64
 MEMORY_BYTES = 512 * 2**30
-# Midnight of a new year, and how long before the start that is taken to be.
+# The boot time is a new year's midnight; the uptime at the start of the simulation is fixed.
 BOOT_TIME_S = 1_767_225_600
 UPTIME_S = 20 * 86_400.0
 _TICKS_PER_S = 100
@@ -47,14 +47,14 @@ def _busy(elapsed_s: float) -> float:
 def cpu(elapsed_s: float) -> CpuReading:
     busy = _busy(elapsed_s)
     load = CORES * busy
-    # Like the real one, utilisation takes two readings: the first has none.
+    # As in the real source, utilisation requires two readings: the first has none.
     ratio = busy if elapsed_s > 0 else None
     times = {str(core): _core_times(core, elapsed_s) for core in range(CORES)}
     return CpuReading(CORES, load, load * 0.97, load * 0.93, ratio, times, _activity(elapsed_s, load))
 
 
 def _core_times(core: int, elapsed_s: float) -> CoreTimes:
-    """Counted since boot. The first cores do more than the last."""
+    """Counted since boot. The first cores are busier than the last."""
     whole_s = UPTIME_S + elapsed_s
     worked_s = (0.08 * whole_s + 0.55 * (UPTIME_S / 2 + daylight_seconds(elapsed_s))) * (1.2 - 0.4 * core / CORES)
     return CoreTimes(
@@ -83,7 +83,7 @@ def _activity(elapsed_s: float, load: float) -> SystemActivity:
     )
 
 
-# Fields of /proc/meminfo that the lab plays, as parts of the memory that is in use.
+# Simulated fields of /proc/meminfo, as shares of the memory in use.
 _PARTS_OF_USED = {
     "AnonPages": 0.78,
     "Active": 0.62,
@@ -152,7 +152,7 @@ def pressure(elapsed_s: float) -> PressureReading:
 
 
 class LabProcesses:
-    """The processes of the lab; keeps the choice of the busiest as the real source does."""
+    """The processes of the lab; selects the busiest as the real source does."""
 
     def __init__(self, busiest_limit: int) -> None:
         self._busiest = Busiest(busiest_limit)
@@ -171,6 +171,6 @@ class LabProcesses:
 
 
 def _job(job: LabJob, elapsed_s: float) -> ProcessRow:
-    """A job on a GPU is a process of the host like any other."""
+    """A job on a GPU is also a process of the host."""
     cpu_seconds = job.cpu_cores * (1800 + elapsed_s)
     return ProcessRow(job.key, job.name, cpu_seconds, int(job.rss_gib * 2**30))

@@ -1,4 +1,4 @@
-"""What the kernel of scenario lab counts: disks, network, paging, sockets, file systems and sensors."""
+"""Kernel counters of scenario lab: disks, network, paging, sockets, file systems and sensors."""
 
 from gpucommons.model.filesystems import Filesystem, FilesystemReading, Space
 from gpucommons.model.hardware import Chip, CpuThrottles, HardwareReading, Sensor

@@ -1,4 +1,4 @@
-"""The people of scenario lab: six users in two groups, what their slices use of the host, and who is logged in."""
+"""The users of scenario lab: six users in two groups, usage of their slices, and SSH sessions."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from gpucommons.simulation.scenario import daylight, wobble
 
 
 class Person(NamedTuple):
-    """`cores` and `gib` are what their slice uses of the host; `sessions` what they have open in the afternoon."""
+    """`cores` and `gib` are the usage of the user's slice; `sessions` are open in the afternoon."""
 
     name: str
     uid: int
@@ -35,7 +35,7 @@ MEMBERS: Mapping[str, frozenset[str]] = {
 
 
 class LabNames:
-    """Whom a uid is, at once and for ever."""
+    """User names by uid, always known."""
 
     known: Mapping[int, str] = NAMES
 
@@ -44,7 +44,7 @@ class LabNames:
 
 
 class LabUsers:
-    """The reading of the users' source. `container_uids` are of the first processes of the containers."""
+    """The reading of the users source. `container_uids` are the uids of the containers' first processes."""
 
     def __init__(self, container_uids: Mapping[str, int]) -> None:
         self._container_uids = container_uids

@@ -1,5 +1,5 @@
-"""The pods of scenario lab: two of a service that share a GPU, which the device plugin hands out in halves, and a third
-that has a MIG device for itself and waits for requests."""
+"""The pods of scenario lab: two pods of a service that share a GPU, which the device plugin hands out in halves, and
+one that has a MIG device and waits for requests."""
 
 import hashlib
 import uuid
@@ -58,7 +58,7 @@ def _given(pod: Pod, resource: str, device: DeviceId) -> PodDevices:
 
 
 class LabPodDevices:
-    """The reading of the kubelet's source: the same for as long as nothing changes."""
+    """The reading of the kubelet source: the same object while nothing changes."""
 
     def __init__(self, gpus: LabGpus) -> None:
         uuid = gpus.identities[SHARED_GPU].uuid

@@ -1,4 +1,4 @@
-"""Where the jobs of scenario lab are looked up: what procfs would tell of each, for the real rules to read."""
+"""The processes of scenario lab as procfs would show them, for the real attribution to parse."""
 
 from collections.abc import Collection
 
@@ -13,7 +13,7 @@ from gpucommons.simulation.lab_people import CHEN, DANA, OLLAMA_UID, LabNames
 
 UNIT = "ollama.service"
 
-# uid and cgroup of the jobs that are in none of Docker's containers, by the job's number
+# uid and cgroup of the jobs outside Docker's containers, by the job's number
 _ELSEWHERE: dict[int, tuple[int, str]] = {
     6: (0, lab_pods.cgroup(lab_pods.SERVE)),
     7: (0, lab_pods.cgroup(lab_pods.WORKER)),
@@ -36,7 +36,7 @@ def _details(job: LabJob, uid: int, cgroup: str) -> ProcessDetails:
 
 
 class LabProcessReader:
-    """Answers for the lab's jobs; every other pid is that of a process which has gone."""
+    """Returns the lab's jobs; every other pid is a process that has ended."""
 
     def __init__(self) -> None:
         self._by_pid = {JOBS[number].key.pid: _details(JOBS[number], *place) for number, place in _places().items()}
@@ -49,7 +49,7 @@ class LabProcessReader:
         return details is not None and details.key == key
 
     def keep(self, keys: Collection[ProcessKey]) -> None:
-        """Nothing is held open here."""
+        """Nothing is held open."""
 
 
 def lab_world() -> ProcessWorld:

@@ -23,27 +23,29 @@ from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_people import LabUsers
 from gpucommons.simulation.lab_sharing import LabSharing
 from gpucommons.simulation.lab_world import lab_world
-from gpucommons.simulation.scenario import Scenario, SimulatedSource
+from gpucommons.simulation.scenario import Scenario, simulated_source
 from gpucommons.sources.source import Source
+
+Clock = Callable[[], float]
 
 _BUSIEST = 100
 
 
-def _lab(cadence_s: float) -> list[Source]:
+def _lab(cadence_s: float, monotonic: Clock) -> list[Source]:
     gpus = LabGpus(time.time())
-    return _node(cadence_s, gpus, gpus.at)
+    return _node(cadence_s, monotonic, gpus, gpus.at)
 
 
-def _faults(cadence_s: float) -> list[Source]:
+def _faults(cadence_s: float, monotonic: Clock) -> list[Source]:
     gpus = LabGpus(time.time())
-    return _node(cadence_s, gpus, FaultyGpus(gpus).at)
+    return _node(cadence_s, monotonic, gpus, FaultyGpus(gpus).at)
 
 
-def _node(cadence_s: float, lab: LabGpus, gpus: Callable[[float], GpuReading]) -> list[Source]:
-    """`lab` is what the GPUs are called; `gpus` is how they do."""
+def _node(cadence_s: float, monotonic: Clock, lab: LabGpus, gpus: Callable[[float], GpuReading]) -> list[Source]:
+    """`lab` has the identities of the GPUs; `gpus` makes their readings."""
 
-    def source(name: str, feeds: str, produces: type, make: Callable[[float], object]) -> SimulatedSource:
-        return SimulatedSource(name, feeds, produces, make, cadence_s, essential=name in ("cpu", "memory"))
+    def source(name: str, feeds: str, produces: type, make: Callable[[float], object]) -> Source:
+        return simulated_source(name, feeds, produces, make, cadence_s, monotonic, essential=name in ("cpu", "memory"))
 
     return [
         source("cpu", "cpu", CpuReading, lab_host.cpu),

@@ -1,34 +1,24 @@
-"""The agent's view of itself: its own CPU time, memory, descriptors and threads."""
+"""The agent's own CPU time, memory, descriptors and threads."""
 
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.agent import AgentReading
 
 _RSS_FIELD = 1
 
 
-class AgentSource:
-    """`complete` fills in what other parts of the agent count: requests, refusals, dropped series."""
-
-    name = "agent"
-    feeds = "agent"
-    produces = AgentReading
-    essential = False
-    runs_on: Literal["loop"] = "loop"
+class AgentReader:
+    """`complete` adds what other parts of the agent count: requests, refused connections, dropped series."""
 
     def __init__(
         self,
         version: str,
-        cadence_s: float,
         complete: Callable[[AgentReading], AgentReading] = lambda own: own,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
         self._version = version
         self._complete = complete
         self._started_wall_s = time.time()
@@ -46,7 +36,7 @@ class AgentSource:
         )
 
 
-# Our own /proc, not the host's that a container may have been given: our pid is of our own namespace.
+# This container's /proc, not the host's at --path.procfs: "self" is valid only in our own pid namespace.
 def _own_rss_bytes() -> int | None:
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[_RSS_FIELD]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The file that says how GPUs are split into virtual ones: read when it changes; bad, it forgets nothing."""
+"""The file with the number of virtual GPUs per GPU: read when it changes. While it is invalid, the old ratios apply."""
 
 import logging
 import math
@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios
 
@@ -15,18 +14,10 @@ _MOST_BYTES = 64 * 1024
 log = logging.getLogger(__name__)
 
 
-class AllocationRatioSource:
-    """`parse` raises an Exception whose text is one clear line. The last good ratios outlive a bad file."""
+class AllocationRatioReader:
+    """`parse` raises an exception with a one-line text. While the file is invalid, the last valid ratios apply."""
 
-    name = "allocation_ratio"
-    feeds = "allocation_ratio"
-    produces = AllocationRatioReading
-    deadline_s = 5.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, path: Path, parse: Callable[[str], AllocationRatios], cadence_s: float) -> None:
-        self.cadence_s = cadence_s
+    def __init__(self, path: Path, parse: Callable[[str], AllocationRatios]) -> None:
         self._path = path
         self._parse = parse
         self._stamp: tuple[int, int, int] | None = None
@@ -45,34 +36,34 @@ class AllocationRatioSource:
                 os.close(descriptor)
         except OSError as error:
             self._stamp = None
-            return self._bad(f"{error.strerror}; wants a number above 0 in this file")
+            return self._invalid(f"{error.strerror}; create it with a number above 0, such as 2")
         self._stamp = stamp
         try:
             ratios = self._parse(text)
         except Exception as error:
-            return self._bad(str(error))
+            return self._invalid(str(error))
         if self._reading.problem:
-            log.info("%s: good again", self._path)
+            log.info("%s: valid again", self._path)
         self._reading = AllocationRatioReading(ratios)
         return self._reading
 
-    def _bad(self, why: str) -> AllocationRatioReading:
-        """Keeps what was good, and says what is wrong once for as long as it stays the same."""
+    def _invalid(self, why: str) -> AllocationRatioReading:
+        """Keeps the last valid ratios, and logs each problem once."""
         problem = f"{self._path}: {why}"
         if problem != self._reading.problem:
-            meanwhile = "the last good ratio stays" if self._reading.ratios else "the device plugin's, or 1, counts"
-            log.warning("%s; until then %s", problem, meanwhile)
+            meanwhile = "the last valid ratio" if self._reading.ratios else "the device plugin's ratio, or 1"
+            log.warning("%s; until then %s applies", problem, meanwhile)
             self._reading = AllocationRatioReading(self._reading.ratios, problem)
         return self._reading
 
 
 _LINE = re.compile(r"(?:([0-9]{1,4})\s*=)?\s*(\S+)")
-_WANTS = "wants a number above 0, such as 2, or a line such as 0=2 for each GPU"
+_EXPECTED = "expected a number above 0, such as 2, or a line such as 0=2 for each GPU"
 _MOST_QUOTED = 40
 
 
 class RatioError(Exception):
-    """One line that says what is wrong and what would be right."""
+    """One line: what is wrong, and what is expected."""
 
 
 def parse_allocation_ratios(text: str) -> AllocationRatios:
@@ -82,21 +73,21 @@ def parse_allocation_ratios(text: str) -> AllocationRatios:
         match = _LINE.fullmatch(line)
         ratio = _number(match[2]) if match else None
         if match is None or ratio is None:
-            raise RatioError(f"'{line[:_MOST_QUOTED]}' is no ratio; {_WANTS}")
+            raise RatioError(f"invalid ratio '{line[:_MOST_QUOTED]}': {_EXPECTED}")
         if match[1] is not None and int(match[1]) not in by_gpu_index:
             by_gpu_index[int(match[1])] = ratio
         elif match[1] is None and everywhere is None:
             everywhere = ratio
         else:
-            raise RatioError(f"'{line[:_MOST_QUOTED]}' says the same again; {_WANTS}")
+            raise RatioError(f"repeated ratio '{line[:_MOST_QUOTED]}': {_EXPECTED}")
     if everywhere is None and not by_gpu_index:
-        raise RatioError(f"it is empty; {_WANTS}")
+        raise RatioError(f"the file is empty: {_EXPECTED}")
     return AllocationRatios(everywhere, by_gpu_index)
 
 
 def _number(text: str) -> float | None:
     try:
-        # Python would also read 1_0 and the digits of other scripts.
+        # Python also accepts 1_0 and digits of other scripts.
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         return None

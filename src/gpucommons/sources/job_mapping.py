@@ -1,7 +1,7 @@
-"""The files that a batch system's prolog writes to say which jobs have which GPU: dcgm-exporter's HPC job mapping.
+"""The files in which a batch system's prolog lists the jobs of each GPU: dcgm-exporter's HPC job mapping.
 
-A directory with one file per GPU index (`0`), or per GPU instance of a MIG device (`0.1`), one job id a line. A file
-that is bad, too large or gone costs itself only.
+A directory with one file per GPU index (`0`), or per GPU instance of a MIG device (`0.1`), one job id per line. A file
+that is invalid, too large or missing does not affect the others.
 """
 
 import logging
@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.job_mapping import JobMappingReading, JobPlace, MappedJob
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -21,24 +20,16 @@ _MOST_BYTES = 64 * 1024
 _MOST_JOBS = 64
 _LONGEST_ID = 256
 _FIRST_PERSON = 1000
-# The users that systemd makes up, the system users of distributions (slurm is 64030 on Debian), and nobody.
+# Dynamic users of systemd, system users of distributions (slurm is 64030 on Debian), and the user "nobody".
 _SYSTEM_UIDS = range(60_000, 65_536)
 
 log = logging.getLogger(__name__)
 
 
-class JobMappingSource:
-    """The reading stays the same object for as long as the files say the same."""
+class JobMappingReader:
+    """The reading is the same object while the files do not change."""
 
-    name = "job_mapping"
-    feeds = "job_mapping"
-    produces = JobMappingReading
-    deadline_s = 5.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, directory: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._reading = JobMappingReading()
 
@@ -49,7 +40,7 @@ class JobMappingSource:
             try:
                 found, problem = _read_file(self._directory / name)
             except FileNotFoundError:
-                # The job ended between the two looks.
+                # The job ended after the directory was listed.
                 continue
             except OSError as error:
                 found, problem = (), error.strerror or "cannot be read"
@@ -70,8 +61,8 @@ class JobMappingSource:
                 found = [(entry.name, _FILE_NAME.fullmatch(entry.name)) for entry in entries]
         except FileNotFoundError:
             raise SourceAbsent(
-                f"there is no job mapping directory {self._directory}",
-                "let the prolog of the batch system make it, or correct [dcgm] hpc_job_mapping_dir",
+                f"the job mapping directory {self._directory} does not exist",
+                "create it in the prolog of the batch system, or correct [dcgm] hpc_job_mapping_dir",
             ) from None
         except OSError as error:
             raise SourceError("unreadable", f"{self._directory}: {error.strerror}") from error
@@ -80,7 +71,7 @@ class JobMappingSource:
 
 
 def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
-    """The jobs, and what is wrong. Does not wait on a pipe, and does not follow a link: it may lead to a secret."""
+    """The jobs, and what is wrong. Does not wait on a pipe or follow a link, which may lead to a secret."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
@@ -90,13 +81,13 @@ def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
     finally:
         os.close(descriptor)
     ids, problem = parse_jobs(data)
-    # A file of several jobs has one owner, who cannot be the user of each.
+    # The owner of a file with several jobs cannot be the user of each of them.
     uid = status.st_uid if len(ids) == 1 and _is_person(status.st_uid) else None
     return tuple(MappedJob(id, uid) for id in ids), problem
 
 
 def parse_jobs(data: bytes) -> tuple[tuple[str, ...], str]:
-    """The job ids in their order, each once, and what is wrong with the rest, if anything is."""
+    """The job ids in their order without duplicates, and what is wrong with the rest."""
     problem = ""
     if len(data) > _MOST_BYTES:
         problem = f"larger than {_MOST_BYTES} bytes; the rest is ignored"
@@ -116,5 +107,5 @@ def _lines(data: bytes) -> Iterator[str]:
 
 
 def _is_person(uid: int) -> bool:
-    """Whether the owner of a file can be the user of a job, and not the batch system itself."""
+    """Whether the owner of a file can be the user of a job, rather than the batch system."""
     return uid >= _FIRST_PERSON and uid not in _SYSTEM_UIDS

@@ -1,6 +1,6 @@
-"""Reading JSON that others wrote: each value is what it should be, or empty. Never raises on a value.
+"""Reads JSON from other programs: each value has the expected type or is empty. Never raises on a value.
 
-Text comes out encodable as UTF-8, whatever escapes were in it.
+Strings can always be encoded as UTF-8, whatever escapes they contained.
 """
 
 import json
@@ -14,11 +14,11 @@ JsonObject = Mapping[str, object]
 
 
 def parse(data: bytes, whose: str) -> object:
-    """The document in `data`; garbage (also one nested too deep to read) is a SourceError."""
+    """The document in `data`. Invalid or too deeply nested JSON is a SourceError."""
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise SourceError("garbage", f"{whose} answered what is not JSON: {error}") from None
+        raise SourceError("garbage", f"the response of {whose} is not JSON: {error}") from None
     return document
 
 
@@ -49,7 +49,7 @@ def integer(value: object, default: int = 0) -> int:
 
 
 def wall_s(value: object) -> float | None:
-    """An RFC 3339 time in seconds since 1970. Runtimes write the year 1 for "never": None."""
+    """An RFC 3339 time in seconds since 1970. None for the year 1, which runtimes write for "never"."""
     try:
         parsed_s = datetime.fromisoformat(text(value)).timestamp()
     except (ValueError, OverflowError):

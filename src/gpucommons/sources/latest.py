@@ -1,4 +1,4 @@
-"""What a background task last learned: a value, or the reason why there is none. Does no I/O."""
+"""The latest result of a background task: a value, or the reason why there is none. Does no I/O."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ class Latest(Generic[Value]):
         self._failure: SourceError | SourceAbsent = SourceStarting(waiting)
 
     def succeed(self, value: Value) -> None:
-        """An equal value leaves the one before in place, so that whoever holds it sees that nothing changed."""
+        """An equal value keeps the previous object, so that identity shows that nothing changed."""
         if value != self._value:
             self._value = value
 
@@ -26,13 +26,13 @@ class Latest(Generic[Value]):
 
     def read(self) -> Value:
         if self._value is None:
-            # Raised again and again: without this its traceback would grow each time.
+            # Raised repeatedly: without this its traceback would grow each time.
             raise self._failure.with_traceback(None)
         return self._value
 
 
 def _as_source_failure(error: BaseException) -> SourceError | SourceAbsent:
-    """What to say of whatever ended a background task: a failure of ours as it is, a bug by its type."""
+    """The exception that ended a background task as a source failure: our own as they are, others by their type."""
     if isinstance(error, BaseExceptionGroup):
         return _as_source_failure(error.exceptions[0])
     if isinstance(error, SourceError | SourceAbsent):
@@ -43,12 +43,12 @@ def _as_source_failure(error: BaseException) -> SourceError | SourceAbsent:
 async def keep_following(
     follow: Callable[[], Awaitable[None]], on_failure: Callable[[Exception], None], backoff: Backoff
 ) -> None:
-    """Whatever ends `follow` is handed to `on_failure`; `follow` resets the back-off when all is well."""
+    """Run `follow` until cancelled. Its exceptions go to `on_failure`; `follow` resets the back-off on success."""
     while True:
         try:
             await follow()
         except Exception as error:
-            # A task group that is cancelled just as it fails tells of the failure alone (before Python 3.13).
+            # Before Python 3.13 a task group that is cancelled while it fails reports only the failure.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError from error

@@ -1,31 +1,29 @@
-"""What the sampling clock asks of a source, and how a source says that it has nothing to read."""
+"""A source: what is read, how and how often. And the exceptions that a read raises when it has no reading."""
 
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
 
 
-class Source(Protocol):
-    """Reads one thing. `read` returns a value of `produces`, for the field `feeds` of Readings.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`read` returns a `produces` for the field `feeds` of Readings. To wrap a source, replace its `read`.
 
-    A "thread" source may block: it has a daemon thread of its own, so that a hang costs only its
-    readings. A "loop" source hands over what it already holds and must not block at all.
+    A "thread" source may block: it has its own daemon thread, so that a hung read costs only its own reading. A "loop"
+    source returns what it already holds and must not block. `run`, if set, is the background task that keeps it
+    current. A read may take `deadline_s`, or one cadence if that is longer. The agent is ready once every `essential`
+    source has a reading.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def feeds(self) -> str: ...
-    @property
-    def produces(self) -> type: ...
-    @property
-    def cadence_s(self) -> float: ...
-    @property
-    def deadline_s(self) -> float: ...
-    @property
-    def essential(self) -> bool: ...
-    @property
-    def runs_on(self) -> Literal["thread", "loop"]: ...
-
-    def read(self) -> object: ...
+    name: str
+    feeds: str
+    produces: type
+    read: Callable[[], object]
+    cadence_s: float = 1.0
+    deadline_s: float = 2.0
+    essential: bool = False
+    runs_on: Literal["thread", "loop"] = "thread"
+    run: Callable[[], Awaitable[None]] | None = None
 
 
 class SourceError(Exception):
@@ -37,14 +35,14 @@ class SourceError(Exception):
 
 
 class SourceStarting(SourceError):
-    """Nothing to read yet: a background task has been started and has not answered. Not a failure."""
+    """Nothing to read yet: a background task has started and has no result so far. Not a failure."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("starting", detail)
 
 
 class SourceAbsent(Exception):
-    """What this source reads is not on this node. `remedy` tells the admin how to get it."""
+    """What this source reads does not exist on this node. `remedy` is what the administrator can do about it."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)

@@ -1,4 +1,4 @@
-"""The control loop: work and rest in slices, measure, correct. Clock, GPU and meter are parameters."""
+"""The control loop: work and rest in slices, measure, correct. WorkClock, GPU and meter are parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Worker(Protocol):
         """Keep the GPU busy for about this long, and return when it is idle again."""
 
 
-class Clock(Protocol):
+class WorkClock(Protocol):
     def now_s(self) -> float: ...
     def rest(self, seconds: float) -> None: ...
 
@@ -32,7 +32,7 @@ def stress(
     duration_s: float,
     worker: Worker,
     measure: Callable[[], float | None],
-    clock: Clock,
+    clock: WorkClock,
     show: Callable[[float, UtilizationController], None],
 ) -> Summary:
     control = begin(target)

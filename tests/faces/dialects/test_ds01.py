@@ -169,7 +169,7 @@ def test_containers_are_those_that_ds01_tracks() -> None:
 def test_allocations_of_the_state_file_alone() -> None:
     plain, gone = docker("plain", "0"), Ds01Entry("gone", "dave", "1.0", stopped=True)
     entries = (Ds01Entry("plain", "carol", "0"), gone)
-    found = series(lab(plain, ds01=Ds01Reading(entries, 0, 3, 2, 1)))
+    found = series(lab(plain, ds01=Ds01Reading(entries, 3, 2, 1)))
     assert value(found, "ds01_unmanaged_gpu_count") == 0, "the state file allocated it"
     labels = {"interface": "atomic", "profile": "full", "gpu_slot": "0"}
     assert value(found, "ds01_gpu_allocated", container="plain", user="carol", **labels) == 1
@@ -274,7 +274,7 @@ def test_users_groups_and_sessions() -> None:
 
 
 def test_the_disk() -> None:
-    found = series(lab(ds01=Ds01Reading(None, 0, 1000, 300, 700)))
+    found = series(lab(ds01=Ds01Reading(None, 1000, 300, 700)))
     assert [value(found, "ds01_state_disk_bytes", type=type) for type in ("total", "used", "free")] == [1000, 700, 300]
 
 
@@ -293,7 +293,7 @@ def test_every_metric_of_the_catalogue_can_be_served() -> None:
         lab(docker("bare", devices=("/dev/nvidia0",))),
         users=users,
         events=EventsReading({"gpu.allocated": 1}),
-        ds01=Ds01Reading((), 0, 3, 2, 1),
+        ds01=Ds01Reading((), 3, 2, 1),
     )
     served = {name for name, _ in series(everything)}
     assert served == {metric.name for metric in DS01.catalogue}

@@ -23,9 +23,9 @@ from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.containers.inspect import container_of
-from gpucommons.sources.ds01.events import EventsSource
-from gpucommons.sources.ds01.state import Ds01Source
-from gpucommons.sources.people.users import UsersSource
+from gpucommons.sources.ds01.events import Ds01EventsReader
+from gpucommons.sources.ds01.state import Ds01StateReader
+from gpucommons.sources.people.users import UsersReader
 from holding.test_allocations import VIEW
 from parsing import parsed
 from sources.people.test_utmp import record
@@ -187,14 +187,14 @@ def root(tmp_path: Path) -> Path:
 
 def exposed(root: Path, now_s: float = NOW_S) -> str:
     containers = [found for each in CONTAINERS if (found := container_of(each, "docker"))]
-    events = EventsSource(root / "log/events.jsonl", root / "place", 1.0, wall=lambda: now_s)
-    people = UsersSource(root, root / "proc", root / "cgroup", 10.0, slice_owner, root / "groups")
+    events = Ds01EventsReader(root / "log/events.jsonl", root / "place", wall=lambda: now_s)
+    people = UsersReader(root, root / "proc", root / "cgroup", slice_owner, root / "groups")
     readings = Readings(
         gpus=reading(*GPUS),
         docker=ContainerReading({each.id: each for each in containers}),
         users=people.read(),
         events=events.read(),
-        ds01=Ds01Source(root / "log/gpu-state.json", 10.0).read(),
+        ds01=Ds01StateReader(root / "log/gpu-state.json").read(),
         attribution=Attribution((), (), (), (), VIEW),
     )
     snapshot = Snapshot(0, 0.0, now_s, "ds01", readings=AllocationStage()(readings))

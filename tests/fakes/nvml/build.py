@@ -16,7 +16,7 @@ ERROR_CODES = {
     "System is not in ready state": 27,
     "Unknown Error": 999,
 }
-# nvidia-ml-py asks twice (how many? which?) when there is something to list: it recorded two calls.
+# nvidia-ml-py calls list functions twice, for the length and for the entries: two calls were recorded.
 ASKED_TWICE = ("RunningProcesses", "ProcessUtilization")
 
 
@@ -44,7 +44,7 @@ def record(name: str, entry: dict[str, Any]) -> str:
 
 def records(recording: dict[str, Any]) -> Iterator[str]:
     device = recording["device"]
-    # Two that were not recorded, from what was: the graphics clock is the SM's, the memory clock is fixed.
+    # Two values that were not recorded: the graphics clock equals the SM clock, the memory clock is constant.
     device["nvmlDeviceGetClockInfo.GRAPHICS"] = device["nvmlDeviceGetClockInfo.SM"]
     device["nvmlDeviceGetMaxClockInfo.MEM"] = {
         "value": device["nvmlDeviceGetSupportedMemoryClocks"]["value"][0],
@@ -70,9 +70,9 @@ def header() -> str:
 
 
 def build(into: Path, without: Iterable[str] = (), nvml_version: str = "") -> Path:
-    """Build into a directory, with the named symbols hidden as an older driver lacks them.
+    """Build into a directory, without the named symbols, as in an older driver.
 
-    Replaces a library that is there as a package manager does: the old file lives on where it is mapped.
+    Replaces an existing library as a package manager does: the old file remains where it is mapped.
     """
     into.mkdir(parents=True, exist_ok=True)
     (into / "recording.h").write_text(header())

@@ -1,4 +1,4 @@
-"""A process of its own that reads the GPUs when told to: one line in, one line of JSON out.
+"""A process that reads the GPUs on request: one line in, one line of JSON out.
 
 Loads the library as the agent does: nvidia-ml-py, by name, from the loader's path.
 """
@@ -7,11 +7,11 @@ import json
 import sys
 from typing import Any
 
-from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.nvml.source import NvmlReader
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 
-def answer(source: NvmlSource) -> dict[str, Any]:
+def answer(source: NvmlReader) -> dict[str, Any]:
     try:
         reading = source.read()
     except SourceAbsent as absent:
@@ -54,7 +54,7 @@ def answer(source: NvmlSource) -> dict[str, Any]:
 
 
 def main() -> None:
-    source = NvmlSource()
+    source = NvmlReader()
     for _ in sys.stdin:
         sys.stdout.write(json.dumps(answer(source)) + "\n")
         sys.stdout.flush()

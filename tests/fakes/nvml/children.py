@@ -1,4 +1,4 @@
-"""Starts the reading process of the fakes, with or without a fake driver on its loader's path."""
+"""Starts the reading process, with or without a fake driver on its loader's path."""
 
 import json
 import os

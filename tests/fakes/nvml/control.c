@@ -119,7 +119,7 @@ static void read_line(struct control *c, const char *line)
     else if (sscanf(line, "absent %d", &gpu) == 1) c->absent[gpu & 15] = 1;
     else if (!strncmp(line, "recording busy", 14)) c->busy = 1;
     else if (!strncmp(line, "replay_cost", 11)) c->replay_cost = 1;
-    else if (!strncmp(line, "held", 4)) c->held = 1; /* somebody else has the GPU open */
+    else if (!strncmp(line, "held", 4)) c->held = 1; /* another process has the GPU open */
     else if (!strncmp(line, "unprivileged", 12)) c->unprivileged = 1;
     else if (sscanf(line, "driver %63s", c->driver) == 1) return;
     else if (sscanf(line, "fail %63s %lld%n", word, &n, &used) == 2) add_rule(c, RULE_FAIL, word, n, optional_gpu(line + used));
@@ -229,14 +229,14 @@ static int slot_of(const char *call)
     return MAX_SITES - 1;
 }
 
-static int matches(const char *wanted, const char *call, const char *flavour)
+static int matches(const char *pattern, const char *call, const char *flavour)
 {
     size_t n = strlen(call);
-    if (!strcmp(wanted, "*"))
+    if (!strcmp(pattern, "*"))
         return strcmp(call, "nvmlInit") && strcmp(call, "nvmlShutdown") && !strstr(call, "Free");
-    if (!strcmp(wanted, call))
+    if (!strcmp(pattern, call))
         return 1;
-    return flavour && !strncmp(wanted, call, n) && wanted[n] == '.' && !strcmp(wanted + n + 1, flavour);
+    return flavour && !strncmp(pattern, call, n) && pattern[n] == '.' && !strcmp(pattern + n + 1, flavour);
 }
 
 /* A hang ends when the control file no longer asks for it. */

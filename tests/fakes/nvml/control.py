@@ -1,4 +1,4 @@
-"""How a test steers the fake NVML library: a control file it obeys, and a page of counters it keeps."""
+"""Controls the fake NVML library through a control file, and reads its page of counters."""
 
 import ctypes
 import mmap
@@ -31,7 +31,7 @@ _HEADER = (
 
 @dataclass
 class FakeNvml:
-    """One fake driver. Change what it says with `say`/`unsay`/`replace`; it obeys from the next call on."""
+    """One fake driver. `say`, `unsay` and `replace` change its behaviour from the next call on."""
 
     directory: Path
     library: Path
@@ -51,11 +51,11 @@ class FakeNvml:
         return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_NVML_DIR": str(self.directory)}
 
     def load_here(self) -> None:
-        """In this process: nvidia-ml-py asks for a library by name, and gets the one loaded under it."""
+        """In this process: nvidia-ml-py loads a library by name, and gets the one that is loaded under that name."""
         os.environ["FAKE_NVML_DIR"] = str(self.directory)
         ctypes.CDLL(str(self.library))
 
-    # -- steering
+    # -- control
 
     def say(self, *lines: str) -> None:
         self.lines += lines
@@ -77,7 +77,7 @@ class FakeNvml:
         self.event(gpu, XID, code)
 
     def set_clock(self, wall_s: float) -> None:
-        """The time that the driver stamps on its samples; 0 is the real time."""
+        """The time of the driver's samples; 0 is the real time."""
         struct.pack_into("Q", self.page, 8, round(wall_s * 1e6))
 
     def _write(self) -> None:
@@ -87,7 +87,7 @@ class FakeNvml:
         (generation,) = struct.unpack_from("Q", self.page, 0)
         struct.pack_into("Q", self.page, 0, generation + 1)
 
-    # -- what it saw
+    # -- counters
 
     def counter(self, name: str) -> int:
         (value,) = struct.unpack_from("q", self.page, 8 * _HEADER.index(name))
@@ -137,5 +137,5 @@ def process(
 
 
 def usage(gpu: int, pid: int, sm: int, *, mem: int = 0, enc: int = 0, dec: int = 0, age_us: int = 200_000) -> str:
-    """A utilisation sample, that old by the driver's clock; a negative age is the future."""
+    """A utilisation sample with an age by the driver's clock; a negative age is in the future."""
     return f"usage {gpu} {pid} {age_us} {sm} {mem} {enc} {dec}"

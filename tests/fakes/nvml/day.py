@@ -1,6 +1,6 @@
-"""A day at the GPUs, compressed: passes with everything that happens on one, and what they leave behind.
+"""A compressed day of a GPU node, to measure leaks.
 
-Processes come and go, XIDs, MIG layouts, losses and returns of GPUs and of the driver, all on a turned clock.
+Processes, XIDs, MIG layouts, losses and returns of GPUs and of the driver, on a simulated clock.
 """
 
 import gc
@@ -40,12 +40,12 @@ def footprint(rig: Rig) -> Footprint:
 
 
 def happenings(rig: Rig, second: int) -> None:
-    """What changes at this second of the day: something each minute, a loss now and then."""
+    """The changes at this second of the day: something every minute, sometimes a loss."""
     minute, at = divmod(second, 60)
     if at != 30:
         return
     lines = ["gpus 4", "recording busy"]
-    # Always other pids: what is kept of a process must go with it.
+    # Always new pids: what is kept about a process must be removed with it.
     for n in range(minute % 7):
         pid = 1000 + (minute * 7 + n) % 30_000
         lines += [process(n % 4, pid, GIB), usage(n % 4, pid, 10 * n)]
@@ -63,7 +63,7 @@ def happenings(rig: Rig, second: int) -> None:
 
 
 def live_through(rig: Rig, first_s: int, seconds: int) -> int:
-    """Read each second of the span; how many of the passes had a reading."""
+    """Read every second of the span; returns the number of passes with a reading."""
     good = 0
     for second in range(first_s, first_s + seconds):
         happenings(rig, second)

@@ -100,7 +100,7 @@ uint64_t fake_now_us(void);
 const struct record *fake_record(const char *name);
 const struct record *fake_record_by_id(const char *prefix, int id);
 
-/* Every call begins here: counts it, obeys the control file, checks the handle. `variant` tells apart the
+/* Every call begins here: counts it, obeys the control file, checks the handle. `variant` distinguishes the
  * recorded flavours of one call (SM and MEM of a clock). Gives the record to answer from, or an error code. */
 int fake_enter(struct site *site, const char *call, const char *flavour, int variant, void *device,
                struct handle **handle, const struct record **record);

@@ -283,7 +283,7 @@ int nvmlGpuInstanceGetInfo(struct instance *instance, struct instance_info *info
 
 /* --- events ------------------------------------------------------------------------------------------------ */
 
-struct event_set { unsigned long long wanted[MAX_GPUS]; };
+struct event_set { unsigned long long types[MAX_GPUS]; };
 struct event_data { void *device; unsigned long long type, data; unsigned gi, ci; };
 static uint64_t delivered;
 
@@ -309,7 +309,7 @@ int nvmlDeviceRegisterEvents(void *device, unsigned long long types, struct even
     const struct record *supported = fake_record("nvmlDeviceGetSupportedEventTypes");
     if (types & ~(unsigned long long)supported->value[0])
         return NOT_SUPPORTED;
-    set->wanted[h->gpu] |= types;
+    set->types[h->gpu] |= types;
     return OK;
 }
 
@@ -325,7 +325,7 @@ int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned
         if (e->seq <= delivered)
             continue;
         delivered = e->seq;
-        if (!(set->wanted[e->gpu & 15] & e->type))
+        if (!(set->types[e->gpu & 15] & e->type))
             continue;
         *data = (struct event_data){&gpu_handles[e->gpu & 15], e->type, e->data, NOT_AVAILABLE, NOT_AVAILABLE};
         return OK;

@@ -1,4 +1,4 @@
-"""A fake driver, the real source on top of it, and a clock that the test turns."""
+"""A fake driver, the real reader on top of it, and a clock that the test controls."""
 
 import time
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from fakes.nvml.control import FakeNvml
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.sources.nvml.source import NvmlSource
+from gpucommons.sources.nvml.source import NvmlReader
 
 START_WALL_S = 1_700_000_000.0
 
 
 class Clock:
-    """Stands still until the test turns it; a test that must wait for real lets it run."""
+    """Advanced by the test; with `runs` it is the real clock."""
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0
@@ -33,15 +33,15 @@ class Rig:
         self.clock = Clock()
         self.fast_budget_s = 10.0
         self.keep_fast: frozenset[str] = frozenset()
-        self._source: NvmlSource | None = None
+        self._source: NvmlReader | None = None
 
     @property
-    def source(self) -> NvmlSource:
-        """Made at first use, so that a test can set the stage before."""
+    def source(self) -> NvmlReader:
+        """Created at first use, so that a test can configure the fake before."""
         if self._source is None:
             self.fake.load_here()
             self.fake.set_clock(self.clock.wall())
-            self._source = NvmlSource(
+            self._source = NvmlReader(
                 self.procfs,
                 fast_budget_s=self.fast_budget_s,
                 keep_fast=self.keep_fast,
@@ -51,14 +51,14 @@ class Rig:
         return self._source
 
     def read(self, after_s: float = 1.0) -> GpuReading:
-        """Let time pass, and read."""
+        """Advance the clock and read."""
         source = self.source
         self.clock.elapsed_s += after_s
         self.fake.set_clock(self.clock.wall())
         return source.read()
 
     def read_for(self, seconds: float) -> GpuReading:
-        """Read each second for so long; the last reading."""
+        """Read every second for this time; returns the last reading."""
         reading = self.read()
         for _ in range(round(seconds) - 1):
             reading = self.read()
@@ -68,7 +68,7 @@ class Rig:
         return self.read(after_s).gpus[index]
 
     def process(self, pid: int, start_ticks: int, name: str = "python") -> None:
-        """Put a process into the rig's own /proc."""
+        """Add a process to the rig's /proc."""
         directory = self.procfs / str(pid)
         directory.mkdir(exist_ok=True)
         rest = " ".join(["0"] * 18 + [str(start_ticks)] + ["0"] * 20)

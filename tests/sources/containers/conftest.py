@@ -1,4 +1,4 @@
-"""The runtimes that the container tests share: each started once, each empty before every test."""
+"""The runtimes of the container tests: each is started once and emptied before every test."""
 
 from collections.abc import Iterator
 

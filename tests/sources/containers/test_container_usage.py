@@ -1,4 +1,4 @@
-"""What a container uses: from fixture trees of both cgroup versions, and of a real container."""
+"""The usage of containers: from fixture trees of both cgroup versions, and of a real container."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from gpucommons.faces.dialects.gpucommons import containers
 from gpucommons.model.containers import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.sources.containers.usage import ContainerUsageSource, cgroup_directories
+from gpucommons.sources.containers.usage import ContainerUsageReader, cgroup_directories
 from testbeds.dockerd import Dockerd
 
 ID = "a" * 64
 
 
 class Tree:
-    """A /proc and a cgroup file system of the test's own."""
+    """A /proc and a cgroup file system made by the test."""
 
     def __init__(self, root: Path, cgroup: str) -> None:
         self.procfs, self.cgroupfs = root / "proc", root / "cgroup"
@@ -30,7 +30,7 @@ class Tree:
 
     def usage(self, container: Container | None = None) -> ContainerUsage | None:
         made = container or Container(ID, "thesis", "docker", ContainerState.RUNNING, init_pid=7)
-        source = ContainerUsageSource(self.procfs, self.cgroupfs, 5.0, lambda: [(made.id, made)])
+        source = ContainerUsageReader(self.procfs, self.cgroupfs, lambda: {made.id: made})
         return source.read().by_id.get(made.id)
 
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_missing(tmp_path: Path) -> None:
     assert tree.usage() == ContainerUsage("thesis", "docker", None, None, None)
 
 
-def test_a_pid_that_is_anothers_by_now_is_not_the_containers(tmp_path: Path) -> None:
+def test_a_reused_pid_is_not_the_container(tmp_path: Path) -> None:
     tree = unified(tmp_path)
     (tree.procfs / "7" / "cgroup").write_text("0::/user.slice\n")
     assert tree.usage() is None
@@ -85,12 +85,12 @@ def test_a_pid_that_is_anothers_by_now_is_not_the_containers(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("state", [ContainerState.EXITED, ContainerState.CREATED, ContainerState.DEAD])
-def test_only_what_runs_uses_anything(tmp_path: Path, state: ContainerState) -> None:
+def test_only_running_containers_have_usage(tmp_path: Path, state: ContainerState) -> None:
     assert unified(tmp_path).usage(Container(ID, "thesis", "docker", state, init_pid=7)) is None
 
 
 @given(st.text())
-def test_any_text_is_read(text: str) -> None:
+def test_any_cgroup_file_is_parsed(text: str) -> None:
     for directory in cgroup_directories(text).values():
         assert ".." not in directory.split("/"), "never out of the cgroup file system"
 
@@ -111,7 +111,7 @@ def test_a_real_container(dockerd: Dockerd) -> None:
     id = dockerd.run("--name=limited", "--memory=64m")
     pid = int(dockerd.docker("inspect", "--format={{.State.Pid}}", id))
     container = Container(id, "limited", "docker", ContainerState.RUNNING, init_pid=pid)
-    source = ContainerUsageSource(Path("/proc"), Path("/sys/fs/cgroup"), 5.0, lambda: [(id, container)])
+    source = ContainerUsageReader(Path("/proc"), Path("/sys/fs/cgroup"), lambda: {id: container})
     usage = source.read().by_id[id]
     assert usage.memory_limit_bytes == 64 * 2**20
     assert usage.memory_bytes is not None

@@ -1,4 +1,4 @@
-"""The mirror against a made-up daemon: whatever the order of events and answers, it ends up true."""
+"""The mirror against a simulated daemon: for any order of events and responses it ends up equal to the daemon."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def a_container(id: str, name: str = "a") -> Container:
 
 
 class MirrorMachine(RuleBasedStateMachine):
-    """The daemon changes, and its events arrive later, in order, some twice. Answers tell of when asked."""
+    """The daemon changes; its events arrive later, in order, some twice. Responses are as of the request."""
 
     asked = Bundle("asked")
     lists = Bundle("lists")
@@ -61,7 +61,7 @@ class MirrorMachine(RuleBasedStateMachine):
         if fails:
             self.mirror.fail(answer[0])
         else:
-            self.mirror.tell(*answer)
+            self.mirror.put(*answer)
 
     @rule(target=lists)
     def ask_for_the_list(self) -> tuple[frozenset[str], list[str]]:
@@ -77,7 +77,7 @@ class MirrorMachine(RuleBasedStateMachine):
             assert len(self.mirror.reading().by_id) <= MOST
 
     def teardown(self) -> None:
-        """Let everything arrive; then the mirror must show the daemon up to its bound, and count the rest."""
+        """Deliver everything; then the mirror must equal the daemon, up to its limit."""
         if not hasattr(self, "mirror"):
             return
         while self.events:
@@ -86,12 +86,10 @@ class MirrorMachine(RuleBasedStateMachine):
             self.mirror.fail(unanswered)
         self.mirror.retry_failed()
         while (id := self.mirror.take()) is not None:
-            self.mirror.tell(id, self.daemon.get(id))
-        assert self.mirror.is_idle
+            self.mirror.put(id, self.daemon.get(id))
         assert self.mirror.is_complete
         reading = self.mirror.reading()
         assert len(reading.by_id) == min(len(self.daemon), MOST)
-        assert reading.unread == len(self.daemon) - len(reading.by_id)
         for id, container in reading.by_id.items():
             assert container == self.daemon[id]
 
@@ -100,7 +98,7 @@ TestMirror = MirrorMachine.TestCase
 TestMirror.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-def test_what_an_event_brought_while_the_list_was_on_its_way_stays() -> None:
+def test_an_event_after_the_list_request_takes_precedence() -> None:
     mirror = Mirror(MOST)
     known_before = mirror.ids()
     mirror.touch("made meanwhile")
@@ -108,95 +106,90 @@ def test_what_an_event_brought_while_the_list_was_on_its_way_stays() -> None:
     assert mirror.take() == "made meanwhile"
 
 
-def test_what_the_list_lacks_is_gone_although_no_event_said_so() -> None:
+def test_a_container_missing_from_the_list_is_removed() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     mirror.listed(mirror.ids(), ["d"])
     assert mirror.reading().by_id == {}
     assert mirror.take() == "d"
 
 
-def test_one_made_anew_under_its_id_outlives_the_answer_that_it_is_gone() -> None:
+def test_a_container_created_again_survives_an_old_response() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
     mirror.touch("c")
-    mirror.tell("c", None)
+    mirror.put("c", None)
     assert mirror.take() == "c"
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     assert "c" in mirror.reading().by_id
 
 
-def test_beyond_its_bound_it_counts_and_a_free_place_is_taken() -> None:
+def test_a_container_beyond_the_limit_takes_the_next_free_place() -> None:
     mirror = Mirror(MOST)
     mirror.listed(mirror.ids(), ["a", "b", "c", "d"])
     while (id := mirror.take()) is not None:
-        mirror.tell(id, a_container(id))
+        mirror.put(id, a_container(id))
     assert sorted(mirror.reading().by_id) == ["a", "b"]
-    assert mirror.reading().unread == 2
     mirror.forget("d")
-    assert mirror.reading().unread == 1
     mirror.forget("a")
     assert mirror.take() == "c"
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     assert sorted(mirror.reading().by_id) == ["b", "c"]
-    assert mirror.reading().unread == 0
 
 
-def test_an_answer_older_than_the_removal_does_not_bring_the_container_back() -> None:
+def test_a_response_after_the_removal_is_ignored() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     assert mirror.take() == "c"
     mirror.forget("c")
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     assert mirror.reading().by_id == {}
 
 
-def test_an_event_during_the_question_asks_once_more_and_never_twice_at_once() -> None:
+def test_an_event_during_an_inspection_causes_exactly_one_more() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     assert mirror.take() == "c"
     mirror.touch("c")
     mirror.touch("c")
     assert mirror.take() is None
-    mirror.tell("c", a_container("c", "old"))
+    mirror.put("c", a_container("c", "old"))
     assert mirror.take() == "c"
     assert mirror.take() is None
-    mirror.tell("c", a_container("c", "new"))
+    mirror.put("c", a_container("c", "new"))
     assert mirror.reading().by_id["c"].name == "new"
-    assert mirror.is_idle
+    assert mirror.take() is None
 
 
-def test_one_that_cannot_be_asked_keeps_what_was_known_and_is_counted_until_it_can() -> None:
+def test_a_failed_inspection_keeps_what_was_known() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     mirror.touch("c")
     mirror.take()
     mirror.fail("c")
     assert mirror.reading().by_id["c"].name == "a"
-    assert mirror.reading().unread == 1
     mirror.retry_failed()
     assert mirror.take() == "c"
-    mirror.tell("c", a_container("c", "b"))
+    mirror.put("c", a_container("c", "b"))
     assert mirror.reading().by_id["c"].name == "b"
-    assert mirror.reading().unread == 0
 
 
-def test_a_reading_in_somebodys_hand_does_not_change() -> None:
+def test_a_published_reading_does_not_change() -> None:
     mirror = Mirror(MOST)
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
+    mirror.put("c", a_container("c"))
     held = mirror.reading()
-    assert mirror.reading() is held, "nothing happened: nothing is built anew"
+    assert mirror.reading() is held, "no change: the same object"
     mirror.touch("c")
     mirror.take()
-    mirror.tell("c", a_container("c"))
-    assert mirror.reading() is held, "the same answer again is no change"
+    mirror.put("c", a_container("c"))
+    assert mirror.reading() is held, "an equal response is not a change"
     mirror.forget("c")
     assert list(held.by_id) == ["c"]
     assert list(mirror.reading().by_id) == []

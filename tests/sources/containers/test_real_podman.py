@@ -1,17 +1,17 @@
-"""Against a real Podman, whose socket speaks Docker's API with words and habits of its own."""
+"""Against a real Podman, whose implementation of Docker's API differs in details."""
 
 import asyncio
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.sources.containers.engine import PODMAN
-from gpucommons.sources.containers.source import ContainerSource
+from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.daemons import cgroup_of
 from testbeds.following import eventually, following
 from testbeds.podman import Podman
 
 
-async def seen(source: ContainerSource, id: str, state: ContainerState, name: str) -> Container:
+async def seen(source: ContainerFollower, id: str, state: ContainerState, name: str) -> Container:
     def look() -> Container | None:
         found = source.read().by_id.get(id)
         return found if found is not None and (found.state, found.name) == (state, name) else None
@@ -19,12 +19,11 @@ async def seen(source: ContainerSource, id: str, state: ContainerState, name: st
     return await eventually(look)
 
 
-def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -> None:
+def test_containers_of_podman_are_followed(podman: Podman) -> None:
     async def scenario() -> None:
-        source = ContainerSource(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))
-        assert source.name == source.feeds == "podman"
+        source = ContainerFollower(PODMAN, str(podman.socket), backoff=Backoff(0.05, 0.2))
         async with following(source):
-            # Made by the command, not through the service: its events must come across all the same.
+            # Created by the command, not through the service: its events must arrive nevertheless.
             id = podman.run("--name=first", "--label=ds01.user=alice", "--env=NVIDIA_VISIBLE_DEVICES=all")
             first = await seen(source, id, ContainerState.RUNNING, "first")
             assert first.runtime == "podman"
@@ -45,7 +44,6 @@ def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -
             podman.podman("stop", "--time=0", "second")
             stopped = await seen(source, id, ContainerState.EXITED, "second")
             assert stopped.init_pid is None
-            assert stopped.finished_wall_s is not None
 
             podman.podman("rm", "second")
             await eventually(lambda: None if id in source.read().by_id else True)
@@ -53,10 +51,10 @@ def test_podmans_containers_are_followed_through_the_same_life(podman: Podman) -
     asyncio.run(scenario())
 
 
-def test_what_podman_had_before_is_found_although_no_event_ever_comes(podman: Podman) -> None:
+def test_existing_containers_of_podman_are_found_without_events(podman: Podman) -> None:
     async def scenario() -> None:
         id = podman.run("--name=before")
-        source = ContainerSource(PODMAN, str(podman.socket))
+        source = ContainerFollower(PODMAN, str(podman.socket))
         async with following(source):
             await seen(source, id, ContainerState.RUNNING, "before")
 

@@ -1,4 +1,4 @@
-"""The event log as a source: the window equals a plain count over rotations and restarts; damage is counted."""
+"""The event log: the window equals a plain count across rotations and restarts; damaged lines are counted."""
 
 import json
 import random
@@ -10,7 +10,7 @@ import pytest
 
 from base.test_follow import Log
 from gpucommons.model.events import Event, format_line
-from gpucommons.sources.ds01.events import EventsSource
+from gpucommons.sources.ds01.events import Ds01EventsReader
 from gpucommons.sources.ds01.window import WINDOW_S
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -25,8 +25,8 @@ class Clock:
         return self.now_s
 
 
-def source(tmp_path: Path, clock: Clock) -> EventsSource:
-    return EventsSource(tmp_path / "events.jsonl", tmp_path / "state" / "events.json", 1.0, wall=clock)
+def source(tmp_path: Path, clock: Clock) -> Ds01EventsReader:
+    return Ds01EventsReader(tmp_path / "events.jsonl", tmp_path / "state" / "events.json", wall=clock)
 
 
 def line(clock: Clock, type: str, old: bool = False) -> bytes:
@@ -52,9 +52,9 @@ def test_the_window_is_a_plain_count_at_a_thousand_instants_over_rotations_and_r
         if chance < 0.05 and log.path.stat().st_size:
             log.copy_and_truncate(compress=chance < 0.02)
         elif chance < 0.1:
-            follower.keep_place()
+            follower.save_position()
         elif chance < 0.15:
-            # A kill: what was read since the place was kept is read again.
+            # A kill: what was read since the position was saved is read again.
             follower = source(tmp_path, clock)
         last = floor(clock.now_s)
         expected = Counter(type for type, second in events if last - WINDOW_S < second <= last)
@@ -87,7 +87,7 @@ def test_the_first_start_counts_what_was_rotated_within_the_day(tmp_path: Path) 
     assert source(tmp_path, clock).read().counts_24h == {"gpu.allocate": 2}
 
 
-def test_one_bad_line_never_silences_another(tmp_path: Path) -> None:
+def test_a_bad_line_does_not_affect_others(tmp_path: Path) -> None:
     clock, log = Clock(), Log(tmp_path)
     bad = [b"{", b"\xff\x00", b"[]", b'{"event": "x"}', b'{"ts": "2026-11-15T10:00:00Z"}', b'{"ts": "?", "event": "x"}']
     for each in bad:
@@ -101,27 +101,30 @@ def test_one_bad_line_never_silences_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"garbage", b"[]", b"{}", b'{"version": 99}', b'{"version": 1, "position": [1], "window": {}}']
 )
-def test_a_damaged_state_file_is_begun_anew(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_state_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     clock, log = Clock(), Log(tmp_path)
     log.write(line(clock, "gpu.allocate"))
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "events.json").write_bytes(content)
     follower = source(tmp_path, clock)
     assert follower.read().counts_24h == {"gpu.allocate": 1}
-    follower.keep_place()
+    follower.save_position()
     assert source(tmp_path, clock).read().counts_24h == {"gpu.allocate": 1}
 
 
-def test_a_place_that_cannot_be_kept_is_said_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_position_that_cannot_be_saved_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock, log = Clock(), Log(tmp_path)
     log.write(line(clock, "gpu.allocate"))
     (tmp_path / "state").write_text("a file where a directory should be")
     follower = source(tmp_path, clock)
     follower.read()
-    follower.keep_place()
-    found = follower.read()
-    assert not found.position_kept
-    assert found.counts_24h == {"gpu.allocate": 1}
+    caplog.clear()
+    follower.save_position()
+    follower.save_position()
+    assert [record.message for record in caplog.records] == [
+        f"events: cannot save the position in the log: {tmp_path / 'state'}: File exists"
+    ]
+    assert follower.read().counts_24h == {"gpu.allocate": 1}
 
 
 def test_no_log_is_absent_and_a_directory_unreadable(tmp_path: Path) -> None:

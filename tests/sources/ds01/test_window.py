@@ -1,4 +1,4 @@
-"""The 24 h window: what a plain count says, at any instant, in bounded memory."""
+"""The 24 h window equals a plain count at any instant, in bounded memory."""
 
 import random
 from collections import Counter
@@ -57,7 +57,7 @@ def test_it_slides_to_the_second() -> None:
     window.add("gpu.allocate", NOW + 0.9, NOW + 1)
     assert window.counts(NOW + WINDOW_S - 0.001) == {"gpu.allocate": 1}
     assert window.counts(NOW + WINDOW_S) == {"gpu.allocate": 0}
-    assert window.counts(NOW + 2 * WINDOW_S) == {}, "long gone: the series ends"
+    assert window.counts(NOW + 2 * WINDOW_S) == {}, "the type is removed"
 
 
 def test_an_event_from_a_clock_that_runs_ahead_counts_when_its_time_has_come() -> None:
@@ -84,7 +84,7 @@ def test_memory_is_bounded_by_types_and_types_are_bounded() -> None:
     assert len(busy.saved()["x"]) < 500_000
     busy.add("x", NOW + 10**9, NOW + 3 * WINDOW_S)
     busy.add("x", 0.0, NOW + 3 * WINDOW_S)
-    assert busy.counts(NOW + 3 * WINDOW_S - 1) == {"x": WINDOW_S}, "what is far out of time is no event of this day"
+    assert busy.counts(NOW + 3 * WINDOW_S - 1) == {"x": WINDOW_S}, "events far outside the window are dropped"
 
 
 @unhurried(40)

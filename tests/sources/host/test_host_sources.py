@@ -1,7 +1,9 @@
-"""CPU, memory and pressure from a /proc of our own making, and from the real one."""
+"""CPU, memory and pressure from a /proc made by the test, and from the real one."""
 
 import itertools
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.host import MemoryReading, PressureLine
-from gpucommons.sources.host.cpu import CpuSource, parse_cpu_line, utilization
-from gpucommons.sources.host.memory import MemorySource, parse_meminfo
-from gpucommons.sources.host.portable import PortableCpuSource, PortableMemorySource
-from gpucommons.sources.host.pressure import PressureSource, parse_pressure
+from gpucommons.sources.host.cpu import CpuReader, parse_cpu_line, utilization
+from gpucommons.sources.host.memory import parse_meminfo, read_memory
+from gpucommons.sources.host.portable import PortableCpuReader, read_portable_memory
+from gpucommons.sources.host.pressure import parse_pressure, read_pressure
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
@@ -28,19 +30,19 @@ def proc(root: Path, **files: str) -> Path:
 
 def test_utilisation_takes_two_reads(tmp_path: Path) -> None:
     proc(tmp_path, stat="cpu 100 0 100 700 100 0 0 0 0 0\ncpu0 1\ncpu1 1\nintr 5\n", loadavg="1.5 2 3 1/9 4\n")
-    source = CpuSource(tmp_path, 1.0)
+    source = CpuReader(tmp_path)
     first = source.read()
     assert (first.cores, first.load_1m, first.load_5m, first.load_15m) == (2, 1.5, 2.0, 3.0)
-    assert first.utilization_ratio is None, "no false first value"
+    assert first.utilization_ratio is None, "one read is not enough"
     proc(tmp_path, stat="cpu 130 0 120 740 110 0 0 0 50 0\ncpu0 1\ncpu1 1\n")
     assert source.read().utilization_ratio == pytest.approx(0.5)
-    # Read again within one tick: no time has passed, so the last answer stands instead of a 0/0.
+    # Read again within one tick: no time has passed, so the last value is kept.
     assert source.read().utilization_ratio == pytest.approx(0.5)
 
 
 def test_load_that_cannot_be_read_is_missing(tmp_path: Path) -> None:
     proc(tmp_path, stat="cpu 1 1 1 1 1\n")
-    assert CpuSource(tmp_path, 1.0).read().load_1m is None
+    assert CpuReader(tmp_path).read().load_1m is None
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 10**9)] * 8), min_size=2, max_size=5))
@@ -54,13 +56,13 @@ def test_utilisation_is_a_ratio_whatever_the_counters_do(rows: list[tuple[int, .
 def test_memory(tmp_path: Path) -> None:
     proc(tmp_path, meminfo="MemTotal:  1000 kB\nMemAvailable:  400 kB\nHugePages_Free:   3\n")
     sizes = {"MemTotal": 1024000, "MemAvailable": 409600}
-    assert MemorySource(tmp_path, 1.0).read() == MemoryReading(1024000, 409600, sizes, {"HugePages_Free": 3})
+    assert read_memory(tmp_path) == MemoryReading(1024000, 409600, sizes, {"HugePages_Free": 3})
     assert parse_meminfo(b"MemTotal: 1 kB\n").available_bytes is None, "not 0 and not MemFree"
 
 
 def test_pressure(tmp_path: Path) -> None:
     proc(tmp_path, pressure__cpu="some avg10=1.50 avg60=0.2 avg300=0.3 total=2000000\nnew avg10=x\n\n")
-    reading = PressureSource(tmp_path, 1.0).read()
+    reading = read_pressure(tmp_path)
     assert reading.cpu is not None
     assert reading.cpu.some == PressureLine(1.5, 0.2, 0.3, 2.0)
     assert reading.cpu.full is None
@@ -69,30 +71,30 @@ def test_pressure(tmp_path: Path) -> None:
 
 def test_no_pressure_at_all_is_absent(tmp_path: Path) -> None:
     with pytest.raises(SourceAbsent, match="no pressure") as caught:
-        PressureSource(tmp_path, 1.0).read()
+        read_pressure(tmp_path)
     assert "psi=1" in caught.value.remedy
 
 
-@pytest.mark.parametrize("make", [CpuSource, MemorySource])
-def test_no_proc_is_absent_and_says_what_to_do(make: type[CpuSource | MemorySource], tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [lambda root: CpuReader(root).read(), read_memory], ids=["cpu", "memory"])
+def test_a_missing_proc_is_absent_with_a_remedy(read: Callable[[Path], object], tmp_path: Path) -> None:
     with pytest.raises(SourceAbsent) as caught:
-        make(tmp_path, 1.0).read()
+        read(tmp_path)
     assert "--path.procfs" in caught.value.remedy
 
 
 @pytest.mark.parametrize("text", ["", "cpu\n", "cpu a b c d\n", "\x00\xff", "MemTotal: many\n", "MemTotal:\n"])
 def test_garbage_is_a_counted_failure(text: str, tmp_path: Path) -> None:
     proc(tmp_path, stat=text, meminfo=text)
-    for source in (CpuSource(tmp_path, 1.0), MemorySource(tmp_path, 1.0)):
+    for read in (CpuReader(tmp_path).read, partial(read_memory, tmp_path)):
         with pytest.raises(SourceError) as caught:
-            source.read()
+            read()
         assert caught.value.reason == "garbage"
 
 
 def test_a_directory_in_its_place_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "meminfo").mkdir()
     with pytest.raises(SourceError) as caught:
-        MemorySource(tmp_path, 1.0).read()
+        read_memory(tmp_path)
     assert caught.value.reason == "unreadable"
 
 
@@ -103,17 +105,17 @@ def test_pressure_never_raises(text: bytes) -> None:
 
 @linux
 def test_the_real_proc() -> None:
-    cpu = CpuSource(Path("/proc"), 1.0).read()
+    cpu = CpuReader(Path("/proc")).read()
     assert cpu.cores >= 1
     assert cpu.load_1m is not None
-    memory = MemorySource(Path("/proc"), 1.0).read()
+    memory = read_memory(Path("/proc"))
     assert memory.available_bytes is not None
     assert 0 < memory.available_bytes <= memory.total_bytes
 
 
 @linux
 def test_psutil_and_proc_agree() -> None:
-    portable, ours = PortableMemorySource(1.0).read(), MemorySource(Path("/proc"), 1.0).read()
+    portable, ours = read_portable_memory(), read_memory(Path("/proc"))
     assert portable.total_bytes == ours.total_bytes
-    assert PortableCpuSource(1.0).read().cores == CpuSource(Path("/proc"), 1.0).read().cores
-    assert PortableCpuSource(1.0).read().utilization_ratio is None
+    assert PortableCpuReader().read().cores == CpuReader(Path("/proc")).read().cores
+    assert PortableCpuReader().read().utilization_ratio is None

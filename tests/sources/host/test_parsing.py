@@ -1,4 +1,4 @@
-"""What /proc, /sys, udev and netlink say, taken apart. The equality with node_exporter is tested with its program."""
+"""Parsers of /proc, /sys, udev and netlink. Equality with node_exporter is tested against the real program."""
 
 import re
 import socket
@@ -14,13 +14,13 @@ from gpucommons.model.host import CoreTimes
 from gpucommons.model.kernel import LinkCounters
 from gpucommons.sources.host.conntrack import parse_statistics
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
-from gpucommons.sources.host.cpu import CpuSource
+from gpucommons.sources.host.cpu import CpuReader
 from gpucommons.sources.host.cpu_sysfs import parse_cpu_list
 from gpucommons.sources.host.diskstats import parse_diskstats
-from gpucommons.sources.host.filesystems import FilesystemSource
-from gpucommons.sources.host.hardware import HardwareSource
+from gpucommons.sources.host.filesystems import FilesystemReader
+from gpucommons.sources.host.hardware import HardwareReader
 from gpucommons.sources.host.hwmon import sensor_file
-from gpucommons.sources.host.kernel import KernelSource
+from gpucommons.sources.host.kernel import KernelReader
 from gpucommons.sources.host.mounts import parse_mounts
 from gpucommons.sources.host.netdev import messages, parse_link, read_links
 from gpucommons.sources.host.procfs import read_file, read_whole
@@ -64,8 +64,8 @@ def test_a_counter_never_goes_back_by_less_than_a_restart(reads: list[tuple[floa
         kept = later
 
 
-def test_the_cpu_source_keeps_its_counters(tmp_path: Path) -> None:
-    source = CpuSource(tmp_path, 1.0)
+def test_the_cpu_reader_keeps_its_counters(tmp_path: Path) -> None:
+    source = CpuReader(tmp_path)
     for ticks in (1000, 990):
         (tmp_path / "stat").write_text(f"cpu 1 1 1 1 1\ncpu0 1 1 1 {ticks} 1\nctxt 7\n")
         reading = source.read()
@@ -74,7 +74,7 @@ def test_the_cpu_source_keeps_its_counters(tmp_path: Path) -> None:
     assert (reading.activity.context_switches, reading.activity.forks) == (7, None)
 
 
-def test_the_interrupts_are_their_sum() -> None:
+def test_interrupts_are_the_sum() -> None:
     assert parse_activity([b"intr 700 1 2 3", b"btime 5", b"softirq 1"]).interrupts == 700
 
 
@@ -82,7 +82,7 @@ def mounts(text: str, rootfs: str = "/") -> list[tuple[str, str]]:
     return [(mount.mount_point, mount.path) for mount in parse_mounts(text.encode(), PurePosixPath(rootfs))]
 
 
-def test_a_mount_point_is_named_as_node_exporter_names_it_and_asked_where_it_is() -> None:
+def test_a_mount_has_node_exporters_label_and_its_real_path() -> None:
     assert mounts(r"d /a\040b\011c t rw 0 0") == [("/a b\tc", "/a b\tc")]
     assert mounts(r"d /a\134b\043c\012d t rw 0 0") == [(r"/a\134b\043c\012d", "/a\\b#c\nd")]
     assert mounts("d /a\x85\u2028b t rw 0 0") == [("/a\x85\u2028b", "/a\x85\u2028b")], "only the kernel ends a line"
@@ -98,7 +98,7 @@ def test_a_mount_below_the_root_of_the_host_loses_its_prefix() -> None:
     assert [name for name, _ in mounts(text)] == ["/host", "/host/data", "/hostage"]
 
 
-def test_a_mount_of_the_same_name_is_one() -> None:
+def test_duplicate_mounts_are_left_out() -> None:
     assert len(mounts("d /a t rw 0 0\nd /a t ro 0 0\ne /a t rw 0 0\n")) == 2
 
 
@@ -167,7 +167,7 @@ def test_a_link_of_an_older_and_of_a_newer_kernel() -> None:
         name, counters = parse_link(body) or ("", None)
         assert name == "eth0"
         assert counters == LinkCounters._make([*range(23), 23 if words > 23 else 0])
-    assert parse_link(bytes(16) + attribute(3, b"eth0\0")) is None, "without counters there is nothing to tell"
+    assert parse_link(bytes(16) + attribute(3, b"eth0\0")) is None, "a device without counters"
 
 
 @given(st.binary(max_size=200))
@@ -189,18 +189,18 @@ def test_the_links_of_this_machine() -> None:
 
 @linux
 def test_a_file_longer_than_a_page_is_read_whole() -> None:
-    """One read of /proc/self/maps returns a page, as one of a long mount table does."""
+    """One read of /proc/self/maps returns a page, like one of a long mount table."""
     whole, once = read_whole(Path("/proc"), "self/maps"), read_file(Path("/proc"), "self/maps")
     assert len(whole) > len(once)
     assert whole.endswith(b"\n")
 
 
-def kernel(root: Path) -> KernelSource:
-    return KernelSource(root, root, root, 1.0, disks_exclude="", links_exclude="")
+def kernel(root: Path) -> KernelReader:
+    return KernelReader(root, root, root, disks_exclude="", links_exclude="")
 
 
 @linux
-def test_a_part_that_fails_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_part_that_fails_does_not_affect_the_others(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("pgfault 5\n")
     (tmp_path / "diskstats").write_text("garbage\n")
     reading = kernel(tmp_path).read()
@@ -211,24 +211,24 @@ def test_a_part_that_fails_costs_itself_alone(tmp_path: Path) -> None:
     assert "No such file" in reading.runs["conntrack"].error
 
 
-def test_no_proc_and_no_sys_are_absent_and_say_what_to_do(tmp_path: Path) -> None:
+def test_missing_proc_and_sys_are_absent_with_a_remedy(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     with pytest.raises(SourceAbsent, match="no mount table") as mounts_absent:
-        FilesystemSource(nowhere, nowhere, 1.0, mount_points_exclude="", types_exclude="").read()
+        FilesystemReader(nowhere, nowhere, mount_points_exclude="", types_exclude="").read()
     assert "--path.procfs" in mounts_absent.value.remedy
     with pytest.raises(SourceAbsent, match="no hardware") as sys_absent:
-        HardwareSource(nowhere, 1.0).read()
+        HardwareReader(nowhere).read()
     assert "sysfs" in sys_absent.value.remedy
 
 
-def test_our_own_mounts_where_the_first_process_is_hidden(tmp_path: Path) -> None:
+def test_our_own_mounts_are_read_if_the_first_process_is_hidden(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text(f"d {tmp_path} t rw 0 0\n")
-    source = FilesystemSource(tmp_path, Path("/"), 1.0, mount_points_exclude="", types_exclude="")
+    source = FilesystemReader(tmp_path, Path("/"), mount_points_exclude="", types_exclude="")
     assert [found.mount_point for found in source.read().filesystems] == [str(tmp_path)]
     assert source.read().filesystems[0].space is not None
 
 
 def test_a_machine_without_sensors(tmp_path: Path) -> None:
-    reading = HardwareSource(tmp_path, 1.0).read()
+    reading = HardwareReader(tmp_path).read()
     assert reading.chips is None
     assert not reading.throttles.cores

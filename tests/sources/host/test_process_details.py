@@ -1,4 +1,4 @@
-"""One process is read whole or not at all, however hostile its name and whenever it vanishes."""
+"""A process is read completely or not at all, whatever its name is and whenever it ends."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def test_a_real_process_that_holds_no_gpu() -> None:
 
 @pytest.mark.parametrize("name", ["a) S 1 (b", "two\nlines", "Uid:\t0", "\t", ")", "(((", "é\\n"])
 def test_a_real_process_with_a_hostile_name(name: str) -> None:
-    """The kernel lets a process call itself anything of 15 bytes; no name may pass for another field."""
+    """A process can set its name to any 15 bytes; no name may be parsed as another field."""
     script = (
         "import ctypes, sys\n"
         "ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)\n"
@@ -58,13 +58,13 @@ def test_a_real_process_with_a_hostile_name(name: str) -> None:
     assert ProcessDetailsReader(PROC).read(process.pid) is Reason.PROCESS_GONE
 
 
-def test_a_process_that_never_was(tmp_path: Path) -> None:
+def test_a_process_that_does_not_exist(tmp_path: Path) -> None:
     assert ProcessDetailsReader(tmp_path).read(1) is Reason.PROCESS_GONE
     assert ProcessDetailsReader(tmp_path / "nowhere").read(1) is Reason.PROCESS_GONE
 
 
 @pytest.mark.parametrize("missing", ["stat", "status"])
-def test_a_file_that_is_gone_means_the_process_is(tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_means_that_the_process_has_ended(tmp_path: Path, missing: str) -> None:
     (add_process(tmp_path, 7) / missing).unlink()
     assert ProcessDetailsReader(tmp_path).read(7) is Reason.PROCESS_GONE
 
@@ -78,7 +78,7 @@ def test_a_kernel_without_cgroups(tmp_path: Path) -> None:
 def test_a_process_that_vanishes_between_two_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone_at: str
 ) -> None:
-    """Whatever open it vanishes at, and a stranger takes its pid at once: never the stranger's files."""
+    """At whichever open it ends, and even if another process takes its pid: that process's files are never read."""
     process = add_process(tmp_path, 7, name="mine", start_ticks=1, cgroup="0::/mine\n")
     real_open: Callable[..., int] = os.open
     opened: list[str] = []
@@ -99,18 +99,18 @@ def test_a_process_that_vanishes_between_two_reads(
 
 
 @pytest.mark.parametrize("text", ["", "7", "7 (x", "7 (x) S 1", "x (y) S" + " z" * 30, "7 (x) S" + " z" * 30])
-def test_a_stat_that_makes_no_sense(tmp_path: Path, text: str) -> None:
+def test_an_invalid_stat_file(tmp_path: Path, text: str) -> None:
     (add_process(tmp_path, 7) / "stat").write_text(text)
     assert ProcessDetailsReader(tmp_path).read(7) in (Reason.PROCESS_UNREADABLE, Reason.PROCESS_GONE)
 
 
-def test_a_huge_cgroup_file_is_read_only_so_far(tmp_path: Path) -> None:
+def test_a_huge_cgroup_file_is_truncated(tmp_path: Path) -> None:
     (add_process(tmp_path, 7) / "cgroup").write_bytes(b"0::/" + b"\xff" * (5 << 20))
     assert len(details_of(tmp_path, 7).cgroup) == 64 * 1024 + 1
 
 
 def test_not_permitted(tmp_path: Path) -> None:
-    """A directory where a file should be is refused even to root, as hidepid refuses others."""
+    """A directory in place of a file cannot be read even by root, like a process that hidepid hides."""
     process = add_process(tmp_path, 7)
     (process / "stat").unlink()
     (process / "stat").mkdir()
@@ -126,7 +126,7 @@ def test_not_permitted(tmp_path: Path) -> None:
         ((), False),
     ],
 )
-def test_who_holds_a_gpu(tmp_path: Path, files: tuple[str, ...], holds: bool) -> None:
+def test_a_process_that_has_a_gpu_open(tmp_path: Path, files: tuple[str, ...], holds: bool) -> None:
     add_process(tmp_path, 7, open_files=files)
     assert details_of(tmp_path, 7, look_for_gpu=True).holds_gpu is holds
 
@@ -142,7 +142,7 @@ def test_a_process_is_alive_until_it_ends() -> None:
     assert not reader.is_alive(found.key)
 
 
-def test_the_next_owner_of_a_pid_is_not_the_last(tmp_path: Path) -> None:
+def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     reader = ProcessDetailsReader(tmp_path)
     process = add_process(tmp_path, 7, start_ticks=1)
     reader.read(7)
@@ -152,7 +152,7 @@ def test_the_next_owner_of_a_pid_is_not_the_last(tmp_path: Path) -> None:
     assert reader.is_alive(ProcessKey(7, 2))
 
 
-def test_descriptors_are_given_back(tmp_path: Path) -> None:
+def test_descriptors_are_closed(tmp_path: Path) -> None:
     keys = [ProcessKey(pid, 100) for pid in range(1000, 1600)]
     for key in keys:
         add_process(tmp_path, key.pid)

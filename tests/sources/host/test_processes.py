@@ -1,4 +1,4 @@
-"""Processes from a /proc of our own making: hostile names, reused pids, the vanished; and the real one."""
+"""Processes from a /proc made by the test, with hostile names and reused pids; and from the real one."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.host.portable import PortableProcessSource
-from gpucommons.sources.host.processes import ProcessSource, parse_stat
+from gpucommons.sources.host.portable import PortableProcessReader
+from gpucommons.sources.host.processes import ProcessTableReader, parse_stat
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 
@@ -36,7 +36,7 @@ def test_any_name_is_read_back(name: bytes, ticks: int, start: int, pages: int) 
     assert row.rss_bytes == pages * 4096
 
 
-def test_hostile_and_vanishing_processes_do_not_fail_a_pass(tmp_path: Path) -> None:
+def test_hostile_and_ending_processes_do_not_fail_a_pass(tmp_path: Path) -> None:
     add(tmp_path, 1, b"a) b (c\n)")
     add(tmp_path, 2, b"\xff\xfe")
     (tmp_path / "3").mkdir()
@@ -45,12 +45,12 @@ def test_hostile_and_vanishing_processes_do_not_fail_a_pass(tmp_path: Path) -> N
     (tmp_path / "5").mkdir()
     (tmp_path / "5" / "stat").write_bytes(b"5 (short) S 1 2\n")
     (tmp_path / "sys").mkdir()
-    table = ProcessSource(tmp_path, 1.0, 100).read()
+    table = ProcessTableReader(tmp_path, 100).read()
     assert {pid: row.name for pid, row in table.by_pid.items()} == {1: "a) b (c\n)", 2: "��"}
 
 
 def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
-    source = ProcessSource(tmp_path, 1.0, 100)
+    source = ProcessTableReader(tmp_path, 100)
     add(tmp_path, 1, b"old", start=10, ticks=500)
     old = source.read().by_pid[1]
     add(tmp_path, 1, b"old", start=99, ticks=1)
@@ -59,8 +59,8 @@ def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     assert new.cpu_seconds == 0.01
 
 
-def test_the_departed_leave(tmp_path: Path) -> None:
-    source = ProcessSource(tmp_path, 1.0, 100)
+def test_ended_processes_are_removed(tmp_path: Path) -> None:
+    source = ProcessTableReader(tmp_path, 100)
     add(tmp_path, 1)
     add(tmp_path, 2)
     source.read()
@@ -70,8 +70,8 @@ def test_the_departed_leave(tmp_path: Path) -> None:
     assert table.busiest == ((2, 1),)
 
 
-def test_one_that_stands_still_is_not_parsed_again(tmp_path: Path) -> None:
-    source = ProcessSource(tmp_path, 1.0, 100)
+def test_an_unchanged_process_is_not_parsed_again(tmp_path: Path) -> None:
+    source = ProcessTableReader(tmp_path, 100)
     add(tmp_path, 1)
     add(tmp_path, 2, ticks=1)
     before = source.read().by_pid
@@ -81,21 +81,21 @@ def test_one_that_stands_still_is_not_parsed_again(tmp_path: Path) -> None:
     assert after[2].cpu_seconds == 0.02
 
 
-def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+def test_an_empty_or_missing_proc_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no process"):
-        ProcessSource(tmp_path, 1.0, 100).read()
+        ProcessTableReader(tmp_path, 100).read()
     with pytest.raises(SourceAbsent, match="no processes"):
-        ProcessSource(tmp_path / "nowhere", 1.0, 100).read()
+        ProcessTableReader(tmp_path / "nowhere", 100).read()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 def test_the_real_proc_agrees_with_psutil() -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as child:
-        ours = ProcessSource(Path("/proc"), 1.0, 100).read().by_pid
-        theirs = PortableProcessSource(1.0, 100).read().by_pid
+        ours = ProcessTableReader(Path("/proc"), 100).read().by_pid
+        theirs = PortableProcessReader(100).read().by_pid
         row = ours[child.pid]
         assert row.name == psutil.Process(child.pid).name() == theirs[child.pid].name
         assert row.rss_bytes > 0
         assert ours[os.getpid()].cpu_seconds == pytest.approx(theirs[os.getpid()].cpu_seconds, abs=0.5)
         child.communicate()
-    assert child.pid not in ProcessSource(Path("/proc"), 1.0, 100).read().by_pid
+    assert child.pid not in ProcessTableReader(Path("/proc"), 100).read().by_pid

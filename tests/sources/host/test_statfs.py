@@ -1,4 +1,4 @@
-"""The space of file systems within a deadline: one that hangs delays no other and is not asked again meanwhile."""
+"""The space of file systems within a deadline: one that hangs does not delay others and is not read again."""
 
 import os
 import threading
@@ -14,14 +14,14 @@ SPACE = Space(10, 9, 8, 7, 6)
 
 
 class Filesystems:
-    """Those named in `hanging` do not answer until they are let go."""
+    """File systems in `hanging` do not answer until they are released."""
 
     def __init__(self, *hanging: str) -> None:
         self.hanging = {name: threading.Event() for name in hanging}
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def ask(self, path: str) -> Space:
-        self.asked.append(path)
+        self.calls.append(path)
         if path in self.hanging:
             self.hanging[path].wait(60)
         if path == "broken":
@@ -34,7 +34,7 @@ def statfs_threads() -> int:
 
 
 @pytest.mark.parametrize("hanging", [("a",), ("c",), ("a", "b", "d"), ("a", "b", "c", "d")])
-def test_those_that_hang_cost_themselves_alone(hanging: tuple[str, ...]) -> None:
+def test_hanging_file_systems_do_not_affect_the_others(hanging: tuple[str, ...]) -> None:
     filesystems = Filesystems(*hanging)
     reader = SpaceReader(0.1, 1.0, filesystems.ask)
     before = statfs_threads()
@@ -45,7 +45,7 @@ def test_those_that_hang_cost_themselves_alone(hanging: tuple[str, ...]) -> None
     until(
         lambda: statfs_threads() - before == len(hanging), "one thread for each that hangs, and none for a second try"
     )
-    assert all(filesystems.asked.count(path) == 1 for path in hanging), "it is not asked again"
+    assert all(filesystems.calls.count(path) == 1 for path in hanging), "it is not read again"
 
     for event in filesystems.hanging.values():
         event.set()
@@ -54,8 +54,8 @@ def test_those_that_hang_cost_themselves_alone(hanging: tuple[str, ...]) -> None
     until(lambda: statfs_threads() == before, "no thread is left")
 
 
-def test_slow_ones_are_not_asked_in_turn_for_ever() -> None:
-    """None of the twelve answers before all of them are being asked."""
+def test_slow_file_systems_are_read_in_parallel() -> None:
+    """None of the twelve answers before all of them are being read."""
     together = threading.Barrier(12)
 
     def ask(path: str) -> Space:
@@ -67,14 +67,14 @@ def test_slow_ones_are_not_asked_in_turn_for_ever() -> None:
     assert not reader.stuck
 
 
-def test_an_error_is_an_answer() -> None:
+def test_an_error_counts_as_an_answer() -> None:
     reader = SpaceReader(5.0, 5.0, Filesystems().ask)
     assert reader.read(["a", "broken", "a"]) == {"a": SPACE, "broken": None}
     assert not reader.stuck
     assert reader.read([]) == {}
 
 
-def test_the_space_of_a_real_one(tmp_path: Path) -> None:
+def test_the_space_of_a_real_file_system(tmp_path: Path) -> None:
     space, answer = space_of(str(tmp_path)), os.statvfs(tmp_path)
     assert (space.size_bytes, space.files) == (answer.f_blocks * answer.f_bsize, answer.f_files)
     assert space.available_bytes <= space.free_bytes <= space.size_bytes

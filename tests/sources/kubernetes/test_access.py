@@ -1,4 +1,4 @@
-"""What Kubernetes tells a pod about its API server, and what is said where it tells nothing."""
+"""The API server that Kubernetes announces to a pod, and the errors without it."""
 
 from pathlib import Path
 
@@ -16,37 +16,37 @@ def test_in_a_pod() -> None:
     assert in_cluster(INSIDE) == expected
 
 
-def test_an_address_of_version_6_is_bracketed() -> None:
+def test_an_ipv6_address_is_bracketed() -> None:
     assert in_cluster({**INSIDE, "KUBERNETES_SERVICE_HOST": "fd00::1"}).url == "https://[fd00::1]:6443"
 
 
-def test_outside_it_is_absent() -> None:
-    with pytest.raises(SourceAbsent, match="not in a Kubernetes pod") as told:
+def test_outside_a_pod_the_source_is_absent() -> None:
+    with pytest.raises(SourceAbsent, match="does not run in a Kubernetes pod") as caught:
         in_cluster({})
-    assert "DaemonSet" in told.value.remedy
+    assert "DaemonSet" in caught.value.remedy
 
 
-def test_without_the_nodes_name_it_says_how_to_get_it() -> None:
-    with pytest.raises(SourceError, match=r"spec\.nodeName") as told:
+def test_without_node_name_the_error_says_where_to_take_it_from() -> None:
+    with pytest.raises(SourceError, match=r"spec\.nodeName") as caught:
         in_cluster({key: value for key, value in INSIDE.items() if key != "NODE_NAME"})
-    assert told.value.reason == "settings"
+    assert caught.value.reason == "settings"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a\nb", b"a\x00b", "ü".encode()])
-def test_what_is_no_token_is_not_sent(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_token_is_not_sent(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(SourceError, match="holds no token"):
+    with pytest.raises(SourceError, match="contains no token"):
         ClusterAccess("https://x", "n", token_path=str(path)).headers()
 
 
-def test_a_token_loses_its_line_end(tmp_path: Path) -> None:
+def test_the_line_break_after_a_token_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("abc.def\n")
     assert ClusterAccess("https://x", "n", token_path=str(path)).headers() == {"Authorization": "Bearer abc.def"}
     assert ClusterAccess("https://x", "n").headers() == {}
 
 
-def test_a_missing_authority_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_authority(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="No such file"):
         ClusterAccess("https://x", "n", ca_path=str(tmp_path / "none.crt")).tls()

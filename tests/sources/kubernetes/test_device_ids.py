@@ -1,4 +1,4 @@
-"""Every form of device id seen in the field, and that no text makes the parser fail or guess."""
+"""Every known form of device id; no other text makes the parser fail or guess."""
 
 import pytest
 from hypothesis import given
@@ -53,11 +53,11 @@ def test_forms(expected: DeviceId) -> None:
         f"GPU-{U}::{'9' * 5000}",
     ],
 )
-def test_what_is_no_such_form_stays_a_text(raw: str) -> None:
+def test_an_unknown_form_has_only_its_text(raw: str) -> None:
     assert parse_device_id(raw) == DeviceId(raw)
     assert not parse_device_id(raw).is_known
 
 
 @given(raw=st.text() | st.from_regex(r"(MIG-)?(GPU-)?[0-9a-f-]{30,40}(/\d+){0,3}(::\d*)?", fullmatch=True))
-def test_any_text_keeps_itself(raw: str) -> None:
+def test_any_text_is_kept(raw: str) -> None:
     assert parse_device_id(raw).raw == raw

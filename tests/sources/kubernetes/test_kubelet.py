@@ -1,4 +1,4 @@
-"""The kubelet's socket, played by a real gRPC server: answers, restarts, silence, garbage, and its absence."""
+"""The kubelet's socket, served by a real gRPC server: responses, restarts, silence, garbage, and its absence."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ import pytest
 from fakes.kubelet import Kubelet, container_devices, pod
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
-from gpucommons.sources.kubernetes.kubelet import PodDevicesSource
+from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from needs import needs_root
 from testbeds.following import eventually, eventually_absent, eventually_fails, following
 
@@ -29,8 +29,8 @@ def path() -> Iterator[Path]:
         yield Path(directory) / "kubelet.sock"
 
 
-def source_at(path: Path, refresh_s: float = 0.05) -> PodDevicesSource:
-    return PodDevicesSource(str(path), refresh_s=refresh_s, rest_s=0.01, timeout_s=0.5, backoff=Backoff(0.02, 0.05))
+def source_at(path: Path, refresh_s: float = 0.05) -> PodDevicesFollower:
+    return PodDevicesFollower(str(path), refresh_s=refresh_s, timeout_s=0.5, backoff=Backoff(0.02, 0.05))
 
 
 def a_pod(name: str = "train") -> object:
@@ -41,12 +41,12 @@ def given(name: str = "train") -> PodDevices:
     return PodDevices("lab", name, "main", "nvidia.com/gpu", (DeviceId(f"{GPU}::3", gpu_uuid=GPU, replica=3),))
 
 
-async def eventually_given(source: PodDevicesSource, *names: str) -> PodDevicesReading:
+async def eventually_given(source: PodDevicesFollower, *names: str) -> PodDevicesReading:
     expected = tuple(given(name) for name in names)
     return await eventually(lambda: r if (r := source.read()).allocated == expected else None)
 
 
-def test_who_has_what_and_what_there_is(path: Path) -> None:
+def test_allocated_and_allocatable_devices(path: Path) -> None:
     async def scenario() -> None:
         there_is = [container_devices("nvidia.com/gpu", f"{GPU}::0", f"{GPU}::1")]
         kubelet = Kubelet(a_pod(), allocatable=there_is)
@@ -57,7 +57,7 @@ def test_who_has_what_and_what_there_is(path: Path) -> None:
             assert [id.replica for id in reading.allocatable["nvidia.com/gpu"]] == [0, 1]
             asked = kubelet.lists
             await eventually(lambda: True if kubelet.lists > asked + 1 else None)
-            assert source.read() is reading, "the same answer again is no change"
+            assert source.read() is reading, "an equal response is not a change"
             kubelet.pods.append(a_pod("infer"))
             await eventually_given(source, "train", "infer")
             kubelet.pods.pop(0)
@@ -66,7 +66,7 @@ def test_who_has_what_and_what_there_is(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_kubelet_without_allocatable_still_tells_who_has_what(path: Path) -> None:
+def test_a_kubelet_without_allocatable_still_reports_allocations(path: Path) -> None:
     async def scenario() -> None:
         source = source_at(path)
         async with Kubelet(a_pod()).serving(path), following(source):
@@ -75,7 +75,7 @@ def test_a_kubelet_without_allocatable_still_tells_who_has_what(path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_a_connection_lost_between_the_two_questions_is_lost(path: Path) -> None:
+def test_a_connection_lost_between_the_two_calls_is_a_failure(path: Path) -> None:
     async def scenario() -> None:
         kubelet = Kubelet(a_pod())
         kubelet.allocatable_fault = grpc.StatusCode.UNAVAILABLE
@@ -86,22 +86,7 @@ def test_a_connection_lost_between_the_two_questions_is_lost(path: Path) -> None
     asyncio.run(scenario())
 
 
-def test_it_asks_sooner_when_told_to(path: Path) -> None:
-    async def scenario() -> None:
-        kubelet = Kubelet(a_pod())
-        source = source_at(path, refresh_s=3600)
-        async with kubelet.serving(path), following(source):
-            await eventually_given(source, "train")
-            kubelet.pods.append(a_pod("infer"))
-            source.refresh()
-            await eventually_given(source, "train", "infer")
-            await asyncio.sleep(0.1)
-            assert kubelet.lists == 2, "told once, it asks once"
-
-    asyncio.run(scenario())
-
-
-def test_no_kubelet_is_absent_until_there_is_one_and_its_restart_heals(path: Path) -> None:
+def test_a_missing_kubelet_is_absent_and_a_restarted_one_is_found(path: Path) -> None:
     async def scenario() -> None:
         source = source_at(path)
         async with following(source):
@@ -110,12 +95,12 @@ def test_no_kubelet_is_absent_until_there_is_one_and_its_restart_heals(path: Pat
             assert "/var/lib/kubelet/pod-resources" in absent.remedy
             async with Kubelet(a_pod()).serving(path):
                 await eventually_given(source, "train")
-            # gRPC takes the socket away with the server; a killed kubelet leaves it behind.
+            # gRPC removes the socket with the server; a killed kubelet leaves it behind.
             with socket_left_behind(path):
                 await eventually_fails(source, "disconnected")
             async with Kubelet(a_pod("infer")).serving(path):
                 await eventually_given(source, "infer")
-                assert source._backoff.next_s() <= 0.02, "the next failure is a first one again"
+                assert source._backoff.next_s() <= 0.02, "the back-off was reset"
 
     asyncio.run(scenario())
 
@@ -137,7 +122,7 @@ def socket_left_behind(path: Path) -> Iterator[None]:
         (grpc.StatusCode.INTERNAL, "status"),
     ],
 )
-def test_what_the_kubelet_refuses_is_said(path: Path, fault: grpc.StatusCode, reason: str) -> None:
+def test_an_error_of_the_kubelet_is_reported(path: Path, fault: grpc.StatusCode, reason: str) -> None:
     async def scenario() -> None:
         kubelet = Kubelet(a_pod())
         kubelet.fault = fault
@@ -150,7 +135,7 @@ def test_what_the_kubelet_refuses_is_said(path: Path, fault: grpc.StatusCode, re
     asyncio.run(scenario())
 
 
-def test_a_kubelet_that_hangs_or_lies_costs_its_readings_until_it_stops(path: Path) -> None:
+def test_readings_are_missing_while_the_kubelet_hangs_or_sends_garbage(path: Path) -> None:
     async def scenario() -> None:
         kubelet = Kubelet(a_pod())
         source = source_at(path)
@@ -170,7 +155,7 @@ def test_a_kubelet_that_hangs_or_lies_costs_its_readings_until_it_stops(path: Pa
     asyncio.run(scenario())
 
 
-def test_an_older_kubelet_is_named_as_such(path: Path) -> None:
+def test_an_unsupported_kubelet_is_reported(path: Path) -> None:
     async def scenario() -> None:
         source = source_at(path)
         async with Kubelet(a_pod()).serving(path, service="v1alpha1.PodResourcesLister"), following(source):
@@ -179,7 +164,7 @@ def test_an_older_kubelet_is_named_as_such(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_socket_that_speaks_no_grpc(path: Path) -> None:
+def test_a_socket_without_grpc(path: Path) -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-hello\r\n" * 100)
         await reader.read()
@@ -198,11 +183,11 @@ def test_a_socket_that_speaks_no_grpc(path: Path) -> None:
 ONE_READ = """
 import asyncio, os, sys
 {before}
-from gpucommons.sources.kubernetes.kubelet import PodDevicesSource
+from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 async def main():
-    source = PodDevicesSource(sys.argv[1])
+    source = PodDevicesFollower(sys.argv[1])
     task = asyncio.create_task(source.run())
     while True:
         await asyncio.sleep(0.01)
@@ -221,7 +206,7 @@ asyncio.run(main())
 
 
 def one_read_elsewhere(path: Path, before: str) -> str:
-    """What a fresh process says that first does `before`."""
+    """The output of a new process that first runs `before`."""
     done = subprocess.run(
         [sys.executable, "-c", ONE_READ.format(before=before), str(path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -232,21 +217,21 @@ def one_read_elsewhere(path: Path, before: str) -> str:
     return done.stdout or done.stderr
 
 
-def test_without_grpc_it_names_the_extra(path: Path) -> None:
+def test_without_grpc_the_remedy_names_the_extra(path: Path) -> None:
     path.touch()
     said = one_read_elsewhere(path, "sys.modules['grpc'] = None")
     assert said == (
-        "absent: the kubelet speaks gRPC, and the Python package grpcio is not installed; "
+        "absent: the kubelet requires gRPC, and the Python package grpcio is not installed; "
         "pip install 'gpucommons[kubernetes]'"
     )
 
 
-def test_another_user_is_told_that_it_needs_root(path: Path) -> None:
+def test_without_permission_the_remedy_is_root(path: Path) -> None:
     needs_root()
     path.touch()
     as_nobody = "import gpucommons.sources.kubernetes.kubelet; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
     said = one_read_elsewhere(path, as_nobody)
-    assert said == f"denied: may not open {path}: run the agent as root"
+    assert said == f"denied: no permission to open {path}: run the agent as root"
     path.parent.chmod(0o755)
     path.chmod(0o600)
     assert one_read_elsewhere(path, as_nobody) == said

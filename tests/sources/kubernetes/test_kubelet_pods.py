@@ -1,4 +1,4 @@
-"""The kubelet's own list of pods, in place of the API server's."""
+"""The kubelet's list of pods, as an alternative to the API server."""
 
 import asyncio
 from pathlib import Path
@@ -8,15 +8,17 @@ from fakes.authority import Authority
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
 from gpucommons.sources.kubernetes.access import ClusterAccess
-from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodSource
+from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
 from testbeds.following import eventually, eventually_fails, following
 
 
-def source_of(access: ClusterAccess) -> KubeletPodSource:
-    return KubeletPodSource(access, allowed_labels=("team",), refresh_s=0.02, timeout_s=0.5, backoff=Backoff(0.1, 0.1))
+def source_of(access: ClusterAccess) -> KubeletPodFollower:
+    return KubeletPodFollower(
+        access, allowed_labels=("team",), refresh_s=0.02, timeout_s=0.5, backoff=Backoff(0.1, 0.1)
+    )
 
 
-async def eventually_has(source: KubeletPodSource, *expected: str) -> PodReading:
+async def eventually_has(source: KubeletPodFollower, *expected: str) -> PodReading:
     def look() -> PodReading | None:
         reading = source.read()
         return reading if sorted(p.name for p in reading.by_uid.values()) == sorted(expected) else None

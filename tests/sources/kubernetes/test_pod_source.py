@@ -1,4 +1,4 @@
-"""Pods by list and watch from an API server that also fails in every way API servers do, over real TLS."""
+"""Pods by list and watch from an API server over real TLS, with all kinds of failures."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from fakes.authority import Authority
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import QUOTA_ANNOTATIONS, PodReading
 from gpucommons.sources.kubernetes.access import ClusterAccess
-from gpucommons.sources.kubernetes.source import PodSource
+from gpucommons.sources.kubernetes.source import PodFollower
 from gpucommons.sources.source import SourceError
 from testbeds.following import eventually, eventually_fails, following
 
@@ -27,7 +27,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 class Bench:
-    """One API server and one source that follows it."""
+    """One API server and one follower."""
 
     def __init__(self, tmp_path: Path, authority: Authority, *pods: object) -> None:
         self.server = ApiServer(*pods)  # type: ignore[arg-type]
@@ -37,9 +37,9 @@ class Bench:
         self.token = tmp_path / "token"
         self.token.write_text("first\n")
 
-    def source(self, watch_s: float = 60.0, first_s: float = 0.01, **more: object) -> PodSource:
+    def source(self, watch_s: float = 60.0, first_s: float = 0.01, **more: object) -> PodFollower:
         access = ClusterAccess(self.server.url, "node-1", self.ca_path, str(self.token))
-        return PodSource(
+        return PodFollower(
             access,
             timeout_s=0.5,
             watch_s=watch_s,
@@ -57,11 +57,11 @@ def names(reading: PodReading) -> list[str]:
     return sorted(pod.name for pod in reading.by_uid.values())
 
 
-async def eventually_has(source: PodSource, *expected: str) -> PodReading:
+async def eventually_has(source: PodFollower, *expected: str) -> PodReading:
     return await eventually(lambda: r if names(r := source.read()) == sorted(expected) else None)
 
 
-def test_pods_come_change_and_go(bench: Callable[..., Bench]) -> None:
+def test_pods_are_added_changed_and_removed(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"), pod("elsewhere", node="node-2"))
         async with b.server.serving(b.tls):
@@ -108,7 +108,7 @@ def test_two_pods_of_one_name_in_two_namespaces_stay_apart(bench: Callable[..., 
     asyncio.run(scenario())
 
 
-def test_a_static_pod_is_found_by_what_its_cgroup_bears(bench: Callable[..., Bench]) -> None:
+def test_a_static_pod_is_found_by_its_configuration_hash(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         annotations = {"kubernetes.io/config.hash": HASH, "kubernetes.io/config.mirror": HASH}
         b = bench(pod("etcd-node-1", metadata__annotations=annotations), pod("train"))
@@ -126,7 +126,7 @@ def test_a_static_pod_is_found_by_what_its_cgroup_bears(bench: Callable[..., Ben
     asyncio.run(scenario())
 
 
-def test_many_pages_make_one_list(bench: Callable[..., Bench]) -> None:
+def test_pages_are_combined_into_one_list(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(*(pod(f"p{number}") for number in range(250)))
         async with b.server.serving(b.tls):
@@ -138,7 +138,7 @@ def test_many_pages_make_one_list(bench: Callable[..., Bench]) -> None:
     asyncio.run(scenario())
 
 
-def test_pods_of_other_nodes_are_not_ours_even_if_the_server_shows_them(bench: Callable[..., Bench]) -> None:
+def test_pods_of_other_nodes_are_ignored(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"), pod("elsewhere", node="node-2"))
         b.server.honours_selector = False
@@ -154,7 +154,7 @@ def test_pods_of_other_nodes_are_not_ours_even_if_the_server_shows_them(bench: C
     asyncio.run(scenario())
 
 
-def test_a_cut_watch_is_resumed_where_it_stood_and_nobody_notices(bench: Callable[..., Bench]) -> None:
+def test_a_broken_watch_is_resumed_at_its_position(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         async with b.server.serving(b.tls):
@@ -165,7 +165,7 @@ def test_a_cut_watch_is_resumed_where_it_stood_and_nobody_notices(bench: Callabl
                 await b.server.change("ADDED", pod("infer"))
                 await eventually_has(source, "train", "infer")
                 stood_at = b.server.version
-                # In the middle of a line: half an event is none.
+                # In the middle of a line: an incomplete event is ignored.
                 await b.server.cut_watches(rest=b'{"type":"DELETED","object":{"metadata":{"uid":"uid-of-train"')
                 assert names(source.read()) == ["infer", "train"]
                 while len(b.server.watches) < 2:
@@ -179,7 +179,7 @@ def test_a_cut_watch_is_resumed_where_it_stood_and_nobody_notices(bench: Callabl
     asyncio.run(scenario())
 
 
-def test_a_watch_that_ends_as_agreed_goes_on(bench: Callable[..., Bench]) -> None:
+def test_a_watch_that_ends_as_requested_is_continued(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         async with b.server.serving(b.tls):
@@ -196,11 +196,11 @@ def test_a_watch_that_ends_as_agreed_goes_on(bench: Callable[..., Bench]) -> Non
     asyncio.run(scenario())
 
 
-def standing(source: PodSource) -> str | None:
+def standing(source: PodFollower) -> str | None:
     return source._table.resource_version if source._table else None
 
 
-def test_a_bookmark_moves_on_where_the_watch_is_resumed(bench: Callable[..., Bench]) -> None:
+def test_a_bookmark_advances_the_position(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         async with b.server.serving(b.tls):
@@ -234,13 +234,13 @@ def test_410_gone_means_a_new_list(bench: Callable[..., Bench], in_stream: bool)
                 await eventually_has(source, "train", "old")
                 await b.server.watched()
                 await b.server.cut_watches()
-                # What happens now is never told by a watch.
+                # No watch reports this change.
                 await b.server.change("DELETED", pod("old"))
                 await b.server.change("ADDED", pod("new"))
                 b.server.forget_history()
                 await eventually_has(source, "train", "new")
             assert len(b.server.lists) == 2
-            assert "resourceVersion" not in b.server.lists[1], "a list from memory could be as old as the watch"
+            assert "resourceVersion" not in b.server.lists[1], "a list from the cache could be as old as the watch"
 
     asyncio.run(scenario())
 
@@ -258,7 +258,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "reason"), [*FAULTS, pytest.param(trickle, "timeout", id="trickle")])
-def test_a_list_that_fails_is_said_and_tried_again(bench: Callable[..., Bench], fault: object, reason: str) -> None:
+def test_a_failed_list_is_reported_and_retried(bench: Callable[..., Bench], fault: object, reason: str) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         b.server.list_faults = [fault]  # type: ignore[list-item]
@@ -272,7 +272,7 @@ def test_a_list_that_fails_is_said_and_tried_again(bench: Callable[..., Bench], 
 
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS[:6])
-def test_a_watch_that_fails_is_said_and_resumed_without_a_list(
+def test_a_failed_watch_is_reported_and_resumed_without_a_list(
     bench: Callable[..., Bench], fault: object, reason: str
 ) -> None:
     async def scenario() -> None:
@@ -292,7 +292,7 @@ def test_a_watch_that_fails_is_said_and_resumed_without_a_list(
     asyncio.run(scenario())
 
 
-def test_a_server_that_ends_each_watch_at_once_is_not_asked_in_a_hurry(bench: Callable[..., Bench]) -> None:
+def test_a_server_that_ends_each_watch_immediately_is_retried_with_back_off(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         b.server.watch_faults = [body(b"")] * 1000
@@ -308,7 +308,7 @@ def test_a_server_that_ends_each_watch_at_once_is_not_asked_in_a_hurry(bench: Ca
     asyncio.run(scenario())
 
 
-def test_a_dead_server_is_said_and_its_return_heals(bench: Callable[..., Bench]) -> None:
+def test_a_server_that_dies_and_returns(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         first = b.server.serving(b.tls)
@@ -322,12 +322,12 @@ def test_a_dead_server_is_said_and_its_return_heals(bench: Callable[..., Bench])
                 await eventually_has(source, "train")
                 await b.server.change("ADDED", pod("infer"))
                 await eventually_has(source, "train", "infer")
-                assert source._backoff.next_s() <= 0.01, "the next failure is a first one again"
+                assert source._backoff.next_s() <= 0.01, "the back-off was reset"
 
     asyncio.run(scenario())
 
 
-def test_a_renewed_token_is_used_and_a_refused_one_is_said(bench: Callable[..., Bench]) -> None:
+def test_a_renewed_token_is_used_and_a_rejected_one_is_reported(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         async with b.server.serving(b.tls):
@@ -352,7 +352,7 @@ def test_a_renewed_token_is_used_and_a_refused_one_is_said(bench: Callable[..., 
     asyncio.run(scenario())
 
 
-def failure_of(source: PodSource) -> str:
+def failure_of(source: PodFollower) -> str:
     try:
         source.read()
     except SourceError as error:
@@ -360,7 +360,7 @@ def failure_of(source: PodSource) -> str:
     return ""
 
 
-def test_missing_rights_are_named(bench: Callable[..., Bench]) -> None:
+def test_missing_rights_are_reported(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         b.server.list_faults = [status(403)]
@@ -387,11 +387,11 @@ def test_a_server_of_another_authority_is_not_trusted(
             source = b.source()
             async with following(source):
                 await eventually_fails(source, "tls")
-        assert b.server.lists == [], "no token was shown to a server that was not verified"
+        assert b.server.lists == [], "no token was sent to an unverified server"
         b.ca_path = str(b.token)
         source = b.source()
         async with following(source):
-            assert "holds no certificate" in str(await eventually_fails(source, "tls"))
+            assert "contains no certificate" in str(await eventually_fails(source, "tls"))
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""Our decoder of the kubelet's messages against protobuf's own encoder, and against garbage."""
+"""The decoder of the kubelet's messages against protobuf's encoder, and against garbage."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def encoded(listed: list[Any]) -> bytes:
 
 
 @given(listed=pods)
-def test_what_protobuf_writes_is_read(listed: list[Any]) -> None:
+def test_messages_of_protobuf_are_decoded(listed: list[Any]) -> None:
     expected = []
     for name, namespace, containers in listed:
         for container, given_devices in containers:
@@ -46,7 +46,7 @@ def test_what_protobuf_writes_is_read(listed: list[Any]) -> None:
     assert decode_list(encoded(listed)) == tuple(expected)
 
 
-def test_the_shares_of_a_resource_on_two_numa_nodes_are_one() -> None:
+def test_a_resource_on_two_numa_nodes_is_merged() -> None:
     m = messages()
     given_devices = [
         container_devices("nvidia.com/gpu", "nvidia0", numa=0),
@@ -67,7 +67,7 @@ def test_the_shares_of_a_resource_on_two_numa_nodes_are_one() -> None:
 
 
 def test_fields_of_a_later_version_are_skipped() -> None:
-    # Field 9 of each kind: a number, the longest number, 8 bytes, a text, 4 bytes.
+    # Field 9 of each wire type: a number, the longest number, 8 bytes, a string, 4 bytes.
     later = b"\x48\x96\x01" + b"\x48" + b"\xff" * 9 + b"\x01"
     later += b"\x49" + b"8 bytes!" + b"\x4a\x02hi" + b"\x4d" + b"four"
     devices_message = b"\x0a\x01r\x12\x07nvidia0" + later
@@ -77,12 +77,12 @@ def test_fields_of_a_later_version_are_skipped() -> None:
     assert decode_list(message) == (PodDevices("", "p", "c", "r", (parse_device_id("nvidia0"),)),)
 
 
-def test_a_field_that_changed_its_kind_is_skipped() -> None:
+def test_a_field_of_another_wire_type_is_skipped() -> None:
     assert decode_list(b"\x08\x01" + b"\x09" + b"8 bytes!" + b"\x0d" + b"four") == ()
 
 
 @given(data=st.binary(max_size=200))
-def test_garbage_is_read_or_refused_but_never_fails_otherwise(data: bytes) -> None:
+def test_garbage_raises_only_broken_message(data: bytes) -> None:
     for decode in (decode_list, decode_allocatable):
         try:
             decode(data)
@@ -91,7 +91,7 @@ def test_garbage_is_read_or_refused_but_never_fails_otherwise(data: bytes) -> No
 
 
 @given(data=st.data())
-def test_a_message_cut_off_inside_a_field_is_refused(data: st.DataObject) -> None:
+def test_a_truncated_message_is_rejected(data: st.DataObject) -> None:
     whole = encoded([("p", "n", [("c", [("r", ["nvidia0"])])])])
     cut = data.draw(st.integers(1, len(whole) - 1))
     with pytest.raises(BrokenMessage):

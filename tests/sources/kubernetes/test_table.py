@@ -1,4 +1,4 @@
-"""The table of pods against a made-up API server: whatever breaks when, it ends up true."""
+"""The table of pods against a simulated API server: whatever breaks, it ends up equal to the server."""
 
 import copy
 from typing import Any
@@ -17,7 +17,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 
 
 class WatchMachine(RuleBasedStateMachine):
-    """The server has a log; the table has a position in it, and now and then the position is forgotten."""
+    """The server has a log; the table has a position in it, which sometimes expires."""
 
     @initialize()
     def begin(self) -> None:
@@ -80,19 +80,19 @@ def test_errors_in_the_stream() -> None:
     table.replace([pod("a")], "7")
     with pytest.raises(Expired):
         table.apply({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
-    with pytest.raises(SourceError, match="etcd is on fire") as told:
+    with pytest.raises(SourceError, match="etcd is on fire") as caught:
         table.apply({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd is on fire"}})
-    assert told.value.reason == "status"
+    assert caught.value.reason == "status"
     nonsense: list[object] = [{"type": "EXPLODED"}, {}, [], None, 7, {"type": ["ADDED"]}]
     for strange in nonsense:
-        with pytest.raises(SourceError) as told:
+        with pytest.raises(SourceError) as caught:
             table.apply(strange)
-        assert told.value.reason == "garbage"
+        assert caught.value.reason == "garbage"
     assert table.resource_version == "7"
     assert list(table.reading().by_uid) == ["uid-of-a"]
 
 
-def test_a_reading_in_somebodys_hand_does_not_change_and_is_not_built_twice() -> None:
+def test_a_published_reading_does_not_change_and_is_built_once() -> None:
     table = PodTable("node-1", ())
     table.replace([pod("a")], "1")
     held = table.reading()
@@ -124,7 +124,7 @@ def test_a_whole_pod() -> None:
     assert found.containers == {ID: "main", "ef" * 32: "setup"}
 
 
-def test_a_hash_that_is_none_is_not_taken_for_one() -> None:
+def test_an_invalid_hash_is_ignored() -> None:
     for hash in ("", "AB" * 16, "ab" * 15, "uid-of-train", "ab" * 16 + "\n"):
         document = pod("train", metadata__annotations={"kubernetes.io/config.hash": hash})
         found = pod_of(document, ())
@@ -133,7 +133,7 @@ def test_a_hash_that_is_none_is_not_taken_for_one() -> None:
 
 
 @pytest.mark.parametrize("field", ["uid", "name", "namespace"])
-def test_without_an_identity_it_is_no_pod(field: str) -> None:
+def test_a_document_without_identity_is_not_a_pod(field: str) -> None:
     values: list[Any] = [None, "", 7, ["x"]]
     for value in values:
         assert pod_of(pod("train", **{f"metadata__{field}": value}), ()) is None
@@ -159,7 +159,7 @@ PLACES = [
 
 
 @given(place=st.sampled_from(PLACES), damage=anything)
-def test_any_damage_leaves_a_pod_that_can_be_told(place: tuple[str | int, ...], damage: object) -> None:
+def test_any_damage_leaves_a_valid_pod(place: tuple[str | int, ...], damage: object) -> None:
     document: Any = copy.deepcopy(WHOLE)
     inner = document
     for key in place[:-1]:
@@ -173,5 +173,5 @@ def test_any_damage_leaves_a_pod_that_can_be_told(place: tuple[str | int, ...], 
 
 
 @given(document=anything)
-def test_no_document_makes_a_reader_fail(document: object) -> None:
+def test_no_document_raises(document: object) -> None:
     assert pod_of(document, ("team",)) is None

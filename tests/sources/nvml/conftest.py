@@ -18,7 +18,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def library_without(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """An older driver's library: without the functions that are named."""
+    """The library of an older driver: without the named functions."""
     needs_program("cc")
     return lambda *names: build(tmp_path_factory.mktemp("libnvidia-ml"), names)
 

@@ -1,4 +1,4 @@
-"""Samples of the throttle mask: one every 30 s for an hour, through a new session with the driver too."""
+"""Samples of the throttle mask: one every 30 s for an hour, also across sessions with the driver."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_the_mask_is_sampled_every_30_s(rig: Rig) -> None:
     assert rig.gpu().clock_samples == (ClockSample(START_WALL_S + 1, 4), ClockSample(START_WALL_S + 31, 72))
 
 
-def test_a_mask_that_cannot_be_read_is_no_sample(rig: Rig) -> None:
+def test_a_mask_that_cannot_be_read_is_not_sampled(rig: Rig) -> None:
     rig.fake.say("fail nvmlDeviceGetCurrentClocksEventReasons 3", "fail nvmlDeviceGetCurrentClocksThrottleReasons 3")
     assert rig.read_for(3).gpus[0].clock_samples == ()
 

@@ -1,4 +1,4 @@
-"""XIDs and other critical events: each counted, the same twice counted twice, nothing waited for."""
+"""XIDs and other critical events: every event is counted, and reading does not wait."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from gpucommons.sources.nvml.events import EventCounts
 from gpucommons.sources.source import SourceError
 
 
-def test_no_xid_is_a_measured_none(rig: Rig) -> None:
+def test_a_watched_gpu_without_xids_has_none(rig: Rig) -> None:
     xid = rig.gpu().xid
     assert xid.watched
     assert (xid.counts, xid.last_code) == ({}, None)
@@ -39,7 +39,7 @@ def test_the_same_xid_twice_counts_twice(rig: Rig) -> None:
     assert rig.gpu().xid.counts == {31: 3, 43: 1}
 
 
-def test_a_storm_is_counted_in_full_but_does_not_hold_up_a_pass(rig: Rig) -> None:
+def test_a_burst_is_counted_completely_over_several_passes(rig: Rig) -> None:
     rig.read()
     rig.fake.lines += [f"event {n} 0 8 {n % 3 + 1}" for n in range(1, 1024)]
     rig.fake.say()
@@ -74,7 +74,7 @@ def test_other_critical_events_are_counted_by_name(rig: Rig) -> None:
     assert xid.counts == {}
 
 
-def test_clock_changes_are_not_asked_for(rig: Rig) -> None:
+def test_clock_changes_are_not_registered(rig: Rig) -> None:
     rig.read()
     rig.fake.event(0, 0x10, 0)
     rig.fake.event(0, 0x4, 0)
@@ -82,13 +82,13 @@ def test_clock_changes_are_not_asked_for(rig: Rig) -> None:
     assert (xid.counts, xid.events) == ({}, {})
 
 
-def test_nothing_waits_in_the_driver(rig: Rig) -> None:
+def test_polling_does_not_wait_in_the_driver(rig: Rig) -> None:
     rig.read_for(5)
     assert rig.fake.calls("nvmlEventSetWait_v2") == 5
     assert rig.fake.counter("misuses") == 0
 
 
-def test_a_gpu_that_refuses_events_is_not_watched(rig: Rig) -> None:
+def test_a_gpu_without_event_support_is_not_watched(rig: Rig) -> None:
     rig.fake.say("gpus 2", "fail nvmlDeviceRegisterEvents 3 1")
     first, second = rig.read().gpus
     assert (first.xid.watched, second.xid.watched) == (True, False)
@@ -121,7 +121,7 @@ def test_a_lost_gpu_keeps_its_xids(rig: Rig) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([8, 2, 4]), st.integers(1, 4))))
 @settings(deadline=None)
-def test_the_book_never_loses_or_invents_an_event(events: list[tuple[str, int, int]]) -> None:
+def test_counts_equal_the_events(events: list[tuple[str, int, int]]) -> None:
     book = EventCounts()
     for at, (uuid, kind, data) in enumerate(events):
         before = book.record(uuid)

@@ -1,4 +1,4 @@
-"""GPM: two samples a pass apart, what a GPU cannot tell is left out, what cannot be true is dropped."""
+"""GPM: two samples one pass apart; unsupported metrics are left out, implausible values are dropped."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_the_first_pass_has_no_gpm_and_the_second_has(rig: Rig) -> None:
     assert gpm.pcie_rx_bytes_per_s == pytest.approx(21.908164334979606 * 2**20, rel=1e-6)
 
 
-def test_all_figures_have_their_place(rig: Rig) -> None:
+def test_every_metric_fills_its_field(rig: Rig) -> None:
     metrics = (1, 2, 3, 5, 11, 12, 13, 4, 6, 7, 9, 10, 20, 21, 61, 60)
     rig.fake.say(*(f"set gpm.{metric} 0 {10 + place}" for place, metric in enumerate(metrics)))
     gpm = rig.read_for(3).gpus[0].gpm
@@ -29,8 +29,8 @@ def test_all_figures_have_their_place(rig: Rig) -> None:
     assert list(gpm[12:]) == pytest.approx([(10 + place) * 2**20 for place in range(12, 16)])
 
 
-def test_samples_take_turns_and_the_driver_has_nothing_to_complain_of(rig: Rig) -> None:
-    """The fake refuses a comparison of a sample with itself, with another GPU's or in the wrong order."""
+def test_sample_buffers_alternate(rig: Rig) -> None:
+    """The fake rejects a comparison of a sample with itself, with another GPU's, or in the wrong order."""
     rig.fake.say("gpus 2")
     reading = rig.read_for(10)
     assert all(gpu.gpm is not None for gpu in reading.gpus)
@@ -39,7 +39,7 @@ def test_samples_take_turns_and_the_driver_has_nothing_to_complain_of(rig: Rig) 
     assert rig.fake.calls("nvmlGpmSampleGet", gpu=1) == 10
 
 
-def test_a_missing_figure_is_missing_and_the_others_are_there(rig: Rig) -> None:
+def test_one_missing_metric_does_not_affect_the_others(rig: Rig) -> None:
     gpm = rig.read_for(4).gpus[0].gpm
     assert gpm is not None
     assert gpm.nvlink_tx_bytes_per_s is None
@@ -47,7 +47,7 @@ def test_a_missing_figure_is_missing_and_the_others_are_there(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("value", ["150", "-3", "nan", "inf"])
-def test_a_figure_that_cannot_be_is_dropped_and_counted(rig: Rig, value: str) -> None:
+def test_an_implausible_value_is_dropped_and_counted(rig: Rig, value: str) -> None:
     rig.fake.say(f"set gpm.2 0 {value}")
     reading = rig.read_for(2)
     gpm = reading.gpus[0].gpm
@@ -57,14 +57,14 @@ def test_a_figure_that_cannot_be_is_dropped_and_counted(rig: Rig, value: str) ->
     assert reading.samples_dropped == {(reading.gpus[0].identity.uuid, "above_limit"): 1}
 
 
-def test_a_hair_above_all_is_all(rig: Rig) -> None:
+def test_rounding_above_one_is_one(rig: Rig) -> None:
     rig.fake.say("set gpm.2 0 100.0004")
     gpm = rig.read_for(2).gpus[0].gpm
     assert gpm is not None
     assert gpm.sm_ratio == 1.0
 
 
-def test_after_a_failure_it_starts_with_a_fresh_pair(rig: Rig) -> None:
+def test_after_a_failure_two_new_samples_are_taken(rig: Rig) -> None:
     rig.read_for(3)
     rig.fake.say("fail nvmlGpmSampleGet 999")
     assert rig.gpu().gpm is None
@@ -74,14 +74,14 @@ def test_after_a_failure_it_starts_with_a_fresh_pair(rig: Rig) -> None:
     assert rig.fake.counter("misuses") == 0
 
 
-def test_a_gpu_without_gpm_is_not_asked(rig: Rig) -> None:
+def test_gpm_is_not_called_on_a_gpu_without_it(rig: Rig) -> None:
     rig.fake.say("set nvmlGpmQueryDeviceSupport 0 0")
     assert rig.read_for(3).gpus[0].gpm is None
     assert rig.fake.calls("nvmlGpmSampleGet") == 0
     assert rig.fake.calls("nvmlGpmSampleAlloc") == 0
 
 
-def test_gpm_that_is_refused_is_not_asked_for_again_and_pcie_takes_the_other_way(rig: Rig) -> None:
+def test_unsupported_gpm_is_not_called_again_and_pcie_throughput_is_read_directly(rig: Rig) -> None:
     rig.fake.say("fail nvmlGpmSampleGet 3")
     gpu = rig.read_for(5).gpus[0]
     assert rig.fake.calls("nvmlGpmSampleGet") == 1

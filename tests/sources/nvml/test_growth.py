@@ -1,4 +1,4 @@
-"""Nothing that comes and goes leaves anything behind. The whole day is `python -m bench.nvml_day`."""
+"""Memory and descriptors do not grow. `python -m bench.nvml_day` runs a whole day."""
 
 import logging
 import tracemalloc
@@ -14,7 +14,7 @@ WARM_UP_S, MEASURED_S = 1200, 2400
 
 @pytest.fixture
 def _measured() -> Iterator[None]:
-    """Without the log: pytest keeps every record, and that would be what grows."""
+    """Without logging: pytest keeps every record, which would grow."""
     logging.disable(logging.CRITICAL)
     tracemalloc.start()
     yield
@@ -23,7 +23,7 @@ def _measured() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_measured")
-def test_an_hour_of_everything_leaves_nothing_behind(rig: Rig) -> None:
+def test_an_hour_of_changes_leaks_nothing(rig: Rig) -> None:
     live_through(rig, 0, WARM_UP_S)
     before = footprint(rig)
     held, _ = tracemalloc.get_traced_memory()

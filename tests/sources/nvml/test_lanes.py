@@ -1,4 +1,4 @@
-"""What costs too much runs less often, by measurement; one hiccup moves nothing, and the way back is open."""
+"""Calls that are measured as expensive run less often; a single slow call has no effect; calls can move back."""
 
 from statistics import median
 
@@ -33,7 +33,7 @@ def test_a_call_is_cheap_again_when_all_of_its_last_five_are(costs: list[float])
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(list(Lane)))))
 @settings(deadline=None)
-def test_the_book_says_where_a_call_is(moves: list[tuple[str, Lane]]) -> None:
+def test_the_table_knows_the_lane_of_a_call(moves: list[tuple[str, Lane]]) -> None:
     book = LaneTable()
     where = {"a": Lane.FAST, "b": Lane.FAST}
     for call, lane in moves:
@@ -50,7 +50,7 @@ def slowed(rig: Rig, call: str) -> None:
     rig.fake.say(f"slow {call} 60000")
 
 
-def test_a_costly_call_moves_to_the_slow_lane_and_is_told(rig: Rig) -> None:
+def test_a_costly_call_moves_to_the_slow_lane_and_is_reported(rig: Rig) -> None:
     slowed(rig, "nvmlDeviceGetTotalEnergyConsumption")
     rig.read_for(2)
     assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption") == 2
@@ -64,7 +64,7 @@ def test_a_costly_call_moves_to_the_slow_lane_and_is_told(rig: Rig) -> None:
     assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption") == 4
 
 
-def test_a_hiccup_moves_nothing(rig: Rig) -> None:
+def test_a_single_slow_call_moves_nothing(rig: Rig) -> None:
     rig.read()
     slowed(rig, "nvmlDeviceGetTotalEnergyConsumption")
     rig.read_for(2)
@@ -74,7 +74,7 @@ def test_a_hiccup_moves_nothing(rig: Rig) -> None:
     assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption") == 11
 
 
-def test_it_comes_back_when_it_has_become_cheap(rig: Rig) -> None:
+def test_a_call_moves_back_when_it_is_cheap_again(rig: Rig) -> None:
     slowed(rig, "nvmlDeviceGetTotalEnergyConsumption")
     rig.read_for(4)
     rig.fake.unsay("slow")
@@ -88,7 +88,7 @@ def test_it_comes_back_when_it_has_become_cheap(rig: Rig) -> None:
     assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption") == before + 5
 
 
-def test_what_somebody_decides_by_stays_whatever_it_costs(rig: Rig) -> None:
+def test_a_call_to_keep_fast_stays_in_the_fast_lane(rig: Rig) -> None:
     rig.keep_fast = frozenset({"gpm"})
     slowed(rig, "nvmlGpmSampleGet")
     rig.fake.say("slow nvmlDeviceGetTotalEnergyConsumption 60000")
@@ -97,7 +97,7 @@ def test_what_somebody_decides_by_stays_whatever_it_costs(rig: Rig) -> None:
     assert reading.slow_calls == (LaneMove(UUID, "energy", "slow"),)
 
 
-def test_only_the_gpu_where_it_is_costly_is_asked_less(rig: Rig) -> None:
+def test_a_call_moves_only_on_the_gpu_where_it_is_costly(rig: Rig) -> None:
     rig.fast_budget_s = 0.05
     rig.fake.say("gpus 2", "slow nvmlDeviceGetPowerUsage 60000 1")
     rig.read_for(8)
@@ -105,7 +105,7 @@ def test_only_the_gpu_where_it_is_costly_is_asked_less(rig: Rig) -> None:
     assert rig.fake.calls("nvmlDeviceGetPowerUsage", gpu=1) == 3
 
 
-def test_a_new_session_need_not_learn_it_again(rig: Rig) -> None:
+def test_a_new_session_keeps_the_lanes(rig: Rig) -> None:
     slowed(rig, "nvmlDeviceGetTotalEnergyConsumption")
     rig.read_for(3)
     rig.source.close()
@@ -115,7 +115,7 @@ def test_a_new_session_need_not_learn_it_again(rig: Rig) -> None:
     assert sum(reading.lane_moves.values()) == 1
 
 
-def test_pcie_throughput_is_never_asked_for_where_gpm_tells_it(rig: Rig) -> None:
+def test_pcie_throughput_is_not_called_where_gpm_has_it(rig: Rig) -> None:
     gpu = rig.read_for(3).gpus[0]
     assert rig.fake.calls("nvmlDeviceGetPcieThroughput") == 0
     assert gpu.pcie_tx_bytes_per_s is not None
@@ -123,7 +123,7 @@ def test_pcie_throughput_is_never_asked_for_where_gpm_tells_it(rig: Rig) -> None
     assert gpu.pcie_tx_bytes_per_s == gpu.gpm.pcie_tx_bytes_per_s
 
 
-def test_without_gpm_it_is_and_its_20_ms_send_it_to_the_slow_lane(rig: Rig) -> None:
+def test_without_gpm_pcie_throughput_runs_in_the_slow_lane(rig: Rig) -> None:
     rig.fast_budget_s = 0.01
     rig.fake.say("set nvmlGpmQueryDeviceSupport 0 0", "slow nvmlDeviceGetPcieThroughput 20000")
     gpu = rig.read_for(10).gpus[0]

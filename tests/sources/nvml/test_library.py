@@ -1,4 +1,4 @@
-"""The library as nvidia-ml-py finds it: on the loader's path, not at all, too old, or replaced."""
+"""The library as nvidia-ml-py finds it: on the loader's path, missing, too old, or replaced."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +20,11 @@ def test_the_fake_is_found_on_the_loaders_path(library: Path, tmp_path: Path) ->
     assert [gpu["temperature_celsius"] for gpu in answer["gpus"]] == [42, 43]
 
 
-def test_without_a_library_the_source_is_absent_and_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_library_the_source_is_absent_with_a_remedy(tmp_path: Path) -> None:
     with child({"LD_LIBRARY_PATH": str(tmp_path)}) as reader:
         answer = reader.read()
     if "gpus" in answer or "error" in answer:
-        pytest.skip("this machine has a driver of its own")
+        pytest.skip("this machine has a real driver")
     assert "libnvidia-ml.so.1" in answer["absent"]
     assert "install the NVIDIA driver" in answer["remedy"]
 
@@ -55,9 +55,7 @@ OLDER_DRIVER = (
 )
 
 
-def test_what_an_old_driver_lacks_is_missing_and_the_rest_is_there(
-    library_without: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_an_old_driver_has_fewer_readings(library_without: Callable[..., Path], tmp_path: Path) -> None:
     fake = FakeNvml(tmp_path / "driver", library_without(*OLD_DRIVER))
     fake.say(process(0, 10, 2**30, gi=3, ci=0), usage(0, 10, 50))
     with child(fake.environment()) as reader:
@@ -72,7 +70,7 @@ def test_what_an_old_driver_lacks_is_missing_and_the_rest_is_there(
     assert not answer["failures"]
 
 
-def test_what_a_still_older_driver_lacks(library_without: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_very_old_driver_has_fewer_readings(library_without: Callable[..., Path], tmp_path: Path) -> None:
     fake = FakeNvml(tmp_path / "driver", library_without(*OLDER_DRIVER))
     fake.say(process(0, 10, 2**30), process(0, 11, 2**64 - 1))
     with child(fake.environment()) as reader:
@@ -91,11 +89,11 @@ def test_after_an_upgrade_of_the_driver_the_new_library_is_loaded_without_a_rest
     fake = FakeNvml(tmp_path / "driver", build(directory, nvml_version="old"))
     with child(fake.environment()) as reader:
         assert reader.read()["nvml"] == "old"
-        # The new module is loaded and the old library does not fit it; then the new library arrives too.
+        # The new module is loaded and the old library does not match it; then the new library is installed.
         fake.say("fail * 18", "fail nvmlInit 18")
         assert reader.read()["reason"] == "lib_rm_version_mismatch"
         build(directory, nvml_version="new")
         fake.replace("driver 590.1")
-        answer = until(lambda: None if "error" in (told := reader.read()) else told, "the new driver answers", 20)
+        answer = until(lambda: None if "error" in (read := reader.read()) else read, "the new driver answers", 20)
     assert (answer["nvml"], answer["driver"], answer["connections"]) == ("new", "590.1", 2)
     assert answer["gpus"][0]["temperature_celsius"] == 42

@@ -1,4 +1,4 @@
-"""MIG: instances as they are now, a GPU instance counted once, and no stale handle ever used."""
+"""MIG: current instances, each GPU instance counted once, and no use of stale handles."""
 
 import logging
 
@@ -34,7 +34,7 @@ def test_a_whole_gpu_has_no_instances(rig: Rig) -> None:
     assert gpu.mig == ()
 
 
-def test_a_gpu_that_knows_no_mig_says_so(rig: Rig) -> None:
+def test_a_gpu_without_mig_support(rig: Rig) -> None:
     rig.fake.say("fail nvmlDeviceGetMigMode 3")
     assert rig.gpu().mig_enabled is None
 
@@ -54,7 +54,7 @@ def test_the_instances_with_profile_slices_memory_and_place(rig: Rig) -> None:
     assert second.memory == MigMemory(16384 * MIB, 100 * MIB, 16284 * MIB, 0)
 
 
-def test_each_gpu_instance_has_gpm_of_its_own(rig: Rig) -> None:
+def test_each_gpu_instance_has_its_own_gpm(rig: Rig) -> None:
     rig.fake.say("recording busy", *SPLIT)
     gpu = rig.read_for(3).gpus[0]
     assert [instance.gpm is not None and instance.gpm.sm_ratio for instance in gpu.mig] == [
@@ -63,7 +63,7 @@ def test_each_gpu_instance_has_gpm_of_its_own(rig: Rig) -> None:
     assert rig.fake.counter("misuses") == 0
 
 
-def test_gpm_of_instances_that_the_driver_refuses_is_missing_and_not_asked_for_again(rig: Rig) -> None:
+def test_unsupported_gpm_of_instances_is_missing_and_not_called_again(rig: Rig) -> None:
     rig.fake.say(*SPLIT, "fail nvmlGpmMigSampleGet 4")
     gpu = rig.read_for(4).gpus[0]
     assert [instance.gpm for instance in gpu.mig] == [None] * 3
@@ -104,7 +104,7 @@ def test_one_process_in_two_instances_is_two_rows(rig: Rig) -> None:
     assert sorted((row.gpu_instance_id, row.used_memory_bytes) for row in rows) == [(5, MIB), (6, 2 * MIB)]
 
 
-def test_without_the_right_to_ask_the_whole_gpu_each_instance_is_asked(rig: Rig) -> None:
+def test_without_permission_for_the_whole_gpu_each_instance_is_queried(rig: Rig) -> None:
     rig.fake.say(*SPLIT, "unprivileged", process(0, 10, MIB, gi=5, ci=0), process(0, 11, MIB, gi=6, ci=0))
     gpu = rig.read_for(3).gpus[0]
     assert {row.pid: row.gpu_instance_id for row in gpu.processes or ()} == {10: 5, 11: 6}
@@ -138,7 +138,7 @@ def test_a_change_is_seen_within_10_s_without_a_new_session(rig: Rig, caplog: py
     ]
 
 
-def test_an_instance_that_is_gone_is_noticed_at_once(rig: Rig) -> None:
+def test_a_removed_instance_is_noticed_in_the_next_pass(rig: Rig) -> None:
     rig.fake.say(*SPLIT)
     rig.read_for(2)
     rig.fake.replace(*SPLIT[:-1])
@@ -146,15 +146,15 @@ def test_an_instance_that_is_gone_is_noticed_at_once(rig: Rig) -> None:
     assert profiles(rig.gpu()) == ["3g.71gb", "1g.18gb"]
 
 
-def test_a_new_instance_beside_the_old_is_seen_within_10_s(rig: Rig) -> None:
+def test_an_added_instance_is_seen_within_10_s(rig: Rig) -> None:
     rig.fake.say(*SPLIT[:-1])
     rig.read_for(2)
     rig.fake.say(SPLIT[-1])
     assert len(rig.read_for(10).gpus[0].mig) == 3
 
 
-def test_the_same_name_with_another_shape_is_another_instance(rig: Rig) -> None:
-    """UUIDs of MIG devices are derived from their ids: a new layout can have an old name in it."""
+def test_the_same_uuid_with_another_profile_is_another_instance(rig: Rig) -> None:
+    """UUIDs of MIG devices are derived from their ids: a new layout can contain an old UUID."""
     rig.fake.say("mig_mode 0 1 1", mig_device(0, 1, profile="1g.18gb"))
     rig.read_for(2)
     rig.fake.replace("mig_mode 0 1 1", mig_device(0, 1, profile="3g.71gb", gi_slices=3, ci_slices=3, memory_mb=71168))
@@ -162,8 +162,8 @@ def test_the_same_name_with_another_shape_is_another_instance(rig: Rig) -> None:
     assert (profiles(gpu), gpu.mig[0].memory_bytes) == (["3g.71gb"], 71168 * MIB)
 
 
-def test_no_handle_outlives_the_layout_it_was_made_for(rig: Rig) -> None:
-    """The fake counts every use of a handle to an instance of an earlier layout."""
+def test_no_handle_of_an_earlier_layout_is_used(rig: Rig) -> None:
+    """The fake counts every use of a handle of an earlier layout."""
     rig.fake.say("unprivileged", process(0, 10, MIB, gi=5, ci=0))
     for turn in range(12):
         rig.fake.unsay("mig_")
@@ -175,7 +175,7 @@ def test_no_handle_outlives_the_layout_it_was_made_for(rig: Rig) -> None:
     assert rig.fake.counter("gpm_samples") == 0
 
 
-def test_splitting_a_gpu_and_joining_it_again_asks_anew_what_it_supports(rig: Rig) -> None:
+def test_changing_the_mig_mode_checks_again_what_is_supported(rig: Rig) -> None:
     rig.fake.say("recording busy")
     assert rig.read_for(2).gpus[0].readings.utilization_percent == 100
     rig.fake.replace("recording busy", *SPLIT)
@@ -189,8 +189,8 @@ def test_splitting_a_gpu_and_joining_it_again_asks_anew_what_it_supports(rig: Ri
     assert joined.processes[0].sm_percent == 90
 
 
-def test_a_mode_change_that_waits_for_the_gpu_gets_it(rig: Rig) -> None:
-    """An Ampere's mode changes once nobody holds it: the agent lets go by itself, and is back after."""
+def test_the_reader_disconnects_for_a_pending_mode_change(rig: Rig) -> None:
+    """The MIG mode of an Ampere GPU changes once no process uses it: the reader disconnects and reconnects."""
     rig.read()
     rig.fake.say("mig_mode 0 0 1", mig_device(0, 1))
     with pytest.raises(SourceError, match="MIG mode change") as aside:
@@ -203,7 +203,7 @@ def test_a_mode_change_that_waits_for_the_gpu_gets_it(rig: Rig) -> None:
     assert (gpu.mig_enabled, profiles(gpu)) == (True, ["1g.18gb"])
 
 
-def test_a_mode_change_that_nobody_completes_is_not_waited_on_for_ever(rig: Rig) -> None:
+def test_disconnects_for_a_mode_change_that_stays_pending_become_rare(rig: Rig) -> None:
     rig.fake.say("mig_mode 0 0 1", "held")
     missed = []
     for second in range(600):

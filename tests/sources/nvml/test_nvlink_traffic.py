@@ -1,4 +1,4 @@
-"""NVLink traffic: a rate by link from the driver's counters and time stamps; nothing where there is none."""
+"""NVLink traffic: a rate by link from the driver's counters and time stamps."""
 
 from fakes.nvml.rig import Rig
 
@@ -12,7 +12,7 @@ def counters(link: str, sent_kib: int, received_kib: int) -> tuple[str, str]:
     )
 
 
-def test_rates_come_of_two_readings_by_the_drivers_own_time(rig: Rig) -> None:
+def test_rates_are_computed_from_two_readings_by_the_drivers_time(rig: Rig) -> None:
     rig.fake.say(*counters("all", 1000, 500), *counters("0", 600, 500), *counters("1", 400, 0))
     first = rig.gpu()
     assert first.nvlink_rates is not None
@@ -27,7 +27,7 @@ def test_rates_come_of_two_readings_by_the_drivers_own_time(rig: Rig) -> None:
     assert rates.link_kibibytes_per_s == {0: 3000, 1: 0}
 
 
-def test_a_link_that_the_gpu_lacks_is_asked_for_once(rig: Rig) -> None:
+def test_a_missing_link_is_requested_once(rig: Rig) -> None:
     rig.fake.say(*counters("all", 1, 1), *counters("0", 1, 1), *counters("17", 1, 1))
     rig.read()
     before = rig.fake.calls("nvmlDeviceGetFieldValues")
@@ -35,13 +35,13 @@ def test_a_link_that_the_gpu_lacks_is_asked_for_once(rig: Rig) -> None:
     rates = rig.gpu().nvlink_rates
     assert rates is not None
     assert set(rates.link_kibibytes_per_s) == {0, 17}
-    # Each field is a call of the fake: memory's temperature each second, and in the slow lane three
-    # scopes in two directions beside the fields that this GPU has.
+    # Each field is a call of the fake: the memory temperature every second, and in the slow lane three scopes in two
+    # directions and the other fields of this GPU.
     slow = rig.fake.calls("nvmlDeviceGetFieldValues") - before - 15
     assert slow == 6 + 4 + 1
 
 
-def test_a_gpu_without_nvlink_is_asked_once(rig: Rig) -> None:
+def test_nvlink_is_requested_once_on_a_gpu_without_it(rig: Rig) -> None:
     gpu = rig.gpu()
     assert gpu.nvlink_rates is None
     assert gpu.readings.nvlink_tx_kibibytes is None
@@ -50,7 +50,7 @@ def test_a_gpu_without_nvlink_is_asked_once(rig: Rig) -> None:
     assert rig.read().call_failures == {}
 
 
-def test_a_counter_that_went_back_has_no_rate_until_the_next_reading(rig: Rig) -> None:
+def test_a_counter_that_decreased_has_no_rate_until_the_next_reading(rig: Rig) -> None:
     rig.fake.say(*counters("all", 9000, 0))
     rig.read()
     rig.fake.replace(*counters("all", 100, 0))
@@ -63,7 +63,7 @@ def test_a_counter_that_went_back_has_no_rate_until_the_next_reading(rig: Rig) -
     assert rates.total_kibibytes_per_s == 100
 
 
-def test_a_failure_is_missing_and_does_not_stretch_the_next_rate(rig: Rig) -> None:
+def test_a_failed_reading_is_missing_and_the_next_has_no_rate(rig: Rig) -> None:
     rig.fake.say(*counters("all", 0, 0))
     rig.read()
     rig.fake.say("fail nvmlDeviceGetFieldValues.138.all 999")

@@ -1,4 +1,4 @@
-"""The processes of a GPU: lists merged, memory missing where unknown, utilisation believable or none."""
+"""The processes of a GPU: merged lists, unknown memory is missing, implausible utilisation is dropped."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,7 +48,7 @@ def test_the_lists_are_merged(rig: Rig) -> None:
     assert found[11].used_memory_bytes == 3 * GIB, "the same memory in two lists is not twice as much"
 
 
-def test_no_process_is_none_not_unknown_and_a_list_that_fails_is_unknown(rig: Rig) -> None:
+def test_an_empty_list_differs_from_a_failed_one(rig: Rig) -> None:
     assert rig.gpu().processes == ()
     rig.fake.say("fail nvmlDeviceGetComputeRunningProcesses_v3 999")
     rig.fake.say("fail nvmlDeviceGetGraphicsRunningProcesses_v3 999")
@@ -64,8 +64,8 @@ def test_memory_that_is_not_available_is_missing(rig: Rig) -> None:
     assert not rig.read().samples_dropped
 
 
-def test_what_a_scrambled_list_says_is_not_believed(rig: Rig) -> None:
-    """Memory beyond the GPU's, a pid beyond the kernel's: driver and binding disagree on a struct."""
+def test_implausible_entries_are_dropped(rig: Rig) -> None:
+    """More memory than the GPU has, or a pid above the kernel's limit: driver and binding disagree on a struct."""
     rig.fake.say(process(0, 10, 2**50), process(0, 4294967295, GIB), process(0, 0, GIB))
     reading = rig.read()
     assert [(row.pid, row.used_memory_bytes) for row in reading.gpus[0].processes or ()] == [(10, None)]
@@ -107,8 +107,8 @@ def test_implausible_samples_are_dropped_and_counted(rig: Rig) -> None:
     assert reading.samples_dropped == {(UUID, "above_100"): 2, (UUID, "future"): 1}
 
 
-def test_a_sample_from_the_future_does_not_blind(rig: Rig) -> None:
-    """Were its stamp taken for the last seen, no sample would be new for a minute."""
+def test_a_sample_from_the_future_does_not_hide_later_ones(rig: Rig) -> None:
+    """If its time stamp were taken as the last one, no sample would be new for a minute."""
     rig.fake.say(process(0, 10, GIB), usage(0, 10, 50, age_us=-60_000_000))
     rig.read()
     rig.fake.unsay("usage")
@@ -126,7 +126,7 @@ def test_a_sample_holds_until_it_is_stale(rig: Rig) -> None:
     assert processes(rig)[10].sm_percent is None
 
 
-def test_a_clock_that_is_set_back_does_not_blind(rig: Rig) -> None:
+def test_samples_continue_after_the_clock_is_set_back(rig: Rig) -> None:
     rig.fake.say(process(0, 10, GIB), usage(0, 10, 50))
     rig.read()
     rig.clock.elapsed_s -= 3600
@@ -135,7 +135,7 @@ def test_a_clock_that_is_set_back_does_not_blind(rig: Rig) -> None:
     assert processes(rig)[10].sm_percent == 70
 
 
-def test_utilisation_is_not_asked_for_on_an_empty_gpu(rig: Rig) -> None:
+def test_utilisation_is_not_called_on_an_empty_gpu(rig: Rig) -> None:
     rig.read_for(3)
     assert rig.fake.calls("nvmlDeviceGetProcessUtilization") == 0
     rig.fake.say(process(0, 10, GIB))
@@ -143,7 +143,7 @@ def test_utilisation_is_not_asked_for_on_an_empty_gpu(rig: Rig) -> None:
     assert rig.fake.calls("nvmlDeviceGetProcessUtilization") == 2
 
 
-def test_no_new_sample_is_no_failure(rig: Rig) -> None:
+def test_a_call_without_a_new_sample_is_not_a_failure(rig: Rig) -> None:
     rig.fake.say(process(0, 10, GIB))
     reading = rig.read_for(3)
     assert not reading.call_failures
@@ -172,7 +172,7 @@ def test_a_pid_that_is_not_in_our_proc_has_no_key(rig: Rig) -> None:
 
 @given(st.text().filter(lambda name: "\0" not in name), st.integers(0, 2**63))
 @settings(deadline=None)
-def test_any_name_of_a_process_leaves_its_start_time_alone(name: str, ticks: int) -> None:
+def test_the_start_time_is_read_whatever_the_name_is(name: str, ticks: int) -> None:
     line = f"10 ({name}) S {'0 ' * 18}{ticks} 0 0"
     assert start_ticks(line.encode("utf-8", "surrogatepass")) == ticks
 
@@ -190,13 +190,13 @@ samples = st.builds(
 
 @given(st.lists(st.tuples(st.integers(-3_000_000, 30_000_000), st.lists(samples))))
 @settings(deadline=None)
-def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, list[ProcessSample]]]) -> None:
-    """Whatever the driver stamps and however the clock jumps; sample times are relative to the pass."""
+def test_the_window_contains_only_plausible_samples(passes: list[tuple[int, list[ProcessSample]]]) -> None:
+    """For any time stamps of the driver and any clock steps; sample times are relative to the pass."""
     window, now_us = UsageWindow(), 10**15
     for step_us, batch in passes:
         now_us += step_us
-        since = window.ask_since(now_us)
-        assert since <= now_us + FUTURE_AFTER_US, "never asks only for what has not happened yet"
+        since = window.request_since(now_us)
+        assert since <= now_us + FUTURE_AFTER_US, "never requests only samples from the future"
         for sample in batch:
             window.add(sample._replace(time_us=now_us + sample.time_us), now_us)
         for pid, sample in window.current(now_us).items():
@@ -210,7 +210,7 @@ def test_the_window_only_ever_shows_what_can_be_true(passes: list[tuple[int, lis
 def test_of_several_samples_the_newest_wins_in_any_order(batch: list[ProcessSample]) -> None:
     now_us = 10**15
     window = UsageWindow()
-    window.ask_since(now_us)
+    window.request_since(now_us)
     moved = [sample._replace(time_us=now_us + sample.time_us) for sample in batch]
     good = [sample for sample in moved if window.add(sample, now_us) is None]
     for pid, sample in window.current(now_us).items():

@@ -1,4 +1,4 @@
-"""Every reading is what the driver says, missing where it says nothing, asked for only where it answers."""
+"""Every reading equals the driver's value, is missing if the driver has none, and unsupported calls are not made."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ def answer(recording: dict[str, Any], call: str) -> Any:
 
 
 def expected(recording: dict[str, Any]) -> dict[str, Any]:
-    """The readings of the recorded GPU, written down from the recording by hand."""
+    """The readings of the recorded GPU, transcribed by hand."""
     fields = recording["fields"]
     memory = answer(recording, "nvmlDeviceGetMemoryInfo_v2")
     utilization = answer(recording, "nvmlDeviceGetUtilizationRates")
@@ -88,7 +88,7 @@ def test_the_readings_are_those_of_the_recorded_gpu(rig: Rig, name: str) -> None
     assert rig.gpu().readings._asdict() == expected(recorded(name))
 
 
-def test_all_is_there_in_the_first_pass_already(rig: Rig) -> None:
+def test_the_first_pass_is_complete(rig: Rig) -> None:
     first = rig.gpu().readings
     assert rig.gpu().readings == first
 
@@ -123,13 +123,13 @@ def test_throttle_reasons_are_named(rig: Rig) -> None:
     assert rig.gpu().readings.throttle_reasons == ()
 
 
-def test_what_is_not_supported_is_asked_for_once(rig: Rig) -> None:
+def test_an_unsupported_call_is_made_once(rig: Rig) -> None:
     assert rig.read_for(40).gpus[0].readings.fan_percent is None
     assert rig.fake.calls("nvmlDeviceGetFanSpeed") == 1
     assert rig.fake.calls("nvmlDeviceGetNvLinkState") == 1
 
 
-def test_a_new_session_with_the_same_driver_does_not_ask_again_but_another_driver_is_asked(rig: Rig) -> None:
+def test_unsupported_calls_are_tried_again_only_with_another_driver(rig: Rig) -> None:
     rig.read()
     rig.fake.say("fail nvmlDeviceGetPowerUsage 1")
     with pytest.raises(Exception, match="NVML"):
@@ -147,7 +147,7 @@ def test_a_new_session_with_the_same_driver_does_not_ask_again_but_another_drive
     assert rig.fake.calls("nvmlDeviceGetFanSpeed") == 2
 
 
-def test_a_call_that_fails_is_missing_counted_and_tried_again(rig: Rig) -> None:
+def test_a_failed_call_is_missing_counted_and_retried(rig: Rig) -> None:
     rig.read()
     rig.fake.say("fail nvmlDeviceGetPowerUsage 999")
     failing = rig.read_for(3)
@@ -178,7 +178,7 @@ def test_a_failure_on_one_gpu_leaves_the_others_alone(rig: Rig) -> None:
         ("set nvmlDeviceGetEncoderUtilization 0 250 0", "encoder_percent"),
     ],
 )
-def test_what_cannot_be_true_is_missing_and_counted(rig: Rig, line: str, field: str) -> None:
+def test_an_implausible_value_is_missing_and_counted(rig: Rig, line: str, field: str) -> None:
     rig.fake.say(line)
     reading = rig.read()
     assert getattr(reading.gpus[0].readings, field) is None
@@ -229,12 +229,12 @@ def test_retired_pages_are_read_where_a_gpu_has_them(rig: Rig) -> None:
     assert pages == (5, 2, 1)
 
 
-def test_a_licence_is_told(rig: Rig) -> None:
+def test_the_vgpu_licence_is_read(rig: Rig) -> None:
     rig.fake.say("set nvmlDeviceGetGridLicensableFeatures_v4 0 1 1")
     assert rig.gpu().readings.vgpu_licensed == 1
 
 
-def test_the_slow_lane_runs_each_15_s_and_its_values_stay_between(rig: Rig) -> None:
+def test_the_slow_lane_runs_every_15_s_and_its_values_are_kept(rig: Rig) -> None:
     rig.read()
     rig.fake.say("set nvmlDeviceGetTotalEccErrors.DBE_VOL 0 5", "set nvmlDeviceGetTemperature 0 70")
     early = rig.read_for(14).gpus[0].readings
@@ -242,7 +242,7 @@ def test_the_slow_lane_runs_each_15_s_and_its_values_stay_between(rig: Rig) -> N
     assert rig.gpu().readings.ecc_uncorrected_volatile == 5
 
 
-def test_the_slow_lanes_of_several_gpus_do_not_fall_into_one_pass(rig: Rig) -> None:
+def test_the_slow_lanes_of_several_gpus_run_in_different_passes(rig: Rig) -> None:
     rig.fake.say("gpus 8")
     rig.read()
     before = rig.fake.calls("nvmlDeviceGetViolationStatus")

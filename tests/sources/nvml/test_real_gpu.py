@@ -1,7 +1,7 @@
-"""On a real GPU: ours against nvidia-smi, value by value. Exact where it stands still, near where it moves.
+"""On a real GPU: comparison with nvidia-smi. Constant values are equal, changing values are close.
 
-Read in a process of its own: in this one the fake driver may be loaded under the real one's name.
-Changing the MIG layout of the machine is done only when asked for: GPUCOMMONS_TEST_MIG=1.
+Read in a separate process: in this one the fake driver may be loaded under the real one's name. The MIG layout of the
+machine is changed only with GPUCOMMONS_TEST_MIG=1.
 """
 
 import os
@@ -51,7 +51,7 @@ TEXTS = (
     ("serial", "serial"),
     ("vbios_version", "vbios_version"),
 )
-# And how far apart two readings a moment apart may be, absolutely and as a share.
+# And the largest difference of two successive readings, absolute and relative.
 MOVING: tuple[tuple[str, str, float, float, float], ...] = (
     ("memory.used", "memory_used_bytes", MIB, 512 * MIB, 0.02),
     ("memory.free", "memory_free_bytes", MIB, 512 * MIB, 0.02),
@@ -97,12 +97,12 @@ def gpus(reader: Child) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("theirs", "ours"), TEXTS)
-def test_texts_are_the_same(gpus: list[dict[str, Any]], theirs: str, ours: str) -> None:
+def test_strings_are_equal(gpus: list[dict[str, Any]], theirs: str, ours: str) -> None:
     assert [gpu[ours] for gpu in gpus] == [row[theirs] if known(row[theirs]) else None for row in query(theirs)]
 
 
 @pytest.mark.parametrize(("theirs", "ours", "factor"), EXACT)
-def test_what_stands_still_is_the_same(gpus: list[dict[str, Any]], theirs: str, ours: str, factor: float) -> None:
+def test_constant_values_are_equal(gpus: list[dict[str, Any]], theirs: str, ours: str, factor: float) -> None:
     for gpu, row in zip(gpus, query(theirs), strict=True):
         if not known(row[theirs]):
             assert gpu[ours] is None
@@ -114,10 +114,10 @@ def test_what_stands_still_is_the_same(gpus: list[dict[str, Any]], theirs: str, 
 
 
 @pytest.mark.parametrize(("theirs", "ours", "factor", "absolute", "relative"), MOVING)
-def test_what_moves_is_near(
+def test_changing_values_are_close(
     reader: Child, theirs: str, ours: str, factor: float, absolute: float, relative: float
 ) -> None:
-    """Ours just before and just after theirs: one of the two must be near."""
+    """Read before and after nvidia-smi: one of the two values must be close."""
     before = reader.read()["gpus"]
     rows = query(theirs)
     after = reader.read()["gpus"]
@@ -145,7 +145,7 @@ def test_the_driver(reader: Child) -> None:
 
 
 def test_nothing_fails_and_nothing_is_dropped(reader: Child) -> None:
-    """At the pace of the agent. The tests before asked in quick succession, which GPM's counters do not bear."""
+    """At the agent's interval: GPM's counters fail if they are read in quick succession."""
     time.sleep(1)
     before = reader.read()["dropped"]
     for _ in range(5):
@@ -158,7 +158,7 @@ def test_nothing_fails_and_nothing_is_dropped(reader: Child) -> None:
 def test_gpm_is_there_on_hopper_and_newer(gpus: list[dict[str, Any]]) -> None:
     for gpu, row in zip(gpus, query("compute_cap"), strict=True):
         if float(row["compute_cap"]) < 9:
-            pytest.skip("GPM begins with Hopper")
+            pytest.skip("GPM requires Hopper or newer")
         assert gpu["gpm"] is not None
         assert 0 <= gpu["gpm"]["graphics_ratio"] <= 1
         assert gpu["gpm"]["pcie_tx_bytes_per_s"] >= 0
@@ -200,22 +200,22 @@ def test_a_process_is_seen_with_its_memory_and_utilisation(reader: Child) -> Non
         load.wait()
 
 
-def layout_within(reader: Child, wanted: int, seconds: float) -> list[str]:
+def layout_within(reader: Child, expected: int, seconds: float) -> list[str]:
     until = time.monotonic() + seconds
     found: list[str] = []
     while time.monotonic() < until:
         answer = reader.read()
         found = answer["gpus"][0]["mig"] if answer.get("gpus") else found
-        if len(found) == wanted:
+        if len(found) == expected:
             return found
         time.sleep(1)
     return found
 
 
 def test_a_mig_layout_changes_while_it_is_read(reader: Child) -> None:
-    """Splits GPU 0, watches, and joins it again: each change is seen within 10 s, and we stand in nobody's way."""
+    """Enables and disables MIG on GPU 0: each change is seen within 10 s, and the reader does not block it."""
     if os.environ.get("GPUCOMMONS_TEST_MIG") != "1":
-        pytest.skip("changes the machine's GPU 0: asked for with GPUCOMMONS_TEST_MIG=1")
+        pytest.skip("changes GPU 0 of this machine: set GPUCOMMONS_TEST_MIG=1 to run it")
     switched = subprocess.run(["nvidia-smi", "-i", "0", "-mig", "1"], capture_output=True, text=True)
     try:
         until = time.monotonic() + 30
@@ -229,7 +229,7 @@ def test_a_mig_layout_changes_while_it_is_read(reader: Child) -> None:
         for _ in range(3):
             reader.read()
             time.sleep(1)
-        # While we read on: were a handle of ours held, these would fail with "In use by another client".
+        # Reading continues: if a handle were held, these would fail with "In use by another client".
         smi("mig", "-i", "0", "-dci")
         smi("mig", "-i", "0", "-dgi")
         assert layout_within(reader, 0, 10) == []

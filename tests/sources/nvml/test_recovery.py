@@ -1,4 +1,4 @@
-"""Loss and return: of a GPU, of the driver, of the library; told in one line each, and nothing grows."""
+"""Loss and return of a GPU, the driver, the library: each is logged in one line, and nothing grows."""
 
 import logging
 
@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
-from gpucommons.model.gpu import GpuIdentity, GpuReading
-from gpucommons.sources.nvml.backoff import RetrySchedule
+from gpucommons.model.gpu import GpuIdentity
 from gpucommons.sources.nvml.roster import Roster
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -22,7 +21,7 @@ def said(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[st
 # -- one GPU
 
 
-def test_a_lost_gpu_is_down_with_its_address_and_the_others_go_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_gpu_is_down_and_the_others_are_read(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.fake.say("gpus 3")
     before = rig.read_for(3).gpus[1]
     rig.fake.say("lose 1")
@@ -41,7 +40,7 @@ def test_a_lost_gpu_is_down_with_its_address_and_the_others_go_on(rig: Rig, capl
     assert said(caplog) == [f"GPU 1 ({lost.identity.uuid}) at 00000000:00:07.0: gpu_is_lost"]
 
 
-def test_a_lost_gpu_is_not_asked_again_each_second(rig: Rig) -> None:
+def test_a_lost_gpu_is_not_queried_every_second(rig: Rig) -> None:
     rig.fake.say("gpus 2", "lose 1")
     rig.read()
     before = sum(counts[1] for counts in rig.fake.all_calls().values())
@@ -49,7 +48,7 @@ def test_a_lost_gpu_is_not_asked_again_each_second(rig: Rig) -> None:
     assert sum(counts[1] for counts in rig.fake.all_calls().values()) == before
 
 
-def test_it_returns(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_gpu_returns(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     rig.fake.say("gpus 2")
     rig.read()
@@ -63,10 +62,10 @@ def test_it_returns(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     assert (back.expected, back.present, back.connections) == (2, 2, 2)
     assert said(caplog)[-1] == f"GPU 1 ({lost.gpus[1].identity.uuid}) is back"
     rig.read_for(60)
-    assert rig.read().connections == 2, "all are here: no reason to look again"
+    assert rig.read().connections == 2, "all GPUs are present: no reason to search again"
 
 
-def test_while_it_stays_lost_it_is_looked_for_ever_less_often(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_gpu_is_searched_for_less_and_less_often(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.fake.say("gpus 2")
     rig.read()
     rig.fake.say("lose 1")
@@ -77,8 +76,8 @@ def test_while_it_stays_lost_it_is_looked_for_ever_less_often(rig: Rig, caplog: 
     assert len(said(caplog)) == 1
 
 
-def test_a_gpu_that_is_gone_from_the_list_is_lost_too(rig: Rig) -> None:
-    """After a re-start the driver may not count it at all, and give its index to another."""
+def test_a_gpu_that_is_missing_from_the_list_is_lost(rig: Rig) -> None:
+    """After a restart the driver may not count it, and give its index to another GPU."""
     rig.fake.say("gpus 3")
     rig.read()
     rig.fake.say("lose 1", "absent 1")
@@ -100,7 +99,7 @@ def test_a_gpu_that_cannot_be_opened_from_the_start_is_expected_but_not_present(
     assert said(caplog) == ["GPU 1 cannot be opened: gpu_is_lost"]
 
 
-def test_a_gpu_that_answers_nothing_is_lost(rig: Rig) -> None:
+def test_a_gpu_on_which_every_call_fails_is_lost(rig: Rig) -> None:
     rig.fake.say("gpus 2")
     rig.read()
     rig.fake.say("fail * 999 1")
@@ -122,7 +121,7 @@ def test_an_added_gpu_is_seen_when_the_kernel_has_it(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("code", [UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH])
-def test_the_driver_goes_and_comes_back(rig: Rig, code: int) -> None:
+def test_the_driver_is_unloaded_and_comes_back(rig: Rig, code: int) -> None:
     rig.fake.say("gpus 2")
     before = rig.read_for(3)
     rig.fake.say(f"fail * {code}", f"fail nvmlInit {code}")
@@ -145,7 +144,7 @@ def test_the_driver_goes_and_comes_back(rig: Rig, code: int) -> None:
     assert rig.fake.counter("references") == 1
 
 
-def test_a_driver_that_stays_away_is_tried_with_back_off(rig: Rig) -> None:
+def test_an_unloaded_driver_is_retried_with_back_off(rig: Rig) -> None:
     rig.read()
     rig.fake.say("fail * 9", "fail nvmlInit 9")
     for _ in range(300):
@@ -157,7 +156,7 @@ def test_a_driver_that_stays_away_is_tried_with_back_off(rig: Rig) -> None:
     assert rig.fake.counter("event_sets") == 0
 
 
-def test_a_driver_that_was_never_loaded_is_absent_and_says_what_to_do(rig: Rig) -> None:
+def test_a_driver_that_was_never_loaded_is_absent_with_a_remedy(rig: Rig) -> None:
     rig.fake.say("fail nvmlInit 9")
     with pytest.raises(SourceAbsent) as absent:
         rig.read()
@@ -167,14 +166,14 @@ def test_a_driver_that_was_never_loaded_is_absent_and_says_what_to_do(rig: Rig) 
     assert rig.read().present == 1
 
 
-def test_one_that_refuses_us_says_why(rig: Rig) -> None:
+def test_a_refused_session_reports_why(rig: Rig) -> None:
     rig.fake.say("fail nvmlInit 4")
     with pytest.raises(SourceError, match="Insufficient Permissions") as refused:
         rig.read()
     assert refused.value.reason == "no_permission"
 
 
-def test_a_driver_that_goes_while_a_session_begins_leaves_nothing_behind(rig: Rig) -> None:
+def test_a_driver_that_is_unloaded_during_the_start_of_a_session_leaks_nothing(rig: Rig) -> None:
     rig.fake.say("gpus 2", "fail nvmlDeviceGetHandleByIndex_v2 1 1")
     with pytest.raises(SourceError):
         rig.read()
@@ -182,13 +181,13 @@ def test_a_driver_that_goes_while_a_session_begins_leaves_nothing_behind(rig: Ri
     assert rig.fake.counter("event_sets") == 0
 
 
-def test_no_gpu_at_all_is_a_reading_of_none(rig: Rig) -> None:
+def test_a_driver_without_gpus_gives_an_empty_reading(rig: Rig) -> None:
     rig.fake.say("absent 0")
     reading = rig.read()
     assert (reading.gpus, reading.expected, reading.present) == ((), 0, 0)
 
 
-def test_a_hundred_losses_leave_nothing_behind(rig: Rig) -> None:
+def test_a_hundred_lost_sessions_leak_nothing(rig: Rig) -> None:
     rig.fake.say("gpus 2", "recording busy")
     for _ in range(100):
         rig.read()
@@ -231,24 +230,3 @@ def test_the_roster_forgets_no_gpu(steps: list[set[int] | int]) -> None:
         assert roster.present == len(present)
         assert roster.expected == len(ever)
         assert {entry.identity.uuid for entry in roster.absentees()} == {f"GPU-{n}" for n in ever - present}
-
-
-@given(st.integers(1, 50))
-@settings(deadline=None)
-def test_back_off_doubles_to_its_most_and_starts_over_after_success(times: int) -> None:
-    backoff, now_s = RetrySchedule(1.0, 60.0), 0.0
-    assert backoff.is_due(now_s)
-    for number in range(times):
-        delay_s = backoff.postpone(now_s)
-        assert delay_s == min(2.0**number, 60.0)
-        assert not backoff.is_due(now_s + delay_s - 0.01)
-        now_s += delay_s
-        assert backoff.is_due(now_s)
-    backoff.reset()
-    assert backoff.postpone(now_s) == 1.0
-
-
-def test_the_reading_is_what_the_source_says_it_produces(rig: Rig) -> None:
-    assert isinstance(rig.read(), GpuReading)
-    source = rig.source
-    assert (source.name, source.feeds, source.produces) == ("nvml", "gpus", GpuReading)

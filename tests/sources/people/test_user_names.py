@@ -1,4 +1,4 @@
-"""Names come from the passwd file or, without anybody waiting, from the system's name services."""
+"""Names come from the passwd file or, without waiting, from the system's name services."""
 
 import os
 import pwd
@@ -44,7 +44,7 @@ def test_the_same_answer_is_the_same_value(tmp_path: Path) -> None:
     assert names.see([1000]) is names.see([1000])
 
 
-def test_a_directory_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_hung_directory_service_does_not_block(tmp_path: Path) -> None:
     passwd = tmp_path / "passwd"
     passwd.write_text(LINES)
     asked, let_go, answered = threading.Event(), threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ def test_a_directory_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     assert names.see([1000, 5000]) == {1000: "alice", 5000: "user5000"}
 
 
-def test_each_user_is_asked_for_once_and_again_after_a_while() -> None:
+def test_each_user_is_looked_up_once_and_again_after_a_while() -> None:
     clock, asked = Clock(), []
 
     def look_up(uid: int) -> str | None:
@@ -83,7 +83,7 @@ def test_each_user_is_asked_for_once_and_again_after_a_while() -> None:
     assert asked == [7, 7]
 
 
-def test_a_directory_that_fails_forgets_nobody() -> None:
+def test_a_failing_directory_service_keeps_known_names() -> None:
     clock, answers = Clock(), ["alice"]
 
     def look_up(uid: int) -> str:
@@ -98,7 +98,7 @@ def test_a_directory_that_fails_forgets_nobody() -> None:
     assert names.see([7]) == {7: "alice"}
 
 
-def test_questions_are_bounded() -> None:
+def test_the_number_of_lookups_is_limited() -> None:
     asked: list[int] = []
     names = UserNames(Path("/nonexistent/passwd"), lambda uid: asked.append(uid))
     names.see(range(20_000))
@@ -106,14 +106,14 @@ def test_questions_are_bounded() -> None:
     assert len(asked) == 10_000
 
 
-def test_the_system_is_asked() -> None:
+def test_the_system_is_queried() -> None:
     assert name_of_uid(os.getuid()) == pwd.getpwuid(os.getuid()).pw_name
     assert name_of_uid(2**31 + 12345) is None
     assert name_of_uid(2**64) is None
 
 
-def test_a_container_that_sees_the_hosts_processes_takes_the_hosts_names(tmp_path: Path) -> None:
-    """Our own passwd file would tell the names of strangers who bear the same numbers."""
+def test_a_container_with_the_hosts_processes_uses_the_hosts_names(tmp_path: Path) -> None:
+    """The container's passwd file has other users with the same uids."""
     etc = tmp_path / "1" / "root" / "etc"
     etc.mkdir(parents=True)
     (etc / "passwd").write_text("hostess:x:0:0::/:/bin/sh\n")
@@ -121,7 +121,7 @@ def test_a_container_that_sees_the_hosts_processes_takes_the_hosts_names(tmp_pat
     assert names.see([0, 2**30]) == {0: "hostess"}
 
 
-def test_on_the_host_the_names_are_our_own(tmp_path: Path) -> None:
+def test_on_the_host_our_own_names_are_used(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "root").symlink_to("/")
     expected = {os.getuid(): pwd.getpwuid(os.getuid()).pw_name}
@@ -134,5 +134,5 @@ def test_any_passwd_file(text: str) -> None:
     assert all(name for name in parse_passwd(text).values())
 
 
-def test_bad_lines_are_left_out() -> None:
+def test_invalid_lines_are_left_out() -> None:
     assert parse_passwd("x\n::\n:x:5:\na:x:b:c\nb:x:" + "9" * 5000 + ":\nc:x:7:7\n+::::::\n") == {7: "c"}

@@ -1,4 +1,4 @@
-"""Names, groups and slices of people: billed under one group, CPU seconds that never go back, damage left out."""
+"""Names, groups and slices of users: each is billed under one group, CPU seconds never decrease."""
 
 import hashlib
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 from gpucommons.holding.ds01_rules import slice_owner
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.users import UserSlice
-from gpucommons.sources.ds01.groups import slice_name
+from gpucommons.sources.people.ds01_groups import slice_name
 from gpucommons.sources.people.groups import membership
 from gpucommons.sources.people.user_slices import CpuTotals, SliceUse
-from gpucommons.sources.people.users import UsersSource
+from gpucommons.sources.people.users import UsersReader
 from gpucommons.sources.source import SourceAbsent
 from sources.people.test_utmp import record
 
@@ -38,7 +38,7 @@ empty:x:1700:
 """
 
 
-def test_everybody_is_billed_under_one_group() -> None:
+def test_each_user_is_billed_under_one_group() -> None:
     found = membership(PASSWD, GROUP)
     assert found.group_of == {"alice": "staff", "bob": "students", "carol": "staff", "dan": "users"}
     assert found.members == {
@@ -59,11 +59,11 @@ def test_cpu_seconds_never_go_back() -> None:
     assert totals.step([use(1, 12)])[0].cpu_seconds == 15.0, "a slice that ended leaves what it used"
     assert totals.step([]) == ()
     assert totals.step([use(2, 1)])[0].cpu_seconds == 16.0, "the same path again is another slice"
-    assert totals.step([use(2, 0.5)])[0].cpu_seconds == 16.5, "a counter that began anew"
+    assert totals.step([use(2, 0.5)])[0].cpu_seconds == 16.5, "a counter that was reset"
     assert totals.step([use(2, None, memory=None)])[0] == UserSlice("alice", "staff", 16.5, None)
 
 
-def test_nothing_known_is_not_zero() -> None:
+def test_unknown_is_not_zero() -> None:
     assert CpuTotals().step([use(1, None, memory=None)]) == (UserSlice("alice", "staff", None, None),)
 
 
@@ -84,14 +84,13 @@ def add_slice(root: Path, path: str, cpu_us: str, memory: str) -> None:
     (directory / "memory.current").write_text(f"{memory}\n")
 
 
-def source(root: Path) -> UsersSource:
+def source(root: Path) -> UsersReader:
     container = Container("c" * 64, "thesis", "docker", ContainerState.RUNNING, init_pid=4242)
     gone = Container("d" * 64, "gone", "docker", ContainerState.RUNNING, init_pid=5)
-    return UsersSource(
+    return UsersReader(
         root,
         root / "proc",
         root / "sys/fs/cgroup",
-        10.0,
         slice_owner,
         root / "groups",
         lambda: {container.id: container, gone.id: gone},
@@ -151,7 +150,7 @@ def test_a_users_name_in_a_slice(user: str, name: str) -> None:
     assert slice_name(user) == name
 
 
-def test_the_older_cgroups(root: Path) -> None:
+def test_cgroups_of_version_1(root: Path) -> None:
     for controller, name, value in (
         ("cpuacct", "cpuacct.usage", "5000000000"),
         ("memory", "memory.usage_in_bytes", "9"),
@@ -162,10 +161,10 @@ def test_the_older_cgroups(root: Path) -> None:
     assert source(root).read().slices == (UserSlice("alice", "staff", 5.0, 9),)
 
 
-def test_no_cgroups_no_utmp_and_the_rest_is_there(root: Path) -> None:
+def test_missing_cgroups_and_utmp_do_not_affect_the_rest(root: Path) -> None:
     found = source(root).read()
     assert found.slices == ()
-    assert found.ssh_sessions is None, "no record is not nobody"
+    assert found.ssh_sessions is None, "unknown, not zero sessions"
     assert found.names[1000] == "alice"
     assert list(found.container_uids) == ["c" * 64]
     (root / "run/utmp").write_bytes(record("alice", "10.0.0.7", 4242) + record("bob", "10.0.0.8", 1))

@@ -1,4 +1,4 @@
-"""SSH sessions from utmp: both record sizes, any damage, and the system's own tool as the judge."""
+"""SSH sessions from utmp: both record sizes, any damage, and comparison with the system's tool."""
 
 import struct
 import subprocess
@@ -43,14 +43,14 @@ def test_sessions_by_user(size: int) -> None:
     assert ssh_sessions(parse_utmp(data), alive) == {"alice": 2, "bob": 1}
 
 
-def test_a_length_that_fits_both_sizes_is_told_by_its_content() -> None:
+def test_a_length_that_fits_both_sizes_is_decided_by_the_content() -> None:
     for size in (SHORT, LONG):
         data = b"".join(record("alice", "10.0.0.7", 100 + n, size=size) for n in range(9600 // size))
         assert len(data) == 9600
         assert ssh_sessions(parse_utmp(data), alive) == {"alice": 9600 // size}
 
 
-def test_a_record_that_is_cut_short_costs_itself() -> None:
+def test_a_truncated_record_is_left_out() -> None:
     data = record("alice", "10.0.0.7") + record("bob", "10.0.0.8")[:200]
     assert ssh_sessions(parse_utmp(data), alive) == {"alice": 1}
 
@@ -61,7 +61,7 @@ def test_no_bytes_raise(data: bytes) -> None:
     ssh_sessions(parse_utmp(data), alive)
 
 
-def test_the_systems_own_records(tmp_path: Path) -> None:
+def test_records_of_the_systems_tool(tmp_path: Path) -> None:
     needs_program("utmpdump")
     when = "[2026-11-15T10:00:00,000000+00:00]"
     text = (

@@ -54,7 +54,7 @@ class TurnClock:
         self.window_billed_s = self.billed_s + inside
 
 
-class TokenBucket:
+class QuotaBucket:
     """A core quota as a token bucket that keeps debt in full.
 
     The balance (seconds of GPU time) fills at `rate` and is spent by the bill of the turns. It swings evenly

@@ -6,7 +6,7 @@ Accounts only: evaluation.py decides what follows from a spent or refilled quota
 from collections.abc import Iterator
 
 from gpucommons.config.settings import SchedulerSettings
-from gpucommons.scheduler.policy.billing import EPSILON_S, TokenBucket
+from gpucommons.scheduler.policy.billing import EPSILON_S, QuotaBucket
 from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue
 
 
@@ -24,7 +24,7 @@ class CoreQuotas:
             client.bucket = None
             gpu.limited_running.pop(client.id, None)
         elif client.bucket is None:
-            client.bucket = TokenBucket(percent, self._settings, now)
+            client.bucket = QuotaBucket(percent, self._settings, now)
         else:
             client.bucket.rate = percent / 100
         if client.standing is not ClientStanding.IDLE:
@@ -91,7 +91,7 @@ class CoreQuotas:
         bucket.settle_running(now, spent)
         client.settled_mark_s = billed
 
-    def spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[tuple[Client, TokenBucket]]:
+    def spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[tuple[Client, QuotaBucket]]:
         """The running clients whose quota is spent and that were not dropped yet. Borrowing ends unless `lend` is
         still true."""
         for client in gpu.limited_running.values():

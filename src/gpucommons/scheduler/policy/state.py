@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
-from gpucommons.scheduler.policy.billing import TokenBucket, TurnClock
+from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
 from gpucommons.scheduler.policy.histogram import Histogram
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
@@ -165,7 +165,7 @@ class Client:
         self.window_base_s = 0.0
         self.window_end_s = 0.0
         self.core_limit_percent = 100
-        self.bucket: TokenBucket | None = None
+        self.bucket: QuotaBucket | None = None
 
         # Demand: how busy it keeps the GPU when it runs alone, in thousandths; when that was measured.
         self.demand_milli: int | None = None

@@ -1,6 +1,6 @@
-"""The few calls of the Docker ContainerEngine API that are needed, on a Unix socket. Reads only.
+"""The calls of the Docker Engine API that the agent needs, on a Unix socket. Read-only.
 
-Every answer is bounded in size and, but for the event stream, in time.
+Every response is limited in size and, except for the event stream, in time.
 """
 
 import json
@@ -24,7 +24,7 @@ _MOST_ANSWER_BYTES = 4 * 1024 * 1024
 _MOST_LIST_BYTES = 16 * 1024 * 1024
 _MOST_CONNECTIONS = 8
 
-# Both Docker's words and Podman's. What a health check does is left out at the source: it is the bulk.
+# Docker's names and Podman's. Events of health checks are filtered out: they are by far the most frequent.
 _ACTIONS_GONE = ("destroy", "remove")
 _ACTIONS = (
     "create",
@@ -43,7 +43,7 @@ _ACTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """A program that speaks the ContainerEngine API, and how its admin starts it and lets the agent in."""
+    """A program that serves the Docker Engine API, how to start it, and how to give the agent access."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class EngineEvent(NamedTuple):
 
 
 class ContainerEngine:
-    """One daemon's API, for as long as it is entered. `connect` first."""
+    """The API of one daemon, as a context manager. Call `connect` first."""
 
     def __init__(self, kind: EngineKind, socket: str, timeout_s: float) -> None:
         self._kind = kind
@@ -98,11 +98,11 @@ class ContainerEngine:
         await self._http.close()
 
     async def connect(self) -> None:
-        """Learn which program answers, and agree on a version of the API."""
+        """Find out which program answers, and negotiate the version of the API."""
         about = mapping(await self._get("/version", _MOST_ANSWER_BYTES))
         version = agreed_version(text(about.get("MinAPIVersion")), text(about.get("ApiVersion")))
         if version is None:
-            raise SourceError("garbage", f"{self._whose} does not say which API version it speaks")
+            raise SourceError("garbage", f"{self._whose} does not report its API version")
         self._base = f"http://localhost/v{version}"
         components = (text(mapping(item).get("Name")) for item in items(about.get("Components")))
         self._runtime = PODMAN.name if any("Podman" in name for name in components) else DOCKER.name
@@ -114,13 +114,13 @@ class ContainerEngine:
                 self._check_status(response)
 
     async def container_ids(self) -> list[str]:
-        """All containers, also those that do not run. What bears no full id is none we could tell of."""
+        """All containers, including stopped ones. Entries without a full id are ignored."""
         listed = items(await self._get("/containers/json?all=1", _MOST_LIST_BYTES))
         ids = (text(mapping(entry).get("Id")) for entry in listed)
         return [id for id in ids if is_full_id(id)]
 
     async def inspect(self, id: str) -> Container | None:
-        """None: there is no such container."""
+        """None if there is no such container."""
         with self._failures():
             async with self._http.get(f"{self._base}/containers/{id}/json", allow_redirects=False) as response:
                 if response.status == 404:
@@ -129,14 +129,14 @@ class ContainerEngine:
                 body = await body_of(response, _MOST_ANSWER_BYTES)
         container = container_of(parse(body, self._whose), self._runtime)
         if container is None or container.id != id:
-            raise SourceError("garbage", f"{self._whose} told of another container than it was asked about")
+            raise SourceError("garbage", f"{self._whose} returned another container than the one requested")
         return container
 
     async def events(self, since_s: float) -> AsyncIterator[EngineEvent]:
-        """What happens to containers from `since_s` on, also while the list is asked for. Ends never well.
+        """Events of containers from `since_s` on, including the time of the list request. Ends with an exception.
 
-        Docker promises an answer before it listens, and Podman answers nothing before the first event:
-        only `since_s` closes the gap, so nobody waits for this stream to begin.
+        Docker responds before it subscribes, and Podman responds only at the first event: `since_s` closes the gap, so
+        there is no need to wait for the start of the stream.
         """
         filters = json.dumps({"type": ["container"], "event": _ACTIONS})
         with self._failures():
@@ -171,18 +171,18 @@ class ContainerEngine:
         except FileNotFoundError:
             raise SourceAbsent(
                 f"there is no {self._kind.title} socket at {self._socket}",
-                f"{self._kind.how_to_start}, or name its socket in the settings",
+                f"{self._kind.how_to_start}, or set [path] {self._kind.name}_socket",
             ) from None
         except PermissionError:
-            raise SourceError("denied", f"may not open {self._socket}: {self._kind.how_to_allow}") from None
+            raise SourceError("denied", f"no permission to open {self._socket}: {self._kind.how_to_allow}") from None
         except ConnectionRefusedError:
-            raise SourceError("refused", f"nobody answers at {self._socket}: {self._kind.how_to_start}") from None
+            raise SourceError("refused", f"no program listens on {self._socket}: {self._kind.how_to_start}") from None
         except OSError as error:
             raise SourceError("disconnected", f"cannot reach {self._whose}: {error.strerror}") from None
 
 
 def agreed_version(oldest: str, newest: str) -> str | None:
-    """The newest version of the API that both sides know; the daemon's oldest where it has moved past us."""
+    """The newest version of the API that both sides support; the daemon's oldest if that is newer than ours."""
     theirs = _version(newest)
     if theirs is None:
         return None
@@ -196,7 +196,7 @@ def _version(version: str) -> tuple[int, int] | None:
 
 
 def event_of(document: object) -> EngineEvent | None:
-    """What a line of the event stream says of which container; None for what is not about one."""
+    """The event in a line of the stream; None if it does not concern a container."""
     fields = mapping(document)
     if text(fields.get("Type")) != "container":
         return None

@@ -1,6 +1,6 @@
 """One container's inspect document as a Container. Pure; a damaged field costs that field only.
 
-Keeps of the environment nothing but NVIDIA_VISIBLE_DEVICES.
+Of the environment, only NVIDIA_VISIBLE_DEVICES is kept.
 """
 
 import re
@@ -20,7 +20,7 @@ from gpucommons.sources.json_values import (
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES="
 
-# Editors store whole documents in labels: one that long is nothing to tell an owner by.
+# Editors store whole documents in labels: one that long does not name an owner.
 _LONGEST_LABEL = 4096
 _MOST_LABELS = 512
 
@@ -39,7 +39,7 @@ def is_full_id(id: str) -> bool:
 
 
 def container_of(document: object, runtime: str) -> Container | None:
-    """None where the document does not say which container it is about."""
+    """None if the document has no container id."""
     fields = mapping(document)
     id = text(fields.get("Id"))
     if not is_full_id(id):
@@ -58,7 +58,6 @@ def container_of(document: object, runtime: str) -> Container | None:
         init_pid=pid if pid > 0 else None,
         created_wall_s=wall_s(fields.get("Created")),
         started_wall_s=wall_s(state.get("StartedAt")),
-        finished_wall_s=wall_s(state.get("FinishedAt")),
         device_requests=tuple(_device_request(mapping(item)) for item in items(host.get("DeviceRequests"))),
         visible_devices=_visible_devices(texts(config.get("Env"))),
         devices=_device_paths(host.get("Devices")),
@@ -77,7 +76,6 @@ def _device_request(fields: JsonObject) -> DeviceRequest:
         driver=text(fields.get("Driver")),
         count=integer(fields.get("Count")),
         device_ids=texts(fields.get("DeviceIDs")),
-        capabilities=frozenset(name for group in items(fields.get("Capabilities")) for name in texts(group)),
     )
 
 

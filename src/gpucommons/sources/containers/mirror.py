@@ -1,7 +1,7 @@
-"""Which containers there are, kept true by events. Pure: it says whom to ask about, and is told.
+"""The containers of one runtime, kept current by its events. Pure: it says which container to inspect next.
 
-An event only marks its container as due to be asked about anew, so that repeated, replayed and late
-events do no harm. Once nothing is due, the mirror shows what the runtime has.
+An event only marks its container as due for inspection, so repeated, replayed and late events do no harm. Once no
+container is due, the mirror equals what the runtime has.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from gpucommons.model.containers import Container, ContainerReading
 
 
 class Mirror:
-    """`take` an id, ask the runtime about it, then `tell` or `fail`. `most` bounds how many are held."""
+    """`take` an id, inspect it, then `put` or `fail`. Holds at most `most` containers."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._told: dict[str, Container] = {}
-        self._untold: set[str] = set()
+        self._known: dict[str, Container] = {}
+        self._uninspected: set[str] = set()
         self._due: dict[str, None] = {}
         self._in_flight: set[str] = set()
         self._touched_in_flight: set[str] = set()
@@ -25,12 +25,12 @@ class Mirror:
         self._reading: ContainerReading | None = None
 
     def ids(self) -> frozenset[str]:
-        return frozenset(self._told.keys() | self._untold | self._left_out)
+        return frozenset(self._known.keys() | self._uninspected | self._left_out)
 
     def listed(self, known_before: frozenset[str], ids: Iterable[str]) -> None:
-        """A list of all containers has come. `known_before` is `ids()` from before it was asked for.
+        """Take over a list of all containers. `known_before` is `ids()` from before the list was requested.
 
-        What an event brought or took while the list was on its way is newer than the list, and stays so.
+        An event that arrived after the request is newer than the list and takes precedence.
         """
         present = list(ids)
         gone_since = known_before - self.ids()
@@ -41,23 +41,22 @@ class Mirror:
                 self.touch(id)
 
     def touch(self, id: str) -> None:
-        """Something happened to this container: what is known of it may be out of date."""
-        if id not in self._told and id not in self._untold:
-            if len(self._told) + len(self._untold) >= self._most:
+        """Mark a container as due: what is known of it may be out of date."""
+        if id not in self._known and id not in self._uninspected:
+            if len(self._known) + len(self._uninspected) >= self._most:
                 self._left_out.add(id)
-                self._reading = None
                 return
-            self._untold.add(id)
+            self._uninspected.add(id)
         if id in self._in_flight:
             self._touched_in_flight.add(id)
         else:
             self._due[id] = None
 
     def forget(self, id: str) -> None:
-        """The container is gone. An answer about it that is still on its way is ignored."""
-        self._told.pop(id, None)
+        """Remove a container. An inspection of it that is still under way will be ignored."""
+        self._known.pop(id, None)
         self._due.pop(id, None)
-        self._untold.discard(id)
+        self._uninspected.discard(id)
         self._touched_in_flight.discard(id)
         self._failed.discard(id)
         self._left_out.discard(id)
@@ -66,33 +65,32 @@ class Mirror:
             self.touch(self._left_out.pop())
 
     def take(self) -> str | None:
-        """The next container to ask about; nobody else is given it before `tell` or `fail`."""
+        """The next container to inspect. It is not returned again before `put` or `fail`."""
         for id in self._due:
             del self._due[id]
             self._in_flight.add(id)
             return id
         return None
 
-    def tell(self, id: str, container: Container | None) -> None:
-        """The runtime's answer. None: it has no such container (any more)."""
-        self._answered(id)
+    def put(self, id: str, container: Container | None) -> None:
+        """The result of an inspection. None means that the container does not exist."""
+        self._finish(id)
         if container is None:
-            # One that was made anew under the same id in the meantime is due, and so comes back.
+            # A container that was created again under the same id in the meantime is due, and so comes back.
             if id not in self._due:
                 self.forget(id)
-        elif id in self._told or id in self._untold:
-            if id in self._failed or self._told.get(id) != container:
-                self._reading = None
-            self._untold.discard(id)
+        elif id in self._known or id in self._uninspected:
+            self._uninspected.discard(id)
             self._failed.discard(id)
-            self._told[id] = container
+            if self._known.get(id) != container:
+                self._known[id] = container
+                self._reading = None
 
     def fail(self, id: str) -> None:
-        """It could not be asked. What was known stays (an id's labels do not change), counted as unread."""
-        self._answered(id)
-        if id in self._told or id in self._untold:
+        """The inspection failed. What was known stays: the labels of an id do not change."""
+        self._finish(id)
+        if id in self._known or id in self._uninspected:
             self._failed.add(id)
-            self._reading = None
 
     def retry_failed(self) -> None:
         for id in tuple(self._failed):
@@ -100,20 +98,15 @@ class Mirror:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each container was asked about at least once."""
-        return self._untold <= self._failed
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._due and not self._in_flight
+        """Whether every container was inspected at least once, successfully or not."""
+        return self._uninspected <= self._failed
 
     def reading(self) -> ContainerReading:
         if self._reading is None:
-            unread = len(self._failed) + len(self._left_out)
-            self._reading = ContainerReading(MappingProxyType(dict(self._told)), unread)
+            self._reading = ContainerReading(MappingProxyType(dict(self._known)))
         return self._reading
 
-    def _answered(self, id: str) -> None:
+    def _finish(self, id: str) -> None:
         self._in_flight.discard(id)
         if id in self._touched_in_flight:
             self._touched_in_flight.discard(id)

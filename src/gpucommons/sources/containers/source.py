@@ -1,39 +1,32 @@
-"""The containers of Docker or Podman: one list and one inspect each at the start, then one event stream.
+"""The containers of Docker or Podman: one list and one inspection each at the start, then one event stream.
 
-A background task keeps the mirror; `read` hands it over. Never polls for changes, never starts a program.
+A background task keeps the mirror; `read` returns its reading. Does not poll for changes and starts no program.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import ContainerReading
 from gpucommons.sources.containers.engine import DOCKER, ContainerEngine, EngineKind
 from gpucommons.sources.containers.mirror import Mirror
 from gpucommons.sources.latest import Latest, keep_following
-from gpucommons.sources.source import SourceError
+from gpucommons.sources.source import SourceAbsent, SourceError
 
 _MOST_CONTAINERS = 4096
 _INSPECTS_AT_ONCE = 4
 _TIMEOUT_S = 10.0
-# A stream without events and a daemon that hangs look alike: a ping tells them apart.
+# A stream without events cannot be told from a hung daemon without a ping.
 _HEARTBEAT_S = 30.0
-# Daemons drop events for a slow listener, and Podman when its log turns over: a list heals that.
+# Daemons drop events for slow readers, and Podman drops them when its log rotates: a new list repairs that.
 _RELIST_S = 300.0
-# The daemon may stamp an event a little before we asked for events since now.
+# The daemon's time stamp of an event may be slightly earlier than the start of the stream.
 _OVERLAP_S = 1.0
 
 
-class ContainerSource:
-    """Wire it as `ContainerSource()` for Docker and `ContainerSource(PODMAN)`; somebody runs `run`."""
-
-    produces = ContainerReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
+class ContainerFollower:
+    """`run` must be running. `newest` is what `read` last returned, for other threads; None while it fails."""
 
     def __init__(
         self,
@@ -46,7 +39,7 @@ class ContainerSource:
         backoff: Backoff | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.name = self.feeds = kind.name
+        self.newest: ContainerReading | None = None
         self._kind = kind
         self._socket = socket or kind.default_socket
         self._timeout_s = timeout_s
@@ -54,17 +47,22 @@ class ContainerSource:
         self._relist_s = relist_s
         self._backoff = backoff or Backoff()
         self._wall = wall
-        self._latest: Latest[Mirror] = Latest(f"asking {kind.title} for its containers")
+        self._latest: Latest[Mirror] = Latest(f"listing the containers of {kind.title}")
 
     def read(self) -> ContainerReading:
-        return self._latest.read().reading()
+        try:
+            self.newest = self._latest.read().reading()
+        except (SourceError, SourceAbsent):
+            self.newest = None
+            raise
+        return self.newest
 
     async def run(self) -> None:
-        """Keep the mirror until cancelled, through every restart of the daemon."""
+        """Keep the mirror current until cancelled, across restarts of the daemon."""
         await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
-        """One daemon, from connecting until it is lost: always ends in an exception."""
+        """One connection to the daemon, until it is lost: always ends with an exception."""
         async with ContainerEngine(self._kind, self._socket, self._timeout_s) as engine:
             await engine.connect()
             session = _Session(engine, self._wall() - _OVERLAP_S)
@@ -76,11 +74,11 @@ class ContainerSource:
                 await session.complete.wait()
                 self._backoff.reset()
                 self._latest.succeed(session.mirror)
-                await session.watch_over(self._heartbeat_s, self._relist_s)
+                await session.check_periodically(self._heartbeat_s, self._relist_s)
 
 
 class _Session:
-    """What goes on side by side while one daemon is followed."""
+    """The concurrent tasks that follow one daemon."""
 
     def __init__(self, engine: ContainerEngine, since_s: float) -> None:
         self.mirror = Mirror(_MOST_CONTAINERS)
@@ -106,9 +104,9 @@ class _Session:
                 await self._due.wait()
                 continue
             try:
-                self.mirror.tell(id, await self._engine.inspect(id))
+                self.mirror.put(id, await self._engine.inspect(id))
             except SourceError:
-                # One container that cannot be told of (docker holds its lock, say) is not the daemon's end.
+                # One container that cannot be inspected (Docker may hold its lock) does not end the session.
                 self.mirror.fail(id)
             self._advance()
 
@@ -118,7 +116,7 @@ class _Session:
         self._listed = True
         self._advance()
 
-    async def watch_over(self, heartbeat_s: float, relist_s: float) -> None:
+    async def check_periodically(self, heartbeat_s: float, relist_s: float) -> None:
         since_list_s = 0.0
         while True:
             await asyncio.sleep(heartbeat_s)

@@ -1,12 +1,11 @@
-"""CPU and memory of each running container from its cgroup, of either version. Never asks the runtime.
+"""CPU and memory of each running container from its cgroup, version 1 or 2. Does not query the runtime.
 
-Which containers there are is told by the runtimes' own sources; a container that ends between two reads, or
-whose pid is another's by now, is left out.
+The list of containers comes from the sources of the runtimes. A container that ends between two reads, or whose pid
+belongs to another process by now, is left out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.containers import Container, ContainerUsage, ContainerUsageReading
 from gpucommons.sources.host.procfs import read_file
@@ -15,24 +14,15 @@ from gpucommons.sources.host.procfs import read_file
 _NO_LIMIT_BYTES = 1 << 62
 
 
-class ContainerUsageSource:
-    name = feeds = "container_usage"
-    produces = ContainerUsageReading
-    deadline_s = 5.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "thread"
-
-    def __init__(
-        self, procfs: Path, cgroupfs: Path, cadence_s: float, containers: Callable[[], Iterable[tuple[str, Container]]]
-    ) -> None:
+class ContainerUsageReader:
+    def __init__(self, procfs: Path, cgroupfs: Path, containers: Callable[[], Mapping[str, Container]]) -> None:
         self._procfs = procfs
         self._cgroupfs = cgroupfs
-        self.cadence_s = cadence_s
         self._containers = containers
 
     def read(self) -> ContainerUsageReading:
         found = {}
-        for id, container in self._containers():
+        for id, container in self._containers().items():
             if container.init_pid is not None and container.state.has_processes:
                 try:
                     cgroup = read_file(self._procfs, f"{container.init_pid}/cgroup").decode("utf-8", "replace")
@@ -47,7 +37,7 @@ class ContainerUsageSource:
         return ContainerUsage(container.name, container.runtime, cpu_seconds, memory, limit)
 
     def _unified(self, directory: str) -> tuple[float | None, int | None, int | None] | None:
-        """Version 2; None where its controllers are not in use (a host in hybrid mode)."""
+        """Version 2; None if its controllers are not in use (a host in hybrid mode)."""
         current = self._number(directory, "memory.current")
         if current is None:
             return None
@@ -68,7 +58,7 @@ class ContainerUsageSource:
         return None if usage_ns is None else usage_ns / 1e9, current, limit
 
     def _number(self, directory: str, name: str) -> int | None:
-        """None for what is not there and for `max`, which is no limit."""
+        """None if the file does not exist or holds `max`, which means no limit."""
         try:
             return int(read_file(self._cgroupfs, f"{directory}/{name}"))
         except (OSError, ValueError):
@@ -83,9 +73,9 @@ class ContainerUsageSource:
 
 
 def cgroup_directories(text: str) -> dict[str, str]:
-    """Directory below the cgroup file system by controller; version 2 has the empty name.
+    """Directories below the cgroup file system by controller; version 2 has the empty name.
 
-    A path that leads out of our own cgroup namespace is not ours to read, and is left out.
+    A path that leads out of this process's cgroup namespace cannot be read, and is left out.
     """
     return dict(_directories(text))
 

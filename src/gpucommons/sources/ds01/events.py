@@ -1,6 +1,6 @@
 """DS01's event log: follows events.jsonl through its rotations and counts the last 24 hours by type.
 
-Where it stood is kept in a small file, together with the counts up to there, so that a restart neither
+The position in the log is saved in a small file together with the counts up to there, so that a restart neither
 misses nor repeats an event.
 """
 
@@ -12,39 +12,28 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.base.follow import FileFollower, Lines, Position
 from gpucommons.model.events import BadLine, EventsReading, Stamp, parse_stamp
 from gpucommons.sources.ds01.window import WINDOW_S, EventWindow
 from gpucommons.sources.source import SourceAbsent, SourceError
 
-# A long file is read in several turns: each stays well within the deadline.
-_TURN_S = 1.0
-_DEADLINE_S = 5.0
-_KEEP_EVERY_S = 30.0
+# A long file is read over several reads: each stays well within the deadline.
+_READ_S = 1.0
+_SAVE_EVERY_S = 30.0
 _STATE_VERSION = 1
 
 log = logging.getLogger(__name__)
 
 
-class EventsSource:
-    name = "events"
-    feeds = "events"
-    produces = EventsReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
+class Ds01EventsReader:
     def __init__(
         self,
         path: Path,
         state: Path,
-        cadence_s: float,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(_DEADLINE_S, cadence_s)
         self._state = state
         self._wall = wall
         self._monotonic = monotonic
@@ -52,55 +41,61 @@ class EventsSource:
         self._follower = FileFollower(path, self._restored())
         self._lines = 0
         self._bad: Counter[str] = Counter()
-        self._kept: Position | None = None
-        self._kept_s = monotonic()
-        self._keeping = True
+        self._saved: Position | None = None
+        self._saved_s = monotonic()
+        self._saving_works = True
 
     def read(self) -> EventsReading:
         path = self._follower.path
         try:
-            self._turn()
+            self._read_new()
             behind_bytes = self._follower.behind_bytes()
         except FileNotFoundError:
-            raise SourceAbsent(f"no event log: {path} does not exist", "name DS01's with [events] file") from None
+            raise SourceAbsent(
+                f"no event log: {path} does not exist", "set [events] file to DS01's event log"
+            ) from None
         except OSError as error:
             raise SourceError("unreadable", f"{path}: {error.strerror}") from error
-        if self._monotonic() - self._kept_s >= _KEEP_EVERY_S:
-            self.keep_place()
+        if self._monotonic() - self._saved_s >= _SAVE_EVERY_S:
+            self.save_position()
         return EventsReading(
             self._window.counts(self._wall()),
             self._lines,
             dict(self._bad),
             behind_bytes,
             self._follower.rotations_lost,
-            self._keeping,
         )
 
-    def keep_place(self) -> None:
-        """Write down where we are and what was counted up to here, both or neither."""
-        self._kept_s = self._monotonic()
-        place = self._follower.position
-        if place == self._kept:
+    def save_position(self) -> None:
+        """Save the position and the counts up to it, both or neither."""
+        self._saved_s = self._monotonic()
+        position = self._follower.position
+        if position == self._saved:
             return
-        told = {
+        state = {
             "version": _STATE_VERSION,
-            "position": [place.inode, place.offset, base64.b64encode(place.tail).decode(), place.rotated_ns],
+            "position": [
+                position.inode,
+                position.offset,
+                base64.b64encode(position.tail).decode(),
+                position.rotated_ns,
+            ],
             "window": {type: base64.b64encode(packed).decode() for type, packed in self._window.saved().items()},
         }
-        beside = self._state.with_name(f"{self._state.name}.new")
+        temporary = self._state.with_name(f"{self._state.name}.new")
         try:
             self._state.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(told, separators=(",", ":")))
-            os.replace(beside, self._state)
+            temporary.write_text(json.dumps(state, separators=(",", ":")))
+            os.replace(temporary, self._state)
         except OSError as error:
-            if self._keeping:
-                log.warning("events: the place in the log cannot be kept: %s: %s", error.filename, error.strerror)
-            self._keeping = False
+            if self._saving_works:
+                log.warning("events: cannot save the position in the log: %s: %s", error.filename, error.strerror)
+            self._saving_works = False
         else:
-            self._kept, self._keeping = place, True
+            self._saved, self._saving_works = position, True
 
-    def _turn(self) -> None:
-        until_s, now_s = self._monotonic() + _TURN_S, self._wall()
+    def _read_new(self) -> None:
+        until_s, now_s = self._monotonic() + _READ_S, self._wall()
         for piece in self._follower.poll():
             self._count(piece, now_s)
             if self._monotonic() >= until_s:
@@ -119,20 +114,20 @@ class EventsSource:
                 self._bad[stamp] += 1
 
     def _restored(self) -> Position:
-        """The place that was kept; without one, the beginning of the day's log, rotated copies included."""
+        """The saved position; without one, the start of the last 24 hours, rotated copies included."""
         now_s = self._wall()
         try:
-            told = json.loads(self._state.read_bytes())
-            if told["version"] != _STATE_VERSION:
-                raise ValueError(f"version {told['version']}")
-            inode, offset, tail, rotated_ns = told["position"]
-            place = Position(int(inode), int(offset), base64.b64decode(tail), int(rotated_ns))
-            window = {type: base64.b64decode(packed) for type, packed in told["window"].items()}
+            state = json.loads(self._state.read_bytes())
+            if state["version"] != _STATE_VERSION:
+                raise ValueError(f"version {state['version']}")
+            inode, offset, tail, rotated_ns = state["position"]
+            position = Position(int(inode), int(offset), base64.b64decode(tail), int(rotated_ns))
+            window = {type: base64.b64decode(packed) for type, packed in state["window"].items()}
             self._window.restore(window, now_s)
-            return place
+            return position
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("events: %s cannot be used (%s); the log is read anew", self._state, error)
+            log.warning("events: cannot use %s (%s); reading the log again from the start", self._state, error)
             self._window = EventWindow()
         return Position(rotated_ns=int((now_s - WINDOW_S) * 1e9))

@@ -1,8 +1,7 @@
-"""DS01's state directory: the allocations that older installs keep in a file, and the disk that it lies on."""
+"""DS01's state directory: the allocation file of older installations, and the disk that holds it."""
 
 import os
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.sources.json_values import mapping, parse, text, wall_s
@@ -11,16 +10,15 @@ from gpucommons.sources.source import SourceAbsent, SourceError
 _MOST_BYTES = 16 << 20
 
 
-def parse_state(data: bytes, whose: str) -> tuple[tuple[Ds01Entry, ...], int]:
-    """The entries, and how many could not be understood: a bad one costs itself only."""
+def parse_state(data: bytes, whose: str) -> tuple[Ds01Entry, ...]:
+    """Bad entries are left out."""
     allocations = mapping(mapping(parse(data, whose)).get("allocations"))
-    entries, bad = [], 0
+    entries = []
     for container, value in allocations.items():
         fields = mapping(value)
         gpu_id = fields.get("gpu_id")
         slot = str(gpu_id) if isinstance(gpu_id, int) and not isinstance(gpu_id, bool) else text(gpu_id).strip()
         if not slot or not container:
-            bad += 1
             continue
         entries.append(
             Ds01Entry(
@@ -31,21 +29,13 @@ def parse_state(data: bytes, whose: str) -> tuple[tuple[Ds01Entry, ...], int]:
                 bool(fields.get("stopped_at")),
             )
         )
-    return tuple(entries), bad
+    return tuple(entries)
 
 
-class Ds01Source:
-    name = "ds01"
-    feeds = "ds01"
-    produces = Ds01Reading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, state_file: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
+class Ds01StateReader:
+    def __init__(self, state_file: Path) -> None:
         self._state_file = state_file
-        self._read: tuple[bytes, tuple[Ds01Entry, ...], int] | None = None
+        self._parsed: tuple[bytes, tuple[Ds01Entry, ...]] | None = None
 
     def read(self) -> Ds01Reading:
         directory = self._state_file.parent
@@ -54,26 +44,24 @@ class Ds01Source:
         except OSError as error:
             raise SourceAbsent(
                 f"no DS01 here: {directory}: {error.strerror}",
-                "on a DS01 node, name its state file with [ds01] state_file",
+                "on a DS01 node, set [ds01] state_file to its state file",
             ) from error
-        entries, bad = self._entries()
         return Ds01Reading(
-            entries,
-            bad,
+            self._entries(),
             disk.f_blocks * disk.f_frsize,
             disk.f_bfree * disk.f_frsize,
             (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
         )
 
-    def _entries(self) -> tuple[tuple[Ds01Entry, ...] | None, int]:
-        """The same entries for as long as the file says the same: others remember what they made of them."""
+    def _entries(self) -> tuple[Ds01Entry, ...] | None:
+        """The same object while the file is unchanged: others cache what they derive from it."""
         try:
             with self._state_file.open("rb") as file:
                 data = file.read(_MOST_BYTES)
         except FileNotFoundError:
-            return None, 0
+            return None
         except OSError as error:
             raise SourceError("unreadable", f"{self._state_file}: {error.strerror}") from error
-        if self._read is None or self._read[0] != data:
-            self._read = (data, *parse_state(data, str(self._state_file)))
-        return self._read[1:]
+        if self._parsed is None or self._parsed[0] != data:
+            self._parsed = (data, parse_state(data, str(self._state_file)))
+        return self._parsed[1]

@@ -1,7 +1,7 @@
-"""How many events of each type the last 24 hours held, truly sliding, exact to the second. Pure.
+"""Events of the last 24 hours by type: a sliding window, exact to the second. Pure.
 
-At a time t it counts the events of the 86,400 whole seconds that end with t's. Memory is bounded by the
-number of types, not of events: at most about half a megabyte for a type that happens every second.
+At time t it counts the events of the 86,400 whole seconds up to and including t. Memory is bounded by the number of
+types, not of events: at most about half a megabyte for a type that occurs every second.
 """
 
 import math
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 WINDOW_S = 86_400
 OTHER = "other"
 
-# A clock that is set back still finds what it needs; a time from the far future is a mistake.
+# Slack for a clock that is set back. A time further ahead than this is invalid.
 _SLACK_S = 3600
 _MOST_AHEAD_S = 86_400
 _MOST_TYPES = 200
@@ -23,7 +23,7 @@ _CHUNK_BYTES = 60 * array("I").itemsize
 
 
 class _Series:
-    """One type: counts by second, in chunks of a minute, and the sum of the window at one time."""
+    """One type: counts by second, in chunks of a minute, and the sum over the window at one time."""
 
     __slots__ = ("chunks", "sum", "sum_at")
 
@@ -74,7 +74,7 @@ class EventWindow:
         self._swept = -math.inf
 
     def add(self, type: str, wall_s: float, now_s: float, count: int = 1) -> None:
-        """An event, in any order. What is too old ever to be counted is let go of."""
+        """Add an event, in any order. An event that is too old to be counted is dropped."""
         if not now_s - WINDOW_S - _SLACK_S < wall_s < now_s + _MOST_AHEAD_S:
             return
         series = self._series.get(type)
@@ -85,17 +85,17 @@ class EventWindow:
         series.add(math.floor(wall_s), count)
 
     def counts(self, now_s: float) -> dict[str, int]:
-        """By type. A type that has just left the window is 0 for a while, then gone."""
+        """Counts by type. A type without events in the window is 0 for a while, then removed."""
         now = math.floor(now_s)
         self._sweep(now)
         return {type: series.at(now) for type, series in self._series.items()}
 
     def saved(self) -> dict[str, bytes]:
-        """Everything by type, for `restore`: each minute that has events, then a count for each of its seconds."""
+        """The state by type, for `restore`: each minute with events, followed by the counts of its seconds."""
         return {type: zlib.compress(series.packed(), 1) for type, series in self._series.items()}
 
     def restore(self, saved: Mapping[str, bytes], now_s: float) -> None:
-        """Raises ValueError if this was never saved by us; the window is then as good as empty."""
+        """Raises ValueError if the data are damaged; the window must not be used then."""
         for type, packed in saved.items():
             try:
                 seconds = list(_unpacked(zlib.decompress(packed)))
@@ -105,7 +105,7 @@ class EventWindow:
                 self.add(type, second, now_s, count)
 
     def _sweep(self, now: int) -> None:
-        """Once a minute, let go of what no clock step can bring back."""
+        """Once a minute, drop what is older than the window and its slack."""
         if abs(now - self._swept) < 60:
             return
         self._swept = now

@@ -1,4 +1,4 @@
-"""Connection tracking of netfilter: how full its table is, and what happened to packets, summed over the CPUs."""
+"""Connection tracking of netfilter: size of the table, and packet counters summed over the CPUs."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _STATISTICS = ("found", "invalid", "ignore", "insert", "insert_failed", "drop", 
 def parse_statistics(text: bytes) -> dict[str, int]:
     """One line per CPU in hexadecimal, below a line of names. A column that the kernel has dropped is left out."""
     head, *rows = text.decode("ascii").splitlines()
-    # Some kernels name two columns as one, search_restart among them: only names that stand alone are known.
+    # Some kernels write two column names without a separator, search_restart among them: those are not recognised.
     columns = {name: place for place, name in enumerate(head.split()) if name in _STATISTICS}
     table = [row.split() for row in rows]
     return {name: sum(int(row[place], 16) for row in table) for name, place in columns.items()}

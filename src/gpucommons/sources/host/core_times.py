@@ -1,7 +1,7 @@
-"""The time of each core by mode, and what the system counts, from the lines of /proc/stat. Pure.
+"""The time of each core by mode, and system counters, from the lines of /proc/stat. Pure.
 
-A counter of the kernel may go backwards (iowait does, and every counter of a CPU that was taken offline);
-a Prometheus counter may not. Each counter keeps its highest value, until the CPU itself has started again.
+A counter of the kernel may go backwards (iowait does, and every counter of a CPU that was offline); a Prometheus
+counter may not. Each counter keeps its highest value until the CPU has been restarted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,13 @@ from gpucommons.model.host import CoreTimes, SystemActivity
 _DIGITS: Final = tuple(b"%d" % digit for digit in range(10))
 # /proc always counts in USER_HZ, whatever the kernel's own tick is.
 _TICKS_PER_S = 100
-# Idle time that goes back by this much is a CPU that has been offline, not a rounding of the kernel.
+# Idle time that goes back by this much means that the CPU was offline; less is rounding by the kernel.
 _RESTARTED_S = 3.0
 _NO_TIME = (b"0",) * len(CoreTimes._fields)
 
 
 def parse_core_times(lines: Iterable[bytes]) -> dict[str, CoreTimes]:
-    """By the number of the core. A field that an older kernel lacks is 0: such a kernel spends no time in it."""
+    """Times by core number. A mode that an older kernel lacks is 0: such a kernel spends no time in it."""
     found: dict[str, CoreTimes] = {}
     for line in lines:
         if line.startswith(b"cpu") and line[3:4] in _DIGITS:
@@ -41,7 +41,7 @@ def _kept(before: CoreTimes | None, now: CoreTimes) -> CoreTimes:
 def parse_activity(lines: Iterable[bytes]) -> SystemActivity:
     values: dict[bytes, int] = {}
     for line in lines:
-        # The line of interrupts has thousands of numbers: only the first, their sum, is taken.
+        # The line of interrupts has thousands of numbers: only the first, their sum, is used.
         name, _, rest = line.partition(b" ")
         if name in (b"intr", b"ctxt", b"btime", b"processes", b"procs_running", b"procs_blocked"):
             values[name] = int(rest.split(None, 1)[0])

@@ -1,14 +1,13 @@
-"""Load, CPU time and utilisation, and what the system counts, from /proc. Utilisation takes two reads."""
+"""Load, CPU time, utilisation and system counters from /proc. Utilisation requires two reads."""
 
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.host import CoreTimes, CpuReading
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
 from gpucommons.sources.host.procfs import read_file, read_required
 from gpucommons.sources.source import SourceError
 
-# Of /proc/stat's "cpu" line: idle and iowait are not work; guest time is already within user time.
+# Fields of the "cpu" line of /proc/stat: idle and iowait are not busy; guest time is included in user time.
 _IDLE_FIELDS = (3, 4)
 _COUNTED_FIELDS = 8
 
@@ -23,7 +22,7 @@ def parse_cpu_line(line: bytes) -> tuple[int, int]:
 
 
 def utilization(before: tuple[int, int] | None, after: tuple[int, int]) -> float | None:
-    """The busy share of the ticks between two reads; None where there is no time between them."""
+    """The busy share of the ticks between two reads; None if there are no ticks between them."""
     if before is None:
         return None
     busy, total = after[0] - before[0], after[1] - before[1]
@@ -31,16 +30,8 @@ def utilization(before: tuple[int, int] | None, after: tuple[int, int]) -> float
     return min(max(busy / total, 0.0), 1.0) if total > 0 else None
 
 
-class CpuSource:
-    name = "cpu"
-    feeds = "cpu"
-    produces = CpuReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, procfs: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
+class CpuReader:
+    def __init__(self, procfs: Path) -> None:
         self._procfs = procfs
         self._before: tuple[int, int] | None = None
         self._utilization: float | None = None
@@ -52,7 +43,7 @@ class CpuSource:
             after = parse_cpu_line(lines[0])
             core_times, activity = parse_core_times(lines), parse_activity(lines)
         except (ValueError, IndexError) as error:
-            raise SourceError("garbage", f"{self._procfs / 'stat'}: no CPU counters in it") from error
+            raise SourceError("garbage", f"{self._procfs / 'stat'} has no CPU counters") from error
         self._core_times = without_steps_back(self._core_times, core_times)
         ratio = utilization(self._before, after)
         if ratio is not None or self._before is None:

@@ -1,4 +1,4 @@
-"""How often the CPUs were throttled for heat, and which are isolated from the scheduler, from sysfs."""
+"""Thermal throttling of the CPUs, and the CPUs isolated from the kernel's scheduler, from sysfs."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class _Cpu:
 
 
 class ThrottleReader:
-    """Threads of one core share its count: one of them is read. Where no CPU counts, nothing is read again."""
+    """Threads of one core share its count: one of them is read. CPUs without counts are not read again."""
 
     def __init__(self, sysfs: Path) -> None:
         self._root = sysfs / "devices/system/cpu"
@@ -26,7 +26,7 @@ class ThrottleReader:
         self._cpus: list[_Cpu] = []
 
     def read(self) -> CpuThrottles:
-        self._look_for_cpus()
+        self._find_cpus()
         cores: dict[tuple[str, str], int] = {}
         packages: dict[str, int] = {}
         for cpu in self._cpus:
@@ -39,7 +39,7 @@ class ThrottleReader:
                     packages[cpu.package] = count
         return CpuThrottles(cores, packages)
 
-    def _look_for_cpus(self) -> None:
+    def _find_cpus(self) -> None:
         try:
             listed = tuple(sorted(path.name for path in self._root.iterdir() if _CPU.fullmatch(path.name)))
         except OSError:
@@ -75,7 +75,7 @@ def parse_cpu_list(text: bytes) -> tuple[int, ...]:
 
 
 def _number(directory: Path, file: str) -> int | None:
-    """None where it is missing, or negative: the kernel's way of saying that it does not know."""
+    """None if the file is missing or the value negative, which means unknown."""
     try:
         value = int(read_file(directory, file))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The counters of block devices from /proc/diskstats, with what udev knows of each device."""
+"""The counters of block devices from /proc/diskstats, with the udev properties of each device."""
 
 import re
 from collections.abc import Iterator

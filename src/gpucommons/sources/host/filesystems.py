@@ -1,31 +1,21 @@
-"""The mounted file systems: the mount table, less what is excluded, and the space of each within a deadline."""
+"""The mounted file systems: the mount table without the excluded ones, and the space of each."""
 
 import re
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from gpucommons.model.filesystems import Filesystem, FilesystemReading
 from gpucommons.sources.host.mounts import Mount, parse_mounts, read_mounts
 from gpucommons.sources.host.statfs import SpaceReader
 from gpucommons.sources.source import SourceAbsent, SourceError
 
-# Together short enough that a command that takes one sample still sees the others when one hangs.
+# Short enough that a command that takes one sample still gets the others if one file system hangs.
 _IN_TURN_S, _ANSWER_WITHIN_S = 0.5, 1.0
 
 
-class FilesystemSource:
-    """Mount points and types in which an `exclude` expression is found are left out; an empty one excludes none."""
+class FilesystemReader:
+    """Mounts whose mount point or type matches an `exclude` pattern are left out; an empty pattern excludes none."""
 
-    name = feeds = "filesystems"
-    produces = FilesystemReading
-    deadline_s = 10.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(
-        self, procfs: Path, rootfs: Path, cadence_s: float, *, mount_points_exclude: str, types_exclude: str
-    ) -> None:
-        self.cadence_s = cadence_s
+    def __init__(self, procfs: Path, rootfs: Path, mount_points_exclude: str, types_exclude: str) -> None:
         self._procfs = procfs
         self._rootfs = rootfs
         self._mount_points_exclude = re.compile(mount_points_exclude or "(?!)")
@@ -49,12 +39,12 @@ class FilesystemSource:
         except FileNotFoundError:
             raise SourceAbsent(
                 f"no mount table: {self._procfs / 'mounts'} does not exist",
-                "mount the host's /proc and name it with --path.procfs",
+                "mount the host's /proc and set --path.procfs to it",
             ) from None
         except OSError as error:
             raise SourceError("unreadable", f"mount table of {self._procfs}: {error.strerror}") from error
         except ValueError as error:
-            raise SourceError("garbage", f"mount table of {self._procfs}: a line with too few fields") from error
+            raise SourceError("garbage", f"mount table of {self._procfs}: a line has too few fields") from error
 
     def _is_excluded(self, mount: Mount) -> bool:
         return bool(self._mount_points_exclude.search(mount.mount_point) or self._types_exclude.search(mount.type))

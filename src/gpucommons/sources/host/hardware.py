@@ -1,7 +1,6 @@
-"""The host's hardware in sysfs. Apart from the kernel's counters, since a sensor behind a slow bus may take seconds."""
+"""Sensors and CPU throttling from sysfs. A separate source, since a sensor on a slow bus may take seconds."""
 
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.hardware import Chip, HardwareReading
 from gpucommons.sources.host.cpu_sysfs import ThrottleReader, read_isolated_cpus
@@ -9,15 +8,8 @@ from gpucommons.sources.host.hwmon import read_chips
 from gpucommons.sources.source import SourceAbsent
 
 
-class HardwareSource:
-    name = feeds = "hardware"
-    produces = HardwareReading
-    deadline_s = 30.0
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, sysfs: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
+class HardwareReader:
+    def __init__(self, sysfs: Path) -> None:
         self._sysfs = sysfs
         self._throttles = ThrottleReader(sysfs)
 
@@ -25,7 +17,7 @@ class HardwareSource:
         if not self._sysfs.is_dir():
             raise SourceAbsent(
                 f"no hardware to read: {self._sysfs} does not exist",
-                "mount the host's /sys and name it with [path] sysfs",
+                "mount the host's /sys and set [path] sysfs to it",
             )
         chips, failed = self._chips()
         return HardwareReading(chips, failed, self._throttles.read(), read_isolated_cpus(self._sysfs))

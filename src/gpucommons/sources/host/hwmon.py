@@ -1,4 +1,4 @@
-"""Sensors of the host from /sys/class/hwmon: temperatures, fans, voltages, power. Reads files, names no metric."""
+"""Sensors of the host from /sys/class/hwmon: temperatures, fans, voltages, power."""
 
 import os
 import re
@@ -29,7 +29,7 @@ _NOT_IN_A_NAME = re.compile(r"[^a-z0-9:_]")
 
 
 def read_chips(sysfs: Path) -> tuple[tuple[Chip, ...], int]:
-    """The chips, and how many could not be read. FileNotFoundError where the kernel has no hwmon."""
+    """The chips, and the number that could not be read. Raises FileNotFoundError if the kernel has no hwmon."""
     root = sysfs / "class/hwmon"
     chips, failed = [], 0
     for name in sorted(os.listdir(root)):
@@ -77,7 +77,7 @@ def _sensor_texts(directory: Path) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def _text(directory: Path, file: str) -> str | None:
-    """One read, never a second: some drivers answer EAGAIN for as long as they are asked."""
+    """One read without a retry: some drivers return EAGAIN indefinitely."""
     try:
         return read_file(directory, file).decode("utf-8", "replace").strip("\n")
     except OSError:
@@ -95,7 +95,7 @@ def _sensor(name: str, kind: str, texts: dict[str, str]) -> Sensor:
 
 
 def _chip_id(directory: Path, name: str) -> str:
-    """Of the device's path, since hwmon's own numbers depend on the order in which modules were loaded."""
+    """Derived from the device's path, since hwmon's numbers depend on the order in which modules were loaded."""
     try:
         device = (directory / "device").resolve(strict=True)
         parts = (cleaned(device.parent.name), cleaned(device.name))

@@ -1,10 +1,10 @@
-"""Reads what the kernel counts, part by part. A part that fails costs its own values; how each went is kept."""
+"""Reads the kernel's counters, part by part. A part that fails does not affect the others; the outcome is kept."""
 
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gpucommons.model.kernel import KernelReading, ReadRun
 from gpucommons.sources.host.clock import read_clock
@@ -17,26 +17,17 @@ from gpucommons.sources.host.uname import read_uname
 from gpucommons.sources.host.vmstat import read_vmstat
 
 
-class KernelSource:
-    """`disks_exclude` and `links_exclude` are searched in the devices' names; an empty one excludes none."""
-
-    name = feeds = "kernel"
-    produces = KernelReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
+class KernelReader:
+    """Devices whose names match `disks_exclude` or `links_exclude` are left out; an empty pattern excludes none."""
 
     def __init__(
         self,
         procfs: Path,
         sysfs: Path,
         rootfs: Path,
-        cadence_s: float,
-        *,
         disks_exclude: str,
         links_exclude: str,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
         disks = DiskReader(procfs, rootfs / "run/udev/data", re.compile(disks_exclude or "(?!)"))
         links = re.compile(links_exclude) if links_exclude else None
         self._readers: dict[str, Callable[[], Any]] = {
@@ -57,7 +48,7 @@ class KernelSource:
             begun_s, error = time.perf_counter(), ""
             try:
                 values[part] = read()
-            # A file of a shape that was not foreseen fails in its parser.
+            # A file of an unexpected format fails in its parser.
             except (OSError, ValueError, IndexError) as failure:
                 error = str(failure) or type(failure).__name__
             runs[part] = ReadRun(time.perf_counter() - begun_s, error)

@@ -1,7 +1,6 @@
 """Memory of the host from /proc/meminfo."""
 
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.host import MemoryReading
 from gpucommons.sources.host.procfs import read_required
@@ -9,13 +8,13 @@ from gpucommons.sources.source import SourceError
 
 
 def parse_meminfo(text: bytes) -> MemoryReading:
-    """MemAvailable is missing before Linux 3.14: then it is missing here, and not guessed."""
+    """Before Linux 3.14 there is no MemAvailable: then it is None, not an estimate."""
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     for line in text.decode("ascii", "replace").splitlines():
         name, _, rest = line.partition(":")
         value, *unit = rest.split()
-        # The only unit there is is kB, of 1024 bytes.
+        # The only unit is kB, of 1024 bytes.
         if unit:
             sizes[name] = int(value) * 1024
         else:
@@ -23,21 +22,9 @@ def parse_meminfo(text: bytes) -> MemoryReading:
     return MemoryReading(sizes["MemTotal"], sizes.get("MemAvailable"), sizes, counts)
 
 
-class MemorySource:
-    name = "memory"
-    feeds = "memory"
-    produces = MemoryReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, procfs: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
-        self._procfs = procfs
-
-    def read(self) -> MemoryReading:
-        text = read_required(self._procfs, "meminfo", "memory figures")
-        try:
-            return parse_meminfo(text)
-        except (ValueError, IndexError, KeyError) as error:
-            raise SourceError("garbage", f"{self._procfs / 'meminfo'}: no MemTotal in it") from error
+def read_memory(procfs: Path) -> MemoryReading:
+    text = read_required(procfs, "meminfo", "memory figures")
+    try:
+        return parse_meminfo(text)
+    except (ValueError, IndexError, KeyError) as error:
+        raise SourceError("garbage", f"{procfs / 'meminfo'} has no MemTotal") from error

@@ -1,4 +1,4 @@
-"""The mount table of a node, from /proc/1/mounts. Pure but for reading that one file."""
+"""The mount table of a node, from /proc/1/mounts. Pure except for `read_mounts`."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """`path` is where the mount is. `mount_point` is its name in node_exporter's label, which decodes less."""
+    """`path` is the location of the mount; `mount_point` is node_exporter's label for it, which is decoded less."""
 
     device: str
     path: str
@@ -22,12 +22,12 @@ class Mount:
 
 
 def parse_mounts(text: bytes, rootfs: PurePosixPath) -> Iterator[Mount]:
-    """A mount below `rootfs` is named as it is on the host; two mounts of one name are one."""
+    """A mount below `rootfs` gets its path on the host; duplicates are left out."""
     seen = set()
-    # Not splitlines: a name may hold characters that Python takes for the end of a line.
+    # Not splitlines: a name may contain characters that Python treats as line breaks.
     for line in text.decode("utf-8", "surrogateescape").rstrip("\n").split("\n"):
         device, place, kind, options, *_ = line.split(" ")
-        # node_exporter decodes the blank and the tab only. Its label is kept, since dashboards and silences know it.
+        # node_exporter decodes only space and tab. Its label is kept, since dashboards and silences use it.
         named = _below(place.replace(r"\040", " ").replace(r"\011", "\t"), rootfs)
         path = _below(_ESCAPE.sub(lambda code: chr(int(code[1], 8)), place), rootfs)
         if (device, named, kind) not in seen:
@@ -43,7 +43,7 @@ def _below(place: str, rootfs: PurePosixPath) -> str:
 
 
 def read_mounts(procfs: Path) -> bytes:
-    """Those of the host's first process; where it is hidden from us (hidepid), our own."""
+    """The mounts of the host's first process; our own if that process is hidden (hidepid)."""
     try:
         return read_whole(procfs, "1/mounts")
     except FileNotFoundError:

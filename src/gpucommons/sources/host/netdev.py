@@ -1,6 +1,6 @@
-"""The counters of network devices, from the kernel by netlink: one request answers for all of them.
+"""The counters of network devices by netlink: one request for all of them.
 
-/proc/net/dev has the same numbers, but lacks the packets that no handler took.
+/proc/net/dev has the same counters except for packets without a handler.
 """
 
 import re
@@ -24,7 +24,7 @@ _TYPE_MASK = 0x3FFF
 
 
 def read_links(exclude: re.Pattern[str] | None) -> dict[str, LinkCounters]:
-    """By the name of the device, those of our own network namespace."""
+    """Counters by name of the device, in this process's network namespace."""
     links = dict(_dump())
     return {name: counters for name, counters in links.items() if exclude is None or not exclude.search(name)}
 
@@ -57,7 +57,7 @@ def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_link(body: bytes) -> tuple[str, LinkCounters] | None:
-    """None for a device that tells no counters."""
+    """None for a device without counters."""
     name, counters, at = "", None, _LINK_HEADER_BYTES
     while at + _ATTRIBUTE.size <= len(body) and not (name and counters):
         length, kind = _ATTRIBUTE.unpack_from(body, at)

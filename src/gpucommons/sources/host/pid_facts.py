@@ -1,4 +1,4 @@
-"""Reads what tells whose pids a procfs shows: the reader's own entry, and those of pid 1 and pid 2."""
+"""Reads the facts that show which pids a procfs contains: this process's own entry, and those of pids 1 and 2."""
 
 import os
 from pathlib import Path

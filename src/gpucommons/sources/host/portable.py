@@ -1,8 +1,8 @@
-"""CPU, memory and processes through psutil, where there is no /proc (macOS). Same readings, same names."""
+"""CPU, memory and processes through psutil, for systems without /proc such as macOS. The readings are the same."""
 
 import os
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
@@ -17,7 +17,7 @@ else:
     except ImportError:
         psutil = None
 
-# psutil tells start times in seconds; the key wants whole ticks.
+# psutil reports start times in seconds; the key requires whole ticks.
 _TICKS_PER_S = 100
 
 
@@ -26,53 +26,26 @@ def _required() -> None:
         raise SourceAbsent("psutil is not installed", "pip install psutil")
 
 
-class PortableCpuSource:
-    name = "cpu"
-    feeds = "cpu"
-    produces = CpuReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
-        self._asked = False
+class PortableCpuReader:
+    def __init__(self) -> None:
+        self._is_first = True
 
     def read(self) -> CpuReading:
         _required()
         percent = psutil.cpu_percent(interval=None)
-        ratio = percent / 100 if self._asked else None
-        self._asked = True
+        ratio = None if self._is_first else percent / 100
+        self._is_first = False
         return CpuReading(psutil.cpu_count() or 1, *os.getloadavg(), ratio)
 
 
-class PortableMemorySource:
-    name = "memory"
-    feeds = "memory"
-    produces = MemoryReading
-    essential = True
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
-
-    def read(self) -> MemoryReading:
-        _required()
-        memory = psutil.virtual_memory()
-        return MemoryReading(memory.total, memory.available)
+def read_portable_memory() -> MemoryReading:
+    _required()
+    memory = psutil.virtual_memory()
+    return MemoryReading(memory.total, memory.available)
 
 
-class PortableProcessSource:
-    name = "processes"
-    feeds = "processes"
-    produces = ProcessTable
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
-    def __init__(self, cadence_s: float, busiest_limit: int) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
+class PortableProcessReader:
+    def __init__(self, busiest_limit: int) -> None:
         self._busiest = Busiest(busiest_limit)
 
     def read(self) -> ProcessTable:

@@ -1,7 +1,6 @@
 """Pressure stall information (PSI) of CPU, memory and I/O from /proc/pressure."""
 
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.host import Pressure, PressureLine, PressureReading
 from gpucommons.sources.host.procfs import read_file
@@ -9,7 +8,7 @@ from gpucommons.sources.source import SourceAbsent
 
 
 def parse_pressure(text: bytes) -> Pressure:
-    """Lines that are not understood are left out: a newer kernel may add some."""
+    """Unknown lines are left out: a newer kernel may add some."""
     lines: dict[bytes, PressureLine] = {}
     for line in text.splitlines():
         kind, *pairs = line.split() or [b""]
@@ -26,30 +25,19 @@ def parse_pressure(text: bytes) -> Pressure:
     return Pressure(lines.get(b"some"), lines.get(b"full"))
 
 
-class PressureSource:
-    name = "pressure"
-    feeds = "pressure"
-    produces = PressureReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
+def read_pressure(procfs: Path) -> PressureReading:
+    cpu, memory, io = (_read(procfs, name) for name in ("cpu", "memory", "io"))
+    if cpu is None and memory is None and io is None:
+        raise SourceAbsent(
+            f"no pressure stall information under {procfs / 'pressure'}",
+            "needs Linux 4.20 or newer with PSI; on some distributions boot with psi=1",
+        )
+    return PressureReading(cpu, memory, io)
 
-    def __init__(self, procfs: Path, cadence_s: float) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(2.0, cadence_s)
-        self._procfs = procfs
 
-    def read(self) -> PressureReading:
-        cpu, memory, io = (self._read(name) for name in ("cpu", "memory", "io"))
-        if cpu is None and memory is None and io is None:
-            raise SourceAbsent(
-                f"no pressure stall information under {self._procfs / 'pressure'}",
-                "needs Linux 4.20 or newer with PSI; on some distributions boot with psi=1",
-            )
-        return PressureReading(cpu, memory, io)
-
-    def _read(self, name: str) -> Pressure | None:
-        try:
-            # Reading fails with EOPNOTSUPP where PSI is compiled in but switched off.
-            return parse_pressure(read_file(self._procfs, f"pressure/{name}"))
-        except OSError:
-            return None
+def _read(procfs: Path, name: str) -> Pressure | None:
+    try:
+        # Reading fails with EOPNOTSUPP if PSI is compiled in but disabled.
+        return parse_pressure(read_file(procfs, f"pressure/{name}"))
+    except OSError:
+        return None

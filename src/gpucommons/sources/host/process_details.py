@@ -1,7 +1,7 @@
-"""Reads what procfs holds of one process, and whose pids that procfs shows. Never parses a cgroup.
+"""Reads the files of one process in procfs. Does not parse the cgroup.
 
-All files of a process are opened below one descriptor of its directory: the kernel ties that to the
-process, so that a pid which is reused between two reads gives an error and not a stranger's files.
+All files of a process are opened relative to a descriptor of its directory. The kernel ties that descriptor to the
+process: if the pid is reused between two reads, the read fails instead of returning another process's file.
 """
 
 import os
@@ -14,9 +14,9 @@ from gpucommons.sources.host.processes import parse_stat
 
 _STAT_BYTES = 4 * 1024
 _STATUS_BYTES = 16 * 1024
-# One byte more than is ever looked at, so that what was cut can be told.
+# One byte more than the parser uses, so that truncation can be detected.
 _CGROUP_BYTES = 64 * 1024 + 1
-# Descriptors that may be held: more GPU processes than this are still told, at the cost of a read each.
+# The most descriptors that are held. Processes beyond this number cost one more read each.
 _MOST_HELD = 512
 _MOST_DESCRIPTORS = 4096
 _GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
@@ -25,9 +25,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class ProcessDetailsReader:
-    """Holds on to the directories of the processes it was told to keep, to see cheaply that they live.
+    """Keeps the directories of known processes open, to check cheaply that they are alive.
 
-    Belongs to one thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, procfs: Path) -> None:
@@ -35,7 +35,7 @@ class ProcessDetailsReader:
         self._held: dict[ProcessKey, int] = {}
 
     def read(self, pid: int, look_for_gpu: bool = False) -> ProcessDetails | Reason:
-        """What procfs holds of this process now, or why it cannot be had. Never raises for any process."""
+        """The details of this process, or the reason why they cannot be read. Never raises."""
         try:
             directory = os.open(f"{self._procfs}/{pid}", _DIRECTORY)
         except OSError as error:
@@ -52,7 +52,7 @@ class ProcessDetailsReader:
         return details
 
     def is_alive(self, key: ProcessKey) -> bool:
-        """Whether this very process is still there: one system call, no file is read."""
+        """Whether this process still exists: one system call, no file is read."""
         directory = self._held.get(key)
         if directory is not None:
             return os.access("stat", os.F_OK, dir_fd=directory)
@@ -60,7 +60,7 @@ class ProcessDetailsReader:
         return isinstance(details, ProcessDetails) and details.key == key
 
     def keep(self, keys: Collection[ProcessKey]) -> None:
-        """Let go of every process but these."""
+        """Close the directories of all other processes."""
         for key in [key for key in self._held if key not in keys]:
             os.close(self._held.pop(key))
 
@@ -85,7 +85,7 @@ def _cgroup(process: int) -> str:
     try:
         return _read(process, "cgroup", _CGROUP_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
-        # Either the process has just gone, or the kernel has no cgroups: only the first hides `stat` too.
+        # Either the process has ended, or the kernel has no cgroups: only in the first case `stat` fails as well.
         _read(process, "stat", _STAT_BYTES)
         return ""
 

@@ -1,10 +1,10 @@
-"""Every process from /proc/PID/stat: one small read each, and none parsed again while it stands still."""
+"""Every process from /proc/PID/stat: one small read each, parsed only if it has changed."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
@@ -17,7 +17,7 @@ _STAT_BYTES = 2048
 
 
 def parse_stat(text: bytes, ticks_per_s: int, page_bytes: int) -> ProcessRow:
-    """One process. Its name stands in brackets and may hold anything, brackets and newlines included."""
+    """One process. Its name is in parentheses and may contain anything, including parentheses and newlines."""
     opened, closed = text.index(b"("), text.rindex(b")")
     fields = text[closed + 2 :].split(None, _RSS + 1)
     name = text[opened + 1 : closed].decode("utf-8", "replace")
@@ -34,22 +34,13 @@ class _Known(NamedTuple):
     row: ProcessRow
 
 
-class ProcessSource:
-    name = "processes"
-    feeds = "processes"
-    produces = ProcessTable
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
+class ProcessTableReader:
     def __init__(
         self,
         procfs: Path,
-        cadence_s: float,
         busiest_limit: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
         self._procfs = procfs
         self._monotonic = monotonic
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
@@ -62,20 +53,20 @@ class ProcessSource:
             root = os.open(self._procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise SourceAbsent(
-                f"no processes: {self._procfs}: {error.strerror}", "name the host's /proc with --path.procfs"
+                f"no processes: {self._procfs}: {error.strerror}", "set --path.procfs to the host's /proc"
             ) from error
         try:
             known = self._pass(root)
         finally:
             os.close(root)
         if not known:
-            raise SourceError("empty", f"{self._procfs}: no process in it can be read")
+            raise SourceError("empty", f"no process in {self._procfs} can be read")
         self._known = known
         by_pid = {entry.row.key.pid: entry.row for entry in known.values()}
         return ProcessTable(by_pid, self._busiest.choose(by_pid, self._monotonic()))
 
     def _pass(self, root: int) -> dict[str, _Known]:
-        """All processes now. One that vanishes between two reads, or cannot be read, is left out."""
+        """All processes. One that ends between two reads, or cannot be read, is left out."""
         before, now = self._known, {}
         for pid in os.listdir(root):
             if parse_decimal(pid) is None:

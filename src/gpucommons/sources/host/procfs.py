@@ -1,4 +1,4 @@
-"""Small reads of /proc. The root is a parameter, so that a container can read the host's."""
+"""Small reads of /proc. The root is a parameter, so that a container can read the host's /proc."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ _MOST_BYTES = 1 << 20
 
 
 def read_file(root: Path, name: str) -> bytes:
-    """One file below the root, by one read: FileNotFoundError and PermissionError are the caller's to judge."""
+    """One file below the root, by one read. FileNotFoundError and PermissionError are left to the caller."""
     descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MOST_BYTES)
@@ -18,7 +18,7 @@ def read_file(root: Path, name: str) -> bytes:
 
 
 def read_whole(root: Path, name: str) -> bytes:
-    """As read_file, for a file that the kernel writes line by line: one read of it returns a page at most."""
+    """Like read_file, for a file that the kernel writes line by line: one read of it returns at most a page."""
     descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return b"".join(iter(lambda: os.read(descriptor, _MOST_BYTES), b""))
@@ -27,13 +27,13 @@ def read_whole(root: Path, name: str) -> bytes:
 
 
 def read_required(root: Path, name: str, what: str) -> bytes:
-    """A file that the source is nothing without: its absence is told as such."""
+    """A file without which the source has no reading: if it does not exist, the source is absent."""
     try:
         return read_file(root, name)
     except FileNotFoundError:
         raise SourceAbsent(
             f"no {what}: {root / name} does not exist",
-            "mount the host's /proc and name it with --path.procfs",
+            "mount the host's /proc and set --path.procfs to it",
         ) from None
     except OSError as error:
         raise SourceError("unreadable", f"{root / name}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Sockets in use by protocol, from /proc/net/sockstat and sockstat6. Without IPv6 there is no second file."""
+"""Sockets in use by protocol, from /proc/net/sockstat and sockstat6. Without IPv6 the second file does not exist."""
 
 import os
 from pathlib import Path

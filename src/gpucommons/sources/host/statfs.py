@@ -1,8 +1,8 @@
-"""Asks file systems for their space, within a deadline. A file system that hangs (a dead NFS server, a stopped
-FUSE daemon) holds one daemon thread until its call returns; until then it is not asked again.
+"""Reads the space of file systems within a deadline. A file system that hangs (a dead NFS server, a stopped FUSE
+daemon) blocks one daemon thread until its call returns; until then it is not read again.
 
-Usually one thread asks all of them in turn. Where that takes too long, each that was not asked yet gets a thread of
-its own, so that one that hangs, or many that are slow, delay no other.
+Usually one thread reads all of them in turn. If that takes too long, each of the remaining ones gets its own thread, so
+that one that hangs, or many that are slow, do not delay the others.
 """
 
 import os
@@ -15,7 +15,7 @@ from gpucommons.model.filesystems import Space
 
 def space_of(path: str) -> Space:
     answer = os.statvfs(path)
-    # Blocks times the block size, as node_exporter has it; a FUSE file system may count its blocks in fragments.
+    # Blocks times block size, as in node_exporter; a FUSE file system may count its blocks in fragments.
     unit = answer.f_bsize
     return Space(
         size_bytes=answer.f_blocks * unit,
@@ -28,67 +28,67 @@ def space_of(path: str) -> Space:
 
 @dataclass(slots=True)
 class _Round:
-    """One pass over the file systems. `changed` is notified of each answer and guards what is here."""
+    """One pass over the file systems. `changed` guards the fields and is notified of each answer."""
 
     changed: threading.Condition
     answers: dict[str, Space | None] = field(default_factory=dict)
-    asking: str = ""
+    current: str = ""
     in_turn: bool = True
 
 
 class SpaceReader:
-    """A file system has `deadline_s` to answer; after `patience_s` they are no longer asked in turn.
+    """A file system has `deadline_s` to answer; after `patience_s` they are no longer read in turn.
 
-    `ask` is the system call; it may block for as long as it likes.
+    `read_space` is the system call; it may block indefinitely.
     """
 
-    def __init__(self, patience_s: float, deadline_s: float, ask: Callable[[str], Space] = space_of) -> None:
+    def __init__(self, patience_s: float, deadline_s: float, read_space: Callable[[str], Space] = space_of) -> None:
         self._patience_s = patience_s
         self._deadline_s = deadline_s
-        self._ask = ask
+        self._read_space = read_space
         self._lock = threading.Lock()
         self._stuck: set[str] = set()
 
     @property
     def stuck(self) -> frozenset[str]:
-        """Those whose call has not returned yet."""
+        """The file systems whose call has not returned yet."""
         with self._lock:
             return frozenset(self._stuck)
 
     def read(self, paths: Iterable[str]) -> dict[str, Space | None]:
-        """The space of each; None where the answer is an error or did not come in time."""
+        """The space of each; None if the call failed or did not return in time."""
         paths = list(dict.fromkeys(paths))
         stuck = self.stuck
-        asked = [path for path in paths if path not in stuck]
+        pending = [path for path in paths if path not in stuck]
         round = _Round(threading.Condition(self._lock))
-        if asked:
-            _start(self._ask_in_turn, round, asked)
+        if pending:
+            _start(self._read_in_turn, round, pending)
             with round.changed:
-                if not _all_answered(round, asked, self._patience_s):
+                if not _all_answered(round, pending, self._patience_s):
                     round.in_turn = False
-                    for path in asked:
-                        if path not in round.answers and path != round.asking:
-                            _start(self._ask_one, round, path)
-                    _all_answered(round, asked, self._deadline_s)
-                self._stuck.update(path for path in asked if path not in round.answers)
+                    for path in pending:
+                        if path not in round.answers and path != round.current:
+                            _start(self._read_one, round, path)
+                    _all_answered(round, pending, self._deadline_s)
+                self._stuck.update(path for path in pending if path not in round.answers)
         return {path: round.answers.get(path) for path in paths}
 
-    def _ask_in_turn(self, round: _Round, paths: list[str]) -> None:
+    def _read_in_turn(self, round: _Round, paths: list[str]) -> None:
         for path in paths:
             with round.changed:
                 if not round.in_turn:
                     return
-                round.asking = path
-            self._ask_one(round, path)
+                round.current = path
+            self._read_one(round, path)
 
-    def _ask_one(self, round: _Round, path: str) -> None:
+    def _read_one(self, round: _Round, path: str) -> None:
         try:
-            answer = self._ask(path)
+            answer = self._read_space(path)
         except OSError:
             answer = None
         with round.changed:
             if path in self._stuck:
-                # Too late for its round, which has ended: the next one asks again.
+                # Too late for its round, which has ended: the next round reads it again.
                 self._stuck.discard(path)
             else:
                 round.answers[path] = answer

@@ -11,7 +11,7 @@ _NONE: Mapping[str, str] = {}
 
 
 def parse_udev(text: bytes) -> dict[str, str]:
-    """The lines E:NAME=VALUE; every other line is not a property."""
+    """The lines E:NAME=VALUE. Other lines are not properties."""
     pairs = (line[2:].partition("=") for line in text.decode("utf-8", "replace").split("\n") if line.startswith("E:"))
     return {name: value for name, separator, value in pairs if separator}
 
@@ -22,7 +22,7 @@ class UdevProperties:
         self._known: dict[DeviceNumber, tuple[int, Mapping[str, str]]] = {}
 
     def read(self, devices: Iterable[DeviceNumber]) -> dict[DeviceNumber, Mapping[str, str]]:
-        """Of each device; those that udev does not know have none. Devices that have gone are forgotten."""
+        """The properties of each device; none for a device that udev does not know. Other devices are forgotten."""
         self._known = {device: self._one(device) for device in devices}
         return {device: properties for device, (_, properties) in self._known.items()}
 

@@ -1,4 +1,4 @@
-"""What the kernel calls itself and the node: the system call uname, and the NIS domain that Python leaves out."""
+"""Names and versions of kernel and node: the system call uname, and the NIS domain, which Python leaves out."""
 
 import os
 from pathlib import Path

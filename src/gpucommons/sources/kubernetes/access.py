@@ -1,4 +1,4 @@
-"""Where the cluster's API is and how it is entered. Reads the token anew each time: the kubelet renews it."""
+"""Address and credentials of the cluster's API. The token is read for each request: the kubelet renews it."""
 
 import ssl
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _MOST_TOKEN_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """`url` is the API server's, or a kubelet's. Without `ca_path` the system's authorities are trusted."""
+    """`url` is that of the API server or of a kubelet. Without `ca_path` the system's authorities are trusted."""
 
     url: str
     node_name: str
@@ -30,31 +30,31 @@ class ClusterAccess:
         except OSError as error:
             raise SourceError("token", f"cannot read {self.token_path}: {error.strerror}") from None
         if not token or not token.isascii() or not token.decode().isprintable():
-            raise SourceError("token", f"{self.token_path} holds no token")
+            raise SourceError("token", f"{self.token_path} contains no token")
         return {"Authorization": f"Bearer {token.decode()}"}
 
     def tls(self) -> ssl.SSLContext:
-        """Always verifies. The file is read anew, so that a renewed authority is trusted after a reconnect."""
+        """Always verifies. The file is read each time, so that a renewed authority is trusted after a reconnect."""
         try:
             return ssl.create_default_context(cafile=self.ca_path)
         except ssl.SSLError:
-            why = "it holds no certificate"
+            why = "it contains no certificate"
         except OSError as error:
             why = error.strerror or type(error).__name__
         raise SourceError("tls", f"cannot load the authority's certificate {self.ca_path}: {why}")
 
 
 def in_cluster(environment: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> ClusterAccess:
-    """What Kubernetes tells each pod about its API server."""
+    """The API server as Kubernetes announces it to each pod."""
     host = environment.get("KUBERNETES_SERVICE_HOST")
     if not host:
         raise SourceAbsent(
-            "the agent is not in a Kubernetes pod, and no API server is named in its settings",
+            "the agent does not run in a Kubernetes pod, and kubernetes.api_url is not set",
             "on a Kubernetes node, run the agent as a DaemonSet",
         )
     node_name = environment.get("NODE_NAME")
     if not node_name:
-        raise SourceError("settings", "NODE_NAME is not set: take it from spec.nodeName in the agent's manifest")
+        raise SourceError("settings", "NODE_NAME is not set: set it from spec.nodeName in the agent's manifest")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     address = f"[{host}]" if ":" in host else host
     return ClusterAccess(

@@ -1,4 +1,4 @@
-"""HTTP to an API server or a kubelet: verified, bounded, the token read anew for each request. Reads only."""
+"""HTTP to an API server or a kubelet: verified, limited in size and time, with the current token. Read-only."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,7 +20,7 @@ _MOST_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class ApiServer:
-    """One server, for as long as it is entered. `grant` says what to allow, should it say no."""
+    """One server, as a context manager. `grant` is what to do if the server denies access."""
 
     def __init__(self, access: ClusterAccess, timeout_s: float, grant: str) -> None:
         self._access = access
@@ -51,7 +51,7 @@ class ApiServer:
     async def stream(
         self, path: str, parameters: Mapping[str, str], silence_s: float
     ) -> AsyncIterator[AsyncIterator[object]]:
-        """Entered once the server has agreed; then its documents as they come. Silence ends it after a while."""
+        """Yields the documents of a stream once the server has accepted it. Silence of `silence_s` ends it."""
         limits = aiohttp.ClientTimeout(total=None, sock_read=silence_s)
         with self._failures():
             async with (
@@ -85,7 +85,7 @@ class ApiServer:
         if status == 401:
             raise SourceError("denied", f"{self._url} does not accept the token in {self._access.token_path}")
         if status == 403:
-            raise SourceError("denied", f"{self._url} does not allow it: {self._grant}")
+            raise SourceError("denied", f"{self._url} denies access: {self._grant}")
         if status != 200:
             raise SourceError("status", f"{self._url} answered {status}")
 

@@ -1,6 +1,6 @@
-"""The ids that device plugins give to GPUs and to parts and shares of them, taken apart. Pure.
+"""Parses the ids that device plugins give to GPUs, MIG devices and shares of them. Pure.
 
-An id of a form unknown here comes back with nothing but its text: it names no GPU that we could tell.
+An id of an unknown form has only its text: the GPU that it names is unknown.
 """
 
 import re

@@ -1,12 +1,12 @@
-"""Which pod was given which device, as the kubelet tells it on its PodResources socket.
+"""Which pod was given which device, from the kubelet's PodResources socket.
 
-A background task asks every few seconds, or sooner when told to; `read` hands over the newest answer.
-Without the gRPC package the source is absent, and says which extra brings it.
+A background task polls it; `read` returns the newest result. Without the gRPC package the source is absent and names
+the extra that installs it.
 """
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodDevicesReading
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 _REFRESH_S = 10.0
-# However often it is told to, it lets the kubelet be for this long.
-_REST_S = 1.0
 _TIMEOUT_S = 5.0
 _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 _CHANNEL_OPTIONS = (
@@ -37,74 +35,59 @@ _CHANNEL_OPTIONS = (
 )
 
 
-class PodDevicesSource:
-    """Somebody runs `run`; `refresh` asks for a newer answer soon, for a pod that is not known yet."""
-
-    name = "kubelet"
-    feeds = "pod_devices"
-    produces = PodDevicesReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
+class PodDevicesFollower:
+    """`run` must be running."""
 
     def __init__(
         self,
         socket: str = DEFAULT_SOCKET,
         *,
         refresh_s: float = _REFRESH_S,
-        rest_s: float = _REST_S,
         timeout_s: float = _TIMEOUT_S,
         backoff: Backoff | None = None,
     ) -> None:
         self._socket = socket
         self._refresh_s = refresh_s
-        self._rest_s = rest_s
         self._timeout_s = timeout_s
         self._backoff = backoff or Backoff()
-        self._wanted = asyncio.Event()
-        self._latest: Latest[PodDevicesReading] = Latest("asking the kubelet which pod has which device")
+        self._latest: Latest[PodDevicesReading] = Latest("requesting the devices of pods from the kubelet")
 
     def read(self) -> PodDevicesReading:
         return self._latest.read()
 
-    def refresh(self) -> None:
-        """Ask again soon. Call it on the event loop; calling it often costs nothing."""
-        self._wanted.set()
-
     async def run(self) -> None:
-        """Keep the answer fresh until cancelled, through every restart of the kubelet."""
+        """Keep the result current until cancelled, across restarts of the kubelet."""
         await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
-        """One connection, until a call on it fails: always ends in an exception."""
+        """One connection, until a call on it fails: always ends with an exception."""
         _check_socket(self._socket)
         try:
             import grpc.aio
         except ImportError:
             raise SourceAbsent(
-                "the kubelet speaks gRPC, and the Python package grpcio is not installed",
+                "the kubelet requires gRPC, and the Python package grpcio is not installed",
                 "pip install 'gpucommons[kubernetes]'",
             ) from None
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", _CHANNEL_OPTIONS) as channel:
             while True:
                 try:
-                    self._latest.succeed(await self._ask(channel))
+                    self._latest.succeed(await self._request(channel))
                 except grpc.aio.AioRpcError as error:
                     raise _failure_of(error, self._socket) from None
                 except BrokenMessage as error:
                     raise SourceError("garbage", f"the kubelet at {self._socket} sent {error}") from None
                 self._backoff.reset()
-                await self._rest()
+                await asyncio.sleep(self._refresh_s)
 
-    async def _ask(self, channel: "grpc.aio.Channel") -> PodDevicesReading:
+    async def _request(self, channel: "grpc.aio.Channel") -> PodDevicesReading:
         import grpc
 
         allocated = decode_list(await self._call(channel, LIST))
         try:
             allocatable = decode_allocatable(await self._call(channel, GET_ALLOCATABLE))
         except grpc.aio.AioRpcError as error:
-            # Kubelets before 1.23 lack it, or have it switched off: who has what is known all the same.
+            # Kubelets before 1.23 lack this call, or have it disabled: the allocations are known nevertheless.
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise
             return PodDevicesReading(allocated)
@@ -114,18 +97,9 @@ class PodDevicesSource:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
         return await call(EMPTY_REQUEST, timeout=self._timeout_s)
 
-    async def _rest(self) -> None:
-        await asyncio.sleep(self._rest_s)
-        try:
-            async with asyncio.timeout(self._refresh_s - self._rest_s):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
-        self._wanted.clear()
-
 
 def _check_socket(path: str) -> None:
-    """Say what is wrong with the socket before gRPC does: it would call everything unavailable."""
+    """Report what is wrong with the socket: gRPC would report everything as unavailable."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -140,7 +114,7 @@ def _check_socket(path: str) -> None:
 
 
 def _denied(path: str) -> SourceError:
-    return SourceError("denied", f"may not open {path}: run the agent as root")
+    return SourceError("denied", f"no permission to open {path}: run the agent as root")
 
 
 def _failure_of(error: "grpc.aio.AioRpcError", path: str) -> SourceError:
@@ -153,6 +127,6 @@ def _failure_of(error: "grpc.aio.AioRpcError", path: str) -> SourceError:
             "unsupported",
             "is too old for PodResources v1",
         ),
-        grpc.StatusCode.RESOURCE_EXHAUSTED: ("oversize", "sent too large an answer, or was asked too often"),
+        grpc.StatusCode.RESOURCE_EXHAUSTED: ("oversize", "sent a response that is too large, or limits the rate"),
     }.get(error.code(), ("status", f"answered {error.code().name}"))
     return SourceError(reason, f"the kubelet at {path} {what}")

@@ -1,11 +1,10 @@
-"""This node's pods from the kubelet itself, for agents that may not ask the API server. One request each time.
+"""This node's pods from the kubelet, for agents without access to the API server. One request every ten seconds.
 
-Needs the right to get nodes/proxy, or the kubelet's read-only port.
+Requires the right to get nodes/proxy, or the kubelet's read-only port.
 """
 
 import asyncio
 from collections.abc import Collection
-from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
@@ -21,16 +20,8 @@ _REFRESH_S = 10.0
 _TIMEOUT_S = 5.0
 
 
-class KubeletPodSource:
-    """In place of PodSource. The `access` names the kubelet: https://NODE:10250, or its read-only port."""
-
-    name = "kubernetes"
-    feeds = "pods"
-    produces = PodReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
+class KubeletPodFollower:
+    """An alternative to PodFollower. `access` names the kubelet: https://NODE:10250, or its read-only port."""
 
     def __init__(
         self,
@@ -46,13 +37,13 @@ class KubeletPodSource:
         self._refresh_s = refresh_s
         self._timeout_s = timeout_s
         self._backoff = backoff or Backoff()
-        self._latest: Latest[PodReading] = Latest("asking the kubelet for its pods")
+        self._latest: Latest[PodReading] = Latest("listing the pods of the kubelet")
 
     def read(self) -> PodReading:
         return self._latest.read()
 
     async def run(self) -> None:
-        """Keep the answer fresh until cancelled, through every restart of the kubelet."""
+        """Keep the result current until cancelled, across restarts of the kubelet."""
         await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
@@ -60,7 +51,7 @@ class KubeletPodSource:
             while True:
                 answer = mapping(await api.get("/pods", {}))
                 if text(answer.get("kind")) != "PodList":
-                    raise SourceError("garbage", f"{self._access.url} answered something else than a list of pods")
+                    raise SourceError("garbage", f"the response of {self._access.url} is not a list of pods")
                 found = (pod_of(document, self._allowed_labels) for document in items(answer.get("items")))
                 self._latest.succeed(PodReading.of(pod for pod in found if pod is not None))
                 self._backoff.reset()

@@ -1,6 +1,6 @@
 """One pod's document as a Pod. Pure; a damaged field costs that field only.
 
-Takes over no label that is not on the allow-list, and no annotation but those of GPU quotas.
+Keeps only labels on the allow-list and the annotations of GPU quotas.
 """
 
 import re
@@ -16,7 +16,7 @@ _STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerSt
 
 
 def pod_of(document: object, allowed_labels: Collection[str]) -> Pod | None:
-    """None where the document does not say which pod it is about."""
+    """None if the document does not identify a pod."""
     fields = mapping(document)
     metadata = mapping(fields.get("metadata"))
     uid, name, namespace = (text(metadata.get(key)) for key in ("uid", "name", "namespace"))
@@ -43,7 +43,7 @@ def node_of(document: object) -> str:
 
 
 def _containers(status: JsonObject) -> dict[str, str]:
-    """The names of the containers that were started, by full id; the runtime before the id is left out."""
+    """The names of the containers that were started, by full id without the runtime's prefix."""
     found: dict[str, str] = {}
     for kind in _STATUSES:
         for entry in map(mapping, items(status.get(kind))):

@@ -1,7 +1,7 @@
-"""The kubelet's PodResources v1 messages, as much of them as tells which pod has which device. Pure.
+"""Decodes the fields of the kubelet's PodResources v1 messages that show which pod has which device. Pure.
 
-Decoded by hand: two answers and four fields are needed, and so neither generated code nor the protobuf
-package, whose versions must match, is. Fields that are not needed, or not known yet, are skipped.
+Written by hand: two messages and four fields do not justify generated code and the protobuf package, whose versions
+must match. Other fields, including unknown ones, are skipped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,16 +19,16 @@ _LONGEST_VARINT_BYTES = 10
 
 
 class BrokenMessage(ValueError):
-    """The bytes are no message of the protocol."""
+    """The bytes are not a valid message."""
 
 
 def decode_list(message: bytes) -> tuple[PodDevices, ...]:
-    """ListPodResourcesResponse: what each container was given, one entry per container and resource."""
+    """ListPodResourcesResponse: the devices of each container, one entry per container and resource."""
     return tuple(_given(message))
 
 
 def decode_allocatable(message: bytes) -> Mapping[str, tuple[DeviceId, ...]]:
-    """AllocatableResourcesResponse: every device that could be given, by resource."""
+    """AllocatableResourcesResponse: every allocatable device, by resource."""
     return MappingProxyType({name: tuple(devices) for name, devices in _devices(message, 1).items()})
 
 
@@ -42,7 +42,7 @@ def _given(message: bytes) -> Iterator[PodDevices]:
 
 
 def _devices(message: bytes, number: int) -> dict[str, list[DeviceId]]:
-    """The ContainerDevices in a field. The kubelet splits a resource by NUMA nodes: joined here."""
+    """The ContainerDevices in a field. The kubelet splits a resource by NUMA node: merged here."""
     by_resource: dict[str, list[DeviceId]] = {}
     for devices in _submessages(message, number):
         ids = [parse_device_id(_decoded(id)) for id in _submessages(devices, 2)]
@@ -51,7 +51,7 @@ def _devices(message: bytes, number: int) -> dict[str, list[DeviceId]]:
 
 
 def _text(message: bytes, number: int) -> str:
-    """A text field. The last one counts where a writer repeats it; a missing one is empty."""
+    """A string field. If it is repeated the last one counts; if it is missing it is empty."""
     *_, last = (b"", *_submessages(message, number))
     return _decoded(last)
 
@@ -60,7 +60,7 @@ def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _submessages(message: bytes, wanted: int) -> Iterator[bytes]:
+def _submessages(message: bytes, field: int) -> Iterator[bytes]:
     """The contents of each length-delimited field of this number."""
     position = 0
     while position < len(message):
@@ -78,13 +78,13 @@ def _submessages(message: bytes, wanted: int) -> Iterator[bytes]:
         end = position + size
         if end > len(message):
             raise BrokenMessage("a field that is longer than the message")
-        if kind == _BYTES and number == wanted:
+        if kind == _BYTES and number == field:
             yield message[position:end]
         position = end
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """The number that begins at `position`, and where it ends."""
+    """The number at `position`, and the position after it."""
     value = 0
     for count, byte in enumerate(message[position : position + _LONGEST_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * count)

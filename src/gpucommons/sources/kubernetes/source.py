@@ -1,14 +1,13 @@
-"""This node's pods by one list and one watch on the API server, resumed where it broke off.
+"""This node's pods by one list and one watch on the API server, which is resumed where it ended.
 
-A background task keeps the table; `read` hands it over. A watch that breaks is resumed without a word; if
-that fails, the source is down until it succeeds. Needs to list and watch pods, and no other right.
+A background task keeps the table; `read` returns its reading. A watch that breaks is resumed silently; if that fails,
+the source is down until it succeeds. Requires the rights to list and watch pods, and no other.
 """
 
 import os
 import random
 import time
 from collections.abc import Callable, Collection
-from typing import Literal
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
@@ -24,22 +23,14 @@ _GRANT = "grant its service account list and watch on pods, cluster-wide"
 _PAGE = 100
 _MOST_PAGES = 100
 _TIMEOUT_S = 10.0
-# How long the server keeps a watch open. Also how long a server that hangs may go unnoticed.
+# How long the server keeps a watch open. A hung server is detected after this time at the latest.
 _WATCH_S = 120.0
-# A watch that ends sooner than this, with nothing said, was not one.
+# A watch that ends sooner than this without an event counts as a failure.
 _SHORT_WATCH_S = 1.0
 
 
-class PodSource:
-    """Somebody runs `run`. Without `access`, what Kubernetes tells each pod is used."""
-
-    name = "kubernetes"
-    feeds = "pods"
-    produces = PodReading
-    cadence_s = 1.0
-    deadline_s = 1.0
-    essential = False
-    runs_on: Literal["thread", "loop"] = "loop"
+class PodFollower:
+    """`run` must be running. Without `access`, the API server that Kubernetes announces to each pod is used."""
 
     def __init__(
         self,
@@ -60,24 +51,24 @@ class PodSource:
         self._table: PodTable | None = None
         self._list_from_cache = True
         self._watch_was_useful = False
-        self._latest: Latest[PodTable] = Latest("asking the API server for this node's pods")
+        self._latest: Latest[PodTable] = Latest("listing this node's pods from the API server")
 
     def read(self) -> PodReading:
         return self._latest.read().reading()
 
     async def run(self) -> None:
-        """Keep the table until cancelled, through whatever happens to the API server."""
+        """Keep the table current until cancelled, across failures of the API server."""
         await keep_following(self._follow, self._failed, self._backoff)
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, Expired):
             self._table, self._list_from_cache = None, False
         elif not self._watch_was_useful:
-            # One that breaks after it was of use is resumed where it stood: nothing is missing yet.
+            # A watch that worked before it broke is resumed at its position: nothing is missing yet.
             self._latest.fail_by(error)
 
     async def _follow(self) -> None:
-        """One session, from connecting until it breaks: always ends in an exception."""
+        """One connection, until it breaks: always ends with an exception."""
         self._watch_was_useful = False
         access = self._access or in_cluster(os.environ)
         async with ApiServer(access, self._timeout_s, _GRANT) as api:
@@ -88,8 +79,8 @@ class PodSource:
 
     async def _list(self, api: ApiServer, node_name: str) -> PodTable:
         table = PodTable(node_name, self._allowed_labels)
-        # The first list may be a little old, and so comes from the server's memory, where nodes are indexed.
-        # One after an expired watch must be new, or the watch would expire again.
+        # The first list may be slightly old: it comes from the server's cache, where nodes are indexed. A list after an
+        # expired watch must be current, or the next watch would expire as well.
         parameters = {"fieldSelector": f"spec.nodeName={node_name}", "limit": str(_PAGE)}
         if self._list_from_cache:
             parameters["resourceVersion"] = "0"
@@ -98,7 +89,7 @@ class PodSource:
             page = mapping(await api.get(_PODS, parameters))
             metadata = mapping(page.get("metadata"))
             if text(page.get("kind")) != "PodList" or not text(metadata.get("resourceVersion")):
-                raise SourceError("garbage", "the API server answered something else than a list of pods")
+                raise SourceError("garbage", "the response of the API server is not a list of pods")
             documents += items(page.get("items"))
             if not (more := text(metadata.get("continue"))):
                 table.replace(documents, text(metadata.get("resourceVersion")))
@@ -108,8 +99,8 @@ class PodSource:
         raise SourceError("oversize", f"the API server has more than {_MOST_PAGES * _PAGE} pods for this node")
 
     async def _watch(self, api: ApiServer, table: PodTable, node_name: str) -> None:
-        """One watch, until the server ends it as agreed."""
-        # Unlike lengths keep the nodes of a cluster from all coming back in the same second.
+        """One watch, until the server ends it as requested."""
+        # Random lengths keep the nodes of a cluster from reconnecting in the same second.
         length_s = self._watch_s * random.uniform(0.8, 1.0)
         parameters = {
             "watch": "1",
@@ -120,16 +111,16 @@ class PodSource:
         }
         self._watch_was_useful = False
         begun_s = self._monotonic()
-        heard = False
+        had_event = False
         async with api.stream(_PODS, parameters, silence_s=length_s + self._timeout_s) as events:
             self._latest.succeed(table)
             try:
                 async for event in events:
                     table.apply(event)
-                    heard = True
+                    had_event = True
                     self._backoff.reset()
             finally:
-                self._watch_was_useful = heard or self._monotonic() - begun_s >= _SHORT_WATCH_S
+                self._watch_was_useful = had_event or self._monotonic() - begun_s >= _SHORT_WATCH_S
         if not self._watch_was_useful:
-            raise SourceError("disconnected", "the API server ends each watch at once")
+            raise SourceError("disconnected", "the API server ends each watch immediately")
         self._backoff.reset()

@@ -1,7 +1,7 @@
-"""This node's pods, kept true by a list and the watch that goes on from it. Pure.
+"""This node's pods, kept current by a list and the watch that continues from it. Pure.
 
-`resource_version` is where the watch stands: each event moves it, so that a broken watch is resumed and
-nothing is told twice or lost.
+`resource_version` is the position of the watch: each event advances it, so that a broken watch is resumed without
+repeating or losing an event.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,10 +15,10 @@ _GONE = 410
 
 
 class Expired(SourceError):
-    """The API server no longer knows the point where the watch stands: a new list is needed."""
+    """The API server no longer has the position of the watch: a new list is necessary."""
 
     def __init__(self) -> None:
-        super().__init__("expired", "the API server has forgotten where the watch stood")
+        super().__init__("expired", "the API server no longer has the position of the watch")
 
 
 class PodTable:
@@ -30,7 +30,7 @@ class PodTable:
         self._reading: PodReading | None = None
 
     def replace(self, documents: Iterable[object], resource_version: str) -> None:
-        """A list has come: it is the whole truth as of `resource_version`."""
+        """Take over a list: all pods as of `resource_version`."""
         self._pods.clear()
         self.resource_version = resource_version
         for document in documents:
@@ -38,21 +38,21 @@ class PodTable:
         self._reading = None
 
     def apply(self, event: object) -> None:
-        """One event of the watch. Raises Expired, or a SourceError for what the server complains of."""
+        """Apply one event of the watch. Raises Expired, or a SourceError for an error event."""
         fields = mapping(event)
         kind, document = text(fields.get("type")), fields.get("object")
         if kind == "ERROR":
             status = mapping(document)
             if integer(status.get("code")) == _GONE:
                 raise Expired
-            raise SourceError("status", f"the API server broke off the watch: {text(status.get('message'))[:200]}")
+            raise SourceError("status", f"the API server ended the watch: {text(status.get('message'))[:200]}")
         if kind in ("ADDED", "MODIFIED"):
             self._put(document)
         elif kind == "DELETED":
             self._pods.pop(_uid(document), None)
             self._reading = None
         elif kind != "BOOKMARK":
-            raise SourceError("garbage", "the API server sent an event of no known type")
+            raise SourceError("garbage", "the API server sent an event of unknown type")
         if version := text(mapping(mapping(document).get("metadata")).get("resourceVersion")):
             self.resource_version = version
 
@@ -63,10 +63,10 @@ class PodTable:
 
     def _put(self, document: object) -> None:
         pod = pod_of(document, self._allowed_labels)
-        # A proxy that ignores the selector would show us the pods of the whole cluster.
+        # A proxy that ignores the selector would return the pods of the whole cluster.
         if pod is None or node_of(document) != self._node_name:
             return
-        # Most changes of a pod are none to us: then the reading stays the one that others hold already.
+        # Most changes of a pod do not concern us: then the reading stays the same object.
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
             self._reading = None

@@ -1,6 +1,6 @@
-"""One driver call on one GPU, made ready once: its arguments are allocated and its answer has a place.
+"""One driver call on one GPU, prepared once: its arguments and the place of its result are allocated in advance.
 
-What runs each second must cost little more than the call itself, so nothing is looked up or allocated then.
+What runs every second must cost little more than the call itself, so nothing is looked up or allocated then.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from gpucommons.sources.nvml.lanes import Lane
 Handle = object
 Slots = list[int | float | None]
 Invoke = Callable[[], int]
-# Takes the answer over; a reason means that the answer cannot be true and was dropped.
+# Stores the result. Returns a reason if the result cannot be right and was dropped.
 Store = Callable[[], str | None]
 Clear = Callable[[], None]
 
@@ -18,7 +18,7 @@ ABOVE_LIMIT = "above_limit"
 
 
 class Call:
-    """`key` is what is remembered when the GPU refuses; `history` is the last verdicts on the call's cost."""
+    """`key` is what is remembered if the GPU does not support the call; `history` are the last results of timing it."""
 
     __slots__ = ("clear", "history", "home", "invoke", "key", "name", "store")
 

@@ -1,6 +1,6 @@
 """Samples of each GPU's throttle mask over the last hour, for counts within a window. Pure.
 
-It lives as long as the agent: a new session with the driver does not empty a window.
+Kept for the life of the agent: a new session with the driver does not clear it.
 """
 
 from gpucommons.model.gpu import CLOCK_SAMPLE_EVERY_S, RECENT_S, ClockSample
@@ -14,7 +14,7 @@ class ClockHistory:
         self._due_s: dict[str, float] = {}
 
     def see(self, uuid: str, now_s: float, wall_s: float, mask: float | None) -> tuple[ClockSample, ...]:
-        """The samples up to now; this mask is one of them where a sample is due. `now_s` is monotonic."""
+        """The samples up to now, including this mask if a sample is due. `now_s` is monotonic."""
         samples = self._samples.get(uuid, ())
         if mask is None or now_s < self._due_s.get(uuid, now_s):
             return samples

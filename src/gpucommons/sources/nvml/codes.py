@@ -1,6 +1,6 @@
-"""What the driver's error codes mean to us: which end the session, lose one GPU, or settle a question.
+"""The driver's error codes: which end the session, which lose one GPU, and which are permanent.
 
-Never talks to the driver.
+Does not call the driver.
 """
 
 import pynvml
@@ -10,17 +10,16 @@ INVALID_ARGUMENT = 2
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
-TIMEOUT = 10
 LIBRARY_NOT_FOUND = 12
 GPU_IS_LOST = 15
 VERSION_MISMATCH = 18
 
-# The session with the driver is over: nothing that we hold is valid any more.
+# The session with the driver is over: no handle is valid any more.
 SESSION_LOST = frozenset({1, DRIVER_NOT_LOADED, VERSION_MISMATCH})
-# This GPU is gone, whatever was asked: lost, to be reset before use, not found.
+# This GPU is gone, whatever the call was: lost, reset required, not found.
 GPU_LOST = frozenset({GPU_IS_LOST, 16, 28})
-# The answer will be the same for as long as this driver runs: not supported, no permission, function not
-# found, argument version mismatch, deprecated.
+# The result will be the same for as long as this driver runs: not supported, no permission, function not found,
+# argument version mismatch, deprecated.
 SETTLED = frozenset({3, 4, 13, 25, 26})
 
 _NAMES: dict[int, str] = {
@@ -36,7 +35,7 @@ def name_of(code: int) -> str:
 
 
 class SessionLost(Exception):
-    """The driver no longer answers for anyone: start again."""
+    """The session with the driver is lost: start a new one."""
 
     def __init__(self, code: int) -> None:
         super().__init__(name_of(code))
@@ -44,7 +43,7 @@ class SessionLost(Exception):
 
 
 class GpuLost(Exception):
-    """One GPU no longer answers; the others do."""
+    """One GPU no longer answers; the others may."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

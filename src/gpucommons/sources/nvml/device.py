@@ -1,4 +1,4 @@
-"""One GPU in one session: its calls, made ready and sorted into lanes, and the pass over them."""
+"""One GPU in one session: its calls, prepared and sorted into lanes, and the pass over them."""
 
 import logging
 from collections.abc import Iterable
@@ -69,13 +69,13 @@ class NvmlDevice:
 
     @property
     def mig_pending(self) -> bool:
-        """Whether a change of the MIG mode waits for everybody, us included, to let go of the GPU."""
+        """Whether a change of the MIG mode waits until no process, including this one, uses the GPU."""
         return self._mig_mode is not None and self._mig_mode.enabled != self._mig_mode.pending
 
     # -- the pass
 
     def read(self, now_s: float, slow_offset_s: float) -> Gpu:
-        """All that is due now. The slow lanes of several GPUs are set apart by their offsets."""
+        """Runs all calls that are due. The offsets spread the slow lanes of several GPUs over time."""
         self._failed_calls = 0
         if now_s >= self._mig_due_s or (self._mig is not None and self._mig.changed):
             self._mig_due_s = now_s + MIG_EVERY_S
@@ -88,12 +88,12 @@ class NvmlDevice:
             self._slow_due_s = now_s + (SLOW_EVERY_S if not first else SLOW_EVERY_S + slow_offset_s)
             self._run_slow()
         if self._failed_calls and self._failed_calls >= len(self._fast):
-            # It is there, but answers nothing: for whoever looks at it, that is lost.
+            # The GPU exists, but no call succeeds: report it as lost.
             raise codes.GpuLost("unresponsive")
         return self._gpu(now_s)
 
     def _run_fast(self) -> None:
-        """All calls of the fast lane. While together they take less than one of them may, none is timed."""
+        """All calls of the fast lane. They are timed one by one only if together they exceed the budget of one."""
         if self._watch:
             self._watch = self._run_fast_timed()
             return
@@ -110,7 +110,7 @@ class NvmlDevice:
                 self._dropped(reason)
 
     def _run_fast_timed(self) -> bool:
-        """The same, each call with its cost. True as long as there is something to watch."""
+        """The same, with the duration of each call. True while the calls must be timed."""
         budget_s = self._notes.fast_budget_s
         total_s = 0.0
         for call in self._fast:
@@ -210,7 +210,7 @@ class NvmlDevice:
         enabled, was_enabled = mode is not None and mode.enabled, self._mig_is_enabled()
         self._mig_mode = mode
         if enabled != was_enabled:
-            # A GPU that is split supports other calls than a whole one: everything is asked anew.
+            # MIG changes which calls the GPU supports: find out again.
             self._notes.capabilities.forget(self.identity.uuid)
             self._slots[:] = [None] * len(self._slots)
             self._slow_due_s = None
@@ -237,7 +237,7 @@ class NvmlDevice:
     # -- the calls
 
     def _arrange(self) -> None:
-        """Make the calls that this GPU has not refused, and sort them into their lanes."""
+        """Prepare the calls that this GPU supports, and sort them into their lanes."""
         self._rearrange = False
         histories = {call.name: call.history for call in (*self._fast, *self._slow)}
         calls = [*self._gpm_calls(), *self._nvlink_calls(), *self._mig_calls(), *self._process_calls()]
@@ -300,7 +300,7 @@ class NvmlDevice:
         return calls
 
     def _process_calls(self) -> list[Call]:
-        """The lists, then the utilisation: it is not asked for while the lists are empty."""
+        """The lists, then the utilisation: it is skipped while the lists are empty."""
         calls = []
         self._lists.clear()
         for name, function, bit in LISTS:
@@ -316,8 +316,8 @@ class NvmlDevice:
         return calls
 
     def _process_list(self, name: str, function_name: str) -> tuple[str, ProcessList] | None:
-        """The newest version of the list that the driver has: of the whole GPU or, where that takes more
-        rights than we have on a GPU split by MIG, of each instance."""
+        """The newest version of the list that the driver has: of the whole GPU or, if this process lacks the right to
+        query a GPU with MIG enabled, of each instance."""
         for version, has_instances in _VERSIONS:
             function = library.function(function_name + version)
             if function is None:
@@ -351,7 +351,7 @@ class NvmlDevice:
         return self._usage
 
     def close(self) -> None:
-        """Free what the driver gave us, and let go of the calls: they hold buffers, and us."""
+        """Free what the driver allocated, and drop the calls: they reference buffers and this object."""
         if self._gpm is not None:
             self._gpm.close()
         if self._mig is not None:

@@ -1,6 +1,6 @@
-"""XID errors and other critical events, from NVML's event set. Polled, never waited for.
+"""XID errors and other critical events, from NVML's event set. Polled without waiting.
 
-Counts live as long as the agent: a new session with the driver makes a new event set, not new counts.
+Counts are kept for the life of the agent: a new session with the driver has a new event set, but the same counts.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.call import Handle
 
 _XID = 0x8
-# What an admin wants to know of, beside XIDs; P-state and clock changes are no errors.
+# Events other than XIDs that matter to an administrator; P-state and clock changes are not errors.
 _NAMES: Mapping[int, str] = {
     0x2: "double_bit_ecc_error",
     0x200: "single_bit_ecc_error_storm",
@@ -26,8 +26,8 @@ _NAMES: Mapping[int, str] = {
     0x4000: "gpu_unavailable",
     0x8000: "gpu_recovery_action",
 }
-_WANTED = _XID | sum(_NAMES)
-# A storm must not hold up the pass: the rest is counted in the next.
+_COUNTED = _XID | sum(_NAMES)
+# A burst must not delay the pass: the rest is counted in the next one.
 _MOST_PER_PASS = 1000
 
 
@@ -42,7 +42,7 @@ class _Counts:
 
 
 class EventCounts:
-    """What was counted, by GPU. Pure; a record is made anew only when it changed."""
+    """Event counts by GPU. Pure; a record is the same object until it changes."""
 
     def __init__(self) -> None:
         self._counts: dict[str, _Counts] = {}
@@ -76,7 +76,7 @@ class EventCounts:
 
     @staticmethod
     def _count_recent(counts: _Counts, code: int, wall_s: float) -> None:
-        """By the second, so that a storm takes no more memory than a steady trickle."""
+        """By the second, so that a burst takes no more memory than a steady rate."""
         second = int(wall_s)
         first = next(iter(counts.recent), (second, code))
         if first[0] < second - RECENT_S:
@@ -89,7 +89,7 @@ class EventCounts:
 
 
 class EventSet:
-    """One session's event set."""
+    """The event set of one session."""
 
     def __init__(self, book: EventCounts) -> None:
         self._book = book
@@ -109,17 +109,17 @@ class EventSet:
             self._uuids[address] = uuid
 
     def _register(self, handle: Handle) -> bool:
-        """Ask for the wanted events that this GPU has: one that it lacks refuses the whole set."""
+        """Register the events that this GPU supports: an unsupported one makes the whole registration fail."""
         supported = library.function("nvmlDeviceGetSupportedEventTypes")
         register = library.function("nvmlDeviceRegisterEvents")
         types = c_ulonglong()
         if supported is None or register is None or supported(handle, byref(types)) != codes.OK:
             return False
-        wanted = types.value & _WANTED
-        return bool(wanted & _XID) and register(handle, c_ulonglong(wanted), self._set) == codes.OK
+        types_to_count = types.value & _COUNTED
+        return bool(types_to_count & _XID) and register(handle, c_ulonglong(types_to_count), self._set) == codes.OK
 
     def poll(self, wall_s: float) -> None:
-        """Count all events that have come since the last poll."""
+        """Count all events since the last poll."""
         wait = self._wait
         if not self._open or wait is None:
             return

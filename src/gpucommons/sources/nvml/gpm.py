@@ -1,6 +1,6 @@
-"""GPM, the profiling figures of Hopper and newer: each is the difference of two samples, one pass apart.
+"""GPM, the profiling metrics of Hopper and newer GPUs: each is the difference of two samples, one pass apart.
 
-Two samples take turns: each pass fills the older one and compares it with the other. Never waits.
+Two buffers alternate: each pass fills the older one and compares it with the other. Never waits.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from gpucommons.sources.nvml.call import ABOVE_LIMIT, Handle
 
 _PERCENT = 0.01
 _MEBIBYTES = 2.0**20
-# Rounding puts a busy unit a hair over its maximum; more than that is not a measurement.
+# Rounding puts a busy unit slightly above its maximum; a larger value is not a measurement.
 _MOST_RATIO = 1.01
 _MOST_BYTES_PER_S = 2.0**44
 
@@ -46,7 +46,7 @@ _NOT_SUPPORTED = 3
 
 
 class _Comparison:
-    """One direction of the turn: from `first` to `second`, with its request and how to read the answer."""
+    """The comparison of `first` with `second`: its request, and the buffer with the result."""
 
     def __init__(self, first: object, second: object, metrics: tuple[tuple[str, int], ...]) -> None:
         self.request = pynvml.c_nvmlGpmMetricsGet_t()
@@ -61,10 +61,10 @@ class _Comparison:
 
 
 class GpmSampler:
-    """GPM of a whole GPU, or of one GPU instance of it. `invoke` and `store` are those of a Call."""
+    """GPM of a whole GPU or of one GPU instance. `invoke` and `store` are those of a Call."""
 
     def __init__(self, handle: Handle, gpu_instance_id: int | None = None) -> None:
-        # The caller has asked whether the driver has GPM: these exist.
+        # The caller has checked that the driver supports GPM: these functions exist.
         mig = gpu_instance_id is not None
         self._arguments = (handle, gpu_instance_id) if mig else (handle,)
         self._sample = library.function("nvmlGpmMigSampleGet" if mig else "nvmlGpmSampleGet")
@@ -84,19 +84,19 @@ class GpmSampler:
             _Comparison(second, first, self._metrics),
             _Comparison(first, second, self._metrics),
         )
-        # Each metric is its id, its return code and its value; pointers to texts follow. Reading them all at
-        # once costs a tenth of reading them through ctypes.
+        # Each metric is its id, return code and value, followed by pointers to texts. Unpacking all of them at once
+        # costs a tenth of reading them through ctypes.
         self._layout = Struct("=" + f"4xId{_METRIC_BYTES - 16}x" * len(self._metrics))
         is_ratio = [name.endswith("_ratio") for name, _ in self._metrics]
         self._factors = [_PERCENT if ratio else _MEBIBYTES for ratio in is_ratio]
         self._ratios = sum(is_ratio)
-        # What was not asked for is taken from behind the last value, where there is None.
-        asked = [name for name, _ in self._metrics]
-        places = (asked.index(name) if name in asked else len(asked) for name in GpmReading._fields)
+        # Metrics that were not requested are taken from the position after the last value, which holds None.
+        requested = [name for name, _ in self._metrics]
+        places = (requested.index(name) if name in requested else len(requested) for name in GpmReading._fields)
         self._in_order = itemgetter(*places)
 
     def invoke(self) -> int:
-        """Take a sample and, from the second on, compare it with the one before."""
+        """Take a sample and, from the second on, compare it with the previous one."""
         if self._sample is None or self._compare is None:
             return _NOT_SUPPORTED
         comparison = self._comparisons[self._turn]
@@ -120,7 +120,7 @@ class GpmSampler:
         return None
 
     def _all_plausible(self, values: list[float]) -> bool:
-        """Whether there is nothing to look into; compares with itself because NaN is not its own equal."""
+        """Whether no value needs a closer check. The sum is compared with itself because NaN does not equal itself."""
         total = sum(values)
         return (
             total == total
@@ -150,13 +150,13 @@ class GpmSampler:
         self.reading = GpmReading._make(self._in_order((*values, None)))
 
     def _leave_out_refused(self, returned: tuple[int, ...]) -> None:
-        """What this GPU cannot tell (NVLink on a board without) is not asked for again."""
+        """Metrics that this GPU does not support, such as NVLink on a board without it, are not requested again."""
         both = zip(self._metrics, returned, strict=True)
         self._metrics = tuple(metric for metric, code in both if code != _NOT_SUPPORTED)
         self._prepare()
 
     def clear(self) -> None:
-        """What comes next is not comparable with what was."""
+        """The next sample is not comparable with the previous one."""
         self.reading, self._taken = None, 0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The static lane: what a GPU is, asked once when it is found."""
+"""The static properties of a GPU, read once when it is found."""
 
 from collections.abc import Callable
 from ctypes import byref, c_int, c_uint
@@ -17,7 +17,7 @@ _ARCHITECTURES = {
 
 
 class StaticFacts:
-    """Asks one GPU; what it does not tell is None. A GPU that is lost meanwhile raises GpuLost."""
+    """Reads values of one GPU; None where they are not available. Raises GpuLost if the GPU is lost meanwhile."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -60,9 +60,9 @@ def _gpm_supported(handle: Handle) -> bool:
 
 
 def read_identity(handle: Handle, index: int) -> GpuIdentity:
-    """Who the GPU is. Without a UUID there is no telling it from another: then it counts as lost."""
+    """The identity of the GPU. Without a UUID it cannot be told apart from others: then it counts as lost."""
     static = StaticFacts(handle)
-    # The first question: a GPU that is gone says so here.
+    # The first call: it fails if the GPU is gone.
     minor = static.number("nvmlDeviceGetMinorNumber")
     uuid = static.text("nvmlDeviceGetUUID")
     if uuid is None:

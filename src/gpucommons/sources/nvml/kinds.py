@@ -1,4 +1,4 @@
-"""The shapes that NVML's getters have, each as a maker of ready calls."""
+"""The signatures that NVML's getters have. Each function here makes calls of one of them."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Maker = Callable[[Function, Handle, Slots], Made]
 Scalar = type[c_uint] | type[c_int] | type[c_ulonglong]
 
 SLOT = {name: index for index, name in enumerate(GpuReadings._fields)}
-# What the driver writes where it has no number. A signed getter has no such mark.
+# What the driver writes where it has no value. Signed getters have no such marker.
 _NOT_AVAILABLE = {c_uint: 2**32 - 1, c_ulonglong: 2**64 - 1, c_int: None}
 
 
@@ -125,7 +125,7 @@ def memory_v2(function: Function, handle: Handle, slots: Slots) -> Made:
 
 
 def memory_v1(function: Function, handle: Handle, slots: Slots) -> Made:
-    """Older drivers: what the driver reserves is part of what is used, and not told."""
+    """Older drivers: reserved memory is included in used memory and not reported."""
     out = Memory()
     total, used, free, _ = (SLOT[name] for name in _MEMORY)
     clear = clearing(slots, *_MEMORY)
@@ -141,7 +141,7 @@ def memory_v1(function: Function, handle: Handle, slots: Slots) -> Made:
 
 
 def field(name: str, field_id: int) -> Maker:
-    """One field of nvmlDeviceGetFieldValues. One call each: cost and support are each field's own."""
+    """One field of nvmlDeviceGetFieldValues. One call each: cost and support differ by field."""
 
     def make(function: Function, handle: Handle, slots: Slots) -> Made:
         out = FieldValue()
@@ -196,7 +196,7 @@ def violation(name: str, policy: int) -> Maker:
 
 
 def nvlinks(function: Function, handle: Handle, slots: Slots) -> Made:
-    """How many links are up. Which links exist is told by the first that is refused as no such link."""
+    """The number of links that are up. The first link that does not exist ends the count."""
     state = c_uint()
     reference = byref(state)
     slot = SLOT["nvlinks_active"]
@@ -220,7 +220,7 @@ def nvlinks(function: Function, handle: Handle, slots: Slots) -> Made:
 
 
 def licence(function: Function, handle: Handle, slots: Slots) -> Made:
-    """1 if any feature of the vGPU software is licensed, 0 if none is or none can be."""
+    """1 if any feature of the vGPU software is licensed, otherwise 0."""
     out = pynvml.c_nvmlGridLicensableFeatures_v4_t()
     slot = SLOT["vgpu_licensed"]
 

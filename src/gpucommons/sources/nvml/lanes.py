@@ -1,8 +1,8 @@
-"""Which calls run each second and which each quarter of a minute, by what they cost here. Pure.
+"""Which calls run every second and which every 15 seconds, by their cost on this machine. Pure.
 
-A call whose median of the last five takes longer than the fast lane's budget moves to the slow lane. It
-comes back when five in a row there took less than half of the budget: a call that hovers around the budget
-does not swing, and one hiccup moves nothing. What somebody decides by stays in the fast lane whatever it costs.
+A call moves to the slow lane if the median of its last five durations exceeds the budget of the fast lane. It moves
+back after five in a row below half of the budget, so that a call near the budget does not oscillate and a single
+slow call has no effect. A call that the scheduler depends on stays in the fast lane at any cost.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ class Lane(StrEnum):
 
 
 def remember(history: int, hit: bool) -> int:
-    """The last five verdicts as five bits, the newest lowest. The median is over a bound if three are."""
+    """The last five results as bits, the newest lowest. The median exceeds a limit if three of them do."""
     return (history << 1 | hit) & _MASK
 
 
@@ -37,7 +37,7 @@ def is_cheap_again(history: int) -> bool:
 
 
 class LaneTable:
-    """Who was moved where, for as long as the agent runs: a new session need not learn it again."""
+    """The lane of each call. Kept for the life of the agent: a new session does not have to learn it again."""
 
     def __init__(self) -> None:
         self.moves: dict[LaneMove, int] = {}
@@ -55,5 +55,5 @@ class LaneTable:
         return tuple(LaneMove(uuid, call, Lane.SLOW.value) for uuid, call in sorted(self._slow))
 
     def forget(self) -> None:
-        """Another driver: its costs are its own."""
+        """Call when the driver has changed: its costs differ."""
         self._slow.clear()

@@ -1,6 +1,6 @@
-"""The driver's library through nvidia-ml-py: start, stop, find functions, and load it anew after an upgrade.
+"""The driver's library through nvidia-ml-py: start, stop, find functions, and reload it after an upgrade.
 
-The only file that knows nvidia-ml-py's insides.
+The only file that uses nvidia-ml-py's internals.
 """
 
 import _ctypes
@@ -15,7 +15,7 @@ Function = Callable[..., int]
 
 
 def start() -> None:
-    """Load the library where that has not happened, and initialise it. SessionLost tells the code."""
+    """Load the library, if it is not loaded yet, and initialise it. Raises SessionLost with the code."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -23,7 +23,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """End the session; one that the driver has ended already is as good."""
+    """End the session. A session that the driver has already ended is not an error."""
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
@@ -31,9 +31,9 @@ def stop() -> None:
 
 
 def unload() -> None:
-    """Let go of the library's file, so that the next start loads the one that an upgrade has put there.
+    """Unload the library, so that the next start loads the file that an upgrade has installed.
 
-    Without this a process keeps the old library mapped and every start ends in a version mismatch.
+    Otherwise the old library stays mapped and every start fails with a version mismatch.
     """
     library = pynvml.nvmlLib
     if library is None:
@@ -44,10 +44,10 @@ def unload() -> None:
 
 
 def function(name: str) -> Function | None:
-    """A function of the library as ctypes has it, or None where this driver lacks it.
+    """A function of the library as a ctypes function, or None if this driver lacks it.
 
-    Called without nvidia-ml-py's wrapper on the paths that run each second: the wrapper allocates its
-    arguments and asks for every list twice, which costs more than most of the calls themselves.
+    Calls that run every second do without nvidia-ml-py's wrapper: it allocates its arguments and requests every list
+    twice, which costs more than most of the calls themselves.
     """
     try:
         found: Function = pynvml._nvmlGetFunctionPointer(name)
@@ -57,7 +57,7 @@ def function(name: str) -> Function | None:
 
 
 def text(name: str, *arguments: object) -> str:
-    """A string that the driver gives (a version, a name), or empty where it does not."""
+    """A string of the driver, such as a version or a name; empty if the call fails."""
     call = function(name)
     buffer = ctypes.create_string_buffer(256)
     if call is None or call(*arguments, buffer, 256) != OK:

@@ -1,7 +1,7 @@
 """MIG: how a GPU is split now, and the memory and GPM of its instances.
 
-A MIG device is named by its UUID. No handle to an instance outlives the pass that asked for it: the driver
-reuses handles, and one that is held stands in the way of whoever changes the layout.
+A MIG device is identified by its UUID. No handle of an instance is kept beyond the pass that requested it: the driver
+reuses handles, and a handle that is held blocks changes of the layout.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ Placement = tuple[int, int]
 
 
 class MigLayout(NamedTuple):
-    """The MIG devices of a GPU, and how many more the driver lists without giving their ids."""
+    """The MIG devices of a GPU, and the number of further ones that the driver lists without ids."""
 
     instances: tuple[MigInstance, ...] = ()
     without_id: int = 0
@@ -37,13 +37,13 @@ class MigMode(NamedTuple):
 
 
 def read_mode(handle: Handle) -> MigMode | None:
-    """None where the GPU knows no MIG."""
+    """None if the GPU does not support MIG."""
     found = StaticFacts(handle).numbers("nvmlDeviceGetMigMode", count=2)
     return None if found is None else MigMode(found[0] == 1, found[1] == 1)
 
 
 def _profile(name: str, attributes: "pynvml.c_nvmlDeviceAttributes") -> str:
-    """The profile as the driver names it at the end of a MIG device's name, or as its attributes spell it."""
+    """The profile: the end of the MIG device's name, or composed of its attributes."""
     _, found, profile = name.partition(" MIG ")
     if found:
         return profile
@@ -53,7 +53,7 @@ def _profile(name: str, attributes: "pynvml.c_nvmlDeviceAttributes") -> str:
 
 
 def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
-    """Where in the GPU the instance lies. Only root is told."""
+    """The placement of the instance in the GPU. Only root can read it."""
     by_id, info = library.function("nvmlDeviceGetGpuInstanceById"), library.function("nvmlGpuInstanceGetInfo")
     instance, out = pynvml.c_nvmlGpuInstance_t(), pynvml.c_nvmlGpuInstanceInfo_t()
     if by_id is None or info is None or by_id(handle, gpu_instance_id, byref(instance)) != codes.OK:
@@ -64,16 +64,16 @@ def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
 
 
 def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -> MigInstance | None:
-    """A MIG device of this moment; None when the driver does not identify it, as when it has just gone away."""
+    """One MIG device; None if the driver does not identify it, for example because it was just removed."""
     static = StaticFacts(mig)
     uuid, name = static.text("nvmlDeviceGetUUID"), static.text("nvmlDeviceGetName")
     gpu_instance = static.number("nvmlDeviceGetGpuInstanceId")
     compute_instance = static.number("nvmlDeviceGetComputeInstanceId")
     attributes = pynvml.c_nvmlDeviceAttributes()
-    ask = library.function("nvmlDeviceGetAttributes_v2")
-    if uuid is None or gpu_instance is None or compute_instance is None or ask is None:
+    query = library.function("nvmlDeviceGetAttributes_v2")
+    if uuid is None or gpu_instance is None or compute_instance is None or query is None:
         return None
-    if ask(mig, byref(attributes)) != codes.OK:
+    if query(mig, byref(attributes)) != codes.OK:
         return None
     profile = _profile(name or "", attributes)
     placement = known.get((gpu_instance, profile)) or _placement(device, gpu_instance)
@@ -92,7 +92,7 @@ def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -
 
 
 def read_slices(device: Handle) -> int | None:
-    """How many compute slices the GPU has, which is how many of the smallest instances fit."""
+    """The number of compute slices of the GPU, which is the number of smallest instances that fit."""
     return StaticFacts(device).number("nvmlDeviceGetMaxMigDeviceCount") or None
 
 
@@ -118,7 +118,7 @@ def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> MigLayout:
 
 
 class MigReadings:
-    """What moves in one layout. `changed` is set when an instance of it is no longer there."""
+    """The changing values of one layout. `changed` is set once an instance of it no longer exists."""
 
     def __init__(self, device: Handle, instances: tuple[MigInstance, ...], with_gpm: bool) -> None:
         self.layout = instances
@@ -126,12 +126,12 @@ class MigReadings:
         self._by_uuid = library.function("nvmlDeviceGetHandleByUUID")
         self._memory_v2 = library.function("nvmlDeviceGetMemoryInfo_v2")
         self._memory: dict[int, MigMemory] = {}
-        # Memory and GPM belong to the GPU instance: one question for all its compute instances.
+        # Memory and GPM belong to the GPU instance: one call for all of its compute instances.
         self._first = {instance.gpu_instance_id: instance for instance in reversed(instances)}
         self._samplers = {gi: GpmSampler(device, gi) for gi in self._first} if with_gpm else {}
 
     def handles(self) -> Iterator[Instance]:
-        """A handle to each MIG device, good for this pass."""
+        """A handle of each MIG device, valid for this pass."""
         for instance in self.layout:
             handle = self._handle(instance)
             if handle is not None:
@@ -196,7 +196,7 @@ class MigReadings:
         for sampler in self._samplers.values():
             sampler.clear()
 
-    # -- the whole
+    # -- the reading
 
     def instances(self) -> tuple[MigInstance, ...]:
         return tuple(

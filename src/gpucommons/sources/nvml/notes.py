@@ -1,4 +1,4 @@
-"""What the source keeps from one session with the driver to the next: counts, refusals, lanes."""
+"""What the reader keeps from one session with the driver to the next: counts, unsupported calls, lanes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Capabilities:
         self._refused: set[tuple[str, str]] = set()
 
     def meet_driver(self, version: str) -> bool:
-        """Another driver may support what the last one did not: forget. True when it is another one."""
+        """Takes the driver's version. True if it has changed: then what is supported must be found out again."""
         changed = self._driver_version is not None and version != self._driver_version
         if changed:
             self._refused.clear()
@@ -32,7 +32,7 @@ class Capabilities:
         return (uuid, function) in self._refused
 
     def forget(self, uuid: str) -> None:
-        """Splitting a GPU by MIG, or joining it again, changes what it supports."""
+        """Call when MIG was enabled or disabled: it changes what the GPU supports."""
         self._refused = {pair for pair in self._refused if pair[0] != uuid}
 
 
@@ -72,7 +72,7 @@ class Notes:
         self._counts = None
 
     def meet_driver(self, version: str) -> bool:
-        """True when it is another driver than before: what was learnt of the last one is forgotten."""
+        """Takes the driver's version. True if it has changed: what was learned about the old one is discarded."""
         changed = self.capabilities.meet_driver(version)
         if changed:
             self.lanes.forget()
@@ -80,7 +80,7 @@ class Notes:
         return changed
 
     def counts(self) -> Counts:
-        """As they are now; made anew only when one has changed."""
+        """The counts; the same object while none of them has changed."""
         if self._counts is None:
             self._counts = Counts(
                 dict(self.lanes.moves), self.lanes.slow_calls(), dict(self._dropped), dict(self._failures)

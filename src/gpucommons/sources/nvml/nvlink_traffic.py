@@ -1,7 +1,7 @@
-"""Data over NVLink: the counters of all links together, and the rate of each link since the reading before.
+"""Data over NVLink: the counters of all links together, and the rate of each link since the previous reading.
 
-One driver call for all of them. At first every link that a GPU may have is asked for; one that the GPU
-does not have is not asked for again.
+One driver call for all of them. The first call requests every possible link; links that the GPU does not have are left
+out afterwards.
 """
 
 from collections.abc import Callable
@@ -32,9 +32,9 @@ class NvLinkTraffic:
         self._wall = wall
         self._clear_slots = clearing(slots, "nvlink_tx_kibibytes", "nvlink_rx_kibibytes")
         self._before: dict[int, tuple[int, int]] = {}
-        self._ask((_ALL_LINKS, *range(pynvml.NVML_NVLINK_MAX_LINKS)))
+        self._request((_ALL_LINKS, *range(pynvml.NVML_NVLINK_MAX_LINKS)))
 
-    def _ask(self, scopes: tuple[int, ...]) -> None:
+    def _request(self, scopes: tuple[int, ...]) -> None:
         self._scopes = scopes
         self._fields = (FieldValue * (2 * len(scopes)))()
         for place, scope in enumerate(scopes):
@@ -63,11 +63,11 @@ class NvLinkTraffic:
         self.rates = NvLinkRates(total, rates)
         self._before = now
         if absent:
-            self._ask(tuple(scope for scope in self._scopes if scope not in absent))
+            self._request(tuple(scope for scope in self._scopes if scope not in absent))
         return None
 
     def _rate(self, scope: int, now: tuple[int, int]) -> float | None:
-        """None at the first reading, and where the counter or the clock went back."""
+        """None at the first reading, and if the counter or the clock went back."""
         kibibytes, at_us = now
         before_kibibytes, before_us = self._before.get(scope, (kibibytes, at_us))
         if at_us <= before_us or kibibytes < before_kibibytes:

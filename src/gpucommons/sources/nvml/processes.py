@@ -1,7 +1,7 @@
 """The processes of one GPU: three lists merged, with memory and utilisation.
 
-Each list is asked for once with room to spare; nvidia-ml-py's wrappers ask for the length first, which
-doubles the cost. Never trusts a pid or a size that cannot be.
+Each list is requested once, with room to spare; nvidia-ml-py's wrappers request the length first, which doubles the
+cost. Impossible pids and sizes are dropped.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from gpucommons.sources.nvml.start_times import StartTimes
 
 _NOT_AVAILABLE_BYTES = 2**64 - 1
 _NO_INSTANCE = 2**32 - 1
-# The kernel's own bound on pids.
+# The kernel's limit on pids.
 _MOST_PID = 2**22
 _ROOM = 32
 
@@ -32,7 +32,7 @@ LISTS: tuple[tuple[str, str, int], ...] = (
     ("graphics_processes", "nvmlDeviceGetGraphicsRunningProcesses", 2),
     ("mps_processes", "nvmlDeviceGetMPSComputeRunningProcesses", 4),
 )
-# By the bits of the lists that a process is in.
+# Indexed by the bits of the lists that contain the process.
 _KINDS = (
     "",
     "compute",
@@ -43,7 +43,7 @@ _KINDS = (
     "graphics+mps",
     "compute+graphics+mps",
 )
-# Shaped like a ProcessSample.
+# The fields of a ProcessSample.
 _NO_USAGE = (0, 0, None, None, None, None)
 
 Instance = tuple[Handle, int, int]
@@ -69,11 +69,11 @@ class ProcessList:
         self._count_reference = byref(self._count)
 
     def invoke(self) -> int:
-        """Also takes the answer over: the utilisation that is asked for next depends on it."""
+        """Also decodes the result: the utilisation call, which runs next, depends on it."""
         self._count.value = self._capacity
         code = self._function(self._handle, self._count_reference, self._buffer)
         if code == codes.INSUFFICIENT_SIZE:
-            code = self._ask(self._handle)
+            code = self._request(self._handle)
         if code:
             self.entries = None
             return code
@@ -81,7 +81,7 @@ class ProcessList:
         self.entries = self._decode(count) if count else []
         return code
 
-    def _ask(self, handle: Handle) -> int:
+    def _request(self, handle: Handle) -> int:
         self._count.value = self._capacity
         code = self._function(handle, self._count_reference, self._buffer)
         while code == codes.INSUFFICIENT_SIZE:
@@ -91,7 +91,7 @@ class ProcessList:
         return code
 
     def _decode(self, count: int, gi: int | None = None, ci: int | None = None) -> list[Entry]:
-        """The entries; where the driver names no instance, the one that was asked."""
+        """The entries; where the driver names no instance, the instance that was queried."""
         raw = self._entry.iter_unpack(self._view[: count * self._entry.size])
         if self._entry is _ENTRY_V1:
             return [(pid, used, gi, ci) for pid, used in raw]
@@ -108,7 +108,7 @@ class ProcessList:
 
 
 class InstanceProcessList(ProcessList):
-    """The same list, asked of each MIG device: for those who may not ask the whole GPU."""
+    """The same list, from each MIG device: for a process without the right to query the whole GPU."""
 
     def __init__(self, function: Function, has_instances: bool, instances: Callable[[], Iterable[Instance]]) -> None:
         super().__init__(function, has_instances, None)
@@ -118,7 +118,7 @@ class InstanceProcessList(ProcessList):
         found: list[Entry] = []
         self.entries = None
         for handle, gpu_instance_id, compute_instance_id in self._instances():
-            code = self._ask(handle)
+            code = self._request(handle)
             if code:
                 return code
             found += self._decode(self._count.value, gpu_instance_id, compute_instance_id)
@@ -127,7 +127,7 @@ class InstanceProcessList(ProcessList):
 
 
 class ProcessUsage:
-    """Utilisation by process. Not asked for while the GPU surely has none: the call is among the dearest."""
+    """Utilisation by process. Skipped while the lists are known to be empty: the call is expensive."""
 
     def __init__(
         self,
@@ -152,15 +152,15 @@ class ProcessUsage:
         self._count = c_uint()
         self._count_reference = byref(self._count)
 
-    def _surely_none(self) -> bool:
+    def _has_no_processes(self) -> bool:
         return not any(one.entries is None or one.entries for _, one in self._lists)
 
     def invoke(self) -> int:
-        if self._surely_none():
+        if self._has_no_processes():
             self._count.value = 0
             return codes.OK
         self._now_us = round(self._wall() * 1e6)
-        since = c_ulonglong(self.window.ask_since(self._now_us))
+        since = c_ulonglong(self.window.request_since(self._now_us))
         self._count.value = self._capacity
         code = self._function(self._handle, self._buffer, self._count_reference, since)
         while code == codes.INSUFFICIENT_SIZE:
@@ -168,7 +168,7 @@ class ProcessUsage:
             self._count.value = self._capacity
             code = self._function(self._handle, self._buffer, self._count_reference, since)
         if code == codes.NOT_FOUND:
-            # No sample is newer than the last that we have.
+            # There is no newer sample.
             self._count.value = 0
             return codes.OK
         return code
@@ -193,9 +193,9 @@ def merge(
     keys: StartTimes,
     dropped: Callable[[str], None],
 ) -> tuple[GpuProcess, ...] | None:
-    """One row per process and instance; None when no list could be read.
+    """One row per process and instance; None if no list could be read.
 
-    A process in two lists has its memory in both: the larger figure, not the sum.
+    Of a process in two lists, the larger memory figure is used, not the sum: both lists hold all of its memory.
     """
     merged: dict[tuple[int, int | None, int | None], tuple[int, int | None]] = {}
     read = False

@@ -1,4 +1,4 @@
-"""Every GPU that was ever seen: present, or lost since when and why. Pure; each method is told the time."""
+"""Every GPU that was ever seen: present, or lost, since when and why. Pure: the time is passed in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ class Roster:
     def __init__(self) -> None:
         self._entries: dict[str, RosterEntry] = {}
         self._most_enumerated = 0
-        self._strangers = 0
+        self._unidentified = 0
         self.present = 0
 
     def enumerated(self, count: int) -> None:
-        """How many GPUs the driver counts, one that cannot be opened included."""
+        """The number of GPUs that the driver counts, including those that cannot be opened."""
         self._most_enumerated = max(self._most_enumerated, count)
 
     def unopened(self, count: int) -> bool:
-        """How many of those cannot be opened. True when there are more such strangers than before: a GPU
-        that was lost while we looked is known already, and so is a stranger that we have told of."""
-        strangers = count - len(self._entries) + self.present
-        more, self._strangers = strangers > self._strangers, strangers
+        """Takes the number that cannot be opened. True if more of them than before have never been identified: those
+        that are known, or were reported already, are not news."""
+        unidentified = count - len(self._entries) + self.present
+        more, self._unidentified = unidentified > self._unidentified, unidentified
         return more
 
     def found(self, identity: GpuIdentity, wall_s: float) -> bool:
-        """A GPU answers. True when it was lost before."""
+        """Records a GPU that answers. True if it was lost before."""
         known = self._entries.get(identity.uuid)
         returned = known is not None and not known.up
         if known is None or returned:
@@ -44,7 +44,7 @@ class Roster:
         return returned
 
     def lost(self, uuid: str, reason: str, wall_s: float) -> bool:
-        """A GPU no longer answers. True when it did until now."""
+        """Records a GPU that no longer answers. True if it did until now."""
         entry = self._entries[uuid]
         if not entry.up:
             return False
@@ -53,7 +53,7 @@ class Roster:
         return True
 
     def missing(self, present: set[str], wall_s: float) -> list[RosterEntry]:
-        """After an enumeration: those that should be in it and are not, now lost."""
+        """After an enumeration: marks those that are not in it as lost, and returns them."""
         gone = [uuid for uuid, entry in self._entries.items() if entry.up and uuid not in present]
         for uuid in gone:
             self.lost(uuid, "not_enumerated", wall_s)

@@ -1,7 +1,7 @@
-"""Utilisation samples of processes: which to believe, and the newest of each process. Pure.
+"""Utilisation samples of processes: which are plausible, and the newest of each process. Pure.
 
-The driver keeps a buffer of stamped samples and hands out those after a given time. Some come stamped in the
-future, some long past, some above 100: those are dropped, and their stamp moves nothing.
+The driver keeps a buffer of time-stamped samples and returns those after a given time. Samples from the future, from
+long ago, or above 100 % are dropped, and their time stamps are ignored.
 """
 
 from typing import NamedTuple
@@ -19,8 +19,8 @@ class ProcessSample(NamedTuple):
     decoder_percent: int
 
 
-def doubt(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None:
-    """Why this sample cannot be true, or None."""
+def reason_to_drop(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None:
+    """Why this sample cannot be right, or None."""
     if sample.time_us > now_us + FUTURE_AFTER_US:
         return "future"
     if sample.time_us < now_us - stale_after_us:
@@ -31,7 +31,7 @@ def doubt(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None
 
 
 class UsageWindow:
-    """What is known of the processes of one GPU, and from when on to ask."""
+    """The newest samples of the processes of one GPU, and the time from which to request more."""
 
     def __init__(self) -> None:
         self._newest: dict[int, ProcessSample] = {}
@@ -39,10 +39,10 @@ class UsageWindow:
         self._asked_us = 0
         self._stale_after_us = STALE_AFTER_US
 
-    def ask_since(self, now_us: int) -> int:
-        """The time after which samples are wanted now. A clock that was set back starts the window anew."""
+    def request_since(self, now_us: int) -> int:
+        """The time after which to request samples. A clock that was set back clears the window."""
         if self._asked_us:
-            # Asked each 15 s instead of each second, a sample stays the newest for longer.
+            # In the slow lane, where it is requested every 15 s, a sample stays the newest for longer.
             self._stale_after_us = max(STALE_AFTER_US, 2 * (now_us - self._asked_us))
         self._asked_us = now_us
         if self._last_seen_us > now_us + FUTURE_AFTER_US:
@@ -51,8 +51,8 @@ class UsageWindow:
         return max(self._last_seen_us, now_us - self._stale_after_us)
 
     def add(self, sample: ProcessSample, now_us: int) -> str | None:
-        """Take a sample in, unless there is a reason not to: then that is returned."""
-        reason = doubt(sample, now_us, self._stale_after_us)
+        """Add a sample, or return the reason why it was dropped."""
+        reason = reason_to_drop(sample, now_us, self._stale_after_us)
         if reason is None:
             known = self._newest.get(sample.pid)
             if known is None or sample.time_us >= known.time_us:
@@ -61,7 +61,7 @@ class UsageWindow:
         return reason
 
     def current(self, now_us: int) -> dict[int, ProcessSample]:
-        """The newest sample of each process, as long as it is fresh."""
+        """The newest sample of each process, if it is fresh."""
         oldest_us = now_us - self._stale_after_us
         if any(sample.time_us < oldest_us for sample in self._newest.values()):
             self._newest = {pid: s for pid, s in self._newest.items() if s.time_us >= oldest_us}

@@ -1,4 +1,4 @@
-"""One session with the driver, from its start to its end: who is there, and a pass over them all."""
+"""One session with the driver, from start to end: finds the GPUs, and reads all of them."""
 
 import logging
 from ctypes import byref, c_int, c_uint
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def _cuda_version() -> str:
-    ask = library.function("nvmlSystemGetCudaDriverVersion_v2")
+    query = library.function("nvmlSystemGetCudaDriverVersion_v2")
     version = c_int()
-    if ask is None or ask(byref(version)) != codes.OK:
+    if query is None or query(byref(version)) != codes.OK:
         return ""
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
@@ -44,10 +44,10 @@ class Session:
             raise
 
     def _find(self) -> None:
-        """Every GPU that the driver counts. One that cannot be opened is expected, but not present."""
+        """Open every GPU that the driver counts. One that cannot be opened is expected, but not present."""
         count = c_uint()
-        ask = library.function("nvmlDeviceGetCount_v2")
-        code = codes.OK if ask is None else ask(byref(count))
+        query = library.function("nvmlDeviceGetCount_v2")
+        code = codes.OK if query is None else query(byref(count))
         if code:
             raise codes.SessionLost(code)
         roster, wall_s = self._notes.roster, self._notes.wall()
@@ -71,10 +71,10 @@ class Session:
 
     def _open(self, index: int) -> tuple[Handle, GpuIdentity]:
         handle = pynvml.c_nvmlDevice_t()
-        ask = library.function("nvmlDeviceGetHandleByIndex_v2")
-        if ask is None:
+        query = library.function("nvmlDeviceGetHandleByIndex_v2")
+        if query is None:
             raise codes.GpuLost("no_handle")
-        code = ask(c_uint(index), byref(handle))
+        code = query(c_uint(index), byref(handle))
         if code in codes.SESSION_LOST:
             raise codes.SessionLost(code)
         if code:
@@ -88,7 +88,7 @@ class Session:
         return any(device.mig_pending for device in self._devices)
 
     def read(self, now_s: float) -> list[Gpu]:
-        """The GPUs that answer, by index. One that is lost is left out from here on."""
+        """The GPUs that answer, by index. A GPU that is lost is left out from then on."""
         self._events.poll(self._notes.wall())
         gpus = []
         lost = []

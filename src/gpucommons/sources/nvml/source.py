@@ -1,19 +1,17 @@
-"""The source `nvml`: keeps a session with the driver, ends it and begins it anew when that is needed.
+"""Reads the GPUs through NVML: keeps a session with the driver and restarts it when necessary.
 
-Runs on the thread that the sampling clock gives it and starts none. A call that hangs hangs here, and the
-clock sees to it that nothing else waits.
+Runs on the thread of its source and starts no other. A driver call that hangs blocks only this thread.
 """
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
+from gpucommons.base.backoff import RetrySchedule
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.sources.nvml import codes, library
-from gpucommons.sources.nvml.backoff import RetrySchedule
-from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, FAST_EVERY_S
+from gpucommons.sources.nvml.lanes import FAST_BUDGET_S
 from gpucommons.sources.nvml.notes import Notes
 from gpucommons.sources.nvml.session import Session
 from gpucommons.sources.nvml.start_times import StartTimes
@@ -23,17 +21,10 @@ _KERNEL_CHECK_EVERY_S = 15.0
 _STEP_ASIDE_S = 3.0
 
 
-class NvmlSource:
-    name = "nvml"
-    feeds = "gpus"
-    produces = GpuReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
-
+class NvmlReader:
     def __init__(
         self,
         procfs: Path = Path("/proc"),
-        cadence_s: float = FAST_EVERY_S,
         *,
         fast_budget_s: float = FAST_BUDGET_S,
         keep_fast: frozenset[str] = frozenset(),
@@ -41,9 +32,7 @@ class NvmlSource:
         wall: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.cadence_s = cadence_s
         # The third tick after a call hung must be past it: then the readings are gone within three intervals.
-        self.deadline_s = 2.5 * max(cadence_s, FAST_EVERY_S)
         self._monotonic = monotonic
         self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
         self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s, keep_fast)
@@ -51,7 +40,7 @@ class NvmlSource:
         self._connections = 0
         self._retry = RetrySchedule(first_s=1.0, most_s=60.0)
         self._refused_code: int | None = None
-        # To see a lost GPU again the driver must be started anew; that costs the others one GPM reading.
+        # To find a lost GPU again the session must be restarted; that costs the other GPUs one GPM reading.
         self._rescan = RetrySchedule(first_s=10.0, most_s=300.0)
         self._aside = RetrySchedule(first_s=60.0, most_s=3600.0)
         self._aside_until_s = 0.0
@@ -107,7 +96,7 @@ class NvmlSource:
             library.stop()
 
     def _refusal(self, code: int, now_s: float) -> SourceError | SourceAbsent:
-        """Why there is no session, as the sampling clock wants to hear it."""
+        """Why there is no session, as an exception for the sampler."""
         if code == codes.LIBRARY_NOT_FOUND:
             return SourceAbsent(
                 "no NVIDIA driver: libnvidia-ml.so.1 is not found",
@@ -116,16 +105,16 @@ class NvmlSource:
         if code == codes.DRIVER_NOT_LOADED and not self._connections:
             return SourceAbsent("the NVIDIA driver is installed but not loaded", "load it with: modprobe nvidia")
         if code == codes.VERSION_MISMATCH:
-            # The file has been replaced under us, or the kernel still runs the old module.
+            # The library file was replaced while it was loaded, or the kernel still runs the old module.
             library.unload()
         self._retry.postpone(now_s)
         self._refused_code = code
         return _refused(code)
 
-    # -- when to begin anew
+    # -- when to restart the session
 
     def _should_rescan(self, now_s: float) -> bool:
-        """Whether a GPU may have come back, or another been added, since the session began."""
+        """Whether a GPU may have come back or been added since the session began."""
         if self._rescan.waiting and self._rescan.is_due(now_s):
             return True
         if now_s < self._kernel_due_s:
@@ -134,14 +123,14 @@ class NvmlSource:
         return self._count_kernel_gpus() != self._kernel_gpus
 
     def _count_kernel_gpus(self) -> int | None:
-        """How many GPUs the kernel module has: NVML counts only once, when it starts."""
+        """The number of GPUs in the kernel module: NVML counts them only once, when it starts."""
         try:
             return len(os.listdir(self._kernel_list))
         except OSError:
             return None
 
     def _step_aside(self, session: Session, now_s: float) -> None:
-        """A MIG mode that waits for the GPU to be free waits for us too: let go of it for a moment."""
+        """A pending change of the MIG mode waits until no process, including this one, uses the GPU: disconnect."""
         if not session.mig_pending:
             self._aside.reset()
         elif self._aside.is_due(now_s):
@@ -185,12 +174,12 @@ class NvmlSource:
 
 
 def _refused(code: int) -> SourceError:
-    """Made anew each time: an exception that is raised again and again collects tracebacks."""
+    """A new exception each time: one that is raised repeatedly accumulates tracebacks."""
     return SourceError(codes.name_of(code), f"NVML: {library.error_text(code)}")
 
 
 def _stepping_aside() -> SourceError:
     return SourceError(
         "stepping_aside",
-        f"a MIG mode change waits for the GPU to be free: letting go of the driver for {_STEP_ASIDE_S:g} s",
+        f"a MIG mode change waits for the GPU to be free: disconnected from the driver for {_STEP_ASIDE_S:g} s",
     )

@@ -1,4 +1,4 @@
-"""When the processes on GPUs started: with the pid that makes their identity. Read once for each new pid."""
+"""Start times of the processes on GPUs: pid and start time identify a process. Read once for each new pid."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ _START_TICKS = 19
 
 
 def start_ticks(stat: bytes) -> int:
-    """The start time in a line of /proc/PID/stat. The name in brackets before it may hold anything."""
+    """The start time in a line of /proc/PID/stat. The name in parentheses before it may contain anything."""
     return int(stat[stat.rindex(b")") + 2 :].split()[_START_TICKS])
 
 
 class StartTimes:
-    """A pid that is not in this /proc (another pid namespace, just gone) has no key, not a wrong one."""
+    """A pid that is not in this /proc, because of another pid namespace or because it has ended, has no key."""
 
     def __init__(self, procfs: Path) -> None:
         self._procfs = procfs
@@ -29,7 +29,7 @@ class StartTimes:
         return key
 
     def end_pass(self) -> None:
-        """Forget who was not seen in this pass: a pid that comes back later is another process."""
+        """Forget the pids that were not used in this pass: one that comes back later is another process."""
         self._known, self._used = self._used, {}
 
     def _read(self, pid: int) -> ProcessKey | None:

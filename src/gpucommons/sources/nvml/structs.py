@@ -1,6 +1,6 @@
-"""The driver's structures that are read each second, as plain ctypes.
+"""The driver's structures that are read every second, as plain ctypes.
 
-nvidia-ml-py's own look every attribute up through a Python function, which costs more than the driver call.
+nvidia-ml-py's structures read every attribute through a Python function, which costs more than the driver call.
 """
 
 from ctypes import Structure, Union, c_double, c_int, c_int64, c_longlong, c_uint, c_ulong, c_ulonglong
@@ -35,7 +35,7 @@ class Value(Union):
     )
 
 
-# The member that each value type of a field means, by its number.
+# The member of the union for each value type.
 VALUE_MEMBERS = ("double", "uint", "ulong", "ulonglong", "longlong", "int")
 
 
@@ -52,7 +52,7 @@ class FieldValue(Structure):
 
 
 def value_of(field: FieldValue) -> int | float | None:
-    """The value, by the type that the driver says it has; None for a type that is not known here."""
+    """The value, by the type that the driver reports; None for an unknown type."""
     kind = field.value_type
     return getattr(field.value, VALUE_MEMBERS[kind]) if kind < len(VALUE_MEMBERS) else None
 

@@ -12,7 +12,7 @@ from gpucommons.sources.nvml import kinds
 from gpucommons.sources.nvml.kinds import Maker
 from gpucommons.sources.nvml.lanes import Lane
 
-# No board draws or clocks more, and none survives hotter: what is beyond is not a reading.
+# No board exceeds these limits: a larger value is not a measurement.
 _MOST_MILLIWATTS = 20_000_000
 _MOST_CELSIUS = 200
 _MOST_MHZ = 30_000
@@ -26,7 +26,7 @@ class ReadingRow:
     name: str
     lane: Lane
     getters: tuple[tuple[str, Maker], ...]
-    # PCIe throughput is measured for 20 ms inside the call: not asked for where GPM tells it.
+    # The PCIe throughput call measures for 20 ms: skipped where GPM provides the value.
     unless_gpm: bool = False
 
 

@@ -1,16 +1,16 @@
-"""Which people are in which group, from the texts of passwd and group. Pure; bad lines are left out."""
+"""The groups of users, from the texts of passwd and group. Pure; invalid lines are left out."""
 
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 _NUMBER = re.compile("[0-9]{1,10}", re.ASCII)
-# The range that distributions give to people; below it are the system's own, above it nobody and containers.
+# The range that distributions use for people; system users are below it, "nobody" and containers above it.
 _FIRST, _LAST = 1000, 60_000
 
 
 class Membership(NamedTuple):
-    """`group_of`: the one group that a user is billed under; `members`: everybody of each group of people."""
+    """`group_of`: the group that a user is billed under; `members`: all users of each group of people."""
 
     group_of: Mapping[str, str]
     members: Mapping[str, frozenset[str]]
@@ -28,7 +28,7 @@ class _Group(NamedTuple):
 
 
 def membership(passwd: str, group: str) -> Membership:
-    """A group that bears its only user's name says nothing and is left out."""
+    """A group with the name of its only user carries no information and is left out."""
     people, groups = _people(passwd), _groups(group)
     primary = {person.name: person.gid for person in people}
     members = {
@@ -42,13 +42,13 @@ def membership(passwd: str, group: str) -> Membership:
 def _members(group: _Group, people: list[_Person], primary: Mapping[str, int]) -> frozenset[str]:
     at_home = {person.name for person in people if person.gid == group.gid}
     if not _FIRST <= group.gid <= _LAST:
-        # The system's groups (docker, video) grant rights; but "users" may well be everybody's own.
+        # System groups (docker, video) grant rights; but one of them ("users") may be the primary group of people.
         return frozenset(at_home)
     return frozenset(at_home | (group.listed & primary.keys()))
 
 
 def _billed(person: _Person, groups: list[_Group], members: Mapping[str, frozenset[str]]) -> str:
-    """Their own group if it is more than themselves, else the first other by number."""
+    """The primary group if it has other members, else the first other group by number."""
     theirs = [each for each in groups if person.name in members.get(each.name, ()) and each.name != person.name]
     own = [each.name for each in theirs if each.gid == person.gid]
     return next(iter(own or [each.name for each in theirs]), "")
@@ -74,7 +74,7 @@ def _groups(group: str) -> list[_Group]:
 
 
 def _fields(line: str, first: int, second: int) -> tuple[str, int | None, int | None]:
-    """A name and two numbers of a line; None where the line is no such line."""
+    """The name and two numbers of a line; None if the line is invalid."""
     fields = line.split(":")
     if len(fields) < 4 or not fields[0]:
         return "", None, None

@@ -1,7 +1,7 @@
-"""User names by uid. A directory service may take minutes to answer: nobody here waits for one.
+"""User names by uid. A directory service may take minutes to answer: no caller waits for it.
 
-The passwd file is read first. Whom it does not know is asked of the system's name services on a
-daemon thread of its own; what does not come at once is for a later pass, and missing until then.
+The passwd file is read first. Unknown uids are looked up in the system's name services on a daemon thread; a name that
+is not available immediately is missing until a later pass.
 """
 
 import os
@@ -18,15 +18,15 @@ _UID = re.compile("[0-9]{1,10}")
 _MOST_PASSWD_BYTES = 8 << 20
 _MOST_NAMES = 10_000
 _REFRESH_S = 600.0
-# Local services answer within this: the first pass then has the name, and no series starts without it.
+# Local services answer within this time: the first pass then has the name, and no series starts without it.
 _AT_ONCE_S = 0.001
 
 
 class UserNames:
-    """`look_up` is for whom the file does not know; None leaves them nameless.
+    """`look_up` is for uids that are not in the file; None leaves them without names.
 
-    In a container that reads the host's /proc, the file is the host's and there is no `look_up`: our
-    own name services would tell the names of strangers who bear the same numbers.
+    In a container that reads the host's /proc, the file is the host's and there is no `look_up`: the container's name
+    services would return the names of other users with the same uids.
     """
 
     def __init__(
@@ -41,18 +41,18 @@ class UserNames:
         self._stamp: tuple[int, int, int] | None = None
         self._in_file: Mapping[int, str] = {}
         self._answers: dict[int, str | None] = {}
-        self._asked_s: dict[int, float] = {}
-        self._questions: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._requested_s: dict[int, float] = {}
+        self._requests: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._all_answered = threading.Event()
         self._thread: threading.Thread | None = None
         self.known: Mapping[int, str] = {}
 
     def see(self, uids: Iterable[int]) -> Mapping[int, str]:
-        """The names known now of these users; asks, without waiting, for those that are not."""
+        """The known names of these users. Starts a lookup of the others without waiting for it."""
         self._reread_file()
-        wanted = set(uids)
-        self._ask(uid for uid in wanted if uid not in self._in_file)
-        names = {uid: name for uid in wanted if (name := self._in_file.get(uid) or self._answers.get(uid))}
+        uids = set(uids)
+        self._request(uid for uid in uids if uid not in self._in_file)
+        names = {uid: name for uid in uids if (name := self._in_file.get(uid) or self._answers.get(uid))}
         if names != self.known:
             self.known = names
         return self.known
@@ -69,21 +69,21 @@ class UserNames:
             return
         self._in_file, self._stamp = parse_passwd(text.decode("utf-8", "replace")), stamp
 
-    def _ask(self, uids: Iterable[int]) -> None:
+    def _request(self, uids: Iterable[int]) -> None:
         if self._look_up is None:
             return
-        now_s, asked = self._monotonic(), False
+        now_s, any_requested = self._monotonic(), False
         for uid in uids:
-            asked_s = self._asked_s.get(uid)
-            if asked_s is not None and now_s - asked_s < _REFRESH_S:
+            requested_s = self._requested_s.get(uid)
+            if requested_s is not None and now_s - requested_s < _REFRESH_S:
                 continue
-            if asked_s is None and len(self._asked_s) >= _MOST_NAMES:
+            if requested_s is None and len(self._requested_s) >= _MOST_NAMES:
                 continue
-            self._asked_s[uid] = now_s
+            self._requested_s[uid] = now_s
             self._all_answered.clear()
-            self._questions.put(uid)
-            asked = True
-        if asked:
+            self._requests.put(uid)
+            any_requested = True
+        if any_requested:
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._answer, args=(self._look_up,), name="user-names", daemon=True
@@ -93,18 +93,18 @@ class UserNames:
 
     def _answer(self, look_up: Callable[[int], str | None]) -> None:
         while True:
-            uid = self._questions.get()
+            uid = self._requests.get()
             try:
                 self._answers[uid] = look_up(uid)
             except Exception:
-                # What we knew stays: a directory that is down has not renamed anybody.
+                # Keep the known name: a directory service that is down has not renamed the user.
                 self._answers.setdefault(uid, None)
-            if self._questions.empty():
+            if self._requests.empty():
                 self._all_answered.set()
 
 
 def host_user_names(procfs: Path) -> UserNames:
-    """The names of the machine whose processes this procfs shows, which may not be those of our container."""
+    """The user names of the machine that this procfs shows, which may differ from our container's."""
     root_of_first = procfs / "1" / "root"
     try:
         theirs, ours = os.stat(root_of_first), os.stat("/")
@@ -116,7 +116,7 @@ def host_user_names(procfs: Path) -> UserNames:
 
 
 def parse_passwd(text: str) -> dict[int, str]:
-    """Names by uid; of two that share a uid, the first, as the system does. Bad lines are left out."""
+    """Names by uid; of two names with one uid the first, as in the system. Invalid lines are left out."""
     names: dict[int, str] = {}
     for line in text.splitlines():
         fields = line.split(":")
@@ -126,7 +126,7 @@ def parse_passwd(text: str) -> dict[int, str]:
 
 
 def name_of_uid(uid: int) -> str | None:
-    """What the system's name services answer. May block for as long as they like."""
+    """The answer of the system's name services. May block indefinitely."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):

@@ -1,7 +1,7 @@
-"""CPU and memory of people by their cgroup slices: `ds01-<group>-<user>.slice` of DS01, else `user-<uid>.slice`.
+"""CPU and memory of users by their cgroup slices: `ds01-<group>-<user>.slice` of DS01, else `user-<uid>.slice`.
 
-On a DS01 node only DS01's slices count, as in its exporter: a login session is not in them. Both versions of cgroups
-are read. A slice that comes and goes with its user's sessions never takes their CPU seconds back.
+On a DS01 node only DS01's slices count, as in its exporter; they do not include login sessions. Cgroups of versions 1
+and 2 are read. The CPU seconds of a user never decrease, although slices end with the user's sessions.
 """
 
 import os
@@ -20,7 +20,7 @@ _DS01 = "ds01.slice"
 
 
 class SliceUse(NamedTuple):
-    """One slice: `key` tells it from a later one of the same path."""
+    """One slice. `key` distinguishes it from a later slice with the same path."""
 
     key: tuple[str, int]
     user: str
@@ -31,7 +31,7 @@ class SliceUse(NamedTuple):
 
 @dataclass(slots=True)
 class CpuTotals:
-    """CPU time by user and group, summed over slices that come and go. Pure; never goes back."""
+    """CPU time by user and group, summed over slices that come and go. Pure; never decreases."""
 
     _last_ns: dict[tuple[str, int], int] = field(default_factory=dict)
     _total_ns: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class CpuTotals:
                 memory[who] = memory.get(who, 0) + use.memory_bytes
             if use.cpu_ns is not None:
                 before = self._last_ns.get(use.key, 0)
-                # A counter that is behind itself began anew.
+                # A counter that decreased was reset.
                 gained = use.cpu_ns - before if use.cpu_ns >= before else use.cpu_ns
                 self._total_ns[who] = self._total_ns.get(who, 0) + gained
                 last_ns[use.key] = use.cpu_ns
@@ -59,7 +59,7 @@ class CpuTotals:
 
 
 class SliceReader:
-    """`slice_owner` reads the group and user of DS01's slice names."""
+    """`slice_owner` parses group and user from DS01's slice names."""
 
     def __init__(self, cgroup: Path, slice_owner: Callable[[str], tuple[str, str] | None]) -> None:
         self._cgroup = cgroup
@@ -68,7 +68,7 @@ class SliceReader:
     def read(
         self, name_of: Callable[[int], str], group_of: Mapping[str, str], user_of_slice: Mapping[str, str]
     ) -> list[SliceUse]:
-        """`user_of_slice` has the full names of users whom a slice shortens. OSError without any cgroups."""
+        """`user_of_slice` maps shortened names in slices to user names. Raises OSError if there are no cgroups."""
         unified = (self._cgroup / "cgroup.controllers").exists()
         root = self._cgroup if unified else self._cgroup / "cpuacct"
         if not unified:
@@ -98,13 +98,13 @@ class SliceReader:
             memory = _whole(_text(path / "memory.current"))
         else:
             cpu_ns = _whole(_text(path / "cpuacct.usage"))
-            beside = self._cgroup / "memory" / path.relative_to(root)
-            memory = _whole(_text(beside / "memory.usage_in_bytes"))
+            in_memory = self._cgroup / "memory" / path.relative_to(root)
+            memory = _whole(_text(in_memory / "memory.usage_in_bytes"))
         return SliceUse((str(path), inode), user, group, cpu_ns, memory)
 
 
 def _slices(root: Path, name: str, depth: int = 0) -> Iterator[Path]:
-    """The slices below a slice; what vanishes meanwhile is left out."""
+    """The slices below a slice; one that is removed meanwhile is left out."""
     try:
         inside = [entry for entry in os.scandir(root / name) if entry.name.endswith(".slice")]
     except OSError:

@@ -1,13 +1,12 @@
-"""The people of this node: names, groups, what their slices use, their SSH sessions. Reads files only."""
+"""The users of this node: names, groups, usage of their slices, SSH sessions. Reads only files."""
 
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
 
 from gpucommons.model.containers import Container
 from gpucommons.model.users import UsersReading
-from gpucommons.sources.ds01.groups import ds01_membership, read_members, slice_name
+from gpucommons.sources.people.ds01_groups import ds01_membership, read_members, slice_name
 from gpucommons.sources.people.groups import Membership, membership
 from gpucommons.sources.people.user_names import parse_passwd
 from gpucommons.sources.people.user_slices import CpuTotals, SliceReader
@@ -18,30 +17,21 @@ _MOST_BYTES = 8 << 20
 _UTMP = ("run/utmp", "var/run/utmp")
 
 
-class UsersSource:
-    """`root` is the host's file system, other than / in a container. `slice_owner` reads DS01's slice names.
+class UsersReader:
+    """`root` is the host's root file system; in a container it is not /. `slice_owner` parses DS01's slice names.
 
-    Where `ds01_groups` has files of members, the groups are DS01's and not the system's.
+    If `ds01_groups` has files of members, the groups are DS01's and not the system's.
     """
-
-    name = "users"
-    feeds = "users"
-    produces = UsersReading
-    essential = False
-    runs_on: Literal["thread"] = "thread"
 
     def __init__(
         self,
         root: Path,
         procfs: Path,
         cgroupfs: Path,
-        cadence_s: float,
         slice_owner: Callable[[str], tuple[str, str] | None],
         ds01_groups: Path,
         containers: Callable[[], Mapping[str, Container]] = dict,
     ) -> None:
-        self.cadence_s = cadence_s
-        self.deadline_s = max(5.0, cadence_s)
         self._root = root
         self._procfs = procfs
         self._ds01_groups = ds01_groups
@@ -71,11 +61,11 @@ class UsersSource:
         )
 
     def _read_accounts(self) -> None:
-        """The same mappings for as long as the files say the same: others remember what they made of them."""
+        """The same mappings while the files are unchanged: others cache what they derive from them."""
         passwd = self._text("etc/passwd")
         if passwd is None:
             raise SourceAbsent(
-                f"no users: {self._root / 'etc/passwd'} cannot be read", "in a container, mount the host's / read-only"
+                f"no users: cannot read {self._root / 'etc/passwd'}", "in a container, mount the host's / read-only"
             )
         group, ds01 = self._text("etc/group") or "", read_members(self._ds01_groups)
         if (passwd, group, ds01) != self._texts:
@@ -84,7 +74,7 @@ class UsersSource:
             self._user_of_slice = {slice_name(user): user for user in self._membership.group_of} if ds01 else {}
 
     def _sessions(self) -> Mapping[str, int] | None:
-        # An empty record says that nobody is here; only one that is missing says nothing.
+        # An empty file means that there are no sessions; only a missing one means that they are unknown.
         data = next((data for name in _UTMP if (data := self._bytes(name)) is not None), None)
         if data is None:
             return None
@@ -115,7 +105,7 @@ class UsersSource:
 
 
 def host_root(procfs: Path) -> Path:
-    """The file system of the machine whose processes this procfs shows, which may not be our container's."""
+    """The root file system of the machine that this procfs shows, which may differ from our container's."""
     root_of_first = procfs / "1" / "root"
     try:
         theirs, ours = os.stat(root_of_first), os.stat("/")

@@ -1,6 +1,6 @@
-"""Who is logged in over SSH, from the binary records of utmp. Pure: bytes in, sessions out.
+"""SSH sessions from the binary records of utmp. Pure.
 
-Damaged records are left out; a file of the other record size (64-bit ARM's is longer) is told by its content.
+Damaged records are left out. Records of 64-bit ARM are longer; the size is detected from the content.
 """
 
 import struct
@@ -25,20 +25,20 @@ class Login(NamedTuple):
 
 
 def parse_utmp(data: bytes) -> list[Login]:
-    """Every record of the file, of whichever size fits it; what is cut short at its end is left out."""
+    """Every record of the file, with the record size that fits; a truncated record at the end is left out."""
     readings = [_records(data, size) for size in _RECORD_BYTES]
     exact = [found for found, size in zip(readings, _RECORD_BYTES, strict=True) if len(data) % size == 0]
     return max(exact or readings, key=_sound)
 
 
 def ssh_sessions(logins: list[Login], is_alive: Callable[[int], bool]) -> Mapping[str, int]:
-    """Sessions by user. A record outlives a session whose machine lost its connection: its process must be there."""
+    """Sessions by user. The record of a session that lost its connection remains: its process must be alive."""
     found = Counter(login.user for login in logins if _is_remote(login) and is_alive(login.pid))
     return dict(found)
 
 
 def _is_remote(login: Login) -> bool:
-    """Terminal multiplexers and X sessions name something else than a host."""
+    """Terminal multiplexers and X sessions write something other than a host."""
     host = login.host
     return (
         login.type == _USER_PROCESS
@@ -59,7 +59,7 @@ def _record(data: bytes, at: int) -> Login:
 
 
 def _sound(logins: list[Login]) -> float:
-    """What part of the records can be such: at the wrong size nearly none is."""
+    """The share of plausible records: close to zero for the wrong record size."""
     good = sum(0 <= login.type <= _LAST_TYPE and login.pid >= 0 for login in logins)
     return good / len(logins) if logins else 0.0
 

@@ -1,4 +1,4 @@
-"""DS01's groups: one file of members for each, `<group>.members`, a user name a line. Pure but for `read_members`."""
+"""DS01's groups: a file `<group>.members` for each, one user name per line. Pure except for `read_members`."""
 
 import hashlib
 import re
@@ -9,14 +9,14 @@ from gpucommons.sources.people.groups import Membership
 
 _MOST_BYTES = 1 << 20
 _SUFFIX = ".members"
-# People who left: DS01 keeps the list and counts none of them.
+# Former users: DS01 keeps the list and ignores it.
 _ARCHIVED = "archived"
 _NOT_IN_A_SLICE = re.compile(r"[^a-zA-Z0-9:]+", re.ASCII)
 _LONGEST_NAME, _HASH_DIGITS = 32, 4
 
 
 def read_members(directory: Path) -> dict[str, str]:
-    """The text of each group's file, by group. Empty where this is not a DS01 node."""
+    """The text of each group's file, by group. Empty if this is not a DS01 node."""
     found = {}
     try:
         files = sorted(directory.glob(f"*{_SUFFIX}"))
@@ -35,13 +35,13 @@ def read_members(directory: Path) -> dict[str, str]:
 
 
 def ds01_membership(texts: Mapping[str, str]) -> Membership:
-    """Who is listed twice is billed under the last group by name, as in DS01."""
+    """A user in two groups is billed under the last one by name, as in DS01."""
     members = {group: frozenset(_names(text)) for group, text in sorted(texts.items())}
     return Membership({user: group for group, people in members.items() for user in people}, members)
 
 
 def slice_name(user: str) -> str:
-    """A user name as DS01 writes it into `ds01-<group>-<user>.slice`: without its domain, and without dots."""
+    """A user name as DS01 writes it in `ds01-<group>-<user>.slice`: without domain and dots."""
     short = _NOT_IN_A_SLICE.sub("_", user.partition("@")[0]).strip("_")
     if len(short) <= _LONGEST_NAME:
         return short

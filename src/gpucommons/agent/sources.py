@@ -1,0 +1,171 @@
+"""Every source of the agent, in one list: what is read, how often, and what is derived from the readings."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from gpucommons.agent.busy import MEASURED_BY
+from gpucommons.agent.cluster import pod_follower
+from gpucommons.agent.owners import owner_rules
+from gpucommons.agent.sharing import nvml_cadence_s
+from gpucommons.attribution.stage import ProcessWorld
+from gpucommons.config.settings import Settings
+from gpucommons.config.state_directory import events_position_file
+from gpucommons.holding.ds01_rules import slice_owner
+from gpucommons.holding.stage import AllocationStage
+from gpucommons.model.agent import AgentReading
+from gpucommons.model.alerts import AlertsReading
+from gpucommons.model.containers import Container, ContainerReading, ContainerUsageReading, all_containers
+from gpucommons.model.ds01 import Ds01Reading
+from gpucommons.model.events import EventsReading
+from gpucommons.model.filesystems import FilesystemReading
+from gpucommons.model.gpu import AllocationRatioReading, GpuReading
+from gpucommons.model.hardware import HardwareReading
+from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.kernel import KernelReading
+from gpucommons.model.pods import PodDevicesReading, PodReading
+from gpucommons.model.process_identity import ProcessTable
+from gpucommons.model.snapshot import Readings
+from gpucommons.model.users import UsersReading
+from gpucommons.sampling.attributed import attributed, this_machine
+from gpucommons.simulation.scenario import Scenario
+from gpucommons.sources.agent import AgentReader
+from gpucommons.sources.alertmanager import AlertmanagerSource
+from gpucommons.sources.allocation_ratio import AllocationRatioReader, parse_allocation_ratios
+from gpucommons.sources.containers.engine import DOCKER, PODMAN
+from gpucommons.sources.containers.source import ContainerFollower
+from gpucommons.sources.containers.usage import ContainerUsageReader
+from gpucommons.sources.ds01.events import Ds01EventsReader
+from gpucommons.sources.ds01.state import Ds01StateReader
+from gpucommons.sources.host.cpu import CpuReader
+from gpucommons.sources.host.filesystems import FilesystemReader
+from gpucommons.sources.host.hardware import HardwareReader
+from gpucommons.sources.host.kernel import KernelReader
+from gpucommons.sources.host.memory import read_memory
+from gpucommons.sources.host.pressure import read_pressure
+from gpucommons.sources.host.processes import ProcessTableReader
+from gpucommons.sources.job_mapping import JobMappingReader
+from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
+from gpucommons.sources.nvml.lanes import FAST_EVERY_S
+from gpucommons.sources.nvml.source import NvmlReader
+from gpucommons.sources.people.users import UsersReader, host_root
+from gpucommons.sources.source import Source
+
+
+def agent_sources(
+    settings: Settings,
+    scenario: Scenario | None,
+    of_parts: Iterable[Source] = (),
+    agent: AgentReader | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> tuple[list[Source], Callable[[Readings], Readings]]:
+    """All sources of the agent, those of its parts included, and the function that derives owners and allocations."""
+    interval_s = settings.sampling.interval_s
+    sources = [*_node_sources(settings, scenario, monotonic), *of_parts]
+    if settings.alerts.alertmanager_url:
+        alertmanager = AlertmanagerSource(settings.alerts.alertmanager_url)
+        sources.append(Source("alertmanager", "alerts", AlertsReading, alertmanager.read, 15.0, 10.0))
+    if agent is not None:
+        sources.append(Source("agent", "agent", AgentReading, agent.read, interval_s, runs_on="loop"))
+    rules = owner_rules(settings.owners)
+    allocations = AllocationStage(rules, settings.ledger.active_ratio)
+    world = _world(settings, scenario)
+    if world is None:
+        return sources, allocations
+    sources, attribution = attributed(sources, world, rules)
+    return sources, lambda readings: allocations(attribution(readings))
+
+
+def _node_sources(settings: Settings, scenario: Scenario | None, monotonic: Callable[[], float]) -> list[Source]:
+    if scenario is not None:
+        return scenario.sources(settings.sampling.interval_s, monotonic)
+    return _linux(settings) if sys.platform == "linux" else _without_procfs(settings)
+
+
+def _world(settings: Settings, scenario: Scenario | None) -> ProcessWorld | None:
+    """Where processes are looked up; None where there is no attribution."""
+    if scenario is not None:
+        return scenario.world
+    return this_machine(Path(settings.path.procfs)) if sys.platform == "linux" else None
+
+
+def _linux(settings: Settings) -> list[Source]:
+    """Everything that can be read on Linux. What does not exist on this node is reported as absent."""
+    path, exclude = settings.path, settings.nodeexporter
+    procfs, sysfs, rootfs, cgroupfs = (Path(p) for p in (path.procfs, path.sysfs, path.rootfs, path.cgroupfs))
+    interval_s, host_s = settings.sampling.interval_s, settings.sampling.host_interval_s
+    processes_s = settings.sampling.processes_interval_s
+    docker = ContainerFollower(DOCKER, path.docker_socket or None)
+    podman = ContainerFollower(PODMAN, path.podman_socket or None)
+    kubelet, pods = PodDevicesFollower(path.kubelet_socket), pod_follower(settings.kubernetes)
+
+    def containers() -> Mapping[str, Container]:
+        return all_containers(docker.newest, podman.newest)
+
+    kernel = KernelReader(procfs, sysfs, rootfs, exclude.diskstats_device_exclude, exclude.netdev_device_exclude)
+    filesystems = FilesystemReader(
+        procfs, rootfs, exclude.filesystem_mount_points_exclude, exclude.filesystem_fs_types_exclude
+    )
+    processes = ProcessTableReader(procfs, settings.processes.busiest)
+    nvml = NvmlReader(procfs, keep_fast=MEASURED_BY if settings.scheduler.enabled else frozenset())
+    # The third tick after a call hung must be past the deadline: then the readings are gone within three intervals.
+    nvml_s = nvml_cadence_s(settings)
+    nvml_deadline_s = 2.5 * max(nvml_s, FAST_EVERY_S)
+    users = UsersReader(
+        host_root(procfs), procfs, cgroupfs, slice_owner, Path(settings.ds01.groups_directory), containers
+    )
+    usage = ContainerUsageReader(procfs, cgroupfs, containers)
+    ds01 = Ds01StateReader(Path(settings.ds01.state_file))
+    events = Ds01EventsReader(Path(settings.events.file), events_position_file())
+    return [
+        # name, field of Readings, type, read, cadence, deadline
+        Source("cpu", "cpu", CpuReading, CpuReader(procfs).read, interval_s, essential=True),
+        Source("memory", "memory", MemoryReading, lambda: read_memory(procfs), interval_s, essential=True),
+        Source("pressure", "pressure", PressureReading, lambda: read_pressure(procfs), interval_s),
+        Source("kernel", "kernel", KernelReading, kernel.read, host_s, 5.0),
+        Source("filesystems", "filesystems", FilesystemReading, filesystems.read, host_s, 10.0),
+        Source("hardware", "hardware", HardwareReading, HardwareReader(sysfs).read, host_s, 30.0),
+        Source("processes", "processes", ProcessTable, processes.read, processes_s, 5.0),
+        Source("nvml", "gpus", GpuReading, nvml.read, nvml_s, nvml_deadline_s),
+        Source("docker", "docker", ContainerReading, docker.read, runs_on="loop", run=docker.run),
+        Source("podman", "podman", ContainerReading, podman.read, runs_on="loop", run=podman.run),
+        Source("container_usage", "container_usage", ContainerUsageReading, usage.read, 5.0, 5.0),
+        Source("kubelet", "pod_devices", PodDevicesReading, kubelet.read, runs_on="loop", run=kubelet.run),
+        Source("kubernetes", "pods", PodReading, pods.read, runs_on="loop", run=pods.run),
+        *_allocation_ratio(settings.vgpu.allocation_file),
+        *_job_mapping(settings.dcgm.hpc_job_mapping_dir),
+        Source("users", "users", UsersReading, users.read, 10.0, 5.0),
+        Source("ds01", "ds01", Ds01Reading, ds01.read, 5.0, 5.0),
+        Source("events", "events", EventsReading, events.read, interval_s, 5.0),
+    ]
+
+
+def _allocation_ratio(named: str) -> list[Source]:
+    """An unnamed file that does not exist is not an error: most nodes do not split their GPUs."""
+    file = Path(named or "gpu_allocation.txt")
+    if not named and not file.exists():
+        return []
+    read = AllocationRatioReader(file, parse_allocation_ratios).read
+    return [Source("allocation_ratio", "allocation_ratio", AllocationRatioReading, read, 5.0, 5.0)]
+
+
+def _job_mapping(directory: str) -> list[Source]:
+    if not directory:
+        return []
+    read = JobMappingReader(Path(directory)).read
+    return [Source("job_mapping", "job_mapping", JobMappingReading, read, 5.0, 5.0)]
+
+
+def _without_procfs(settings: Settings) -> list[Source]:
+    # Imported here: on Linux, psutil would cost a megabyte and serve nothing.
+    from gpucommons.sources.host.portable import PortableCpuReader, PortableProcessReader, read_portable_memory
+
+    interval_s = settings.sampling.interval_s
+    processes = PortableProcessReader(settings.processes.busiest)
+    return [
+        Source("cpu", "cpu", CpuReading, PortableCpuReader().read, interval_s, essential=True),
+        Source("memory", "memory", MemoryReading, read_portable_memory, interval_s, essential=True),
+        Source("processes", "processes", ProcessTable, processes.read, settings.sampling.processes_interval_s, 5.0),
+    ]
