@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.service": {"base", "config", "model", "scheduler.policy", "scheduler.protocol"},
     "ledger": {"model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
-    "sampling": {"attribution", "base", "ledger", "model", "sources", "sources.host", "sources.people"},
+    "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},
     "faces": set(),
     "faces.exposition": {"model"},
     "faces.dialects": {"", "faces.exposition", "model", "rules"},

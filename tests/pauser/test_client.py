@@ -232,7 +232,7 @@ def test_a_pauser_that_freezes_keeps_the_entries_of_one_that_used_the_driver(
     without = {**environment(), "LD_LIBRARY_PATH": str(tmp_path)}
 
     async def body(pauser: Pauser) -> None:
-        assert entries(record) == [(program.pid, Stage.LOCKED)], "only the driver can tell that it runs"
+        assert entries(record) == [(program.pid, Stage.LOCKED)], "only the driver knows that it runs"
 
     run_with(PauserSettings(record=record, backend="freeze", environment=without), body)
     run_with(PauserSettings(record=record, backend="freeze", environment=environment(cuda)), _nothing)
@@ -289,7 +289,7 @@ def test_the_longest_pause_ends_although_the_agent_says_nothing(cuda: FakeCuda, 
         assert await pauser.wait_available(30)
         assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
         await asyncio.to_thread(program.runs)
-        await asyncio.to_thread(until, lambda: heard, "the agent is told")
+        await asyncio.to_thread(until, lambda: heard, "the agent has the notice")
         assert heard[0].process == program.key
         assert "longest" in heard[0].reason
         assert pauser.counters.forced == 1

@@ -97,7 +97,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Nothing of it runs; whoever inherited it may not have collected it yet."""
+    """Nothing of it runs; its new parent may not have collected it yet."""
     return state_letter(pid) in ("", "Z")
 
 

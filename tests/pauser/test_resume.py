@@ -180,7 +180,7 @@ def test_a_link_to_another_users_files_is_passed_over(
     needs_root()
     victim = tmp_path / "project" / "paused" / "4194000"
     victim.parent.mkdir(parents=True)
-    victim.write_text("a file of somebody else, named like a pid")
+    victim.write_text("a file of another user, named like a pid")
     users = tmp_path / "run" / "user"
     (users / "65534").mkdir(parents=True)
     (users / "65534" / "gpucommons").symlink_to(tmp_path / "project")

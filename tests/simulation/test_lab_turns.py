@@ -1,4 +1,4 @@
-"""The turns of the lab: one at a time, everybody in the end, and what is counted of them only grows."""
+"""The turns of the lab: one client at a time, every client eventually, and counters that never decrease."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -17,7 +17,7 @@ from prometheus_server import answers, free_port
 from waiting import until
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def alert_json(**changes: Any) -> dict[str, Any]:
     return {
         "fingerprint": "abc",
         "labels": {"alertname": "GPUHot", "severity": "critical", "gpu": "5"},
@@ -29,7 +29,7 @@ def told(**changes: Any) -> dict[str, Any]:
 
 
 def test_an_alert_is_read() -> None:
-    (alert,) = parse_alerts([told()]).alerts
+    (alert,) = parse_alerts([alert_json()]).alerts
     assert (alert.name, alert.severity, alert.state) == ("GPUHot", "critical", "active")
     assert alert.labels == {"gpu": "5"}
     assert alert.summary == "GPU 5 is hot"
@@ -38,20 +38,28 @@ def test_an_alert_is_read() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [None, 5, {}, {"labels": {}}, told(fingerprint=None), told(labels={"severity": "x"}), told(labels=7)],
+    [
+        None,
+        5,
+        {},
+        {"labels": {}},
+        alert_json(fingerprint=None),
+        alert_json(labels={"severity": "x"}),
+        alert_json(labels=7),
+    ],
 )
 def test_one_bad_alert_costs_only_itself(bad: object) -> None:
-    assert [alert.name for alert in parse_alerts([bad, told()]).alerts] == ["GPUHot"]
+    assert [alert.name for alert in parse_alerts([bad, alert_json()]).alerts] == ["GPUHot"]
 
 
 def test_strange_fields_are_left_out() -> None:
-    strange = told(annotations=[], status="?", startsAt="soon", labels={"alertname": "A", "n": 5})
+    strange = alert_json(annotations=[], status="?", startsAt="soon", labels={"alertname": "A", "n": 5})
     (alert,) = parse_alerts([strange]).alerts
     assert (alert.summary, alert.state, alert.starts_wall_s, alert.labels) == ("", "active", None, {})
 
 
 def test_newest_first_and_bounded() -> None:
-    many = [told(fingerprint=str(n), startsAt=f"2026-11-15T01:{n // 60:02d}:{n % 60:02d}Z") for n in range(300)]
+    many = [alert_json(fingerprint=str(n), startsAt=f"2026-11-15T01:{n // 60:02d}:{n % 60:02d}Z") for n in range(300)]
     alerts = parse_alerts(many).alerts
     assert len(alerts) == MOST_ALERTS
     assert alerts[0].fingerprint == "299"
@@ -71,7 +79,7 @@ def test_nobody_there_is_a_failure_with_a_reason() -> None:
 def test_a_real_alertmanager(tmp_path: Path) -> None:
     needs_program("prometheus-alertmanager")
     config = tmp_path / "alertmanager.yml"
-    config.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    config.write_text("route: {receiver: none}\nreceivers: [{name: none}]\n")
     port = free_port()
     process = subprocess.Popen(
         [
@@ -89,7 +97,7 @@ def test_a_real_alertmanager(tmp_path: Path) -> None:
         body = json.dumps([{"labels": {"alertname": "Test", "severity": "warning"}, "annotations": {"summary": "hm"}}])
         url, kind = f"http://127.0.0.1:{port}/api/v2/alerts", {"Content-Type": "application/json"}
         until(lambda: answers(urllib.request.Request(url, body.encode(), kind)), "it takes an alert", within_s=20)
-        reading = until(lambda: found if (found := source.read()).alerts else None, "the alert is told", within_s=20)
+        reading = until(lambda: found if (found := source.read()).alerts else None, "the alert is read", within_s=20)
         assert isinstance(reading, AlertsReading)
         assert [(alert.name, alert.severity, alert.summary) for alert in reading.alerts] == [("Test", "warning", "hm")]
         assert reading.alerts[0].starts_wall_s == pytest.approx(time.time(), abs=60)

@@ -378,7 +378,7 @@ class Pauser:
         )
 
     async def _clean_up(self) -> None:
-        """The connection and the process are gone afterwards, and whoever waits for a reply has one."""
+        """Afterwards the connection and the process are gone, and every pending request has a reply."""
         self._hello = None
         self._ready.clear()
         writer, self._writer = self._writer, None

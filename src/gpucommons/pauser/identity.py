@@ -1,4 +1,4 @@
-"""Which process a pid is now: its start time in /proc/PID/stat tells a reused pid from the process that was meant."""
+"""Which process a pid is now: its start time in /proc/PID/stat distinguishes a reused pid from the original process."""
 
 from typing import Final
 

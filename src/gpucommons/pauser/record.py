@@ -208,7 +208,7 @@ class PauseRecord:
             os.close(file)
 
     def _check(self) -> None:
-        """Whoever could write here could have any process resumed, or hide a paused one."""
+        """A user that could write here could resume any process, or hide a paused one."""
         found = os.fstat(self._directory)
         if found.st_uid != os.geteuid():
             raise RecordError(
@@ -218,7 +218,7 @@ class PauseRecord:
         try:
             if stat.S_IMODE(found.st_mode) != _DIRECTORY_MODE:
                 os.fchmod(self._directory, _DIRECTORY_MODE)
-            # Pid 0 is nobody's: this only shows that files can be made here.
+            # No process has pid 0: this only shows that files can be made here.
             self.write(Entry(0, 0, Stage.LOCKING))
             self.remove(0)
         except OSError as error:

@@ -300,7 +300,7 @@ def _uid_of(user: str) -> int | None:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Everybody may connect; who is served is decided by what the kernel says of the peer."""
+    """Every user may connect; the peer credentials decide whether the connection is served."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):

@@ -121,7 +121,7 @@ def test_a_static_pod_is_found_by_its_configuration_hash(bench: Callable[..., Be
                 assert static.name == "etcd-node-1"
                 assert reading.find("uid-of-etcd-node-1") is static
                 assert reading.find("uid-of-train") is not static
-                assert reading.find("nobody") is None
+                assert reading.find("unknown") is None
 
     asyncio.run(scenario())
 

@@ -17,7 +17,7 @@ from gpucommons.sources.source import SourceAbsent, SourceError
 _MOST_CONTAINERS = 4096
 _INSPECTS_AT_ONCE = 4
 _TIMEOUT_S = 10.0
-# A stream without events cannot be told from a hung daemon without a ping.
+# Without a ping, a stream without events looks like a hung daemon.
 _HEARTBEAT_S = 30.0
 # Daemons drop events for slow readers, and Podman drops them when its log rotates: a new list repairs that.
 _RELIST_S = 300.0

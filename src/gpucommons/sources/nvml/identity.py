@@ -60,7 +60,7 @@ def _gpm_supported(handle: Handle) -> bool:
 
 
 def read_identity(handle: Handle, index: int) -> GpuIdentity:
-    """The identity of the GPU. Without a UUID it cannot be told apart from others: then it counts as lost."""
+    """The identity of the GPU. Without a UUID it cannot be distinguished from others and counts as lost."""
     static = StaticFacts(handle)
     # The first call: it fails if the GPU is gone.
     minor = static.number("nvmlDeviceGetMinorNumber")

@@ -182,7 +182,7 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GpuOrInstance:
     """A whole GPU or one GPU instance: the unit that has memory and GPM readings."""
 
     gpu: Gpu
@@ -193,25 +193,25 @@ class Part:
     gpm: GpmReading | None
 
 
-def parts_of(gpu: Gpu) -> list[Part]:
+def parts_of(gpu: Gpu) -> list[GpuOrInstance]:
     if not gpu.mig:
         r = gpu.readings
-        return [Part(gpu, None, r.memory_used_bytes, r.memory_free_bytes, r.memory_reserved_bytes, gpu.gpm)]
+        return [GpuOrInstance(gpu, None, r.memory_used_bytes, r.memory_free_bytes, r.memory_reserved_bytes, gpu.gpm)]
     return [_instance_part(gpu, instance) for instance in gpu.gpu_instances()]
 
 
-def _instance_part(gpu: Gpu, instance: MigInstance) -> Part:
+def _instance_part(gpu: Gpu, instance: MigInstance) -> GpuOrInstance:
     memory = instance.memory
     if memory is None:
-        return Part(gpu, instance, None, None, None, instance.gpm)
-    return Part(gpu, instance, memory.used_bytes, memory.free_bytes, memory.reserved_bytes, instance.gpm)
+        return GpuOrInstance(gpu, instance, None, None, None, instance.gpm)
+    return GpuOrInstance(gpu, instance, memory.used_bytes, memory.free_bytes, memory.reserved_bytes, instance.gpm)
 
 
-def _of_gpm(pick: Callable[[GpmReading], Value]) -> Callable[[Part], Value]:
+def _of_gpm(pick: Callable[[GpmReading], Value]) -> Callable[[GpuOrInstance], Value]:
     return lambda part: None if part.gpm is None else pick(part.gpm)
 
 
-PARTITIONED: tuple[tuple[Metric, Callable[[Part], Value]], ...] = (
+PARTITIONED: tuple[tuple[Metric, Callable[[GpuOrInstance], Value]], ...] = (
     (field_gauge("DEV_FB_FREE", "Framebuffer memory free (in MiB)."), lambda part: _mebibytes(part.free_bytes)),
     (FB_USED, lambda part: _mebibytes(part.used_bytes)),
     (
