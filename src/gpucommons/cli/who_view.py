@@ -6,6 +6,7 @@ Names come from users and may hold anything: what is not printable is shown esca
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpucommons.base.printable import printable
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import (
     SENTENCES,
@@ -115,11 +116,6 @@ def explain(snapshot: Snapshot, pid: int) -> str | None:
     return "\n\n".join(blocks) + "\n" if blocks else None
 
 
-def printable(text: str, most: int = 10_000) -> str:
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return safe if len(safe) <= most else safe[: most - 1] + "…"
-
-
 def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
     gpus = snapshot.readings.gpus.gpus if snapshot.readings.gpus else ()
     return snapshot.readings.attribution, {gpu.identity.uuid: gpu for gpu in gpus}
@@ -128,11 +124,11 @@ def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
 def _nothing(snapshot: Snapshot) -> str:
     state = snapshot.sources.get("nvml")
     why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "they are not read on this machine"
-    return f"no GPU readings: {why}\n"
+    return f"no GPU readings: {printable(why)}\n"
 
 
 def _gpu_line(account: GpuAccount, gpu: Gpu | None) -> str:
-    parts = [f"GPU {account.gpu_index}", printable(gpu.identity.name) if gpu else account.gpu_uuid]
+    parts = [f"GPU {account.gpu_index}", printable(gpu.identity.name if gpu else account.gpu_uuid)]
     total = gpu.readings.memory_total_bytes if gpu else None
     if account.memory_used_bytes is not None:
         of = f" of {_bytes(total)}" if total is not None else ""
