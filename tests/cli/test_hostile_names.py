@@ -14,10 +14,12 @@ from cli.test_accounts import run, state, written
 from cli.test_gpus import START, table_of
 from gpucommons.cli.allocations import rendered as rendered_allocations
 from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.stack import _print_states
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.model.events import Event, format_line
 from gpucommons.model.usage import Account
 from gpucommons.simulation.lab_gpus import LabGpus
+from gpucommons.stack.health import ServiceHealth
 from holding.test_allocations import SPLIT, folded, managed
 from ledger.builders import batch
 from running import command, running_agent
@@ -92,6 +94,11 @@ def test_settings_and_errors(tmp_path: Path) -> None:
     for arguments in (("check-config", str(config)), ("check-config", NAME), (NAME,), ("report", "--since", NAME)):
         done = command(*arguments)
         assert_harmless(done.stdout + done.stderr, name=False)
+
+
+def test_the_states_of_the_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_states([ServiceHealth("prometheus", False, NAME)])
+    assert_harmless(capsys.readouterr().out)
 
 
 def test_csv_has_no_formulas() -> None:
