@@ -1,7 +1,7 @@
-"""Settings of property tests: a number of examples, without a deadline for slow machines."""
+"""The number of examples of a property test. conftest.py sets what else is the same for all of them."""
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 
 def unhurried(examples: int = 60) -> settings:
-    return settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=examples)

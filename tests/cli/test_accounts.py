@@ -242,4 +242,4 @@ def test_a_table_escapes_names() -> None:
     grid = TextTable(("name", "n"), [("a|b\\", "1"), ("=1+1", "20")], ("total", "21"), frozenset({1}))
     assert grid.as_table() == "NAME    N\na|b\\    1\n=1+1   20\n-----  --\ntotal  21\n"
     assert grid.as_markdown().splitlines()[2] == "| a\\|b\\\\ | 1 |"
-    assert grid.as_csv().splitlines() == ["name,n", "a|b\\,1", "=1+1,20", "total,21"]
+    assert grid.as_csv().splitlines() == ["name,n", "a|b\\,1", "'=1+1,20", "total,21"]

@@ -80,6 +80,7 @@ def test_status_and_explain_name_running_and_waiting_clients(agent: RunningAgent
     assert f"  running  ns/first ({holder.id}) for " in status
     assert f"  waiting  ns/se\\x1b[31mcond ({waiter.id}) for " in status
     explained = scheduler(path, "explain", waiter.id).stdout
+    assert explained.startswith(f"ns/se\\x1b[31mcond ({waiter.id}) on ")
     assert "another client has the turn; 0 ahead; next turn in about" in explained
     assert "has been running for" in scheduler(path, "explain", "ns/first").stdout
     waiter.close()

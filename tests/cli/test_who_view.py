@@ -8,7 +8,7 @@ from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
-from gpucommons.cli.who_view import explain, printable, render
+from gpucommons.cli.who_view import explain, render
 from gpucommons.faces.documents.who import WhoFilter
 from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import PodReading
@@ -136,8 +136,3 @@ def test_no_name_reaches_the_terminal_raw(process: str, label: str, name: str) -
     for text in (render(snapshot, WhoFilter()), explain(snapshot, 7) or ""):
         assert all(character.isprintable() or character == "\n" for character in text)
     assert render(snapshot, WhoFilter()).count("\n") == 7
-
-
-def test_printable() -> None:
-    assert printable("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
-    assert printable("x" * 50, 10) == "x" * 9 + "…"

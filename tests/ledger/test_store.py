@@ -1,12 +1,16 @@
 """The ledger file: layers that agree, writes that count once, migrations, retention and damage."""
 
+import contextlib
+import random
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from gpucommons.ledger.batch import NS, Gap
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
+from gpucommons.ledger.query import read_period, read_totals
 from gpucommons.ledger.rollups import DAY_S, Retention
 from gpucommons.ledger.schema import MIGRATIONS, migrate
 from gpucommons.ledger.set_aside import set_aside
@@ -201,3 +205,48 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
         migrate(connection, [*MIGRATIONS, ("ALTER TABLE totals ADD COLUMN note TEXT", "NONSENSE")])
     assert connection.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
     assert "note" not in [column[1] for column in connection.execute("PRAGMA table_info(totals)")]
+
+
+def damaged_ledger(content: bytes, seed: int) -> bytes:
+    dice = random.Random(seed)
+    damaged = bytearray(content)
+    for _ in range(dice.choice((1, 1, 4, 16, 64))):
+        at, length = dice.randrange(len(damaged)), dice.choice((1, 1, 8, 64))
+        damaged[at : at + length] = dice.randbytes(len(damaged[at : at + length]))
+    return bytes(damaged)
+
+
+def test_every_damaged_file_opens_or_is_corrupt(tmp_path: Path) -> None:
+    """A LedgerCorrupt is set aside by the writer. Any other error would be retried for ever."""
+    whole = tmp_path / "whole.sqlite"
+    store = Store(whole, "run", "boot")
+    store.begin(moment(0))
+    for number in range(1, 40):
+        store.write(number, batch(10, Account("user", f"user{number}")), moment(10 * number))
+    store.close()
+    content = whole.read_bytes()
+    outcomes: Counter[str] = Counter()
+    for seed in range(300):
+        path = tmp_path / f"{seed}.sqlite"
+        path.write_bytes(damaged_ledger(content, seed))
+        with contextlib.suppress(LedgerError):
+            read_totals(path)
+        with contextlib.suppress(LedgerError):
+            read_period(path, 0, 10**10)
+        damaged = None
+        try:
+            damaged = Store(path, "next", "boot")
+            damaged.totals()
+            damaged.gap_ns()
+            damaged.begin(moment(500))
+            damaged.write(1, batch(10), moment(510))
+            outcomes["written"] += 1
+        except LedgerCorrupt:
+            outcomes["corrupt"] += 1
+        finally:
+            if damaged is not None:
+                damaged.close()
+            for file in tmp_path.glob(f"{seed}.sqlite*"):
+                file.unlink()
+    assert outcomes["written"] > 50
+    assert outcomes["corrupt"] > 50

@@ -108,6 +108,20 @@ def test_a_damaged_file_is_renamed_and_a_new_ledger_created(path: Path) -> None:
     assert on_disk_s(path) == 10
 
 
+def test_a_schema_that_is_not_text_is_set_aside(path: Path) -> None:
+    """The sqlite3 module raises UnicodeDecodeError for it, which is not an sqlite3.Error."""
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        until(lambda: held_s(writer) == 10, "written")
+    content = path.read_bytes()
+    assert b"CREATE TABLE gaps" in content
+    path.write_bytes(content.replace(b"CREATE TABLE gaps", b"CREA\xbcE TABLE gaps"))
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        until(lambda: writer.state.failures == {"corrupt": 1} and writer.state.backlog_s == 0, "written to a new file")
+    assert list(path.parent.glob("ledger.sqlite.corrupt-*"))
+
+
 def test_damage_while_it_runs_keeps_the_counters(path: Path) -> None:
     with running(path) as writer:
         for number in range(1, 40):

@@ -1,5 +1,5 @@
 """How long the random tests of the scheduler run: a few thousand steps in CI, a million in each with
-`pytest tests/scheduler --hypothesis-profile nightly`."""
+`pytest tests/scheduler --hypothesis-profile nightly --timeout 0` (without the limit of a test)."""
 
 import pytest
 from hypothesis import HealthCheck, settings

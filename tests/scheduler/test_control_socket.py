@@ -83,6 +83,8 @@ def test_a_limit_of_a_pod_applies_to_later_clients(tmp_path: Path) -> None:
         ({}, "unknown command None"),
         ([], "JSON object"),
         (b"not json\n", "invalid JSON"),
+        (b"[" * 3000 + b"\n", "invalid JSON"),
+        (b'{"command": ' + b"[" * 900 + b"]" * 900 + b"}\n", ""),
         ({"command": "set-quantum", "seconds": "soon"}, "invalid quantum 'soon'"),
         ({"command": "set-quantum", "seconds": -1}, "invalid quantum -1"),
         ({"command": "set-quantum", "seconds": 0}, "invalid quantum 0"),

@@ -2,7 +2,6 @@
 
 import json
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -216,10 +215,46 @@ def test_running_out_of_descriptors_ends_nothing(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+FEW_DESCRIPTORS = """
+    import resource, sys
+    from pathlib import Path
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+    from scheduler.served import Scripted, serving
+
+    with serving(Path(sys.argv[1])) as served:
+        print(served.path, flush=True)
+        sys.stdin.readline()
+        reading = served.reading()
+        rest = [open("/dev/null") for _ in range(24)]
+        print(reading.connections, reading.disconnects["descriptors"], len(rest), flush=True)
+"""
+
+
 def test_connections_leave_descriptors_for_the_rest_of_the_agent(tmp_path: Path) -> None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with serving(tmp_path) as served:
-        assert 0 < served.server._descriptor_cap < soft
+    """Of 120 descriptors 48 are kept for the rest: the 73rd connection closes the one that was silent for longest."""
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FEW_DESCRIPTORS), str(tmp_path)],
+        env={"PYTHONPATH": f"{root / 'src'}:{root / 'tests'}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        path = process.stdout.readline().strip()
+        holder = Scripted(path).register("holder").ask().granted()
+        crowd = [Scripted(path) for _ in range(90)]
+        assert all(silent.closed() for silent in crowd[:19]), "the oldest silent ones"
+        crowd[-1].register("last").ask().granted()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.read().split() == ["72", "19", "24"]
+        holder.close()
+        for one in crowd:
+            one.close()
+    assert process.returncode == 0
 
 
 def test_two_thousand_clients_are_all_shown(tmp_path: Path) -> None:

@@ -366,7 +366,7 @@ def test_two_that_fill_the_gpu_take_turns() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.1, 0.3, 0.5, 0.95])), min_size=2, max_size=6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_everybody_gets_its_share_whatever_memory_and_demand_it_and_the_others_have(
     clients: list[tuple[int, float]],
 ) -> None:

@@ -198,8 +198,10 @@ def test_the_fast_path_of_a_release_gives_the_same_actions() -> None:
     for seed in range(60):
         short, again, long = (walk(seed, hand_over=way) for way in (True, True, False))
         assert short.log == again.log == long.log
-        billed = [[round(peer.client.billed_s, 9) for peer in world.peers] for world in (short, long)]
-        assert billed[0] == billed[1]
+        bills = [
+            [(peer.client.turns, round(peer.client.billed_s, 9)) for peer in world.peers] for world in (short, long)
+        ]
+        assert bills[0] == bills[1]
         assert short.gpu.running_bytes == long.gpu.running_bytes
         handed_over += short.handed_over
     assert handed_over > 300

@@ -119,7 +119,7 @@ def values(readings: Readings) -> list[object]:
 
 
 @given(st.floats(1, 2 * DAY_S), st.floats(1, 2 * DAY_S))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_readings_depend_only_on_the_time(elapsed_s: float, before_s: float) -> None:
     once, twice = PlayedLab(), PlayedLab()
     twice.at(before_s)

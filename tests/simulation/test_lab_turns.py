@@ -18,7 +18,6 @@ times = st.floats(0, 3 * DAY_S)
 
 
 @given(times)
-@settings(deadline=None)
 def test_one_runs_and_the_others_are_told_why_not(elapsed_s: float) -> None:
     reading = SHARING.at(elapsed_s)
     assert reading == LabSharing(GPUS).at(elapsed_s)
@@ -68,7 +67,6 @@ def cumulative(reading: HistogramReading) -> Iterator[float]:
 
 
 @given(st.lists(times, min_size=2, max_size=20))
-@settings(deadline=None)
 def test_counters_never_go_back(instants: list[float]) -> None:
     readings = [list(counters(SHARING.at(elapsed_s))) for elapsed_s in sorted(instants)]
     for earlier, later in pairwise(readings):
@@ -76,7 +74,7 @@ def test_counters_never_go_back(instants: list[float]) -> None:
 
 
 @given(times)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_who_waits_does_nothing_and_the_driver_sees_what_the_client_tells(elapsed_s: float) -> None:
     seen = {p.pid: p for gpu in GPUS.at(elapsed_s).gpus for p in gpu.processes or ()}
     jobs = {job.key.pid: job for job in JOBS}

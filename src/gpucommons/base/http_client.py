@@ -67,7 +67,7 @@ async def get_json(
         raise failure("status", f"{server} answered with status {status}{_reason(body)}")
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise failure("garbage", f"{server} sent an answer that is not JSON") from None
 
 
@@ -94,7 +94,7 @@ def _reason(body: bytes) -> str:
     """What a JSON API says about its refusal: Prometheus sends {"error": ...}, Alertmanager a string."""
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     reason = answer.get("error") if isinstance(answer, dict) else answer
     return f": {' '.join(reason.split())[:_LONGEST_DETAIL]}" if isinstance(reason, str) else ""

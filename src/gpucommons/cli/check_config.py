@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.base.printable import printable
 from gpucommons.cli.options import load_settings
 from gpucommons.config.load import as_toml, free_sections, keys, keys_of
 
@@ -31,6 +32,6 @@ def check_config(
     path_width = max(len(path) for path, _, _ in rows)
     value_width = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
     for warning in loaded.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        typer.echo(printable(f"warning: {warning}"), err=True)
     for path, value, origin in rows:
-        typer.echo(f"{path:<{path_width}}  {value:<{value_width}}  {origin}")
+        typer.echo(printable(f"{path:<{path_width}}  {value:<{value_width}}  {origin}"))

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.follow import FileFollower
+from gpucommons.base.printable import printable
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
-from gpucommons.cli.who_view import printable
 from gpucommons.config.state_directory import own_event_log
 from gpucommons.faces.documents.events import events_document, matching
 from gpucommons.faces.documents.values import encoded, indented

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from gpucommons.cli.who_view import printable
+from gpucommons.base.printable import printable
 
 _UNKNOWN = "-"
 _GIB = 2**30
@@ -21,7 +21,7 @@ def missing(document: Document) -> str:
     """Why the snapshot has no GPUs."""
     source = document["node"]["sources"].get("nvml")
     why = "; ".join(filter(None, (source["detail"], source["remedy"]))) if source else "there is no source for them"
-    return f"no GPU readings: {why}"
+    return printable(f"no GPU readings: {why}")
 
 
 def render(gpus: Document, to: TextIO) -> None:
@@ -47,7 +47,8 @@ def render(gpus: Document, to: TextIO) -> None:
 
 def _summary(gpus: Document) -> str:
     of_all = f" of {gpus['expected']}" if gpus["present"] != gpus["expected"] else ""
-    return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
+    versions = printable(f"driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}")
+    return f"{gpus['present']} GPUs{of_all}, {versions}"
 
 
 def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:

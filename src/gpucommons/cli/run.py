@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import typer
 
+from gpucommons.base.printable import printable
 from gpucommons.config.option import ConfigError
 
 
@@ -52,5 +53,5 @@ def _usage_message(name: str, error: Exception) -> str:
 
 
 def _fail(name: str, line: str) -> int:
-    typer.echo(f"{name}: {' '.join(line.split())}", err=True)
+    typer.echo(f"{name}: {printable(' '.join(line.split()))}", err=True)
     return 2

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpucommons.base.printable import printable
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.scheduler_view import explanations, status_lines
@@ -42,7 +43,7 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
         raise CommandError(
             f"the scheduler does not run here: {path} does not exist; start it with: gpucommons up --scheduler"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CommandError(f"the scheduler at {path} does not answer: {error}") from error
     if not reply.get("ok"):
         raise CommandError(str(reply.get("error")))
@@ -70,13 +71,13 @@ def status(
 @app.command()
 def on(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let clients take turns."""
-    typer.echo(send(config, socket_path, {"command": "on"}))
+    typer.echo(printable(send(config, socket_path, {"command": "on"})))
 
 
 @app.command()
 def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let every client run, unscheduled."""
-    typer.echo(send(config, socket_path, {"command": "off"}))
+    typer.echo(printable(send(config, socket_path, {"command": "off"})))
 
 
 @app.command("set-quantum")
@@ -86,7 +87,7 @@ def set_quantum(
     socket_path: SocketPath = None,
 ) -> None:
     """Fix the length of a turn."""
-    typer.echo(send(config, socket_path, {"command": "set-quantum", "seconds": seconds}))
+    typer.echo(printable(send(config, socket_path, {"command": "set-quantum", "seconds": seconds})))
 
 
 @app.command("set-limit")
@@ -99,7 +100,7 @@ def set_limit(
 ) -> None:
     """Limit a client, or all clients of a pod, for as long as the agent runs."""
     request: dict[str, object] = {"command": "set-limit", "target": target, "memory": memory, "core": core}
-    typer.echo(send(config, socket_path, request))
+    typer.echo(printable(send(config, socket_path, request)))
 
 
 @app.command()

@@ -1,9 +1,12 @@
-"""The document of turns as text, for `gpucommons scheduler status` and `explain`. Pure."""
+"""The document of turns as text, for `gpucommons scheduler status` and `explain`. Pure.
+
+Pods, namespaces and names of GPUs come from clients: every line is escaped as a whole.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.cli.who_view import printable
+from gpucommons.base.printable import printable
 from gpucommons.rules.wait_reasons import gibibytes
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
@@ -11,6 +14,10 @@ Document = Mapping[str, Any]
 
 
 def status_lines(turns: Document) -> Iterator[str]:
+    return map(printable, _status_lines(turns))
+
+
+def _status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
     fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
     yield f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}, {len(turns['clients'])} clients"
@@ -37,7 +44,7 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client that a client id, NAMESPACE/POD or pod means."""
     return [
-        _explanation(turns, id, client)
+        printable(_explanation(turns, id, client))
         for id, client in turns["clients"].items()
         if target in (id, f"{client['namespace']}/{client['pod']}", client["pod"])
     ]
@@ -70,7 +77,7 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    return f"{printable(client['namespace'])}/{printable(client['pod'])} ({id})"
+    return f"{client['namespace']}/{client['pod']} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.base.printable import printable
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.run import CommandError, command_group, run
 from gpucommons.config.stack import StackSettings
@@ -58,7 +59,7 @@ def _stack(config: Path | None, engine: str | None, data_dir: str | None) -> Ite
     except StackError as error:
         *all_but_last, last = str(error).splitlines()
         for line in all_but_last:
-            typer.echo(f"gpucommons: {line}", err=True)
+            typer.echo(printable(f"gpucommons: {line}"), err=True)
         raise CommandError(last) from error
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
@@ -175,7 +176,8 @@ def _require_valid(engine: LocalEngine | ComposeEngine) -> None:
 def _print_states(healths: Sequence[ServiceHealth]) -> None:
     width = max(len(health.service) for health in healths)
     for health in healths:
-        typer.echo(f"{health.service:<{width}}  {'UP' if health.ok else 'DOWN':<4}  {health.detail}")
+        state = "UP" if health.ok else "DOWN"
+        typer.echo(printable(f"{health.service:<{width}}  {state:<4}  {health.detail}"))
 
 
 _status_command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

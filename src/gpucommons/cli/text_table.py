@@ -1,17 +1,21 @@
 """Rows and columns as aligned text, Markdown or CSV. Pure.
 
-Names come from users and may hold any character: aligned text and Markdown escape what is not printable.
+Names come from users and may hold any character: what is not printable is escaped.
+In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe.
 """
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpucommons.cli.who_view import printable
+from gpucommons.base.printable import printable
 
 _LONGEST = 48
+_FORMULA = ("=", "+", "-", "@")
+_NUMBER = re.compile(r"-[0-9]+(\.[0-9]+)?", re.ASCII)
 
 
 class Format(StrEnum):
@@ -32,7 +36,7 @@ class TextTable:
 
     def as_table(self) -> str:
         rows = [[printable(cell, _LONGEST) for cell in row] for row in self.rows]
-        total = [] if self.total is None else [list(self.total)]
+        total = [] if self.total is None else [[printable(cell) for cell in self.total]]
         everything = [[title.upper() for title in self.header], *rows, *total]
         widths = [max(len(row[column]) for row in everything) for column in range(len(self.header))]
         lines = [self._aligned(row, widths) for row in everything]
@@ -48,7 +52,8 @@ class TextTable:
     def as_csv(self) -> str:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([self.header, *self.rows, *([] if self.total is None else [self.total])])
+        rows = [self.header, *self.rows, *([] if self.total is None else [self.total])]
+        writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
         return out.getvalue()
 
     def _aligned(self, row: Sequence[str], widths: Sequence[int]) -> str:
@@ -57,6 +62,12 @@ class TextTable:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         return "  ".join(cells).rstrip()
+
+
+def _csv_cell(cell: str) -> str:
+    """A negative number is not a formula."""
+    formula = cell.startswith(_FORMULA) and _NUMBER.fullmatch(cell) is None
+    return f"'{printable(cell)}" if formula else printable(cell)
 
 
 def _markdown_cell(cell: str) -> str:

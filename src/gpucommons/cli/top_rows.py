@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucommons.cli.who_view import printable
+from gpucommons.base.printable import printable
 
 MISSING = "-"
 SPARK_WIDTH = 15

@@ -5,6 +5,7 @@ Names come from users and may contain any character: one that is not printable i
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpucommons.base.printable import printable
 from gpucommons.faces.documents.who import EVERYTHING, BilledProcess, WhoFilter, chosen_processes
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import (
@@ -71,11 +72,6 @@ def explain(snapshot: Snapshot, pid: int) -> str | None:
     return "\n\n".join(blocks) + "\n" if blocks else None
 
 
-def printable(text: str, max_length: int = 10_000) -> str:
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return safe if len(safe) <= max_length else safe[: max_length - 1] + "…"
-
-
 def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
     gpus = snapshot.readings.gpus.gpus if snapshot.readings.gpus else ()
     return snapshot.readings.attribution, {gpu.identity.uuid: gpu for gpu in gpus}
@@ -84,11 +80,11 @@ def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
 def no_gpu_readings(snapshot: Snapshot) -> str:
     state = snapshot.sources.get("nvml")
     why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "GPUs are not read on this machine"
-    return f"no GPU readings: {why}"
+    return f"no GPU readings: {printable(why)}"
 
 
 def _gpu_line(account: GpuAccount, gpu: Gpu | None) -> str:
-    parts = [f"GPU {account.gpu_index}", printable(gpu.identity.name) if gpu else account.gpu_uuid]
+    parts = [f"GPU {account.gpu_index}", printable(gpu.identity.name if gpu else account.gpu_uuid)]
     total = gpu.readings.memory_total_bytes if gpu else None
     if account.memory_used_bytes is not None:
         of = f" of {_bytes(total)}" if total is not None else ""

@@ -29,8 +29,18 @@ class LedgerCorrupt(LedgerError):
         super().__init__("corrupt", detail)
 
 
-def from_sqlite(error: sqlite3.Error) -> LedgerError:
+# SQLITE_ERRORS are what the sqlite3 module raises. It decodes SQLite's messages, which quote damaged text as it is.
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+# Damage that has no error code. The statements are constant: a column that they do not find was lost.
+_DAMAGE = ("Could not decode to UTF-8", "no such column", "no such table", "unsupported file format")
+
+
+def from_sqlite(error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
     """Our error for an error of SQLite. The low byte of its code is the primary result code."""
+    if isinstance(error, UnicodeDecodeError):
+        return LedgerCorrupt(error.object.decode("utf-8", "backslashreplace"))
+    if str(error).startswith(_DAMAGE):
+        return LedgerCorrupt(str(error))
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _CORRUPT_CODES:
         return LedgerCorrupt(str(error))

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from gpucommons.ledger.batch import Gap
-from gpucommons.ledger.errors import LedgerError, from_sqlite
+from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
 from gpucommons.ledger.rollups import HOUR, LAYERS, Piece, pieces
 from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
@@ -62,8 +62,9 @@ def _queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Res
     try:
         with closing(_connected(path)) as connection:
             return query(connection)
-    except sqlite3.Error as error:
-        raise LedgerError(from_sqlite(error).reason, f"{path}: {error}") from error
+    except SQLITE_ERRORS as error:
+        found = from_sqlite(error)
+        raise LedgerError(found.reason, f"{path}: {found}") from error
 
 
 def _connected(path: Path) -> sqlite3.Connection:

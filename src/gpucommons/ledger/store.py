@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpucommons.ledger.batch import NS, Batch, Gap, Moment
-from gpucommons.ledger.errors import LedgerCorrupt, LedgerError, from_sqlite
+from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerCorrupt, LedgerError, from_sqlite
 from gpucommons.ledger.query import Totals, totals_in
 from gpucommons.ledger.rollups import DAY_S, HOUR, LAYERS, Retention
 from gpucommons.ledger.schema import migrate
@@ -244,7 +244,7 @@ def boot_id() -> str:
 def _ledger_errors() -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise from_sqlite(error) from error
 
 

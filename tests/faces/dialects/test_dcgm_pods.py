@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given as any_of
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from gpucommons.faces.dialects.dcgm import DCGM, dcgm_dialect
@@ -223,7 +222,6 @@ def test_jobs_and_pods_multiply() -> None:
 
 
 @any_of(st.text(min_size=1))
-@settings(deadline=None)
 def test_any_job_id_is_a_label_value(job: str) -> None:
     series = series_of("DCGM_FI_DEV_POWER_USAGE", job_mapping=jobs(g0=(job,)))
     assert len(series) == 3

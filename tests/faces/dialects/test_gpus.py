@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.dialects.all import DIALECTS
@@ -433,7 +433,6 @@ any_gpm = st.none() | st.builds(GpmReading, *[st.none() | st.floats(0, 1) for _ 
 
 
 @given(any_readings, any_gpm, st.sampled_from([None, (), PROCESSES]), st.booleans())
-@settings(deadline=None)
 def test_a_reading_that_is_missing_is_absent_and_one_that_is_there_is_served(
     readings: GpuReadings, gpm: GpmReading | None, processes: tuple[GpuProcess, ...] | None, up: bool
 ) -> None:
@@ -448,7 +447,6 @@ def test_a_reading_that_is_missing_is_absent_and_one_that_is_there_is_served(
 
 
 @given(st.text())
-@settings(deadline=None)
 def test_hostile_names_are_labels_like_others(name: str) -> None:
     hostile = gpu(identity=replace(identity(), name=name))
     for dialect in (DCGM, NVSHARE, GPUCOMMONS):

@@ -28,7 +28,7 @@ def same(found: Sequence[float], expected: Sequence[float]) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.floats(0.05, 40.0), st.none() | st.floats(0, 1)),
@@ -57,7 +57,7 @@ def test_a_value_is_the_mean_of_the_readings_of_its_step(steps: list[tuple[float
     assert window.start_wall_s == pytest.approx(last - range_s + 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 9000), st.integers(10, 800))
 def test_an_hour_never_contains_older_values(seconds: int, points: int) -> None:
     history = History()

@@ -95,7 +95,7 @@ class MirrorMachine(RuleBasedStateMachine):
 
 
 TestMirror = MirrorMachine.TestCase
-TestMirror.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestMirror.settings = settings(max_examples=100, stateful_step_count=30)
 
 
 def test_an_event_after_the_list_request_takes_precedence() -> None:

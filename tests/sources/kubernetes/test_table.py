@@ -72,7 +72,7 @@ class WatchMachine(RuleBasedStateMachine):
 
 
 TestWatch = WatchMachine.TestCase
-TestWatch.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestWatch.settings = settings(max_examples=80, stateful_step_count=30)
 
 
 def test_errors_in_the_stream() -> None:

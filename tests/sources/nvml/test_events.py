@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
@@ -120,7 +120,6 @@ def test_a_lost_gpu_keeps_its_xids(rig: Rig) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([8, 2, 4]), st.integers(1, 4))))
-@settings(deadline=None)
 def test_counts_equal_the_events(events: list[tuple[str, int, int]]) -> None:
     book = EventCounts()
     for at, (uuid, kind, data) in enumerate(events):

@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import Rig
@@ -14,7 +14,6 @@ BUDGET = 10.0
 
 
 @given(st.lists(st.floats(0, 100), min_size=5))
-@settings(deadline=None)
 def test_a_call_is_costly_when_the_median_of_its_last_five_is(costs: list[float]) -> None:
     history = 0
     for cost in costs:
@@ -23,7 +22,6 @@ def test_a_call_is_costly_when_the_median_of_its_last_five_is(costs: list[float]
 
 
 @given(st.lists(st.floats(0, 100), min_size=5))
-@settings(deadline=None)
 def test_a_call_is_cheap_again_when_all_of_its_last_five_are(costs: list[float]) -> None:
     history = 0
     for cost in costs:
@@ -32,7 +30,6 @@ def test_a_call_is_cheap_again_when_all_of_its_last_five_are(costs: list[float])
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(list(Lane)))))
-@settings(deadline=None)
 def test_the_table_knows_the_lane_of_a_call(moves: list[tuple[str, Lane]]) -> None:
     book = LaneTable()
     where = {"a": Lane.FAST, "b": Lane.FAST}

@@ -1,6 +1,6 @@
 """The processes of a GPU: merged lists, unknown memory is missing, implausible utilisation is dropped."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.nvml.control import GRAPHICS, MPS, process, usage
@@ -171,7 +171,6 @@ def test_a_pid_that_is_not_in_our_proc_has_no_key(rig: Rig) -> None:
 
 
 @given(st.text().filter(lambda name: "\0" not in name), st.integers(0, 2**63))
-@settings(deadline=None)
 def test_the_start_time_is_read_whatever_the_name_is(name: str, ticks: int) -> None:
     line = f"10 ({name}) S {'0 ' * 18}{ticks} 0 0"
     assert start_ticks(line.encode("utf-8", "surrogatepass")) == ticks
@@ -189,7 +188,6 @@ samples = st.builds(
 
 
 @given(st.lists(st.tuples(st.integers(-3_000_000, 30_000_000), st.lists(samples))))
-@settings(deadline=None)
 def test_the_window_contains_only_plausible_samples(passes: list[tuple[int, list[ProcessSample]]]) -> None:
     """For any time stamps of the driver and any clock steps; sample times are relative to the pass."""
     window, now_us = UsageWindow(), 10**15
@@ -206,7 +204,6 @@ def test_the_window_contains_only_plausible_samples(passes: list[tuple[int, list
 
 
 @given(st.lists(samples, min_size=1))
-@settings(deadline=None)
 def test_of_several_samples_the_newest_wins_in_any_order(batch: list[ProcessSample]) -> None:
     now_us = 10**15
     window = UsageWindow()

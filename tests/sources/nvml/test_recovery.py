@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
@@ -210,7 +210,6 @@ def identity(number: int, index: int) -> GpuIdentity:
 
 
 @given(st.lists(st.one_of(st.sets(st.integers(0, 5)), st.integers(0, 5)), max_size=30))
-@settings(deadline=None)
 def test_the_roster_forgets_no_gpu(steps: list[set[int] | int]) -> None:
     """Enumerations (a set) and losses (a number), in any order."""
     roster, ever, present = Roster(), set[int](), set[int]()

@@ -84,7 +84,7 @@ class ControlSocket:
             return {"ok": True, "answer": self._carry_out(request, is_admin)}
         except ControlError as error:
             return {"ok": False, "error": str(error)}
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"ok": False, "error": "invalid JSON: send one JSON object on one line"}
 
     def _carry_out(self, request: ControlCommand, is_admin: Callable[[], bool]) -> object:
