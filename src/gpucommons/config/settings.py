@@ -262,7 +262,12 @@ class SchedulerSettings:
     revoke_after_s: float = option(
         30.0, "seconds after which a client that ignores DROP_LOCK loses its turn", minimum=1
     )
-    fence: str = option("none", "what happens to a client that lost its turn this way", choices=("none", "disconnect"))
+    fence: str = option(
+        "second",
+        "when the connection of a client that lost its turn this way is closed: "
+        "never, after the second time, or the first time",
+        choices=("none", "second", "disconnect"),
+    )
     metrics_enable: bool = option(
         False, "open the nvshare drop-in listener on metrics_addr", aliases=("NVSHARE_METRICS_ENABLE",)
     )

@@ -28,7 +28,7 @@ from gpucommons.scheduler.policy.state import (
     GpuQueue,
     Send,
 )
-from gpucommons.scheduler.policy.terms import Fence, Terms
+from gpucommons.scheduler.policy.terms import Terms
 from gpucommons.scheduler.policy.transitions import Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
@@ -121,7 +121,7 @@ class Evaluation:
         self._transitions.revoke(gpu, client, now)
         gpu.drops[DropReason.REVOKED] += 1
         actions.append(Send(client, DROP_LOCK))
-        if self._terms.fence is Fence.DISCONNECT:
+        if self._terms.fence.closes_after(client.revocations):
             actions.append(Disconnect(client))
 
     # Rule 2: overload

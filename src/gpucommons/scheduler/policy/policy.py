@@ -55,6 +55,8 @@ class Policy:
     def resize(self, gpu: GpuQueue, total_bytes: int, now: float) -> list[Action]:
         """NVML reported how much memory the device has."""
         self._set_total(gpu, total_bytes, known=True)
+        for client in gpu.clients.values():
+            self._transitions.change_need(client)
         return self._evaluation.advance((gpu,), now)
 
     def sample_busy(self, gpu: GpuQueue, busy_ratio: float, window_s: float, now: float) -> list[Action]:
@@ -187,14 +189,18 @@ class Policy:
             self._evaluation.evaluate(gpu, now, actions)
         return actions
 
-    def update_memory(self, client: Client, used_bytes: int, now: float) -> list[Action]:
-        client.used_bytes = used_bytes
-        if used_bytes > client.peak_bytes:
-            client.peak_bytes = used_bytes
+    def update_memory(self, client: Client, claimed_bytes: int, now: float) -> list[Action]:
+        client.claimed_bytes = claimed_bytes
         self._transitions.change_need(client)
         return self._evaluation.advance((client.gpu,), now)
 
-    def update_overhead(self, client: Client, overhead_bytes: int, now: float) -> list[Action]:
+    def measure_memory(
+        self, client: Client, nvml_bytes: int | None, overhead_bytes: int | None, now: float
+    ) -> list[Action]:
+        """NVML's value for the client's process, and the overhead that follows from it."""
+        if nvml_bytes == client.nvml_bytes and overhead_bytes == client.overhead_bytes:
+            return []
+        client.nvml_bytes = nvml_bytes
         client.overhead_bytes = overhead_bytes
         self._transitions.change_need(client)
         return self._evaluation.advance((client.gpu,), now)

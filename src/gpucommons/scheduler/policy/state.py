@@ -62,6 +62,7 @@ class Client:
     __slots__ = (
         "billed_s",
         "bucket",
+        "claimed_bytes",
         "core_limit_percent",
         "demand_milli",
         "demand_s",
@@ -72,6 +73,7 @@ class Client:
         "gid",
         "gpu",
         "gpu_name",
+        "held_bytes",
         "id",
         "lock_ok",
         "memory_limit_bytes",
@@ -86,6 +88,7 @@ class Client:
         "pod",
         "refresh_demand",
         "requested_again",
+        "revocations",
         "revoked",
         "settled_mark_s",
         "solo_tries",
@@ -133,14 +136,18 @@ class Client:
 
         self.standing = ClientStanding.IDLE
         self.revoked = False
+        self.revocations = 0
         self.requested_again = False
 
-        # Memory: reported, highest reported, overhead of its contexts, NVML's value.
+        # Memory: reported; reported, at most the device's; the highest of these; overhead of contexts; NVML's value.
+        self.claimed_bytes = 0
         self.used_bytes = 0
         self.peak_bytes = 0
         self.overhead_bytes: int | None = None
         self.nvml_bytes: int | None = None
         self.need_bytes = 0
+        # While it is revoked: how much of its need counts.
+        self.held_bytes = 0
         self.memory_limit_bytes = 0
         # Dropped by an overload: it must fit with a margin before it may join other clients again.
         self.must_refit = False
@@ -275,6 +282,10 @@ class GpuQueue:
         # Hand-overs not yet in the histograms, alternating: length of the turn, wait of the next client. A flat list
         # of numbers: pairs would be work for the garbage collector.
         self.handovers: list[float] = []
+
+    def possible_bytes(self, claimed_bytes: int) -> int:
+        """A claim, at most the memory of the device where that is known."""
+        return min(claimed_bytes, self.total_bytes) if self.total_known else claimed_bytes
 
     def count_some(self) -> bool:
         """Moves some of the recorded hand-overs into the histograms. Returns whether some are left."""
