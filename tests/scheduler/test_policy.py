@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.quotas import NO_LIMITS
-from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.policy.state import ClientProcess, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.reading import FRONT, read_client
@@ -353,6 +353,44 @@ def test_by_default_the_second_revocation_closes_the_connection() -> None:
     sim.perform(sim.policy.request(deaf.client, sim.now))
     sim.run(60.0)
     assert deaf.client.id not in sim.policy.clients
+
+
+@pytest.mark.parametrize("patience_s", [29.0, 31.0], ids=["before the revocation", "after it"])
+def test_a_deaf_client_that_connects_again_is_refused_after_its_second_turn(patience_s: float) -> None:
+    """For 175 s it ignores DROP_LOCK, disconnects and connects again; another client obeys."""
+    sim = simulation(mode=Mode.SERIAL)
+    process = ClientProcess(1000, 4711, 1)
+    honest = sim.add(tail_s=0.01, process=ClientProcess(1000, 4712, 1))
+    begin_s, connected = sim.now, 0
+    deaf = None
+    while sim.now < begin_s + 175:
+        if deaf is None and not sim.policy.is_fenced(process, sim.now):
+            deaf, connected = sim.add(obeys=False, version=1, process=process), connected + 1
+        sim.run(0.5)
+        if deaf is not None and deaf.client.id not in sim.policy.clients:
+            deaf = None
+        elif deaf is not None and T.DROP_LOCK in deaf.received and runs_late(sim, deaf, patience_s):
+            sim.perform(sim.policy.disconnect(deaf.client, sim.now))
+            deaf = None
+    assert connected == 2
+    assert sim.billed_s(honest) > 175 / 2 - 1
+    sim.run(700.0)
+    assert not sim.policy.is_fenced(process, sim.now), "revocations are forgotten"
+
+
+def runs_late(sim: Simulation, script: Script, patience_s: float) -> bool:
+    return script.client.revoked or (script.client.drop_s is not None and sim.now - script.client.drop_s >= patience_s)
+
+
+def test_without_a_fence_a_revoked_process_may_connect_again() -> None:
+    sim = simulation(mode=Mode.SERIAL, fence=Fence.NONE)
+    process = ClientProcess(1000, 4711, 1)
+    for _ in range(3):
+        deaf, other = sim.add(obeys=False, process=process), sim.add()
+        sim.run(45.0)
+        for script in (deaf, other):
+            sim.perform(sim.policy.disconnect(script.client, sim.now))
+    assert not sim.policy.is_fenced(process, sim.now)
 
 
 def test_a_fence_cuts_the_revoked_off() -> None:

@@ -198,6 +198,24 @@ def test_a_fence_closes_the_socket_of_the_revoked(tmp_path: Path) -> None:
         served.until(lambda reading: reading.disconnects.get("fenced") == 1)
 
 
+def test_a_process_that_was_revoked_twice_may_not_connect_again(tmp_path: Path) -> None:
+    with serving(tmp_path, revoke_after_s=0.1, mode=Mode.SERIAL) as served:
+        served.call(lambda: served.server.set_quantum(0.05))
+        other = Scripted(served.path).register("other")
+        for turn in range(2):
+            deaf = Scripted(served.path, version=1).register()
+            deaf.ask().granted()
+            other.ask().granted()
+            served.until(lambda reading, turn=turn: reading.gpus[0].drop_lock["revoked"] == turn + 1)  # type: ignore[misc]
+            deaf.close()
+            other.release()
+        again = Scripted(served.path, version=1)
+        again.send(T.REGISTER)
+        assert again.closed()
+        assert served.until(lambda reading: reading.disconnects.get("fenced", 0) > 0)
+        other.ask().granted()
+
+
 def test_off_lets_every_client_run_and_on_schedules_again(tmp_path: Path) -> None:
     with serving(tmp_path, mode=Mode.SERIAL) as served:
         holder, waiter = (Scripted(served.path).register(name) for name in "ab")

@@ -8,7 +8,9 @@ The rules, in the order in which an evaluation applies them:
 
  1. Resending. A client that does not answer DROP_LOCK gets it again every 5 s. After `revoke_after_s` its turn ends in
     the accounts (revoked). Its memory still counts, as far as NVML shows it. `fence` closes its socket, by default
-    after its second revocation.
+    after its second revocation. Revocations are remembered by process (uid, pid, start time) for ten minutes, also
+    when the client connects again; a client that disconnects 5 s or more after DROP_LOCK counts as revoked. While two
+    are remembered, the process may not connect.
  2. Overload. If the running clients grow past the safe limit, all but the oldest are dropped (memory). No client joins
     until the memory of the running ones is down to 90 % of the limit, or one of them runs alone.
  3. Refill. A throttled client queues again once its bucket is refilled.

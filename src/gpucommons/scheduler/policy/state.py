@@ -56,6 +56,14 @@ class Peer(Protocol):
     def close(self, reason: str) -> None: ...
 
 
+class ClientProcess(NamedTuple):
+    """The process behind a connection; the start time in clock ticks tells it from a later one with the same pid."""
+
+    uid: int
+    pid: int
+    start_ticks: int
+
+
 class Client:
     """One registered client. v1 clients do not report memory: their need is 0 here."""
 
@@ -86,9 +94,9 @@ class Client:
         "peer",
         "pid",
         "pod",
+        "process",
         "refresh_demand",
         "requested_again",
-        "revocations",
         "revoked",
         "settled_mark_s",
         "solo_tries",
@@ -117,6 +125,7 @@ class Client:
         uid: int = 0,
         gid: int = 0,
         gpu_name: str = "",
+        process: "ClientProcess | None" = None,
     ) -> None:
         self.id = id
         self.gpu = gpu
@@ -128,6 +137,7 @@ class Client:
         self.pid = pid
         self.uid = uid
         self.gid = gid
+        self.process = process
         # For the service only.
         self.peer: Peer | None = None
 
@@ -136,7 +146,6 @@ class Client:
 
         self.standing = ClientStanding.IDLE
         self.revoked = False
-        self.revocations = 0
         self.requested_again = False
 
         # Memory: reported; reported, at most the device's; the highest of these; overhead of contexts; NVML's value.

@@ -126,7 +126,6 @@ class Transitions:
         """The turn ends in the accounts; the client may still run, and the memory that NVML shows still counts."""
         self.end_turn(gpu, client, now)
         client.revoked = True
-        client.revocations += 1
         client.requested_again = False
         gpu.revoked[client.id] = client
         client.held_bytes = _confirmed_bytes(client)

@@ -36,6 +36,7 @@ from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
+from gpucommons.scheduler.service.peer_process import process_of
 from gpucommons.scheduler.service.state_reader import StateReader
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -185,8 +186,14 @@ class SchedulerServer:
         self._devices.forget_unused(client.gpu)
         self._turns.apply(actions, now)
 
-    def register(self, connection: Connection, message: Register, now: float) -> Client:
+    def register(self, connection: Connection, message: Register, now: float) -> Client | None:
+        """None if the client is refused; its connection is closed then."""
         pid, uid, gid = connection.credentials
+        process = process_of(connection.credentials)
+        if self.policy.is_fenced(process, now):
+            self._log_refusal(now, "refused a client of pid %d, uid %d: its turns were revoked twice", pid, uid)
+            connection.close("fenced")
+            return None
         client = Client(
             self._new_id(),
             self._devices.queue_named(message.gpu, now),
@@ -197,6 +204,7 @@ class SchedulerServer:
             uid=uid,
             gid=gid,
             gpu_name=message.gpu,
+            process=process,
         )
         del self._unregistered[connection]
         connection.client = client
@@ -233,15 +241,21 @@ class SchedulerServer:
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """A frame of nvsharectl or xpusharectl."""
         if not self.is_admin(connection.socket):
-            if now - self._refusal_logged_s >= _REFUSAL_LOG_INTERVAL_S:
-                self._refusal_logged_s = now
-                log.warning("refused %s from uid %d: not an admin", message.type.name, connection.credentials.uid)
+            self._log_refusal(
+                now, "refused %s from uid %d: not an admin", message.type.name, connection.credentials.uid
+            )
             return
         log.info("%s by uid %d", message.type.name, connection.credentials.uid)
         if message.quantum_s is not None:
             self.set_quantum(message.quantum_s)
         else:
             self.switch(message.type is MessageType.SCHED_ON)
+
+    def _log_refusal(self, now: float, text: str, *values: object) -> None:
+        """One line in a while: a peer may be refused as often as it likes."""
+        if now - self._refusal_logged_s >= _REFUSAL_LOG_INTERVAL_S:
+            self._refusal_logged_s = now
+            log.warning(text, *values)
 
     def switch(self, on: bool) -> None:
         now = monotonic()
