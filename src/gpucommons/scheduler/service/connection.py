@@ -25,6 +25,7 @@ from gpucommons.scheduler.protocol.wire import (
     encode,
     encode_status,
 )
+from gpucommons.scheduler.service.peer_process import is_local
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 RUNNING: Final = ClientStanding.RUNNING
@@ -54,6 +55,7 @@ class Connection:
         "client",
         "closing",
         "credentials",
+        "is_local",
         "lock_ok",
         "socket",
     )
@@ -62,6 +64,8 @@ class Connection:
         self.socket = peer
         self.client: Client | None = None
         self.credentials: PeerCredentials = peer_credentials(peer)
+        # Read now: a program that sends one order and exits may be gone when its frame is handled.
+        self.is_local = is_local(self.credentials.pid)
         # Why this connection ended; empty while it is open.
         self.closing = ""
         self._turns = turns

@@ -96,7 +96,8 @@ class ControlSocket:
             raise ControlError(f"unknown command {command!r}: use status, {', '.join(self._orders)}")
         if not is_admin():
             raise ControlError(
-                f"{command} refused: only root, the agent's user and members of scheduler.admin_group may do that"
+                f"{command} refused: only root, the agent's user and members of scheduler.admin_group may do that, "
+                "and not from inside a container"
             )
         answer = order(request)
         log.info("control socket: %s", answer)

@@ -36,7 +36,7 @@ from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
-from gpucommons.scheduler.service.peer_process import process_of
+from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.state_reader import StateReader
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -231,19 +231,21 @@ class SchedulerServer:
 
     # Orders
 
-    def is_admin(self, peer: socket.socket) -> bool:
-        """Whether this peer may change the scheduler; a refusal is counted."""
-        allowed = self._admins.include(peer_credentials(peer), peer_groups(peer))
+    def is_admin(self, peer: socket.socket, local: bool | None = None) -> bool:
+        """Whether this peer may change the scheduler; a refusal is counted. `local` is whether it is in our namespaces,
+        where that was read earlier."""
+        credentials = peer_credentials(peer)
+        local = is_local(credentials.pid) if local is None else local
+        allowed = self._admins.include(credentials, peer_groups(peer), local)
         if not allowed:
             self.policy.refusals["control_not_admin"] += 1
         return allowed
 
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """A frame of nvsharectl or xpusharectl."""
-        if not self.is_admin(connection.socket):
-            self._log_refusal(
-                now, "refused %s from uid %d: not an admin", message.type.name, connection.credentials.uid
-            )
+        if not self.is_admin(connection.socket, connection.is_local):
+            sender = "not an admin" if connection.is_local else "it has ended, or is in a container"
+            self._log_refusal(now, "refused %s from uid %d: %s", message.type.name, connection.credentials.uid, sender)
             return
         log.info("%s by uid %d", message.type.name, connection.credentials.uid)
         if message.quantum_s is not None:
