@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from gpucommons.base.unix_listener import PeerCredentials
+from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
@@ -85,7 +86,7 @@ Scripted(path).register().ask().granted()
 def test_root_of_another_namespace_may_register_and_not_order(place: list[str], allowed: bool) -> None:
     needs_root()
     with tempfile.TemporaryDirectory(dir="/tmp") as directory, serving(Path(directory)) as served:
-        door = ControlSocket(served.server, str)
+        door = ControlSocket(served.server, turn_pieces)
         served.run(door.start())
         done = subprocess.run(
             [*place, sys.executable, "-c", ORDER, served.path, control_path(served.path)],
@@ -143,7 +144,7 @@ def test_both_sockets_apply_it(peer: Peer, group: str, allowed: bool, send: Call
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory), admin_group=group) as served:
-            door = ControlSocket(served.server, str)
+            door = ControlSocket(served.server, turn_pieces)
             served.run(door.start())
 
             def handled() -> None:
@@ -161,7 +162,7 @@ def test_every_user_may_read_the_status() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory)) as served:
-            door = ControlSocket(served.server, lambda reading: reading.mode)
+            door = ControlSocket(served.server, lambda reading: iter([f'"{reading.mode}"']))
             served.run(door.start())
 
             def read() -> None:

@@ -194,6 +194,12 @@ class SchedulerSettings:
         "a warning is logged if the agent may not create it",
     )
     admin_group: str = option("", "group that may switch the scheduler and set limits, like root; empty: none")
+    max_connections_per_uid: int = option(
+        512, "connections that one user may have at once; root outside of containers has no limit", minimum=1
+    )
+    max_connections_per_container: int = option(
+        256, "connections that the programs of one container may have at once", minimum=1
+    )
     debug: bool = option(False, "log every client that connects and disconnects", aliases=nvshare_aliases("DEBUG"))
     mode: str = option(
         "auto",

@@ -25,7 +25,8 @@ from gpucommons.scheduler.protocol.wire import (
     encode,
     encode_status,
 )
-from gpucommons.scheduler.service.peer_process import is_local
+from gpucommons.scheduler.service.peer_budget import accounts_of
+from gpucommons.scheduler.service.peer_process import container_of, is_local
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 RUNNING: Final = ClientStanding.RUNNING
@@ -52,6 +53,7 @@ class Connection:
         "_recv_into",
         "_send",
         "_turns",
+        "accounts",
         "client",
         "closing",
         "credentials",
@@ -65,7 +67,9 @@ class Connection:
         self.client: Client | None = None
         self.credentials: PeerCredentials = peer_credentials(peer)
         # Read now: a program that sends one order and exits may be gone when its frame is handled.
-        self.is_local = is_local(self.credentials.pid)
+        pid, uid, _ = self.credentials
+        self.is_local = is_local(pid)
+        self.accounts = accounts_of(uid, self.is_local, container_of(pid))
         # Why this connection ended; empty while it is open.
         self.closing = ""
         self._turns = turns

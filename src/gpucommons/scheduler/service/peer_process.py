@@ -10,6 +10,8 @@ from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.scheduler.policy.state import ClientProcess
 
 _NAMESPACES: Final = ("user", "pid")
+_CONTAINER: Final = re.compile(rb"[0-9a-f]{64}")
+_MOST_CGROUP_BYTES: Final = 16 * 1024
 _PIDS: Final = re.compile(r"^NSpid:(.*)$", re.MULTILINE)
 
 
@@ -20,6 +22,21 @@ def process_of(peer: PeerCredentials) -> ClientProcess | None:
     except (OSError, ValueError, IndexError):
         return None
     return ClientProcess(peer.uid, peer.pid, ticks)
+
+
+def container_of(pid: int) -> str | None:
+    """The id of the innermost container in the process's cgroup path; None in our own container, or in none."""
+    found = _container_id(str(pid))
+    return None if found is None or found == _container_id("self") else found
+
+
+def _container_id(process: str) -> str | None:
+    try:
+        with open(f"/proc/{process}/cgroup", "rb") as file:
+            ids = _CONTAINER.findall(file.read(_MOST_CGROUP_BYTES))
+    except OSError:
+        return None
+    return ids[-1].decode() if ids else None
 
 
 def is_local(pid: int) -> bool:

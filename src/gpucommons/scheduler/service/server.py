@@ -36,6 +36,7 @@ from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps
 from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.state_reader import StateReader
 from gpucommons.scheduler.service.turn_loop import TurnLoop
@@ -63,6 +64,11 @@ class SchedulerServer:
         self._empty.set()
         self._descriptor_cap = _descriptor_cap()
         self._admins = Admins(os.geteuid())
+        self._caps = ConnectionCaps(
+            {"uid": settings.max_connections_per_uid, "container": settings.max_connections_per_container}
+        )
+        # Increases with every order, connection and disconnection: a document made before is out of date.
+        self.generation = 0
         self._refusal_logged_s = LONG_AGO
         self._errors_logged: set[tuple[str, str, int]] = set()
         self._listeners: dict[str, socket.socket] = {}
@@ -136,7 +142,10 @@ class SchedulerServer:
         self._unregistered[connection] = None
         self._empty.clear()
         self._loop.add_reader(peer.fileno(), connection.readable)
-        if self._count_connections() > min(MAX_CLIENTS, self._descriptor_cap):
+        over = self._caps.add(connection.accounts)
+        if over:
+            connection.close(f"too_many_of_{over}")
+        elif self._count_connections() > min(MAX_CLIENTS, self._descriptor_cap):
             scarce = self._descriptor_cap < MAX_CLIENTS
             # The connection that has been silent for longest is closed; it may be the new one itself.
             next(iter(self._unregistered)).close("descriptors" if scarce else "too_many_clients")
@@ -149,6 +158,7 @@ class SchedulerServer:
         self._loop.remove_reader(connection.socket.fileno())
         connection.socket.close()
         self._unregistered.pop(connection, None)
+        self._caps.remove(connection.accounts)
         self._loop.call_soon(self._disconnected, connection)
 
     def failed(self, connection: Connection, error: Exception) -> None:
@@ -166,6 +176,7 @@ class SchedulerServer:
 
     def _disconnected(self, connection: Connection) -> None:
         self.disconnects[connection.closing] += 1
+        self.generation += 1
         client = connection.client
         if client is not None:
             if self.settings.debug:
@@ -210,6 +221,7 @@ class SchedulerServer:
         connection.client = client
         client.peer = connection
         self._connections[client.id] = connection
+        self.generation += 1
         if self.settings.debug:
             log.info(
                 "client %s registered: %r/%r, pid %d, uid %d",
@@ -261,10 +273,12 @@ class SchedulerServer:
 
     def switch(self, on: bool) -> None:
         now = monotonic()
+        self.generation += 1
         self._turns.apply(self.policy.switch(on, now), now)
 
     def set_quantum(self, seconds: float) -> None:
         now = monotonic()
+        self.generation += 1
         self._turns.apply(self.policy.set_quantum(seconds, now), now)
 
     def set_limit(self, target: str, quota: QuotaValues) -> int:
@@ -289,6 +303,7 @@ class SchedulerServer:
 
     def _limits_changed(self) -> None:
         now = monotonic()
+        self.generation += 1
         for client in self.policy.clients.values():
             limits = self._limits.decide(client)
             self._turns.perform(self.policy.limit_memory(client, limits.memory_bytes, now))
@@ -309,6 +324,10 @@ class SchedulerServer:
 
     def read_now(self) -> SharingReading:
         return self._reader.read_now()
+
+    async def read_in_steps(self) -> SharingReading:
+        """As `read_now`, but hand-offs are served in between."""
+        return await self._reader.read_in_steps()
 
 
 def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
