@@ -75,7 +75,11 @@ def first_scrape_ms(program: Path, port: int | None) -> float:
 def main(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         program, path = build(Path(directory)), Path(directory) / "s.sock"
-        environment = {"GPUCOMMONS_SCHEDULER_SOCKET": str(path), "NVSHARE_SCHEDULING_MODE": "serial"}
+        environment = {
+            "GPUCOMMONS_SCHEDULER_SOCKET": str(path),
+            "GPUCOMMONS_SCHEDULER_MAX_CONNECTIONS_PER_UID": str(2 * CROWD),
+            "NVSHARE_SCHEDULING_MODE": "serial",
+        }
         with running_agent("--scheduler", environment=environment) as agent:
             port = urllib.parse.urlsplit(agent.url).port
             with standing_by(program, path, agent, SCRAPED):

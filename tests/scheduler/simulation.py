@@ -7,7 +7,7 @@ from itertools import count
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Action, Client, Disconnect, GpuQueue, Send
+from gpucommons.scheduler.policy.state import Action, Client, ClientProcess, Disconnect, GpuQueue, Send
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
@@ -43,8 +43,9 @@ class Simulation:
         version: Version = 2,
         obeys: bool = True,
         request: bool = True,
+        process: ClientProcess | None = None,
     ) -> Script:
-        client = Client(next(self._ids), self.gpu, version=version)
+        client = Client(next(self._ids), self.gpu, version=version, process=process)
         script = self.scripts[client.id] = Script(client, tail_s, obeys)
         self.perform(self.policy.register(client, self.now))
         self.perform(self.policy.limit_core(client, core, self.now))

@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +14,14 @@ from typing import NamedTuple
 import pytest
 
 from gpucommons.base.unix_listener import PeerCredentials
+from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
+from gpucommons.scheduler.service.peer_process import is_local
 from needs import needs_root
 from scheduler.served import control, serving
+from waiting import until
 
 OWN, OTHER, GROUP = 1500, 1501, 1
 
@@ -44,8 +50,79 @@ IDS = [f"{peer.uid}-{peer.gid}-{peer.groups}-{group or 'no group'}" for peer, gr
 @pytest.mark.parametrize(("peer", "group", "allowed"), TABLE, ids=IDS)
 def test_the_verdict(peer: Peer, group: str, allowed: bool) -> None:
     admins = Admins(OWN, GROUP if group else None)
-    assert admins.include(PeerCredentials(1, peer.uid, peer.gid), frozenset(peer.groups)) is allowed
-    assert admins.include(PeerCredentials(1, OWN, OTHER), frozenset())
+    assert admins.include(PeerCredentials(1, peer.uid, peer.gid), frozenset(peer.groups), True) is allowed
+    assert admins.include(PeerCredentials(1, OWN, OTHER), frozenset(), True)
+    assert not admins.include(PeerCredentials(1, peer.uid, peer.gid), frozenset(peer.groups), False)
+    assert not admins.include(PeerCredentials(1, OWN, OTHER), frozenset(), False)
+
+
+# Gives an order on each socket, then takes a turn.
+ORDER = r"""
+import json, socket, sys
+from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, encode
+from scheduler.served import Scripted
+path, control = sys.argv[1:]
+frames = socket.socket(socket.AF_UNIX)
+frames.connect(path)
+frames.sendall(encode(2, MessageType.SCHED_OFF, id=CONTROL_ID))
+commands = socket.socket(socket.AF_UNIX)
+commands.connect(control)
+commands.sendall(json.dumps({"command": "off"}).encode() + b"\n")
+print(json.loads(commands.makefile("rb").readline())["ok"])
+Scripted(path).register().ask().granted()
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "allowed"),
+    [
+        ([], True),
+        (["unshare", "--pid", "--fork"], False),
+        (["unshare", "--user", "--map-root-user"], False),
+        (["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"], False),
+    ],
+    ids=["host", "pid namespace", "user namespace", "both"],
+)
+def test_root_of_another_namespace_may_register_and_not_order(place: list[str], allowed: bool) -> None:
+    needs_root()
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory, serving(Path(directory)) as served:
+        door = ControlSocket(served.server, turn_pieces)
+        served.run(door.start())
+        done = subprocess.run(
+            [*place, sys.executable, "-c", ORDER, served.path, control_path(served.path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout == f"{allowed}\n", done.stderr
+        assert done.returncode == 0, "it registers and takes a turn"
+        reading = served.reading()
+        assert reading.on is not allowed
+        assert reading.refusals.get("control_not_admin", 0) == (0 if allowed else 2)
+        served.run(door.stop())
+
+
+def test_an_agent_without_rights_finds_namespaces_in_public_files() -> None:
+    """Another user may not read the namespaces of root's processes: their pids and their uid map show the same."""
+    needs_root()
+    parent = os.getpid()
+    inside = subprocess.Popen(["unshare", "--pid", "--fork", "sleep", "60"])
+    try:
+        children = Path(f"/proc/{inside.pid}/task/{inside.pid}/children")
+        (child,) = until(lambda: children.read_text().split(), "unshare has forked")
+
+        def look() -> None:
+            with pytest.raises(PermissionError):
+                os.stat(f"/proc/{parent}/ns/pid")
+            assert is_local(parent)
+            assert not is_local(int(child))
+            assert not is_local(0)
+
+        assert as_peer(Peer(OTHER, OTHER), look) == 0
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+        inside.wait(10)
 
 
 def send_frame(path: str) -> None:
@@ -67,10 +144,14 @@ def test_both_sockets_apply_it(peer: Peer, group: str, allowed: bool, send: Call
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory), admin_group=group) as served:
-            door = ControlSocket(served.server, str)
+            door = ControlSocket(served.server, turn_pieces)
             served.run(door.start())
-            assert as_peer(peer, lambda: send(served.path)) == 0
-            reading = served.until(lambda reading: not reading.on or bool(reading.refusals))
+
+            def handled() -> None:
+                served.until(lambda reading: not reading.on or bool(reading.refusals))
+
+            assert as_peer(peer, lambda: send(served.path), handled) == 0
+            reading = served.reading()
             assert reading.on is not allowed
             assert reading.refusals.get("control_not_admin", 0) == (0 if allowed else 1)
             served.run(door.stop())
@@ -81,7 +162,7 @@ def test_every_user_may_read_the_status() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory)) as served:
-            door = ControlSocket(served.server, lambda reading: reading.mode)
+            door = ControlSocket(served.server, lambda reading: iter([f'"{reading.mode}"']))
             served.run(door.start())
 
             def read() -> None:
@@ -95,16 +176,27 @@ def test_every_user_may_read_the_status() -> None:
             served.run(door.stop())
 
 
-def as_peer(peer: Peer, function: Callable[[], None]) -> int:
-    """Runs the function in a child process with these credentials; returns its exit status."""
+def as_peer(peer: Peer, function: Callable[[], None], meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Runs the function in a child process with these credentials; returns its exit status.
+
+    The child stays until `meanwhile` has returned in this process.
+    """
+    ended, end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            os.close(end)
             os.setgroups(peer.groups)
             os.setgid(peer.gid)
             os.setuid(peer.uid)
             function()
+            os.read(ended, 1)
             os._exit(0)
         finally:
             os._exit(1)
+    os.close(ended)
+    try:
+        meanwhile()
+    finally:
+        os.close(end)
     return os.waitpid(child, 0)[1]

@@ -1,7 +1,9 @@
 """The client for Python programs, against the real scheduler."""
 
+import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,8 @@ def test_without_a_path_it_takes_the_socket_that_is_there(tmp_path: Path, monkey
             assert [row.client_id for row in served.reading().clients] == [client.client_id]
         monkeypatch.setattr(client_module, "NVSHARE_SOCKET", served.path)
         assert client_module.default_socket() == served.path, "nvshare's, where both are there"
+        monkeypatch.setenv("GPUCOMMONS_SCHEDULER_SOCKET", str(second))
+        assert client_module.default_socket() == str(second), "the variable, where it is set"
 
 
 def test_a_turn_that_is_under_way_is_finished_first(tmp_path: Path) -> None:
@@ -111,7 +115,7 @@ def test_a_scheduler_that_is_not_there_or_goes_away(tmp_path: Path) -> None:
     with pytest.raises(SchedulerGone, match="no scheduler answers"):
         NvshareClient(str(tmp_path / "absent"))
     with serving(tmp_path, mode=Mode.SERIAL) as served:
-        client = NvshareClient(served.path)
+        client = NvshareClient(served.path, on_lost="raise")
         holder = Scripted(served.path).register().ask().granted()
         failures: list[Exception] = []
 
@@ -129,3 +133,72 @@ def test_a_scheduler_that_is_not_there_or_goes_away(tmp_path: Path) -> None:
     assert len(failures) == 1
     client.close()
     holder.close()
+
+
+def test_a_client_that_held_the_lock_waits_for_the_next_scheduler(tmp_path: Path) -> None:
+    synchronized = []
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        client = NvshareClient(served.path, pod="one", synchronize=lambda: synchronized.append(True))
+        client.report_memory(2 * GIB)
+        with client.turn():
+            pass
+        assert client.holds
+    until(lambda: not client.holds, "the lock is lost with the scheduler")
+    assert synchronized == [True], "its work ended first"
+    with pytest.raises(TimeoutError), client.turn(timeout_s=0.05):
+        pass
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        other = Scripted(served.path).register("other").ask().granted()
+        served.until(lambda reading: any(row.pod == "one" for row in reading.clients))
+        with pytest.raises(TimeoutError), client.turn(timeout_s=0.05):
+            pass
+        other.release()
+        with client.turn(timeout_s=20):
+            assert served.gpu().running == (client.client_id,)
+        assert next(row for row in served.reading().clients if row.pod == "one").allocated_bytes == 2 * GIB
+        client.close()
+
+
+def test_a_turn_during_which_the_scheduler_goes_ends_without_an_error(tmp_path: Path) -> None:
+    synchronized = []
+    with ExitStack() as stack:
+        served = stack.enter_context(serving(tmp_path, mode=Mode.SERIAL))
+        client = NvshareClient(served.path, synchronize=lambda: synchronized.append(True))
+        with client.turn():
+            stack.close()
+            until(lambda: not client.holds, "the lock is lost with the scheduler")
+            assert synchronized == []
+        assert synchronized == [True]
+        client.close()
+
+
+def test_without_a_scheduler_a_turn_raises_or_runs_as_the_program_chose(tmp_path: Path) -> None:
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        raising = NvshareClient(served.path, on_lost="raise")
+        with raising.turn():
+            pass
+        running = NvshareClient(served.path, pod="running", on_lost="run")
+    until(lambda: not raising.holds, "the lock is lost with the scheduler")
+    with pytest.raises(SchedulerGone), raising.turn():
+        pass
+    until(lambda: not running.connected, "the connection is lost")
+    with running.turn(timeout_s=20):
+        assert not running.holds
+    raising.close()
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        served.until(lambda reading: any(row.pod == "running" for row in reading.clients))
+        until(lambda: running.connected, "it is connected again")
+        with running.turn(timeout_s=20):
+            assert running.holds
+        running.close()
+    with pytest.raises(ValueError, match="invalid on_lost 'dance': use wait, run, raise"):
+        NvshareClient("none", on_lost="dance")
+
+
+def test_a_scheduler_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    path = str(tmp_path / "silent.sock")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(path)
+        silent.listen()
+        with pytest.raises(SchedulerGone, match=r"no scheduler answers at .*silent\.sock: timed out"):
+            NvshareClient(path, timeout_s=0.1)

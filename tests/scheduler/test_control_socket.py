@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucommons.faces.documents.turns import turns_of
+from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.scheduler.policy.terms import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
@@ -23,7 +23,7 @@ Send = Callable[[object], Awaitable[dict[str, Any]]]
 def with_socket(directory: Path, scenario: Callable[[SchedulerServer, Send], Awaitable[None]]) -> None:
     async def run() -> None:
         server = SchedulerServer(scheduler_settings(directory / "scheduler.sock"))
-        control = ControlSocket(server, lambda reading: turns_of(reading, {}))
+        control = ControlSocket(server, turn_pieces)
         await server.start()
         await control.start()
 

@@ -269,7 +269,10 @@ def test_debts_and_revocations_move_too() -> None:
     assert bucket is not None
     balance_s = bucket.balance_s
     assert balance_s < 0
+    world.nvml(deaf, 4 * GIB)
+    world.check()
     world.read()
+    world.nvml(deaf, 4 * GIB)
     gpu = deaf.client.gpu
     assert (gpu.key, gpu.held_bytes, gpu.revoked) == ("GPU-a1", 4 * GIB, {deaf.client.id: deaf.client})
     assert bucket.balance_s == balance_s

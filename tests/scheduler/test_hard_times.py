@@ -22,7 +22,7 @@ HOSTILE_NAMES = ('quo"te\\', "line\nbreak\r\n", "../../../etc/passwd", "x" * 254
 
 
 def test_a_thousand_clients_vanish_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path, mode=Mode.SERIAL) as served:
+    with serving(tmp_path, mode=Mode.SERIAL, max_connections_per_uid=2000) as served:
         crowd = [Scripted(served.path).register(f"c-{number}").ask() for number in range(1000)]
         served.until(lambda reading: len(reading.gpus[0].request_queue) == 999)
         survivor = Scripted(served.path).register("survivor").ask()
@@ -258,7 +258,7 @@ def test_connections_leave_descriptors_for_the_rest_of_the_agent(tmp_path: Path)
 
 
 def test_two_thousand_clients_are_all_shown(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+    with serving(tmp_path, max_connections_per_uid=4000) as served:
         crowd = [Scripted(served.path).register(f"pod-{number}").ask() for number in range(2000)]
         served.until(lambda reading: len(reading.gpus[0].running) == 2000)
         rows = served.reading().clients

@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.admission import wait_reason
-from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.policy.quotas import NO_LIMITS
+from gpucommons.scheduler.policy.state import ClientProcess, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.reading import FRONT, read_client
 from scheduler.simulation import Script, Simulation
 
 T = MessageType
@@ -67,7 +69,7 @@ def test_the_need_includes_the_overhead() -> None:
     sim = simulation()
     sim.add(memory=4 * GIB)
     second = sim.add(memory=4 * GIB, request=False)
-    sim.perform(sim.policy.update_overhead(second.client, 2 * GIB, sim.now))
+    sim.perform(sim.policy.measure_memory(second.client, None, 2 * GIB, sim.now))
     sim.perform(sim.policy.request(second.client, sim.now))
     assert not runs(second)
 
@@ -279,6 +281,7 @@ def test_who_ignores_the_drop_is_told_every_five_seconds_and_revoked_after_thirt
 def test_the_others_go_on_where_the_memory_of_the_revoked_allows() -> None:
     sim = simulation(mode=Mode.SERIAL)
     deaf = sim.add(memory=5 * GIB, obeys=False)
+    sim.perform(sim.policy.measure_memory(deaf.client, 5 * GIB, None, sim.now))
     big, small = sim.add(memory=6 * GIB), sim.add(memory=3 * GIB)
     sim.run(100.0)
     assert deaf.client.revoked
@@ -299,6 +302,95 @@ def test_a_revoked_client_that_asks_again_is_one_like_all() -> None:
     assert deaf.client.standing is ClientStanding.WAITING
     release(sim, other)
     assert runs(deaf)
+
+
+MOST_CLAIMED = (1 << 64) - 1
+
+
+@pytest.mark.parametrize("total", [None, 16 * GIB], ids=["size unknown", "size known"])
+def test_a_revoked_client_blocks_only_the_memory_that_nvml_shows(total: int | None) -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    if total is not None:
+        sim.perform(sim.policy.resize(sim.gpu, total, sim.now))
+    liar, honest = sim.add(memory=MOST_CLAIMED, obeys=False), sim.add(memory=6 * GIB)
+    sim.run(400.0)
+    assert liar.client.revoked
+    assert runs(honest), "the claim is not confirmed"
+    release(sim, honest)
+    sim.perform(sim.policy.measure_memory(liar.client, 12 * GIB, None, sim.now))
+    sim.perform(sim.policy.request(honest.client, sim.now))
+    assert not runs(honest), "NVML confirms it"
+    sim.perform(sim.policy.measure_memory(liar.client, 1 * GIB, None, sim.now))
+    assert runs(honest)
+
+
+def test_a_claim_beyond_the_device_is_clamped_and_marked() -> None:
+    sim = simulation()
+    script = sim.add(memory=MOST_CLAIMED)
+    sim.perform(sim.policy.resize(sim.gpu, 16 * GIB, sim.now))
+    row = read_client(sim.policy.terms, script.client, NO_LIMITS, FRONT, sim.now)
+    assert (row.allocated_bytes, row.allocated_peak_bytes, row.need_bytes) == (16 * GIB, 16 * GIB, 16 * GIB)
+    assert row.over_claimed
+    report(sim, script, 4 * GIB)
+    row = read_client(sim.policy.terms, script.client, NO_LIMITS, FRONT, sim.now)
+    assert (row.allocated_bytes, row.over_claimed) == (4 * GIB, False)
+
+
+def test_a_client_that_reports_too_little_needs_what_nvml_shows() -> None:
+    sim = simulation(mode=Mode.CONCURRENT)
+    first, second = sim.add(memory=1 * GIB), sim.add(memory=8 * GIB, request=False)
+    sim.perform(sim.policy.measure_memory(first.client, 10 * GIB, None, sim.now))
+    sim.perform(sim.policy.request(second.client, sim.now))
+    assert running(sim) == {first.client.id}
+
+
+def test_by_default_the_second_revocation_closes_the_connection() -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    deaf = sim.add(obeys=False)
+    sim.add(tail_s=0.1)
+    sim.run(45.0)
+    assert deaf.client.revoked
+    sim.perform(sim.policy.request(deaf.client, sim.now))
+    sim.run(60.0)
+    assert deaf.client.id not in sim.policy.clients
+
+
+@pytest.mark.parametrize("patience_s", [29.0, 31.0], ids=["before the revocation", "after it"])
+def test_a_deaf_client_that_connects_again_is_refused_after_its_second_turn(patience_s: float) -> None:
+    """For 175 s it ignores DROP_LOCK, disconnects and connects again; another client obeys."""
+    sim = simulation(mode=Mode.SERIAL)
+    process = ClientProcess(1000, 4711, 1)
+    honest = sim.add(tail_s=0.01, process=ClientProcess(1000, 4712, 1))
+    begin_s, connected = sim.now, 0
+    deaf = None
+    while sim.now < begin_s + 175:
+        if deaf is None and not sim.policy.is_fenced(process, sim.now):
+            deaf, connected = sim.add(obeys=False, version=1, process=process), connected + 1
+        sim.run(0.5)
+        if deaf is not None and deaf.client.id not in sim.policy.clients:
+            deaf = None
+        elif deaf is not None and T.DROP_LOCK in deaf.received and runs_late(sim, deaf, patience_s):
+            sim.perform(sim.policy.disconnect(deaf.client, sim.now))
+            deaf = None
+    assert connected == 2
+    assert sim.billed_s(honest) > 175 / 2 - 1
+    sim.run(700.0)
+    assert not sim.policy.is_fenced(process, sim.now), "revocations are forgotten"
+
+
+def runs_late(sim: Simulation, script: Script, patience_s: float) -> bool:
+    return script.client.revoked or (script.client.drop_s is not None and sim.now - script.client.drop_s >= patience_s)
+
+
+def test_without_a_fence_a_revoked_process_may_connect_again() -> None:
+    sim = simulation(mode=Mode.SERIAL, fence=Fence.NONE)
+    process = ClientProcess(1000, 4711, 1)
+    for _ in range(3):
+        deaf, other = sim.add(obeys=False, process=process), sim.add()
+        sim.run(45.0)
+        for script in (deaf, other):
+            sim.perform(sim.policy.disconnect(script.client, sim.now))
+    assert not sim.policy.is_fenced(process, sim.now)
 
 
 def test_a_fence_cuts_the_revoked_off() -> None:

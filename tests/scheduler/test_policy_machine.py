@@ -78,6 +78,11 @@ class PolicyMachine(RuleBasedStateMachine):
         self.world.overhead(self.pick(who), overhead // 8)
 
     @with_clients
+    @rule(who=WHO, shown=st.none() | MEMORY)
+    def nvml(self, who: int, shown: int | None) -> None:
+        self.world.nvml(self.pick(who), shown)
+
+    @with_clients
     @rule(who=WHO, core=CORE)
     def limit(self, who: int, core: int) -> None:
         self.world.limit(self.pick(who), core)
@@ -137,6 +142,7 @@ def random_step(world: World, dice: random.Random) -> None:
         (2, lambda: world.leave(peer)),
         (1, lambda: world.mode(dice.choice(tuple(Mode)))),
         (1, lambda: world.switch(dice.random() < 0.8)),
+        (2, lambda: world.nvml(peer, dice.choice((None, dice.randrange(0, 20) * GIB)))),
         (1, lambda: world.overhead(peer, dice.randrange(0, 3) * GIB)),
         (1, lambda: world.resize(dice.choice((8, 16, 24)) * GIB)),
     ]

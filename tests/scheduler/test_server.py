@@ -4,10 +4,13 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpucommons.base.unix_listener import ListenError
+from gpucommons.cli.scheduler_view import explanations, status_lines
+from gpucommons.faces.documents.turns import turns_of
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode
@@ -166,6 +169,25 @@ def test_a_client_that_does_not_stop_gets_drop_lock_again_and_is_revoked(
         assert served.reading().refusals["release_after_revocation"] == 1
 
 
+def test_status_and_explain_name_the_client_that_does_not_release(tmp_path: Path) -> None:
+    with serving(tmp_path, revoke_after_s=0.2, mode=Mode.SERIAL) as served:
+        facts = GpuFacts("GPU-a", 0, 16 * GIB, process_bytes={os.getpid(): 12 * GIB})
+        served.call(lambda: served.server.update_gpus([facts]))
+        served.call(lambda: served.server.set_quantum(0.05))
+        deaf = Scripted(served.path).register("deaf", "ns").report((1 << 64) - 1).ask().granted()
+        served.call(lambda: served.server.update_gpus([facts]))
+        waiter = Scripted(served.path).register("waiter", "ns").report(6 * GIB).ask()
+        reading = served.until(lambda reading: any(row.revoked for row in reading.clients))
+        turns: Any = turns_of(reading, {})
+        culprit = (
+            f"ns/deaf ({deaf.id}), pid {os.getpid()}, uid {os.getuid()}: it does not release; it holds 12.0 GiB, "
+            "and reported more memory than the GPU has"
+        )
+        assert f"  revoked  {culprit}" in list(status_lines(turns))
+        (line,) = explanations(turns, waiter.id)
+        assert line.endswith(f"; unresponsive: {culprit}.")
+
+
 def test_a_fence_closes_the_socket_of_the_revoked(tmp_path: Path) -> None:
     with serving(tmp_path, revoke_after_s=0.1, mode=Mode.SERIAL, fence=Fence.DISCONNECT) as served:
         deaf, other = (Scripted(served.path).register(name) for name in ("deaf", "other"))
@@ -174,6 +196,24 @@ def test_a_fence_closes_the_socket_of_the_revoked(tmp_path: Path) -> None:
         other.ask().granted()
         assert deaf.closed()
         served.until(lambda reading: reading.disconnects.get("fenced") == 1)
+
+
+def test_a_process_that_was_revoked_twice_may_not_connect_again(tmp_path: Path) -> None:
+    with serving(tmp_path, revoke_after_s=0.1, mode=Mode.SERIAL) as served:
+        served.call(lambda: served.server.set_quantum(0.05))
+        other = Scripted(served.path).register("other")
+        for turn in range(2):
+            deaf = Scripted(served.path, version=1).register()
+            deaf.ask().granted()
+            other.ask().granted()
+            served.until(lambda reading, turn=turn: reading.gpus[0].drop_lock["revoked"] == turn + 1)  # type: ignore[misc]
+            deaf.close()
+            other.release()
+        again = Scripted(served.path, version=1)
+        again.send(T.REGISTER)
+        assert again.closed()
+        assert served.until(lambda reading: reading.disconnects.get("fenced", 0) > 0)
+        other.ask().granted()
 
 
 def test_off_lets_every_client_run_and_on_schedules_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucommons.base.unix_listener import ListenError
+from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues
@@ -28,7 +29,7 @@ async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading]
 
 
 async def play(path: str) -> None:
-    scheduler = SchedulerThread(scheduler_settings(path), str)
+    scheduler = SchedulerThread(scheduler_settings(path), turn_pieces)
     assert scheduler.reading is None
     scheduler.update_gpus([])
     await scheduler.start()
@@ -39,7 +40,7 @@ async def play(path: str) -> None:
     scheduler.set_annotations({("ns", "pod"): QuotaValues(core_percent=50)})
     await asyncio.to_thread(client.expect, MessageType.UPDATE_CORE_LIMIT)
     with pytest.raises(ListenError, match="another process"):
-        await SchedulerThread(scheduler_settings(path), str).start()
+        await SchedulerThread(scheduler_settings(path), turn_pieces).start()
     await scheduler.stop()
     assert await asyncio.to_thread(client.closed)
     scheduler.update_gpus([])

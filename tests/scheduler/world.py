@@ -85,7 +85,11 @@ class World:
         self._perform(self.policy.update_memory(peer.client, used_bytes, self.now))
 
     def overhead(self, peer: Peer, overhead_bytes: int) -> None:
-        self._perform(self.policy.update_overhead(peer.client, overhead_bytes, self.now))
+        self._perform(self.policy.measure_memory(peer.client, peer.client.nvml_bytes, overhead_bytes, self.now))
+
+    def nvml(self, peer: Peer, nvml_bytes: int | None) -> None:
+        client = peer.client
+        self._perform(self.policy.measure_memory(client, nvml_bytes, client.overhead_bytes, self.now))
 
     def limit(self, peer: Peer, core: int) -> None:
         self._perform(self.policy.limit_core(peer.client, core, self.now))
@@ -171,7 +175,7 @@ class World:
         return [peer for peer in self.peers if peer.client.gpu is gpu]
 
     def _check_memory(self, gpu: GpuQueue) -> None:
-        needs = sum(client.need_bytes for client in (*gpu.running.values(), *gpu.revoked.values()))
+        needs = sum(client.need_bytes for client in gpu.running.values()) + gpu.held_bytes
         if len(gpu.running) > 1:
             running = sum(client.need_bytes for client in gpu.running.values())
             assert needs <= gpu.safe_limit_bytes or gpu.overloaded or running <= gpu.safe_limit_bytes
@@ -211,7 +215,10 @@ class World:
         assert gpu.running_bytes == sum(client.need_bytes for client in running)
         assert gpu.demand_milli == sum(client.demand_milli or 0 for client in running)
         assert gpu.running_v1 == sum(client.version == 1 for client in running)
-        assert gpu.held_bytes == sum(client.need_bytes for client in gpu.revoked.values())
+        assert gpu.held_bytes == sum(client.held_bytes for client in gpu.clients.values())
+        for client in gpu.clients.values():
+            assert client.held_bytes == (min(client.need_bytes, client.nvml_bytes or 0) if client.revoked else 0)
+            assert client.used_bytes <= gpu.total_bytes or not gpu.total_known
         active = [p.client for p in self._peers_of(gpu) if p.client.standing is not ClientStanding.IDLE]
         limited = {client.id for client in active if client.bucket is not None}
         assert set(gpu.limited) == limited

@@ -7,7 +7,7 @@ from gpucommons.agent.busy import BusyMeter
 from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings, Settings, SharingQuotaSettings
-from gpucommons.faces.documents.turns import turns_of
+from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
@@ -77,7 +77,7 @@ class Sharing:
 
     def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
         self._cadence_s = cadence_s
-        self._scheduler = SchedulerThread(settings, lambda reading: turns_of(reading, {}), rules)
+        self._scheduler = SchedulerThread(settings, turn_pieces, rules)
         self._busy = BusyMeter()
         self._pods: PodReading | None = None
 

@@ -40,6 +40,26 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
         if wait is not None:
             yield f"  waiting  {_client_name(id, clients[id])} for {seconds(wait['waited_s'])}: {wait['sentence']}"
 
+    for id, client in _unresponsive(uuid, clients):
+        state = "revoked" if client["revoked"] else "late"
+        yield f"  {state:<8} {_client_name(id, client)}, {_conduct(client)}"
+
+
+def _unresponsive(uuid: str, clients: Document) -> Iterator[tuple[str, Document]]:
+    """The clients that were asked to release and still may run on this GPU."""
+    for id, client in clients.items():
+        if client["gpu_uuid"] == uuid and (client["revoked"] or client["pending_drop"]):
+            yield id, client
+
+
+def _conduct(client: Document) -> str:
+    """What an unresponsive client does, and which process it is."""
+    shown = client["nvml_bytes"]
+    memory = "NVML shows no memory of it" if shown is None else f"it holds {gibibytes(shown)}"
+    claimed = ", and reported more memory than the GPU has" if client["over_claimed"] else ""
+    process = f"pid {client['pid'] or 'unknown'}, uid {'hidden' if client['uid'] is None else client['uid']}"
+    return f"{process}: it does not release; {memory}{claimed}"
+
 
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client that a client id, NAMESPACE/POD or pod means."""
@@ -57,17 +77,22 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if not turns["on"]:
         return f"{subject} runs unscheduled: the scheduler is off."
     if client["revoked"]:
-        return f"{subject} did not release its turn in time: the turn was revoked, and its memory still counts."
+        return f"{subject} did not release its turn in time: the turn was revoked; {_conduct(client)}."
     if wait is not None:
         ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; "
         return (
             f"{subject} has been waiting for {seconds(wait['waited_s'])}: {wait['sentence']}; "
-            f"{ahead}{_expected(wait['expected_s'])}."
+            f"{ahead}{_expected(wait['expected_s'])}{_culprits(client['gpu_uuid'], turns['clients'])}."
         )
     if client["turn_s"] is not None:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
     return f"{subject} is idle: it has no request."
+
+
+def _culprits(uuid: str, clients: Document) -> str:
+    found = [f"{_client_name(id, client)}, {_conduct(client)}" for id, client in _unresponsive(uuid, clients)]
+    return "".join(f"; unresponsive: {culprit}" for culprit in found)
 
 
 def _expected(expected_s: float | None) -> str:

@@ -194,6 +194,12 @@ class SchedulerSettings:
         "a warning is logged if the agent may not create it",
     )
     admin_group: str = option("", "group that may switch the scheduler and set limits, like root; empty: none")
+    max_connections_per_uid: int = option(
+        512, "connections that one user may have at once; root outside of containers has no limit", minimum=1
+    )
+    max_connections_per_container: int = option(
+        256, "connections that the programs of one container may have at once", minimum=1
+    )
     debug: bool = option(False, "log every client that connects and disconnects", aliases=nvshare_aliases("DEBUG"))
     mode: str = option(
         "auto",
@@ -262,7 +268,12 @@ class SchedulerSettings:
     revoke_after_s: float = option(
         30.0, "seconds after which a client that ignores DROP_LOCK loses its turn", minimum=1
     )
-    fence: str = option("none", "what happens to a client that lost its turn this way", choices=("none", "disconnect"))
+    fence: str = option(
+        "second",
+        "when the connection of a client that lost its turn this way is closed: "
+        "never, after the second time, or the first time",
+        choices=("none", "second", "disconnect"),
+    )
     metrics_enable: bool = option(
         False, "open the nvshare drop-in listener on metrics_addr", aliases=("NVSHARE_METRICS_ENABLE",)
     )

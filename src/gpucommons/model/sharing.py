@@ -46,7 +46,10 @@ class WaitReading(NamedTuple):
 
 
 class ClientSharing(NamedTuple):
-    """One client. Times are durations; `need_bytes` is None for v1 clients, which do not report their memory."""
+    """One client. Times are durations; `need_bytes` is None for v1 clients, which do not report their memory.
+
+    `over_claimed`: it reported more memory than the GPU has; `allocated_bytes` is the GPU's memory then.
+    """
 
     client_id: str
     pod: str
@@ -79,6 +82,7 @@ class ClientSharing(NamedTuple):
     debt_s: float
     billed_s: float
     demand_ratio: float | None
+    over_claimed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

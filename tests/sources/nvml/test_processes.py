@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from fakes.nvml.control import GRAPHICS, MPS, process, usage
 from fakes.nvml.rig import Rig
+from gpucommons.base.process_stat import start_ticks
 from gpucommons.model.gpu import GpuProcess
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, ProcessSample, UsageWindow
-from gpucommons.sources.nvml.start_times import start_ticks
 
 GIB = 2**30
 UUID = "GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860"

@@ -3,6 +3,9 @@
 `gpucommons scheduler status --json` prints this document, too.
 """
 
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpucommons.faces.documents.schema import (
@@ -58,6 +61,8 @@ CLIENT = Record[ClientSharing](
     turn_s=(NUMBER_OR_NULL, lambda client: rounded(client.turn_s, 1)),
     wait=(or_null(_WAIT.schema), lambda client: _wait(client)),
     allocated_bytes=(INTEGER, lambda client: client.allocated_bytes),
+    over_claimed=(described(FLAG, "it reported more memory than the GPU has"), lambda client: client.over_claimed),
+    nvml_bytes=(INTEGER_OR_NULL, lambda client: client.nvml_bytes),
     need_bytes=(INTEGER_OR_NULL, lambda client: client.need_bytes),
     memory_quota_bytes=(INTEGER, lambda client: client.memory_quota_bytes),
     memory_quota_source=(TEXT, lambda client: client.memory_quota_source),
@@ -116,7 +121,7 @@ def turns(snapshot: Snapshot, timeline: Timeline, only_uuid: str | None = None) 
     return None if sharing is None else turns_of(sharing, timeline, only_uuid)
 
 
-def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None = None) -> Json:
+def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None = None) -> dict[str, Json]:
     return {
         "on": sharing.on,
         "mode": sharing.mode,
@@ -131,6 +136,26 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
             client.client_id: CLIENT.build(client) for client in sharing.clients if only_uuid in (None, client.gpu_uuid)
         },
     }
+
+
+def turn_pieces(sharing: SharingReading) -> Iterator[str]:
+    """`turns_of` without past turns, as JSON text in pieces: each is made quickly, however many clients there are."""
+    whole = turns_of(replace(sharing, gpus=(), clients=()), {})
+    gpus = ((gpu.uuid, GPU.build(_GpuTurns(gpu, ()))) for gpu in sharing.gpus)
+    clients = ((client.client_id, CLIENT.build(client)) for client in sharing.clients)
+    yield json.dumps({key: value for key, value in whole.items() if key not in ("gpus", "clients")})[:-1]
+    yield ', "gpus": {'
+    yield from _members(gpus)
+    yield '}, "clients": {'
+    yield from _members(clients)
+    yield "}}"
+
+
+def _members(rows: Iterable[tuple[str, Json]]) -> Iterator[str]:
+    separator = ""
+    for key, value in rows:
+        yield f"{separator}{json.dumps(key)}: {json.dumps(value)}"
+        separator = ", "
 
 
 def _wait(client: ClientSharing) -> Json:

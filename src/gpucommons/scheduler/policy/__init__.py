@@ -7,7 +7,10 @@ verdicts that change nothing (admission.py). `deadline_s` of a GPU is when `tick
 The rules, in the order in which an evaluation applies them:
 
  1. Resending. A client that does not answer DROP_LOCK gets it again every 5 s. After `revoke_after_s` its turn ends in
-    the accounts (revoked). The memory that it holds still counts. `fence` closes its socket.
+    the accounts (revoked). Its memory still counts, as far as NVML shows it. `fence` closes its socket, by default
+    after its second revocation. Revocations are remembered by process (uid, pid, start time) for ten minutes, also
+    when the client connects again; a client that disconnects 5 s or more after DROP_LOCK counts as revoked. While two
+    are remembered, the process may not connect.
  2. Overload. If the running clients grow past the safe limit, all but the oldest are dropped (memory). No client joins
     until the memory of the running ones is down to 90 % of the limit, or one of them runs alone.
  3. Refill. A throttled client queues again once its bucket is refilled.
@@ -16,8 +19,9 @@ The rules, in the order in which an evaluation applies them:
     alone while no other waits is not dropped.
  5. Admission. First come, first served. A client may run if nothing runs, or if it fits next to the running clients:
       - serial: nothing fits. v1 clients do not report their memory: they run alone, except in concurrent mode.
-      - memory: the needs (allocated memory and overhead) of all running clients, and the memory that revoked clients
-        hold, stay within the safe limit.
+      - memory: the needs of all running clients, and the memory that revoked clients hold, stay within the safe
+        limit. The need is the memory that a client reports, at most the device's, and its overhead; NVML's value for
+        its process where that is more.
       - auto, while the GPU's utilisation is known: the demands sum to at most `corun_limit`. A client of unknown
         demand runs alone until it is measured; each minute one client per GPU is measured again.
     Later clients that fit may pass one that does not, until it has waited `max_bypass_s` or a running client was just

@@ -61,7 +61,7 @@ class DeviceTable:
         for fact in facts:
             gpu = self._queue(fact.uuid, now)
             gpu.index = fact.index
-            if fact.total_bytes is not None and fact.total_bytes != gpu.total_bytes:
+            if fact.total_bytes is not None and (fact.total_bytes != gpu.total_bytes or not gpu.total_known):
                 actions += self._policy.resize(gpu, fact.total_bytes, now)
         if changed:
             actions += self._move_resolved(now)
@@ -131,10 +131,9 @@ class DeviceTable:
     def _learn_memory(self, gpu: GpuQueue, fact: GpuFacts, now: float) -> list[Action]:
         actions: list[Action] = []
         for client in gpu.clients.values():
-            client.nvml_bytes = fact.process_bytes.get(client.pid)
+            nvml_bytes = fact.process_bytes.get(client.pid)
             running = client.standing is ClientStanding.RUNNING
             hot = running and (fact.busy is None or fact.busy.ratio > _HOT_RATIO)
-            overhead = next_overhead(client.overhead_bytes, client.used_bytes, client.nvml_bytes, hot)
-            if overhead is not None and overhead != client.overhead_bytes:
-                actions += self._policy.update_overhead(client, overhead, now)
+            overhead = next_overhead(client.overhead_bytes, client.used_bytes, nvml_bytes, hot)
+            actions += self._policy.measure_memory(client, nvml_bytes, overhead, now)
         return actions

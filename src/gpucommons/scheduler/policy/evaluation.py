@@ -17,6 +17,7 @@ from gpucommons.scheduler.policy.admission import (
 )
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
+from gpucommons.scheduler.policy.revocations import Revocations
 from gpucommons.scheduler.policy.state import (
     DROP_RESEND_S,
     NEVER,
@@ -28,7 +29,7 @@ from gpucommons.scheduler.policy.state import (
     GpuQueue,
     Send,
 )
-from gpucommons.scheduler.policy.terms import Fence, Terms
+from gpucommons.scheduler.policy.terms import Terms
 from gpucommons.scheduler.policy.transitions import Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
@@ -38,11 +39,12 @@ SOLO_REFRESH_S = 60.0
 
 
 class Evaluation:
-    def __init__(self, terms: Terms, quotas: CoreQuotas, transitions: Transitions) -> None:
+    def __init__(self, terms: Terms, quotas: CoreQuotas, transitions: Transitions, revocations: Revocations) -> None:
         self._terms = terms
         self._settings = terms.settings
         self._quotas = quotas
         self._transitions = transitions
+        self._revocations = revocations
 
     def advance(self, gpus: Iterable[GpuQueue], now: float) -> list[Action]:
         """Evaluates these GPUs at `now`."""
@@ -121,7 +123,7 @@ class Evaluation:
         self._transitions.revoke(gpu, client, now)
         gpu.drops[DropReason.REVOKED] += 1
         actions.append(Send(client, DROP_LOCK))
-        if self._terms.fence is Fence.DISCONNECT:
+        if self._terms.fence.closes_after(self._revocations.add(client.process or client.id, now)):
             actions.append(Disconnect(client))
 
     # Rule 2: overload

@@ -5,6 +5,7 @@ The rules are in the package's docstring.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
@@ -12,8 +13,19 @@ from gpucommons.scheduler.policy import demand
 from gpucommons.scheduler.policy.admission import blocked, is_exclusive, next_client
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.evaluation import Evaluation
-from gpucommons.scheduler.policy.state import NEVER, Action, Client, ClientStanding, DropReason, GpuQueue, Send
-from gpucommons.scheduler.policy.terms import GIB, Mode, Terms
+from gpucommons.scheduler.policy.revocations import Revocations
+from gpucommons.scheduler.policy.state import (
+    DROP_RESEND_S,
+    NEVER,
+    Action,
+    Client,
+    ClientProcess,
+    ClientStanding,
+    DropReason,
+    GpuQueue,
+    Send,
+)
+from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, Terms
 from gpucommons.scheduler.policy.transitions import Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
@@ -23,6 +35,9 @@ IDLE, WAITING, THROTTLED, RUNNING = (
     ClientStanding.THROTTLED,
     ClientStanding.RUNNING,
 )
+
+# A process with so many remembered revocations may not connect again until the oldest of them is forgotten.
+_REVOCATIONS_TO_REFUSE: Final = 2
 
 
 class Policy:
@@ -37,7 +52,8 @@ class Policy:
         self.refusals: Counter[str] = Counter()
         self._quotas = CoreQuotas(settings)
         self._transitions = Transitions(self._quotas)
-        self._evaluation = Evaluation(self.terms, self._quotas, self._transitions)
+        self._revocations = Revocations()
+        self._evaluation = Evaluation(self.terms, self._quotas, self._transitions, self._revocations)
 
     # Devices
 
@@ -55,6 +71,8 @@ class Policy:
     def resize(self, gpu: GpuQueue, total_bytes: int, now: float) -> list[Action]:
         """NVML reported how much memory the device has."""
         self._set_total(gpu, total_bytes, known=True)
+        for client in gpu.clients.values():
+            self._transitions.change_need(client)
         return self._evaluation.advance((gpu,), now)
 
     def sample_busy(self, gpu: GpuQueue, busy_ratio: float, window_s: float, now: float) -> list[Action]:
@@ -71,6 +89,11 @@ class Policy:
         return actions
 
     # Clients
+
+    def is_fenced(self, process: ClientProcess | None, now: float) -> bool:
+        """Whether a new connection of this process is refused: two of its turns were revoked a short while ago."""
+        refuses = self.terms.fence is not Fence.NONE
+        return refuses and process is not None and self._revocations.count(process, now) >= _REVOCATIONS_TO_REFUSE
 
     def register(self, client: Client, now: float, core_percent: int = 100, memory_bytes: int = 0) -> list[Action]:
         """A new client with its limits (100 and 0: none). Its status is the first message that it gets."""
@@ -157,6 +180,9 @@ class Policy:
         gpu = client.gpu
         gpu.clock.advance(now)
         if client.standing is RUNNING:
+            if client.drop_s is not None and now - client.drop_s >= DROP_RESEND_S and client.process is not None:
+                # It would have been revoked: a client that connects again just before that is treated the same.
+                self._revocations.add(client.process, now)
             self._transitions.end_turn(gpu, client, now)
         else:
             self._transitions.dequeue(gpu, client, now)
@@ -187,14 +213,18 @@ class Policy:
             self._evaluation.evaluate(gpu, now, actions)
         return actions
 
-    def update_memory(self, client: Client, used_bytes: int, now: float) -> list[Action]:
-        client.used_bytes = used_bytes
-        if used_bytes > client.peak_bytes:
-            client.peak_bytes = used_bytes
+    def update_memory(self, client: Client, claimed_bytes: int, now: float) -> list[Action]:
+        client.claimed_bytes = claimed_bytes
         self._transitions.change_need(client)
         return self._evaluation.advance((client.gpu,), now)
 
-    def update_overhead(self, client: Client, overhead_bytes: int, now: float) -> list[Action]:
+    def measure_memory(
+        self, client: Client, nvml_bytes: int | None, overhead_bytes: int | None, now: float
+    ) -> list[Action]:
+        """NVML's value for the client's process, and the overhead that follows from it."""
+        if nvml_bytes == client.nvml_bytes and overhead_bytes == client.overhead_bytes:
+            return []
+        client.nvml_bytes = nvml_bytes
         client.overhead_bytes = overhead_bytes
         self._transitions.change_need(client)
         return self._evaluation.advance((client.gpu,), now)

@@ -56,12 +56,21 @@ class Peer(Protocol):
     def close(self, reason: str) -> None: ...
 
 
+class ClientProcess(NamedTuple):
+    """The process behind a connection; the start time in clock ticks tells it from a later one with the same pid."""
+
+    uid: int
+    pid: int
+    start_ticks: int
+
+
 class Client:
     """One registered client. v1 clients do not report memory: their need is 0 here."""
 
     __slots__ = (
         "billed_s",
         "bucket",
+        "claimed_bytes",
         "core_limit_percent",
         "demand_milli",
         "demand_s",
@@ -72,6 +81,7 @@ class Client:
         "gid",
         "gpu",
         "gpu_name",
+        "held_bytes",
         "id",
         "lock_ok",
         "memory_limit_bytes",
@@ -84,6 +94,7 @@ class Client:
         "peer",
         "pid",
         "pod",
+        "process",
         "refresh_demand",
         "requested_again",
         "revoked",
@@ -114,6 +125,7 @@ class Client:
         uid: int = 0,
         gid: int = 0,
         gpu_name: str = "",
+        process: "ClientProcess | None" = None,
     ) -> None:
         self.id = id
         self.gpu = gpu
@@ -125,6 +137,7 @@ class Client:
         self.pid = pid
         self.uid = uid
         self.gid = gid
+        self.process = process
         # For the service only.
         self.peer: Peer | None = None
 
@@ -135,12 +148,15 @@ class Client:
         self.revoked = False
         self.requested_again = False
 
-        # Memory: reported, highest reported, overhead of its contexts, NVML's value.
+        # Memory: reported; reported, at most the device's; the highest of these; overhead of contexts; NVML's value.
+        self.claimed_bytes = 0
         self.used_bytes = 0
         self.peak_bytes = 0
         self.overhead_bytes: int | None = None
         self.nvml_bytes: int | None = None
         self.need_bytes = 0
+        # While it is revoked: how much of its need counts.
+        self.held_bytes = 0
         self.memory_limit_bytes = 0
         # Dropped by an overload: it must fit with a margin before it may join other clients again.
         self.must_refit = False
@@ -275,6 +291,10 @@ class GpuQueue:
         # Hand-overs not yet in the histograms, alternating: length of the turn, wait of the next client. A flat list
         # of numbers: pairs would be work for the garbage collector.
         self.handovers: list[float] = []
+
+    def possible_bytes(self, claimed_bytes: int) -> int:
+        """A claim, at most the memory of the device where that is known."""
+        return min(claimed_bytes, self.total_bytes) if self.total_known else claimed_bytes
 
     def count_some(self) -> bool:
         """Moves some of the recorded hand-overs into the histograms. Returns whether some are left."""

@@ -22,10 +22,15 @@ class SwitchTime(StrEnum):
 
 
 class Fence(StrEnum):
-    """What happens to a client whose turn was revoked: nothing, or its socket is closed."""
+    """When the socket of a client whose turn was revoked is closed: never, after its second revocation
+    within a while (revocations.py), at once."""
 
     NONE = "none"
+    SECOND = "second"
     DISCONNECT = "disconnect"
+
+    def closes_after(self, revocations: int) -> bool:
+        return revocations >= {Fence.DISCONNECT: 1, Fence.SECOND: 2}.get(self, revocations + 1)
 
 
 class Terms:

@@ -123,25 +123,35 @@ class Transitions:
         gpu.demand_milli = new.demand_milli or 0
 
     def revoke(self, gpu: GpuQueue, client: Client, now: float) -> None:
-        """The turn ends in the accounts; the client may still run, and the memory that it holds still counts."""
+        """The turn ends in the accounts; the client may still run, and the memory that NVML shows still counts."""
         self.end_turn(gpu, client, now)
         client.revoked = True
         client.requested_again = False
         gpu.revoked[client.id] = client
-        gpu.held_bytes += client.need_bytes
+        client.held_bytes = _confirmed_bytes(client)
+        gpu.held_bytes += client.held_bytes
 
     def forget_revocation(self, gpu: GpuQueue, client: Client) -> None:
         if client.revoked:
             client.revoked = False
-            gpu.held_bytes -= client.need_bytes
+            gpu.held_bytes -= client.held_bytes
+            client.held_bytes = 0
             del gpu.revoked[client.id]
 
     # Any standing
 
     def change_need(self, client: Client) -> None:
-        """The client's memory or overhead changed."""
+        """The client's memory or overhead changed, or its GPU's size.
+
+        A client cannot use more than the device has, nor less than NVML shows. v1 clients do not report their memory:
+        only their overhead counts.
+        """
         gpu = client.gpu
+        client.used_bytes = gpu.possible_bytes(client.claimed_bytes)
+        client.peak_bytes = max(gpu.possible_bytes(client.peak_bytes), client.used_bytes)
         need = client.used_bytes + (client.overhead_bytes or 0)
+        if client.version == 2 and client.nvml_bytes is not None:
+            need = max(need, client.nvml_bytes)
         grown = need - client.need_bytes
         client.need_bytes = need
         if client.standing is RUNNING:
@@ -149,7 +159,9 @@ class Transitions:
             if gpu.running_bytes > gpu.peak_running_bytes:
                 gpu.peak_running_bytes = gpu.running_bytes
         elif client.revoked:
-            gpu.held_bytes += grown
+            held = _confirmed_bytes(client)
+            gpu.held_bytes += held - client.held_bytes
+            client.held_bytes = held
 
     def move(self, client: Client, target: GpuQueue, now: float) -> None:
         """Moves a client to another GPU as it is: standing, turn, wait and debt."""
@@ -157,8 +169,8 @@ class Transitions:
         del source.clients[id]
         target.clients[id] = client
         if client.revoked:
-            source.held_bytes -= client.need_bytes
-            target.held_bytes += client.need_bytes
+            source.held_bytes -= client.held_bytes
+            target.held_bytes += client.held_bytes
             target.revoked[id] = source.revoked.pop(id)
         self._quotas.move(client, target, now)
         if client.standing is WAITING:
@@ -177,6 +189,7 @@ class Transitions:
             target.alone_s = now
             if client.drop_s is not None:
                 target.draining[id] = source.draining.pop(id)
+        self.change_need(client)
 
     def _occupy(self, gpu: GpuQueue, client: Client) -> None:
         gpu.running[client.id] = client
@@ -197,6 +210,11 @@ class Transitions:
             gpu.running_v1 -= 1
         if client.demand_milli is not None:
             gpu.demand_milli -= client.demand_milli
+
+
+def _confirmed_bytes(client: Client) -> int:
+    """How much of a revoked client's need counts: it ignores orders, so its own claim is not trusted."""
+    return min(client.need_bytes, client.nvml_bytes or 0)
 
 
 def _open_window(client: Client, clock: TurnClock) -> None:

@@ -15,6 +15,10 @@ class Admins:
     own_uid: int
     gid: int | None = None
 
-    def include(self, peer: PeerCredentials, groups: frozenset[int]) -> bool:
-        """Root, the agent's user, and members of the group. `groups` are the supplementary groups of the peer."""
-        return peer.uid in (0, self.own_uid) or (self.gid is not None and self.gid in (peer.gid, *groups))
+    def include(self, peer: PeerCredentials, groups: frozenset[int], is_local: bool) -> bool:
+        """Root, the agent's user, and members of the group, if they are in the agent's user and pid namespace.
+
+        Root in a container has uid 0, too, and can take any group. `groups` are the supplementary groups of the peer.
+        """
+        is_member = self.gid is not None and self.gid in (peer.gid, *groups)
+        return is_local and (peer.uid in (0, self.own_uid) or is_member)

@@ -25,6 +25,8 @@ from gpucommons.scheduler.protocol.wire import (
     encode,
     encode_status,
 )
+from gpucommons.scheduler.service.peer_budget import accounts_of
+from gpucommons.scheduler.service.peer_process import container_of, is_local
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 RUNNING: Final = ClientStanding.RUNNING
@@ -37,7 +39,7 @@ _STATUS: Final = frozenset({MessageType.SCHED_ON, MessageType.SCHED_OFF})
 class ConnectionOwner(Protocol):
     """What a connection reports to the server that accepted it."""
 
-    def register(self, connection: "Connection", message: Register, now: float) -> Client: ...
+    def register(self, connection: "Connection", message: Register, now: float) -> Client | None: ...
     def control_frame(self, connection: "Connection", message: ControlRequest, now: float) -> None: ...
     def closed(self, connection: "Connection") -> None: ...
     def failed(self, connection: "Connection", error: Exception) -> None: ...
@@ -51,9 +53,11 @@ class Connection:
         "_recv_into",
         "_send",
         "_turns",
+        "accounts",
         "client",
         "closing",
         "credentials",
+        "is_local",
         "lock_ok",
         "socket",
     )
@@ -62,6 +66,10 @@ class Connection:
         self.socket = peer
         self.client: Client | None = None
         self.credentials: PeerCredentials = peer_credentials(peer)
+        # Read now: a program that sends one order and exits may be gone when its frame is handled.
+        pid, uid, _ = self.credentials
+        self.is_local = is_local(pid)
+        self.accounts = accounts_of(uid, self.is_local, container_of(pid))
         # Why this connection ended; empty while it is open.
         self.closing = ""
         self._turns = turns

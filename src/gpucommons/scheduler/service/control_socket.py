@@ -1,19 +1,24 @@
 """The control socket: one JSON line in, one JSON line out, in the directory of the client socket.
 
-Every user may read the status; orders are accepted from admins only.
+Every user may read the status; orders are accepted from admins only. No request may delay a hand-off: connections and
+requests are limited for each user and container, and the reply to `status` is made in small steps and kept for a while.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from time import monotonic
+from typing import Final, NamedTuple
 
-from gpucommons.base.unix_listener import UnixListener, listen
+from gpucommons.base.unix_listener import UnixListener, listen, peer_credentials
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
+from gpucommons.scheduler.policy.state import LONG_AGO
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps, RequestRate, accounts_of
+from gpucommons.scheduler.service.peer_process import container_of, is_local
 from gpucommons.scheduler.service.server import SchedulerServer
 
 _LONGEST_QUANTUM_S: Final = 86_400
@@ -21,12 +26,29 @@ _SOCKET_NAME: Final = "control.sock"
 _SOCKET_MODE: Final = 0o666
 _MOST_LINE_BYTES: Final = 4096
 _TIMEOUT_S: Final = 5.0
+# For each user and for each container.
+_MOST_CONNECTIONS: Final = 32
+_MOST_CONNECTIONS_IN_ALL: Final = 128
+_REQUESTS_PER_S: Final = 10.0
+_REQUEST_BURST: Final = 20.0
+# A reply may be this old, unless an order, a connection or a disconnection came since.
+_STATUS_AGE_S: Final = 0.5
+# Pieces made before the sockets are served again: a fraction of a millisecond of work.
+_PIECES_PER_STEP: Final = 4
 
 log = logging.getLogger(__name__)
 
 ControlCommand = Mapping[str, object]
-# The JSON document of a reading.
-Document = Callable[[SharingReading], object]
+# The JSON text of a reading, in pieces.
+Document = Callable[[SharingReading], Iterator[str]]
+
+
+class StatusReply(NamedTuple):
+    """The reply to `status`; the generation of the server and the time when it was begun."""
+
+    text: bytes
+    generation: int
+    begun_s: float
 
 
 class ControlError(Exception):
@@ -44,6 +66,11 @@ class ControlSocket:
         self._path = control_path(server.settings.socket)
         self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
+        self._caps = ConnectionCaps({"uid": _MOST_CONNECTIONS, "container": _MOST_CONNECTIONS})
+        self._rate = RequestRate(_REQUESTS_PER_S, _REQUEST_BURST)
+        self._open = 0
+        self._status = StatusReply(b"", -1, LONG_AGO)
+        self._status_lock = asyncio.Lock()
         self._orders: Mapping[str, Callable[[ControlCommand], str]] = {
             "on": self._on,
             "off": self._off,
@@ -62,41 +89,72 @@ class ControlSocket:
             self._listener.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("socket")
+        pid, uid, _ = peer_credentials(peer)
+        accounts = accounts_of(uid, is_local(pid), container_of(pid))
+        self._open += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                line = await reader.readline()
-                peer = writer.get_extra_info("socket")
-                answer = self._answer(line, lambda: self._server.is_admin(peer))
-                writer.write(json.dumps(answer).encode() + b"\n")
+                over = self._caps.add(accounts)
+                if over or (accounts and self._open > _MOST_CONNECTIONS_IN_ALL):
+                    reply = _refusal("too many connections to the control socket: close some, or try again later")
+                else:
+                    line = await reader.readline()
+                    if self._rate.take(accounts, monotonic()):
+                        reply = await self._reply(line, lambda: self._server.is_admin(peer))
+                    else:
+                        reply = _refusal(f"too many requests: at most {_REQUESTS_PER_S:g} a second for each user")
+                writer.write(reply)
                 await writer.drain()
         except (TimeoutError, ValueError, OSError):
             log.debug("control socket: dropped an unresponsive client")
         finally:
+            self._open -= 1
+            self._caps.remove(accounts)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _answer(self, line: bytes, is_admin: Callable[[], bool]) -> dict[str, object]:
+    async def _reply(self, line: bytes, is_admin: Callable[[], bool]) -> bytes:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
                 raise ControlError("expected a JSON object on one line")
-            return {"ok": True, "answer": self._carry_out(request, is_admin)}
+            if request.get("command") == "status":
+                return await self._status_reply()
+            return json.dumps({"ok": True, "answer": self._carry_out(request, is_admin)}).encode() + b"\n"
         except ControlError as error:
-            return {"ok": False, "error": str(error)}
+            return _refusal(str(error))
         except (ValueError, RecursionError):
-            return {"ok": False, "error": "invalid JSON: send one JSON object on one line"}
+            return _refusal("invalid JSON: send one JSON object on one line")
 
-    def _carry_out(self, request: ControlCommand, is_admin: Callable[[], bool]) -> object:
+    async def _status_reply(self) -> bytes:
+        """One reply is made at a time; all requests that came before it was begun get it."""
+        needed = self._server.generation
+        async with self._status_lock:
+            kept = self._status
+            if kept.generation < needed or monotonic() - kept.begun_s > _STATUS_AGE_S:
+                self._status = kept = await self._make_status()
+            return kept.text
+
+    async def _make_status(self) -> "StatusReply":
+        generation, begun_s = self._server.generation, monotonic()
+        parts = [b'{"ok": true, "answer": ']
+        for piece in self._document(await self._server.read_in_steps()):
+            parts.append(piece.encode())
+            if len(parts) % _PIECES_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return StatusReply(b"".join((*parts, b"}\n")), generation, begun_s)
+
+    def _carry_out(self, request: ControlCommand, is_admin: Callable[[], bool]) -> str:
         command = request.get("command")
-        if command == "status":
-            return self._document(self._server.read_now())
         order = self._orders.get(command) if isinstance(command, str) else None
         if order is None:
             raise ControlError(f"unknown command {command!r}: use status, {', '.join(self._orders)}")
         if not is_admin():
             raise ControlError(
-                f"{command} refused: only root, the agent's user and members of scheduler.admin_group may do that"
+                f"{command} refused: only root, the agent's user and members of scheduler.admin_group may do that, "
+                "and not from inside a container"
             )
         answer = order(request)
         log.info("control socket: %s", answer)
@@ -136,6 +194,10 @@ class ControlSocket:
             raise ControlError(str(error)) from None
         reached = self._server.set_limit(target, quota)
         return f"{target} is limited; {reached} connected client{'' if reached == 1 else 's'} updated"
+
+
+def _refusal(error: str) -> bytes:
+    return json.dumps({"ok": False, "error": error}).encode() + b"\n"
 
 
 def _is_client_id(target: str) -> bool:

@@ -60,6 +60,7 @@ def read_client(
         debt_s=0.0 if bucket is None else max(0.0, -bucket.balance_s),
         billed_s=client.billed_s + (gpu.clock.billed_s - client.turn_mark_s if running else 0.0),
         demand_ratio=None if client.demand_milli is None else client.demand_milli / 1000,
+        over_claimed=client.claimed_bytes > client.used_bytes,
     )
 
 

@@ -36,6 +36,8 @@ from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps
+from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.state_reader import StateReader
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -62,6 +64,11 @@ class SchedulerServer:
         self._empty.set()
         self._descriptor_cap = _descriptor_cap()
         self._admins = Admins(os.geteuid())
+        self._caps = ConnectionCaps(
+            {"uid": settings.max_connections_per_uid, "container": settings.max_connections_per_container}
+        )
+        # Increases with every order, connection and disconnection: a document made before is out of date.
+        self.generation = 0
         self._refusal_logged_s = LONG_AGO
         self._errors_logged: set[tuple[str, str, int]] = set()
         self._listeners: dict[str, socket.socket] = {}
@@ -135,7 +142,10 @@ class SchedulerServer:
         self._unregistered[connection] = None
         self._empty.clear()
         self._loop.add_reader(peer.fileno(), connection.readable)
-        if self._count_connections() > min(MAX_CLIENTS, self._descriptor_cap):
+        over = self._caps.add(connection.accounts)
+        if over:
+            connection.close(f"too_many_of_{over}")
+        elif self._count_connections() > min(MAX_CLIENTS, self._descriptor_cap):
             scarce = self._descriptor_cap < MAX_CLIENTS
             # The connection that has been silent for longest is closed; it may be the new one itself.
             next(iter(self._unregistered)).close("descriptors" if scarce else "too_many_clients")
@@ -148,6 +158,7 @@ class SchedulerServer:
         self._loop.remove_reader(connection.socket.fileno())
         connection.socket.close()
         self._unregistered.pop(connection, None)
+        self._caps.remove(connection.accounts)
         self._loop.call_soon(self._disconnected, connection)
 
     def failed(self, connection: Connection, error: Exception) -> None:
@@ -165,6 +176,7 @@ class SchedulerServer:
 
     def _disconnected(self, connection: Connection) -> None:
         self.disconnects[connection.closing] += 1
+        self.generation += 1
         client = connection.client
         if client is not None:
             if self.settings.debug:
@@ -185,8 +197,14 @@ class SchedulerServer:
         self._devices.forget_unused(client.gpu)
         self._turns.apply(actions, now)
 
-    def register(self, connection: Connection, message: Register, now: float) -> Client:
+    def register(self, connection: Connection, message: Register, now: float) -> Client | None:
+        """None if the client is refused; its connection is closed then."""
         pid, uid, gid = connection.credentials
+        process = process_of(connection.credentials)
+        if self.policy.is_fenced(process, now):
+            self._log_refusal(now, "refused a client of pid %d, uid %d: its turns were revoked twice", pid, uid)
+            connection.close("fenced")
+            return None
         client = Client(
             self._new_id(),
             self._devices.queue_named(message.gpu, now),
@@ -197,11 +215,13 @@ class SchedulerServer:
             uid=uid,
             gid=gid,
             gpu_name=message.gpu,
+            process=process,
         )
         del self._unregistered[connection]
         connection.client = client
         client.peer = connection
         self._connections[client.id] = connection
+        self.generation += 1
         if self.settings.debug:
             log.info(
                 "client %s registered: %r/%r, pid %d, uid %d",
@@ -223,19 +243,21 @@ class SchedulerServer:
 
     # Orders
 
-    def is_admin(self, peer: socket.socket) -> bool:
-        """Whether this peer may change the scheduler; a refusal is counted."""
-        allowed = self._admins.include(peer_credentials(peer), peer_groups(peer))
+    def is_admin(self, peer: socket.socket, local: bool | None = None) -> bool:
+        """Whether this peer may change the scheduler; a refusal is counted. `local` is whether it is in our namespaces,
+        where that was read earlier."""
+        credentials = peer_credentials(peer)
+        local = is_local(credentials.pid) if local is None else local
+        allowed = self._admins.include(credentials, peer_groups(peer), local)
         if not allowed:
             self.policy.refusals["control_not_admin"] += 1
         return allowed
 
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """A frame of nvsharectl or xpusharectl."""
-        if not self.is_admin(connection.socket):
-            if now - self._refusal_logged_s >= _REFUSAL_LOG_INTERVAL_S:
-                self._refusal_logged_s = now
-                log.warning("refused %s from uid %d: not an admin", message.type.name, connection.credentials.uid)
+        if not self.is_admin(connection.socket, connection.is_local):
+            sender = "not an admin" if connection.is_local else "it has ended, or is in a container"
+            self._log_refusal(now, "refused %s from uid %d: %s", message.type.name, connection.credentials.uid, sender)
             return
         log.info("%s by uid %d", message.type.name, connection.credentials.uid)
         if message.quantum_s is not None:
@@ -243,12 +265,20 @@ class SchedulerServer:
         else:
             self.switch(message.type is MessageType.SCHED_ON)
 
+    def _log_refusal(self, now: float, text: str, *values: object) -> None:
+        """One line in a while: a peer may be refused as often as it likes."""
+        if now - self._refusal_logged_s >= _REFUSAL_LOG_INTERVAL_S:
+            self._refusal_logged_s = now
+            log.warning(text, *values)
+
     def switch(self, on: bool) -> None:
         now = monotonic()
+        self.generation += 1
         self._turns.apply(self.policy.switch(on, now), now)
 
     def set_quantum(self, seconds: float) -> None:
         now = monotonic()
+        self.generation += 1
         self._turns.apply(self.policy.set_quantum(seconds, now), now)
 
     def set_limit(self, target: str, quota: QuotaValues) -> int:
@@ -273,6 +303,7 @@ class SchedulerServer:
 
     def _limits_changed(self) -> None:
         now = monotonic()
+        self.generation += 1
         for client in self.policy.clients.values():
             limits = self._limits.decide(client)
             self._turns.perform(self.policy.limit_memory(client, limits.memory_bytes, now))
@@ -293,6 +324,10 @@ class SchedulerServer:
 
     def read_now(self) -> SharingReading:
         return self._reader.read_now()
+
+    async def read_in_steps(self) -> SharingReading:
+        """As `read_now`, but hand-offs are served in between."""
+        return await self._reader.read_in_steps()
 
 
 def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:

@@ -51,7 +51,7 @@ class StateReader:
         while True:
             await asyncio.sleep(_INTERVAL_S)
             try:
-                self.latest = await self._read_in_steps()
+                self.latest = await self.read_in_steps()
             except Exception:
                 log.exception("cannot read the scheduler's state; the last reading is kept")
 
@@ -60,7 +60,7 @@ class StateReader:
         if self._settings.metrics_stale_ttl_s > 0:
             self._departed.append((now + self._settings.metrics_stale_ttl_s, self._row(client, FRONT)))
 
-    async def _read_in_steps(self) -> SharingReading:
+    async def read_in_steps(self) -> SharingReading:
         rows: list[ClientSharing] = []
         for _ in self._count_hand_overs():
             await asyncio.sleep(0)

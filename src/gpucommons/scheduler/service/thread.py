@@ -28,7 +28,7 @@ _SWITCH_INTERVAL_S: Final = 0.0001
 class SchedulerThread:
     """Call `start` and `stop` from the agent's loop, the other methods from any thread.
 
-    `document` makes the JSON document that the control socket answers with.
+    `document` makes the JSON text that the control socket answers with, in pieces.
     """
 
     def __init__(self, settings: SchedulerSettings, document: Document, rules: Sequence[QuotaRule] = ()) -> None:

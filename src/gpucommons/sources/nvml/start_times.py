@@ -2,15 +2,9 @@
 
 from pathlib import Path
 
+from gpucommons.base.process_stat import start_ticks
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.host.procfs import read_file
-
-_START_TICKS = 19
-
-
-def start_ticks(stat: bytes) -> int:
-    """The start time in a line of /proc/PID/stat. The name in parentheses before it may contain anything."""
-    return int(stat[stat.rindex(b")") + 2 :].split()[_START_TICKS])
 
 
 class StartTimes:

@@ -1,0 +1,70 @@
+"""How much of the scheduler's sockets one user or container may take. Pure.
+
+A budget is charged to a container where one is known, because root of all containers is one uid, and to the uid. Root
+outside of containers has no limit: an operator must always get through.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+_MOST_BUCKETS: Final = 4096
+
+
+class PeerAccount(NamedTuple):
+    """Which budget is charged: `kind` is uid or container."""
+
+    kind: str
+    id: str
+
+
+def accounts_of(uid: int, is_local: bool, container: str | None) -> tuple[PeerAccount, ...]:
+    """`container` is None where the peer is in none, or in the agent's own."""
+    in_container = (PeerAccount("container", container),) if container is not None else ()
+    if uid == 0 and (in_container or is_local):
+        return in_container
+    return (PeerAccount("uid", str(uid)), *in_container)
+
+
+class ConnectionCaps:
+    """Counts open connections. `limits` are by kind of account."""
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._open: Counter[PeerAccount] = Counter()
+
+    def add(self, accounts: tuple[PeerAccount, ...]) -> str:
+        """Counts a connection; returns the kind of the account that is over its limit now, or nothing."""
+        self._open.update(accounts)
+        return next((account.kind for account in accounts if self._open[account] > self._limits[account.kind]), "")
+
+    def remove(self, accounts: tuple[PeerAccount, ...]) -> None:
+        for account in accounts:
+            self._open[account] -= 1
+            if not self._open[account]:
+                del self._open[account]
+
+
+class RequestRate:
+    """A bucket of requests for each account, refilled at `per_s` up to `burst`."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        # What was left, and when.
+        self._left: dict[PeerAccount, tuple[float, float]] = {}
+
+    def take(self, accounts: tuple[PeerAccount, ...], now: float) -> bool:
+        """Whether a request is within the rate of all its accounts."""
+        if len(self._left) > _MOST_BUCKETS:
+            self._left = {
+                account: entry for account, entry in self._left.items() if self._now(entry, now) < self._burst
+            }
+        left = {account: self._now(self._left.get(account, (self._burst, now)), now) for account in accounts}
+        allowed = all(amount >= 1 for amount in left.values())
+        self._left |= {account: (amount - allowed, now) for account, amount in left.items()}
+        return allowed
+
+    def _now(self, entry: tuple[float, float], now: float) -> float:
+        left, since_s = entry
+        return min(self._burst, left + (now - since_s) * self._per_s)

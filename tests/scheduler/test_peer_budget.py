@@ -1,0 +1,171 @@
+"""Limits for each user and container, on the client socket and on the control socket."""
+
+import json
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucommons.faces.documents.turns import turn_pieces, turns_of
+from gpucommons.model.sharing import SharingReading
+from gpucommons.scheduler.policy.terms import Mode
+from gpucommons.scheduler.service.control_socket import ControlSocket, Document, control_path
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
+from needs import needs_root
+from scheduler.served import Scripted, Served, serving
+from scheduler.test_admins import Peer, as_peer
+from waiting import until
+
+USER = Peer(1501, 1501)
+BOX = "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("uid", "is_local", "container", "accounts"),
+    [
+        (0, True, None, ()),
+        (0, False, None, (("uid", "0"),)),
+        (0, True, BOX, (("container", BOX),)),
+        (0, False, BOX, (("container", BOX),)),
+        (7, True, None, (("uid", "7"),)),
+        (7, False, BOX, (("uid", "7"), ("container", BOX))),
+    ],
+)
+def test_which_budget_is_charged(uid: int, is_local: bool, container: str | None, accounts: tuple[object]) -> None:
+    assert accounts_of(uid, is_local, container) == accounts
+
+
+def test_a_cap_counts_what_is_open() -> None:
+    caps = ConnectionCaps({"uid": 2, "container": 1})
+    user, box = (PeerAccount("uid", "7"),), (PeerAccount("uid", "8"), PeerAccount("container", BOX))
+    assert [caps.add(user), caps.add(user), caps.add(user)] == ["", "", "uid"]
+    caps.remove(user)
+    caps.remove(user)
+    assert caps.add(user) == ""
+    assert [caps.add(box), caps.add(box)] == ["", "container"]
+
+
+def test_a_rate_is_refilled() -> None:
+    rate = RequestRate(per_s=2.0, burst=3.0)
+    user, other = (PeerAccount("uid", "7"),), (PeerAccount("uid", "8"),)
+    assert [rate.take(user, 0.0) for _ in range(4)] == [True, True, True, False]
+    assert rate.take(other, 0.0)
+    assert [rate.take(user, 0.5) for _ in range(2)] == [True, False]
+    assert all(rate.take((), 0.5) for _ in range(100)), "no account, no limit"
+
+
+@contextmanager
+def served_to_all(document: Document = turn_pieces, **settings: object) -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        os.chmod(directory, 0o711)
+        with serving(Path(directory), **settings) as served:  # type: ignore[arg-type]
+            door = ControlSocket(served.server, document)
+            served.run(door.start())
+            yield served
+            served.run(door.stop())
+
+
+def request(path: str, command: str = "status") -> Any:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(control_path(path))
+        connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+        return json.loads(connection.makefile("rb").readline())
+
+
+def registered(path: str) -> Scripted | None:
+    try:
+        return Scripted(path).register()
+    except (AssertionError, OSError):
+        return None
+
+
+def test_one_user_has_a_limited_number_of_connections() -> None:
+    needs_root()
+    with served_to_all(max_connections_per_uid=3) as served:
+
+        def crowd() -> None:
+            clients = [Scripted(served.path).register() for _ in range(3)]
+            assert Scripted(served.path).closed()
+            clients.pop().close()
+            until(lambda: registered(served.path), "there is room for another")
+            clients[0].ask().granted()
+
+        def others() -> None:
+            served.until(lambda reading: reading.disconnects.get("too_many_of_uid", 0) > 0)
+            clients = [Scripted(served.path).register().ask() for _ in range(5)]
+            assert all(client.granted() for client in clients), "root has no limit"
+
+        assert as_peer(USER, crowd, others) == 0
+
+
+def test_a_user_that_asks_too_often_is_refused_and_root_is_not() -> None:
+    needs_root()
+    with served_to_all() as served:
+
+        def ask_often() -> None:
+            answers = [request(served.path) for _ in range(200)]
+            assert answers[0]["ok"]
+            refused = [answer for answer in answers if not answer["ok"]]
+            assert refused[0]["error"] == "too many requests: at most 10 a second for each user"
+
+        assert as_peer(USER, ask_often) == 0
+        assert all(request(served.path)["ok"] for _ in range(50))
+
+
+def test_a_reply_is_made_once_for_each_change() -> None:
+    needs_root()
+    made = []
+
+    def document(reading: SharingReading) -> Iterator[str]:
+        made.append(reading.on)
+        yield from turn_pieces(reading)
+
+    with served_to_all(document) as served:
+        server = served.server
+        client = Scripted(served.path).register("one").ask().granted()
+        first = request(served.path)
+        assert first["answer"]["clients"][client.id]["pod"] == "one"
+        for _ in range(20):
+            request(served.path)
+        assert len(made) < 20
+        for on in (False, True):
+            served.call(lambda on=on: server.switch(on))  # type: ignore[misc]
+            assert request(served.path)["answer"]["on"] is on, "never older than an order"
+
+
+def test_turns_are_handed_over_while_a_reply_is_made() -> None:
+    handed_over = threading.Event()
+    begun = threading.Event()
+
+    def document(_: SharingReading) -> Iterator[str]:
+        """Ends only when another client got the lock."""
+        begun.set()
+        while not handed_over.is_set():
+            yield " "
+        yield "{}"
+
+    with served_to_all(document, mode=Mode.SERIAL) as served:
+        first, second = Scripted(served.path).register().ask().granted(), Scripted(served.path).register().ask()
+        answers: list[Any] = []
+        asking = threading.Thread(target=lambda: answers.append(request(served.path)))
+        asking.start()
+        assert begun.wait(20)
+        first.release()
+        second.granted()
+        handed_over.set()
+        asking.join(20)
+        assert answers == [{"ok": True, "answer": {}}]
+
+
+def test_the_pieces_are_the_document(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        clients = [Scripted(served.path).register(f'po"d-{number}').ask() for number in range(3)]
+        reading = served.until(lambda reading: len(reading.gpus[0].running) == len(clients))
+        assert json.loads("".join(turn_pieces(reading))) == json.loads(json.dumps(turns_of(reading, {})))
