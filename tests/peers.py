@@ -96,9 +96,13 @@ class Peer:
         if receive_buffer is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         await asyncio.get_running_loop().sock_connect(raw, (host, port))
+        return await cls.over(raw, tls)
+
+    @classmethod
+    async def over(cls, connected: socket.socket, tls: ssl.SSLContext | None = None) -> "Peer":
         # A small limit: otherwise the stream reads ahead, and no reader is slow.
         reader, writer = await asyncio.open_connection(
-            sock=raw, ssl=tls, server_hostname="localhost" if tls else None, limit=4096
+            sock=connected, ssl=tls, server_hostname="localhost" if tls else None, limit=4096
         )
         return cls(reader, writer)
 
@@ -114,9 +118,14 @@ class Peer:
         self.writer.write(data)
 
     def request(
-        self, path: str, method: str = "GET", version: str = "1.1", headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        method: str = "GET",
+        version: str = "1.1",
+        headers: Mapping[str, str] | None = None,
+        host: str = "localhost",
     ) -> None:
-        lines = [f"{method} {path} HTTP/{version}", "Host: test"]
+        lines = [f"{method} {path} HTTP/{version}", f"Host: {host}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self.send(("\r\n".join(lines) + "\r\n\r\n").encode())
 

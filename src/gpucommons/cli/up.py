@@ -1,4 +1,4 @@
-"""`gpucommons up`: run the agent in the foreground until SIGINT or SIGTERM."""
+"""`gpucommons up`: run the agent in the foreground until SIGINT or SIGTERM. SIGHUP reloads the web configuration."""
 
 import asyncio
 import logging
@@ -49,7 +49,7 @@ def up(
         str | None, typer.Option(metavar="human|json", help="Format of log lines. Default: human.", show_default=False)
     ] = None,
 ) -> None:
-    """Run the agent in the foreground until Ctrl-C or SIGTERM."""
+    """Run the agent in the foreground until Ctrl-C or SIGTERM. SIGHUP reloads the web configuration."""
     loaded = load_settings(
         config,
         {
@@ -74,6 +74,8 @@ async def _run(agent: Agent) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    reloads: set[asyncio.Task[None]] = set()
+    loop.add_signal_handler(signal.SIGHUP, _reload, agent, reloads)
     try:
         await agent.bind()
     except (OSError, WebConfigError) as error:
@@ -88,6 +90,13 @@ async def _run(agent: Agent) -> None:
     log.info("stopping")
     collecting.cancel()
     await agent.stop()
+
+
+def _reload(agent: Agent, reloads: set[asyncio.Task[None]]) -> None:
+    # The loop keeps no reference to a task.
+    reload = asyncio.get_running_loop().create_task(agent.web.reload(), name="web-reload")
+    reloads.add(reload)
+    reload.add_done_callback(reloads.discard)
 
 
 def _announce(agent: Agent) -> None:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
 from gpucommons.web.access.control import AccessControl
+from gpucommons.web.access.host_names import HostNames
 from gpucommons.web.access.reload import WebConfigSettings
 from gpucommons.web.http.connections import ConnectionGuard, Connections, guard_of
 from gpucommons.web.http.peer import Peers
@@ -32,6 +33,7 @@ class Dispatcher:
     def __init__(
         self,
         app: App,
+        hosts: HostNames,
         access: AccessControl,
         connections: Connections,
         settings: Callable[[], WebConfigSettings],
@@ -41,6 +43,7 @@ class Dispatcher:
         self._app = app
         self._privacy = privacy
         self._peers = Peers()
+        self._hosts = hosts
         self._access = access
         self._connections = connections
         self._settings = settings
@@ -75,7 +78,10 @@ class Dispatcher:
     async def _respond(self, http_request: web.BaseRequest) -> Response:
         headers = http_request.headers
         try:
-            refusal = await self._access.refusal(headers.get("Authorization", ""), self._privacy.unix)
+            # A page of a foreign site cannot make a browser connect to a Unix socket.
+            refusal = None if self._privacy.unix else self._hosts.refusal(headers.getall("Host", ()))
+            if refusal is None:
+                refusal = await self._access.refusal(headers.get("Authorization", ""), self._privacy.unix)
             if refusal is not None:
                 return refusal
             return await self._app(

@@ -15,8 +15,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.base.threads import in_daemon_thread
 from gpucommons.rules.privacy import Privacy
 from gpucommons.web.access.control import AccessControl
+from gpucommons.web.access.host_names import HostNames, resolved_name
 from gpucommons.web.access.reload import WebConfigFile
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import Connections
@@ -29,6 +31,8 @@ from gpucommons.web.routes.metrics import MetricsProvider
 from gpucommons.web.routes.table import drop_in_routes, main_routes
 
 _LINGER_S = 2.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class WebServer:
     """`start` raises ListenError or WebConfigError, each one line, and leaves nothing open when it does.
 
     `listeners` are (address, dialect), with None for a main listener. Without an `api`, a main listener serves metrics
-    and the plain page only.
+    and the plain page only. `hosts` are further host names of this machine.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class WebServer:
         listeners: Iterable[tuple[str, str | None]],
         *,
         web_config: Path | None = None,
+        hosts: Iterable[str] = (),
         limits: ConnectionLimits | None = None,
         api: Api | None = None,
         show_owners: str = "auto",
@@ -69,6 +74,8 @@ class WebServer:
     ) -> None:
         self._provider = provider
         self._configured = [(parse_address(address), dialect) for address, dialect in listeners]
+        listened = (address.host for address, _ in self._configured if isinstance(address, Address))
+        self._hosts = HostNames((*hosts, *filter(None, listened)))
         self._limits = limits or ConnectionLimits()
         self._api = api
         self._show_owners = show_owners
@@ -98,6 +105,7 @@ class WebServer:
         self._tasks = [
             asyncio.create_task(self._connections.sweep_forever(), name="web-sweeper"),
             asyncio.create_task(self._config.watch(), name="web-config-watch"),
+            asyncio.create_task(self._resolve_own_name(), name="web-own-name"),
         ]
 
     async def stop(self) -> None:
@@ -117,6 +125,14 @@ class WebServer:
             await http.shutdown(timeout=0.1)
         self._http.clear()
 
+    async def reload(self) -> None:
+        """Read the web configuration again now, changed or not."""
+        await self._config.reload()
+
+    async def _resolve_own_name(self) -> None:
+        # After the start: DNS may not answer.
+        self._hosts.add(await in_daemon_thread(resolved_name))
+
     def stats(self) -> Stats:
         return Stats(self._connections.open, dict(self._connections.refused), dict(self._requests), self._config.ok)
 
@@ -130,7 +146,7 @@ class WebServer:
         )
         app = App(routes, self._provider.latest)
         dispatcher = Dispatcher(
-            app, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
+            app, self._hosts, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
         )
         http = web.Server(
             dispatcher,
@@ -147,7 +163,14 @@ class WebServer:
         tls = _no_tls if unix else self._current_tls
         for listening in sockets:
             self._listeners.append(Listener(listening, self._connections, http, tls))
-        self.addresses.append(self._bound(address, sockets[0], dialect))
+        bound = self._bound(address, sockets[0], dialect)
+        self.addresses.append(bound)
+        if dialect is None and not unix and not privacy.loopback and not self._config.settings.authenticates:
+            log.warning(
+                "%s is open to other machines without authentication; set passwords or client certificates in "
+                "web.config_file, or listen on a loopback address",
+                bound.url,
+            )
 
     def _bound(self, address: Address | UnixAddress, listening: socket.socket, dialect: str | None) -> BoundAddress:
         if isinstance(address, UnixAddress):
