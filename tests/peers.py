@@ -89,12 +89,15 @@ class Peer:
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         receive_buffer: int | None = None,
+        source: str | None = None,
     ) -> "Peer":
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         raw = socket.socket(family, socket.SOCK_STREAM)
         raw.setblocking(False)
         if receive_buffer is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if source is not None:
+            raw.bind((source, 0))
         await asyncio.get_running_loop().sock_connect(raw, (host, port))
         return await cls.over(raw, tls)
 
@@ -163,6 +166,7 @@ async def fetch(
     host: str = "127.0.0.1",
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
+    source: str | None = None,
 ) -> Answer:
-    async with await Peer.connect(port, host=host, tls=tls) as peer:
+    async with await Peer.connect(port, host=host, tls=tls, source=source) as peer:
         return await peer.ask(path, method, headers=headers)

@@ -55,8 +55,11 @@ class Dispatcher:
             return web.Response(status=503)
         guard.request_began()
         try:
-            response = await self._respond(http_request)
-            self._requests[self._app.name_of(http_request.path), response.status] += 1
+            response = await self._respond(http_request, guard)
+            route = self._app.name_of(http_request.path)
+            self._requests[route, response.status] += 1
+            if route.startswith("metrics") and response.status == 200:
+                self._connections.scraped(guard.origin)
             settings = self._settings()
             headers = {
                 **SECURITY_HEADERS,
@@ -75,7 +78,7 @@ class Dispatcher:
         finally:
             guard.request_ended()
 
-    async def _respond(self, http_request: web.BaseRequest) -> Response:
+    async def _respond(self, http_request: web.BaseRequest, guard: ConnectionGuard) -> Response:
         headers = http_request.headers
         try:
             # A page of a foreign site cannot make a browser connect to a Unix socket.
@@ -84,6 +87,7 @@ class Dispatcher:
                 refusal = await self._access.refusal(headers.get("Authorization", ""), self._privacy.unix)
             if refusal is not None:
                 return refusal
+            guard.served = True
             return await self._app(
                 Request(
                     http_request.method,
