@@ -84,7 +84,8 @@ class Dispatcher:
             # A page of a foreign site cannot make a browser connect to a Unix socket.
             refusal = None if self._privacy.unix else self._hosts.refusal(headers.getall("Host", ()))
             if refusal is None:
-                refusal = await self._access.refusal(headers.get("Authorization", ""), self._privacy.unix)
+                authorization = headers.get("Authorization", "")
+                refusal = await self._access.refusal(authorization, guard.origin, self._privacy.unix)
             if refusal is not None:
                 return refusal
             guard.served = True
