@@ -9,7 +9,7 @@ import typer
 import uvloop
 
 from gpucommons.agent.agent import Agent
-from gpucommons.agent.garbage import collect_garbage_periodically, shorten_pauses
+from gpucommons.agent.garbage import collect_garbage, shorten_pauses
 from gpucommons.cli import logs
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
@@ -85,7 +85,7 @@ async def _run(agent: Agent) -> None:
     if agent.scenario is None and not _has_gpus(first):
         log.info("no GPU found; to see a simulated node with GPUs: gpucommons up --simulate lab")
     shorten_pauses()
-    collecting = asyncio.create_task(collect_garbage_periodically(), name="garbage")
+    collecting = asyncio.create_task(collect_garbage(), name="garbage")
     await stop.wait()
     log.info("stopping")
     collecting.cancel()

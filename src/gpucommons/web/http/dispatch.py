@@ -16,6 +16,7 @@ from gpucommons.web.access.host_names import HostNames
 from gpucommons.web.access.reload import WebConfigSettings
 from gpucommons.web.http.connections import ConnectionGuard, Connections, guard_of
 from gpucommons.web.http.peer import Peers
+from gpucommons.web.http.protocol import free_frames
 from gpucommons.web.routes.app import App
 from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import SECURITY_HEADERS, Response, text
@@ -127,7 +128,8 @@ async def _send_stream(
             async for piece in pieces:
                 await http_response.write(piece)
         await http_response.write_eof()
-    except ConnectionError:
+    except ConnectionError as error:
+        free_frames(error)
         log.debug("a viewer closed its stream")
     return http_response
 
@@ -151,6 +153,7 @@ async def _send(
             for start in range(0, len(body), _PIECE_BYTES):
                 await http_response.write(body[start : start + _PIECE_BYTES])
         await http_response.write_eof()
-    except ConnectionError:
+    except ConnectionError as error:
+        free_frames(error)
         log.debug("the peer closed the connection before the end of the response")
     return http_response

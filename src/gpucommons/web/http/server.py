@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
 from gpucommons.base.threads import in_daemon_thread
@@ -25,6 +25,7 @@ from gpucommons.web.http.connections import Connections
 from gpucommons.web.http.dispatch import Dispatcher
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, open_sockets
+from gpucommons.web.http.protocol import GuardedProtocol
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import App
 from gpucommons.web.routes.metrics import MetricsProvider
@@ -148,10 +149,15 @@ class WebServer:
         dispatcher = Dispatcher(
             app, self._hosts, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
         )
-        http = web.Server(
-            dispatcher,
-            access_log=None,
-            logger=_peer_log(),
+        http = web.Server(dispatcher)
+        protocol = partial(
+            GuardedProtocol,
+            http,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # aiohttp allows None: no access log
+            logger=log,
+            # A request body is never read.
+            auto_decompress=False,
             # The guards enforce the time limits; aiohttp's own timer must not fire first.
             keepalive_timeout=2 * self._limits.idle_s,
             lingering_time=_LINGER_S,
@@ -162,7 +168,7 @@ class WebServer:
         # On a Unix socket the kernel identifies the peer, and no third party can read along.
         tls = _no_tls if unix else self._current_tls
         for listening in sockets:
-            self._listeners.append(Listener(listening, self._connections, http, tls))
+            self._listeners.append(Listener(listening, self._connections, protocol, tls))
         bound = self._bound(address, sockets[0], dialect)
         self.addresses.append(bound)
         if dialect is None and not unix and not privacy.loopback and not self._config.settings.authenticates:
@@ -193,18 +199,3 @@ def _all_loopback(sockets: Iterable[socket.socket]) -> bool:
 
 def _setting(dialect: str | None) -> str:
     return "--listen (web.listen in the configuration)" if dialect is None else f"listeners.{dialect}"
-
-
-class _NoPeerMistakes(logging.Filter):
-    """Drops aiohttp's traceback for each malformed request: that is the peer's mistake, and it is counted."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError)
-
-
-def _peer_log() -> logging.Logger:
-    peer_log = logging.getLogger("gpucommons.web.http")
-    if not peer_log.filters:
-        peer_log.addFilter(_NoPeerMistakes())
-    return peer_log
