@@ -243,3 +243,23 @@ def test_variants_of_a_long_password_are_remembered_once() -> None:
         assert authenticator.remembers(users, BasicCredentials("alice", b"x" * 72 + b"more"))
 
     run(check())
+
+
+def test_no_check_runs_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    checked = slow_checks(monkeypatch, release)
+
+    async def check() -> None:
+        authenticator = Authenticator()
+        guesses = [guess(authenticator, number, "192.0.2.66") for number in range(5)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stopping = asyncio.create_task(authenticator.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done(), "the running check is waited for"
+        release.set()
+        await stopping
+        assert [await task for task in guesses] == [PasswordVerdict.DENIED] * 5
+        assert len(checked) == 1
+
+    run(check())

@@ -22,6 +22,7 @@ from gpucommons.base.threads import in_daemon_thread
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 4096
+_STOP_S = 2.0
 # bcrypt uses no more bytes; htpasswd truncates at the same length.
 _BCRYPT_BYTES = 72
 
@@ -94,6 +95,16 @@ class Authenticator:
                 self._worker = asyncio.create_task(self._work(), name="web-passwords")
         # Shielded: another peer can wait for the same check when this one disconnects.
         return PasswordVerdict.ALLOWED if await asyncio.shield(matches) else PasswordVerdict.DENIED
+
+    async def stop(self) -> None:
+        """Refuse the waiting checks and wait for the running one: the exit of the process would abort inside bcrypt."""
+        for queue in self._queues.values():
+            for check in queue:
+                del self._pending[check.mark]
+                check.matches.set_result(False)
+        self._queues.clear()
+        if self._worker is not None:
+            await asyncio.wait([self._worker], timeout=_STOP_S)
 
     async def _work(self) -> None:
         """One check at a time: a burst of wrong passwords costs one core, not all of them."""

@@ -51,6 +51,9 @@ class AccessControl:
                     return refusal
         return None if self._in_rate(settings.rate_limit, _ADMITTED) else _RATE_LIMITED
 
+    async def stop(self) -> None:
+        await self._authenticator.stop()
+
     def _in_rate(self, limit: RateLimit | None, key: str) -> bool:
         if limit is None:
             return True

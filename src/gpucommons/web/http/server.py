@@ -117,6 +117,7 @@ class WebServer:
         if self._api is not None:
             self._api.close()
         await self._connections.drain()
+        await self._access.stop()
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
