@@ -79,7 +79,7 @@ def slow_readers(port: int) -> Iterator[None]:
             peer = socket.socket()
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             peer.connect(("127.0.0.1", port))
-            peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n" * 60)
+            peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 60)
             peers.append(peer)
         # Let their buffers fill first: the time after that is measured.
         time.sleep(SETTLE_S)

@@ -28,7 +28,7 @@ ROUNDS = 7
 SCRAPED, CROWD = 500, 2000
 SCRAPES, HANDOFFS = 300, 2000
 PAUSE_S = 0.1
-REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 # Longer than the agent's interval, so that each scrape reads a new snapshot.
 FIRSTS, NEXT_SNAPSHOT_S = 10, 1.07
 

@@ -89,16 +89,23 @@ class Peer:
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         receive_buffer: int | None = None,
+        source: str | None = None,
     ) -> "Peer":
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         raw = socket.socket(family, socket.SOCK_STREAM)
         raw.setblocking(False)
         if receive_buffer is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if source is not None:
+            raw.bind((source, 0))
         await asyncio.get_running_loop().sock_connect(raw, (host, port))
+        return await cls.over(raw, tls)
+
+    @classmethod
+    async def over(cls, connected: socket.socket, tls: ssl.SSLContext | None = None) -> "Peer":
         # A small limit: otherwise the stream reads ahead, and no reader is slow.
         reader, writer = await asyncio.open_connection(
-            sock=raw, ssl=tls, server_hostname="localhost" if tls else None, limit=4096
+            sock=connected, ssl=tls, server_hostname="localhost" if tls else None, limit=4096
         )
         return cls(reader, writer)
 
@@ -114,9 +121,14 @@ class Peer:
         self.writer.write(data)
 
     def request(
-        self, path: str, method: str = "GET", version: str = "1.1", headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        method: str = "GET",
+        version: str = "1.1",
+        headers: Mapping[str, str] | None = None,
+        host: str = "localhost",
     ) -> None:
-        lines = [f"{method} {path} HTTP/{version}", "Host: test"]
+        lines = [f"{method} {path} HTTP/{version}", f"Host: {host}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self.send(("\r\n".join(lines) + "\r\n\r\n").encode())
 
@@ -154,6 +166,7 @@ async def fetch(
     host: str = "127.0.0.1",
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
+    source: str | None = None,
 ) -> Answer:
-    async with await Peer.connect(port, host=host, tls=tls) as peer:
+    async with await Peer.connect(port, host=host, tls=tls, source=source) as peer:
         return await peer.ask(path, method, headers=headers)

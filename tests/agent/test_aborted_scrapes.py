@@ -12,7 +12,7 @@ from scheduler.served import Scripted
 from waiting import until
 
 CLIENTS, ABORTS = 600, 60
-REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 # Closing sends a reset immediately and discards pending data.
 RESET = struct.pack("ii", 1, 0)
 

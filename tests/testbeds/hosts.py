@@ -111,7 +111,7 @@ class Host:
 
 def ask(connected: socket.socket, path: str, password: tuple[str, str] | None = None) -> tuple[int, str]:
     """One GET on a socket that is connected already, which it closes."""
-    connection = http.client.HTTPConnection("agent")
+    connection = http.client.HTTPConnection("localhost")
     connection.sock = connected
     headers = {}
     if password is not None:

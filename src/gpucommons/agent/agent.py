@@ -13,6 +13,7 @@ from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.sharing import metrics_listeners, sharing_part
 from gpucommons.agent.sources import agent_sources
+from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
 from gpucommons.config.settings import DcgmSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
@@ -59,6 +60,7 @@ class Agent:
             self.exposition,
             [*_main_listeners(settings), *_drop_in_listeners(settings)],
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
+            hosts=parse_host_names(settings.web.hosts),
             limits=ConnectionLimits(connections=settings.web.max_connections),
             api=self.api,
             show_owners=settings.privacy.show_owners,

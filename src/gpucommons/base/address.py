@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpucommons.base.decimal_text import parse_decimal
 
 UNIX_PREFIX = "unix:"
+ANY_HOST = "*"
 _USE = "use HOST:PORT, such as 127.0.0.1:9460 or [::1]:9460"
 # The kernel's sockaddr_un holds 108 bytes, including the NUL at the end.
 _LONGEST_PATH_BYTES = 107
@@ -93,6 +94,17 @@ def parse_remote_address(text: str) -> Address:
 def parse_port(text: str) -> int | None:
     number = parse_decimal(text)
     return number if number is not None and number <= 65535 else None
+
+
+def parse_host_names(text: str) -> tuple[str, ...]:
+    """Comma-separated host names without ports; `*` means every name. Raises ValueError."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name != ANY_HOST and not _is_name(name):
+            raise ValueError(
+                f"invalid host name {name!r}: not a name without a port; use gpu1.example.org, or * for any"
+            )
+    return names
 
 
 def is_host(text: str) -> bool:

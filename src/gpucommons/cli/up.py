@@ -1,4 +1,4 @@
-"""`gpucommons up`: run the agent in the foreground until SIGINT or SIGTERM."""
+"""`gpucommons up`: run the agent in the foreground until SIGINT or SIGTERM. SIGHUP reloads the web configuration."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ import typer
 import uvloop
 
 from gpucommons.agent.agent import Agent
-from gpucommons.agent.garbage import collect_garbage_periodically, shorten_pauses
+from gpucommons.agent.garbage import collect_garbage, shorten_pauses
 from gpucommons.cli import logs
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
@@ -49,7 +49,7 @@ def up(
         str | None, typer.Option(metavar="human|json", help="Format of log lines. Default: human.", show_default=False)
     ] = None,
 ) -> None:
-    """Run the agent in the foreground until Ctrl-C or SIGTERM."""
+    """Run the agent in the foreground until Ctrl-C or SIGTERM. SIGHUP reloads the web configuration."""
     loaded = load_settings(
         config,
         {
@@ -74,6 +74,8 @@ async def _run(agent: Agent) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    reloads: set[asyncio.Task[None]] = set()
+    loop.add_signal_handler(signal.SIGHUP, _reload, agent, reloads)
     try:
         await agent.bind()
     except (OSError, WebConfigError) as error:
@@ -83,11 +85,18 @@ async def _run(agent: Agent) -> None:
     if agent.scenario is None and not _has_gpus(first):
         log.info("no GPU found; to see a simulated node with GPUs: gpucommons up --simulate lab")
     shorten_pauses()
-    collecting = asyncio.create_task(collect_garbage_periodically(), name="garbage")
+    collecting = asyncio.create_task(collect_garbage(), name="garbage")
     await stop.wait()
     log.info("stopping")
     collecting.cancel()
     await agent.stop()
+
+
+def _reload(agent: Agent, reloads: set[asyncio.Task[None]]) -> None:
+    # The loop keeps no reference to a task.
+    reload = asyncio.get_running_loop().create_task(agent.web.reload(), name="web-reload")
+    reloads.add(reload)
+    reload.add_done_callback(reloads.discard)
 
 
 def _announce(agent: Agent) -> None:

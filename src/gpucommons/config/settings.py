@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.base.address import parse_address, parse_address_or_port, parse_unix_address
+from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names, parse_unix_address
 from gpucommons.config.option import check_expression, check_url, join_bind_and_port, nvshare_aliases, option
 from gpucommons.config.stack import StackSettings
 
@@ -45,6 +45,12 @@ class WebSettings:
         check=parse_unix_address,
     )
     config_file: str = option("", "web.config.file of Prometheus: TLS, client certificates, passwords; empty: none")
+    hosts: str = option(
+        "",
+        "further host names of this machine, comma-separated; requests under other names are refused (421), except "
+        "localhost, the machine's host name and numeric addresses; * accepts every name",
+        check=parse_host_names,
+    )
     max_connections: int = option(512, "number of HTTP connections that may be open at once", minimum=1)
 
 

@@ -29,7 +29,7 @@ class AgentReader:
                 version=self._version,
                 started_wall_s=self._started_wall_s,
                 cpu_seconds=time.process_time(),
-                rss_bytes=_own_rss_bytes(),
+                rss_bytes=own_rss_bytes(),
                 open_descriptors=_own_descriptors(),
                 threads=threading.active_count(),
             )
@@ -37,7 +37,7 @@ class AgentReader:
 
 
 # This container's /proc, not the host's at --path.procfs: "self" is valid only in our own pid namespace.
-def _own_rss_bytes() -> int | None:
+def own_rss_bytes() -> int | None:
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[_RSS_FIELD]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

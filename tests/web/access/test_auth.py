@@ -160,3 +160,106 @@ def test_the_memory_of_successes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         assert [authenticator.remembers(users, BasicCredentials(name, b"p")) for name in users] == [False, True, True]
 
     run(check())
+
+
+def slow_checks(monkeypatch: pytest.MonkeyPatch, release: threading.Event) -> list[bytes]:
+    """Every check waits for `release`. Returns the passwords in the order of their checks."""
+    real, checked = bcrypt.checkpw, []
+
+    def waiting(password: bytes, password_hash: bytes) -> bool:
+        release.wait(20)
+        checked.append(password)
+        return real(password, password_hash)
+
+    monkeypatch.setattr(bcrypt, "checkpw", waiting)
+    return checked
+
+
+def guess(authenticator: Authenticator, number: int, origin: str) -> "asyncio.Task[PasswordVerdict]":
+    credentials = BasicCredentials("alice", b"guess %d" % number)
+    return asyncio.create_task(authenticator.check(USERS, credentials, origin))
+
+
+def test_origins_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    checked = slow_checks(monkeypatch, release)
+
+    async def check() -> None:
+        authenticator = Authenticator()
+        guesses = [guess(authenticator, number, "192.0.2.66") for number in range(64)]
+        await asyncio.sleep(0)
+        right = asyncio.create_task(authenticator.check(USERS, BasicCredentials("alice", b"wonderland"), "192.0.2.1"))
+        await asyncio.sleep(0)
+        release.set()
+        assert await right is PasswordVerdict.ALLOWED
+        assert checked.index(b"wonderland") <= 2, "not behind the guesses of another origin"
+        assert {await task for task in guesses} == {PasswordVerdict.DENIED}
+
+    run(check())
+
+
+def test_the_pending_guesses_of_one_origin_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    slow_checks(monkeypatch, release)
+
+    async def check() -> None:
+        authenticator = Authenticator(max_pending=10, max_pending_of_origin=3)
+        guesses = [guess(authenticator, number, "192.0.2.66") for number in range(20)]
+        await asyncio.sleep(0.05)
+        busy = [task.result() for task in guesses if task.done()]
+        assert set(busy) == {PasswordVerdict.BUSY}
+        assert len(busy) >= 16
+        other = guess(authenticator, 99, "192.0.2.1")
+        await asyncio.sleep(0.05)
+        assert not other.done(), "another origin is not refused"
+        release.set()
+        assert await other is PasswordVerdict.DENIED
+
+    run(check())
+
+
+def test_a_success_is_remembered_after_its_peer_has_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    slow_checks(monkeypatch, release)
+
+    async def check() -> None:
+        authenticator = Authenticator()
+        credentials = BasicCredentials("alice", b"wonderland")
+        leaving = asyncio.create_task(authenticator.check(USERS, credentials))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        release.set()
+        await until(lambda: authenticator.remembers(USERS, credentials))
+
+    run(check())
+
+
+def test_variants_of_a_long_password_are_remembered_once() -> None:
+    users = {"alice": hashed(b"x" * 72)}
+
+    async def check() -> None:
+        authenticator = Authenticator()
+        await authenticator.check(users, BasicCredentials("alice", b"x" * 72))
+        assert authenticator.remembers(users, BasicCredentials("alice", b"x" * 72 + b"more"))
+
+    run(check())
+
+
+def test_no_check_runs_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    checked = slow_checks(monkeypatch, release)
+
+    async def check() -> None:
+        authenticator = Authenticator()
+        guesses = [guess(authenticator, number, "192.0.2.66") for number in range(5)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stopping = asyncio.create_task(authenticator.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done(), "the running check is waited for"
+        release.set()
+        await stopping
+        assert [await task for task in guesses] == [PasswordVerdict.DENIED] * 5
+        assert len(checked) == 1
+
+    run(check())

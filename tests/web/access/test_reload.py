@@ -50,8 +50,10 @@ def test_an_invalid_file_at_the_start_is_an_error(tmp_path: Path) -> None:
         lambda path: path.write_text("unknown_key: 1"),
         lambda path: path.unlink(),
         lambda path: (path.unlink(), path.mkdir()),
+        lambda path: path.write_text(""),
+        lambda path: replace_file(path, "# users: none\n"),
     ],
-    ids=["yaml", "key", "gone", "folder"],
+    ids=["yaml", "key", "gone", "folder", "empty", "comments"],
 )
 def test_an_invalid_change_keeps_the_old_configuration_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
@@ -133,5 +135,19 @@ def test_files_that_a_change_adds_are_watched(tmp_path: Path) -> None:
         assert await config.reload_if_changed(), "the missing certificate was created"
         assert config.ok is True
         assert config.settings.tls is not None
+
+    run(check())
+
+
+def test_an_empty_mapping_removes_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "web.yml"
+    path.write_text(LIMITED)
+
+    async def check() -> None:
+        config = WebConfigFile(path)
+        await config.load()
+        replace_file(path, "{}")
+        assert await config.reload_if_changed()
+        assert (config.ok, config.settings.rate_limit) == (True, None)
 
     run(check())

@@ -17,6 +17,7 @@ from gpucommons.web.http.port_owner import port_owner
 from gpucommons.web.http.server import WebServer
 from peers import Peer, fetch, run, serving
 
+PASSWORD_HASH = "$2b$04$" + "a" * 53
 linux_only = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
 
 
@@ -189,3 +190,33 @@ def test_an_unreadable_owner_of_a_port_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "99" / "comm").write_text("node_exporter\n")
     assert port_owner(0x24F4, tmp_path) == "node_exporter (pid 99)"
     assert port_owner(0x24F5, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("listener", "web_config", "warnings"),
+    [
+        (("0.0.0.0:0", None), None, 1),
+        (("0.0.0.0:0", None), "{}", 1),
+        (("0.0.0.0:0", None), f"basic_auth_users: {{a: {PASSWORD_HASH}}}", 0),
+        (("127.0.0.1:0", None), None, 0),
+        (("0.0.0.0:0", "node"), None, 0),
+    ],
+    ids=["open", "empty configuration", "password", "loopback", "drop-in"],
+)
+def test_a_main_listener_that_is_open_to_the_network_logs_one_warning(
+    listener: tuple[str, str | None],
+    web_config: str | None,
+    warnings: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "web.yml"
+    path.write_text(web_config or "")
+
+    async def check() -> None:
+        async with serving(listeners=[listener], web_config=path if web_config else None):
+            pass
+
+    run(check())
+    found = [record for record in caplog.records if "without authentication" in record.getMessage()]
+    assert len(found) == warnings

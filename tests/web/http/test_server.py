@@ -131,7 +131,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     async def check() -> None:
         async with serving() as server, await Peer.connect(port_of(server)) as peer:
             paths = ["/metrics/node", "/healthz", "/nothing", "/metrics/gpucommons"] * 20
-            peer.send(b"".join(f"GET {path} HTTP/1.1\r\nHost: t\r\n\r\n".encode() for path in paths))
+            peer.send(b"".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths))
             answers = [await peer.answer() for _ in paths]
             assert [answer.body for answer in answers[:2]] == [b"node_up 1\n", b"OK"]
             assert [answer.status for answer in answers] == [200, 200, 404, 200] * 20
@@ -142,9 +142,9 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: t\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: t\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: t\r\n" + b"X-%d: many\r\n" * 5000 + b"\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-%d: many\r\n" * 5000 + b"\r\n",
         b"GET / HTTP/1.1\r\nno colon here\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is TLS\r\n\r\n",
         b"\x00\xff\xfe\r\n\r\n",
@@ -183,7 +183,7 @@ def test_a_malformed_or_too_long_request_gets_400_and_no_traceback(
 def test_unusual_targets_are_never_an_internal_error(target: str, method: str) -> None:
     async def check() -> None:
         async with serving() as server, await Peer.connect(port_of(server)) as peer:
-            peer.send(f"{method} {target} HTTP/1.1\r\nHost: t\r\n\r\n".encode("latin-1"))
+            peer.send(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode("latin-1"))
             assert (await peer.answer()).status in (200, 400, 404, 405)
 
     run(check())

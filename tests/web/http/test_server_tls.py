@@ -336,7 +336,7 @@ def test_tls_can_be_switched_on_and_off_at_run_time(tmp_path: Path, authority: A
             written(tmp_path, TLS)
             while not await served(port_of(server), authority.client()):
                 pass
-            written(tmp_path, "")
+            written(tmp_path, "{}")
             while await served(port_of(server), authority.client()):
                 pass
             assert (await fetch(port_of(server))).status == 200

@@ -112,7 +112,7 @@ def test_a_request_that_arrives_with_the_stop_is_answered() -> None:
         server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], limits=ConnectionLimits(stop_s=10.0))
         await server.start()
         async with await Peer.connect(port_of(server)) as peer:
-            peer.send(b"GET /healthz HTTP/1.1\r\nHost: t\r\n")
+            peer.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
             await until(lambda: server.stats().connections_open == 1)
             await asyncio.sleep(0.05)
             stopping = asyncio.create_task(server.stop())

@@ -1,7 +1,8 @@
 """Basic authentication against bcrypt hashes. A check is slow by design: it runs off the event loop, and a success
 is remembered.
 
-No password is kept: a success is remembered as a keyed hash, with a key that only this process has.
+Checks wait in one queue for each origin, and the origins take turns: an origin that guesses passwords delays itself,
+not others. No password is kept: a success is remembered as a keyed hash, with a key that only this process has.
 """
 
 import asyncio
@@ -9,15 +10,19 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from gpucommons.base.threads import in_daemon_thread
 
-_REMEMBERED = 256
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 4096
+_STOP_S = 2.0
 # bcrypt uses no more bytes; htpasswd truncates at the same length.
 _BCRYPT_BYTES = 72
 
@@ -46,16 +51,25 @@ def parse_authorization(header: str) -> BasicCredentials | None:
         return None
 
 
-class Authenticator:
-    """`max_pending` limits the waiting checks; beyond it the verdict is BUSY."""
+class _Check(NamedTuple):
+    mark: bytes
+    users: Mapping[str, bytes]
+    credentials: BasicCredentials
+    matches: "asyncio.Future[bool]"
 
-    def __init__(self, max_pending: int = 32) -> None:
+
+class Authenticator:
+    """`max_pending` limits the waiting checks, and `max_pending_of_origin` those of one origin; beyond them the verdict
+    is BUSY."""
+
+    def __init__(self, max_pending: int = 512, max_pending_of_origin: int = 128) -> None:
         self._max_pending = max_pending
+        self._max_pending_of_origin = max_pending_of_origin
         self._key = secrets.token_bytes(32)
         self._allowed: OrderedDict[bytes, None] = OrderedDict()
-        self._pending: dict[bytes, asyncio.Task[bool]] = {}
-        # One at a time: a burst of wrong passwords costs one core, not all of them.
-        self._worker = asyncio.Lock()
+        self._pending: dict[bytes, asyncio.Future[bool]] = {}
+        self._queues: OrderedDict[str, deque[_Check]] = OrderedDict()
+        self._worker: asyncio.Task[None] | None = None
 
     def remembers(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bool:
         """Whether these credentials were accepted before, against the same hash. Takes microseconds."""
@@ -65,35 +79,69 @@ class Authenticator:
         self._allowed.move_to_end(mark)
         return True
 
-    async def check(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> PasswordVerdict:
+    async def check(
+        self, users: Mapping[str, bytes], credentials: BasicCredentials, origin: str = ""
+    ) -> PasswordVerdict:
         mark = self._mark(users, credentials)
-        checking = self._pending.get(mark)
-        if checking is None:
-            if len(self._pending) >= self._max_pending:
+        matches = self._pending.get(mark)
+        if matches is None:
+            queue = self._queues.get(origin, deque())
+            if len(self._pending) >= self._max_pending or len(queue) >= self._max_pending_of_origin:
                 return PasswordVerdict.BUSY
-            checking = asyncio.create_task(self._matches(users, credentials))
-            self._pending[mark] = checking
-            checking.add_done_callback(lambda _: self._pending.pop(mark, None))
+            matches = self._pending[mark] = asyncio.get_running_loop().create_future()
+            queue.append(_Check(mark, users, credentials, matches))
+            self._queues[origin] = queue
+            if self._worker is None or self._worker.done():
+                self._worker = asyncio.create_task(self._work(), name="web-passwords")
         # Shielded: another peer can wait for the same check when this one disconnects.
-        if not await asyncio.shield(checking):
-            return PasswordVerdict.DENIED
+        return PasswordVerdict.ALLOWED if await asyncio.shield(matches) else PasswordVerdict.DENIED
+
+    async def stop(self) -> None:
+        """Refuse the waiting checks and wait for the running one: the exit of the process would abort inside bcrypt."""
+        for queue in self._queues.values():
+            for check in queue:
+                del self._pending[check.mark]
+                check.matches.set_result(False)
+        self._queues.clear()
+        if self._worker is not None:
+            await asyncio.wait([self._worker], timeout=_STOP_S)
+
+    async def _work(self) -> None:
+        """One check at a time: a burst of wrong passwords costs one core, not all of them."""
+        while self._queues:
+            origin, queue = self._queues.popitem(last=False)
+            check = queue.popleft()
+            if queue:
+                self._queues[origin] = queue
+            matches = False
+            try:
+                matches = await self._matches(check.users, check.credentials)
+            except Exception:
+                log.exception("checking a password failed; the peer is refused")
+            finally:
+                # Remembered here and not by the peer that waits: it may have disconnected.
+                if matches:
+                    self._remember(check.mark)
+                del self._pending[check.mark]
+                if not check.matches.done():
+                    check.matches.set_result(matches)
+
+    def _remember(self, mark: bytes) -> None:
         self._allowed[mark] = None
         while len(self._allowed) > _REMEMBERED:
             self._allowed.popitem(last=False)
-        return PasswordVerdict.ALLOWED
 
     async def _matches(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bool:
         known = users.get(credentials.user)
         # An unknown name takes as long as a known one, so that the time does not reveal which names exist.
         password_hash = known if known is not None else max(users.values(), key=_cost)
-        async with self._worker:
-            matches = await in_daemon_thread(lambda: _bcrypt_matches(credentials.password, password_hash))
+        matches = await in_daemon_thread(lambda: _bcrypt_matches(credentials.password, password_hash))
         return matches and known is not None
 
     def _mark(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bytes:
         """Depends on the stored hash, so that a changed password invalidates the remembered success."""
         known = users.get(credentials.user, b"")
-        message = b"\0".join((known, credentials.user.encode(), credentials.password))
+        message = b"\0".join((known, credentials.user.encode(), credentials.password[:_BCRYPT_BYTES]))
         return hmac.digest(self._key, message, hashlib.sha256)
 
 

@@ -1,6 +1,11 @@
-"""Access to every route of every listener: the rate limit, then the password."""
+"""Access to every route of every listener: the password and the rate limit.
+
+With passwords, the requests of peers with a valid one are counted together, and other requests by origin: guesses do
+not use up the rate of the scrapers.
+"""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 from gpucommons.web.access.auth import Authenticator, PasswordVerdict, parse_authorization
@@ -18,6 +23,9 @@ _REFUSALS = {
     PasswordVerdict.DENIED: _UNAUTHORIZED,
     PasswordVerdict.BUSY: _BUSY,
 }
+# The bucket of the requests that need no password or have a valid one.
+_ADMITTED = ""
+_MOST_BUCKETS = 1024
 
 
 class AccessControl:
@@ -26,25 +34,35 @@ class AccessControl:
         self._clock = clock
         self._authenticator = Authenticator()
         self._limit: RateLimit | None = None
-        self._bucket: TokenBucket | None = None
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    async def refusal(self, authorization: str, peer_is_known: bool = False) -> Response | None:
+    async def refusal(self, authorization: str, origin: str = "", peer_is_known: bool = False) -> Response | None:
         """None where the request may pass. A peer that the kernel identifies (`peer_is_known`) needs no password."""
         settings = self._settings()
-        if not self._in_rate(settings.rate_limit):
-            return _RATE_LIMITED
-        if peer_is_known or not settings.users:
-            return None
-        credentials = parse_authorization(authorization)
-        if credentials is None:
-            return _UNAUTHORIZED
-        if self._authenticator.remembers(settings.users, credentials):
-            return None
-        return _REFUSALS[await self._authenticator.check(settings.users, credentials)]
+        if not peer_is_known and settings.users:
+            credentials = parse_authorization(authorization)
+            if credentials is None or not self._authenticator.remembers(settings.users, credentials):
+                if not self._in_rate(settings.rate_limit, f"origin {origin}"):
+                    return _RATE_LIMITED
+                if credentials is None:
+                    return _UNAUTHORIZED
+                refusal = _REFUSALS[await self._authenticator.check(settings.users, credentials, origin)]
+                if refusal is not None:
+                    return refusal
+        return None if self._in_rate(settings.rate_limit, _ADMITTED) else _RATE_LIMITED
 
-    def _in_rate(self, limit: RateLimit | None) -> bool:
+    async def stop(self) -> None:
+        await self._authenticator.stop()
+
+    def _in_rate(self, limit: RateLimit | None, key: str) -> bool:
         if limit is None:
             return True
-        if self._bucket is None or limit != self._limit:
-            self._limit, self._bucket = limit, TokenBucket(limit, self._clock())
-        return self._bucket.take(self._clock())
+        if limit != self._limit:
+            self._limit = limit
+            self._buckets.clear()
+        bucket = self._buckets.pop(key, None) or TokenBucket(limit, self._clock())
+        # The bucket in use is the last one; the one that was not used for the longest time is dropped.
+        self._buckets[key] = bucket
+        if len(self._buckets) > _MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+        return bucket.take(self._clock())

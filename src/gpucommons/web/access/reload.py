@@ -28,6 +28,11 @@ class WebConfigSettings:
     rate_limit: RateLimit | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether every TCP peer needs a password or a certificate."""
+        return bool(self.users) or (self.tls is not None and self.tls.requires_certificate)
+
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
@@ -46,6 +51,7 @@ class WebConfigFile:
         self._path = path
         self._poll_s = poll_s
         self._last: _Loaded | None = None
+        self._reloading = asyncio.Lock()
         self.settings = WebConfigSettings()
         self.ok: bool | None = None
 
@@ -53,7 +59,8 @@ class WebConfigFile:
         """The first read. Raises WebConfigError."""
         if self._path is None:
             return
-        loaded = await self._attempt(self._path, ())
+        path = self._path
+        loaded = await in_daemon_thread(lambda: _load(path, (path,), may_be_empty=True))
         if loaded.settings is None:
             raise WebConfigError(loaded.error)
         self._last, self.settings, self.ok = loaded, loaded.settings, True
@@ -70,29 +77,38 @@ class WebConfigFile:
         """Whether a file has changed, valid or not."""
         if self._path is None or self._last is None:
             return False
-        last = self._last
-        now = await in_daemon_thread(lambda: _fingerprint(last.files))
-        if now == last.fingerprint:
-            return False
-        self._last = loaded = await self._attempt(self._path, last.files)
+        async with self._reloading:
+            last = self._last
+            now = await in_daemon_thread(lambda: _fingerprint(last.files))
+            if now == last.fingerprint:
+                return False
+            await self._replace(self._path, last.files)
+        return True
+
+    async def reload(self) -> None:
+        """Read the files again, changed or not."""
+        if self._path is None:
+            log.info("no web configuration to reload: web.config_file is empty")
+        elif self._last is not None:
+            async with self._reloading:
+                await self._replace(self._path, self._last.files)
+
+    async def _replace(self, path: Path, previous_files: tuple[Path, ...]) -> None:
+        # An empty file is one that is being written or that a full disk truncated: it must not remove the passwords.
+        self._last = loaded = await in_daemon_thread(lambda: _load(path, previous_files, may_be_empty=False))
         if loaded.settings is None:
             self.ok = False
             log.warning("the changed web configuration is invalid; the previous one stays in force: %s", loaded.error)
         else:
             self.settings, self.ok = loaded.settings, True
-            log.info("reloaded the web configuration %s", self._path)
-        return True
-
-    async def _attempt(self, path: Path, previous_files: tuple[Path, ...]) -> _Loaded:
-        return await in_daemon_thread(lambda: _load(path, previous_files))
+            log.info("reloaded the web configuration %s", path)
 
 
-def _load(path: Path, previous_files: tuple[Path, ...]) -> _Loaded:
+def _load(path: Path, files: tuple[Path, ...], *, may_be_empty: bool) -> _Loaded:
     # Every fingerprint is taken before its file is read, so that the next check sees a change in between.
-    files = previous_files or (path,)
     fingerprint = _fingerprint(files)
     try:
-        config = read_web_config(path)
+        config = read_web_config(path, may_be_empty=may_be_empty)
         tls = None
         if config.tls is not None:
             files = (path, *config.tls.files)

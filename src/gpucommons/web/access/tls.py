@@ -45,6 +45,10 @@ class Tls:
     context: ssl.SSLContext
     allowed_sans: frozenset[str] = frozenset()
 
+    @property
+    def requires_certificate(self) -> bool:
+        return self.context.verify_mode is ssl.CERT_REQUIRED
+
     def admits(self, certificate: PeerCertificate | None) -> bool:
         """Whether the peer's verified certificate has one of the allowed names."""
         return not self.allowed_sans or not self.allowed_sans.isdisjoint(subject_names(certificate))

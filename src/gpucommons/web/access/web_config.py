@@ -70,18 +70,18 @@ class WebConfig:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_web_config(file: Path) -> WebConfig:
+def read_web_config(file: Path, *, may_be_empty: bool = True) -> WebConfig:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise WebConfigError(f"{file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise WebConfigError(f"{file}: is not UTF-8 text") from error
-    return parse_web_config(text, file)
+    return parse_web_config(text, file, may_be_empty=may_be_empty)
 
 
-def parse_web_config(text: str, file: Path) -> WebConfig:
-    """`file` is for messages, and relative paths are relative to it."""
+def parse_web_config(text: str, file: Path, *, may_be_empty: bool = True) -> WebConfig:
+    """`file` is for messages, and relative paths are relative to it. A file of comments only is empty."""
     # Imported here: most agents have no such file and need no YAML.
     from gpucommons.web.access.strict_yaml import YamlError, load_strictly
 
@@ -89,6 +89,8 @@ def parse_web_config(text: str, file: Path) -> WebConfig:
         loaded = load_strictly(text)
     except YamlError as mistake:
         raise WebConfigError(f"{file}: {mistake}") from mistake
+    if loaded is None and not may_be_empty:
+        raise WebConfigError(f"{file}: is empty; write {{}} for a configuration without TLS and passwords")
     root = _Section(file, "", loaded)
     tls = root.section("tls_server_config")
     http = root.section("http_server_config")

@@ -6,9 +6,9 @@ dispatcher calls the guard when a request begins and ends.
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Protocol, cast
 
 from gpucommons.web.access.tls import Tls
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 # Grace time for a peer that closed in the middle of a request; a complete request reaches the dispatcher sooner.
 _HALF_REQUEST_S = 0.5
+_MOST_SCRAPERS = 256
 
 
 class HttpProtocol(Protocol):
@@ -39,6 +40,15 @@ class ConnectionPhase(Enum):
     HEADER = "header"
     ANSWERING = "answering"
     IDLE = "idle"
+
+
+class Expendable(IntEnum):
+    """The connections that are closed when there are too many, in this order."""
+
+    SILENT = 0
+    NEVER_SERVED = 1
+    IDLE = 2
+    STREAM = 3
 
 
 def overdue(phase: ConnectionPhase, waited_s: float, limits: ConnectionLimits) -> str | None:
@@ -70,7 +80,9 @@ class ConnectionGuard(asyncio.Protocol):
         "_transport",
         "answered",
         "claimed",
+        "origin",
         "phase",
+        "served",
         "since_s",
         "tls",
     )
@@ -79,6 +91,7 @@ class ConnectionGuard(asyncio.Protocol):
         self,
         connections: "Connections",
         http_factory: Callable[[], HttpProtocol],
+        origin: str,
         tls: Tls | None = None,
     ) -> None:
         self._connections = connections
@@ -92,8 +105,11 @@ class ConnectionGuard(asyncio.Protocol):
         self._peer_ended_s: float | None = None
         self._ended_here = False
         self._stalled_since_s: float | None = None
+        self.origin = origin
         self.tls = tls
         self.claimed = False
+        # Whether a request of this connection passed the access checks.
+        self.served = False
         self.phase = ConnectionPhase.SILENT
         self.since_s = self._loop.time()
 
@@ -167,6 +183,18 @@ class ConnectionGuard(asyncio.Protocol):
         self._exempt = True
 
     # Called by the listener and the sweeper.
+
+    @property
+    def expendable(self) -> Expendable | None:
+        """None while a request runs, and while the next request of a connection with access arrives."""
+        if self.phase is ConnectionPhase.SILENT:
+            return Expendable.SILENT
+        if self._exempt:
+            return Expendable.STREAM
+        runs = self.phase is ConnectionPhase.ANSWERING and not self.answered
+        if not self.served:
+            return None if runs else Expendable.NEVER_SERVED
+        return Expendable.IDLE if self.phase is ConnectionPhase.IDLE else None
 
     @property
     def connected(self) -> bool:
@@ -246,6 +274,8 @@ class Connections:
         self.stopping = False
         # A dict, not a set: the order is that of arrival.
         self._guards: dict[ConnectionGuard, None] = {}
+        self._of_origin: Counter[str] = Counter()
+        self._scrapers: OrderedDict[str, None] = OrderedDict()
         self._empty: asyncio.Future[None] | None = None
 
     @property
@@ -257,22 +287,57 @@ class Connections:
         return tuple(self._guards)
 
     def admit(self, guard: ConnectionGuard) -> bool:
-        """Admit the guard below the maximum. At the maximum, close the oldest connection that has never sent a
-        request; so connections that send nothing cannot keep out others."""
+        """Admit the guard below the maximum of its origin and of all. At a maximum, close the most expendable
+        connection; only running requests can keep out others, and those have a time limit."""
         if self.stopping:
             return False
-        if len(self._guards) >= self.limits.connections:
-            silent = next((known for known in self._guards if known.phase is ConnectionPhase.SILENT), None)
-            if silent is None:
-                self.refused["connection_limit"] += 1
-                return False
-            silent.abort("silent")
-            self.discard(silent)
-        self._guards[guard] = None
+        most = self.limits.connections if guard.origin in self._scrapers else self.limits.for_newcomers
+        if self._of_origin[guard.origin] >= self.limits.per_origin:
+            has_room = self._close_one(guard.origin) or self._refuse("origin_limit")
+        elif len(self._guards) >= most:
+            has_room = self._close_one(None) or self._refuse("connection_limit")
+        else:
+            has_room = True
+        if has_room:
+            self._guards[guard] = None
+            self._of_origin[guard.origin] += 1
+        return has_room
+
+    def scraped(self, origin: str) -> None:
+        """A scrape of this origin succeeded: from now on it may use the reserved connections."""
+        self._scrapers[origin] = None
+        self._scrapers.move_to_end(origin)
+        if len(self._scrapers) > _MOST_SCRAPERS:
+            self._scrapers.popitem(last=False)
+
+    def _refuse(self, reason: str) -> bool:
+        self.refused[reason] += 1
+        return False
+
+    def _close_one(self, origin: str | None) -> bool:
+        """Close the most expendable connection, of this origin if one is given; otherwise the origin with the most
+        connections loses one first. False if every connection is needed."""
+        found: tuple[Expendable, int, float, ConnectionGuard] | None = None
+        for guard in self._guards:
+            expendable = guard.expendable
+            if expendable is None or (origin is not None and guard.origin != origin):
+                continue
+            rank = (expendable, -self._of_origin[guard.origin], guard.since_s)
+            if found is None or rank < found[:3]:
+                found = (*rank, guard)
+        if found is None:
+            return False
+        expendable, _, _, guard = found
+        guard.abort("silent" if expendable is Expendable.SILENT else "evicted")
+        self.discard(guard)
         return True
 
     def discard(self, guard: ConnectionGuard) -> None:
-        self._guards.pop(guard, None)
+        if guard in self._guards:
+            del self._guards[guard]
+            self._of_origin[guard.origin] -= 1
+            if not self._of_origin[guard.origin]:
+                del self._of_origin[guard.origin]
         if not self._guards and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 

@@ -12,9 +12,11 @@ from aiohttp import web
 
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
 from gpucommons.web.access.control import AccessControl
+from gpucommons.web.access.host_names import HostNames
 from gpucommons.web.access.reload import WebConfigSettings
 from gpucommons.web.http.connections import ConnectionGuard, Connections, guard_of
 from gpucommons.web.http.peer import Peers
+from gpucommons.web.http.protocol import free_frames
 from gpucommons.web.routes.app import App
 from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import SECURITY_HEADERS, Response, text
@@ -32,6 +34,7 @@ class Dispatcher:
     def __init__(
         self,
         app: App,
+        hosts: HostNames,
         access: AccessControl,
         connections: Connections,
         settings: Callable[[], WebConfigSettings],
@@ -41,6 +44,7 @@ class Dispatcher:
         self._app = app
         self._privacy = privacy
         self._peers = Peers()
+        self._hosts = hosts
         self._access = access
         self._connections = connections
         self._settings = settings
@@ -52,8 +56,11 @@ class Dispatcher:
             return web.Response(status=503)
         guard.request_began()
         try:
-            response = await self._respond(http_request)
-            self._requests[self._app.name_of(http_request.path), response.status] += 1
+            response = await self._respond(http_request, guard)
+            route = self._app.name_of(http_request.path)
+            self._requests[route, response.status] += 1
+            if route.startswith("metrics") and response.status == 200:
+                self._connections.scraped(guard.origin)
             settings = self._settings()
             headers = {
                 **SECURITY_HEADERS,
@@ -72,12 +79,17 @@ class Dispatcher:
         finally:
             guard.request_ended()
 
-    async def _respond(self, http_request: web.BaseRequest) -> Response:
+    async def _respond(self, http_request: web.BaseRequest, guard: ConnectionGuard) -> Response:
         headers = http_request.headers
         try:
-            refusal = await self._access.refusal(headers.get("Authorization", ""), self._privacy.unix)
+            # A page of a foreign site cannot make a browser connect to a Unix socket.
+            refusal = None if self._privacy.unix else self._hosts.refusal(headers.getall("Host", ()))
+            if refusal is None:
+                authorization = headers.get("Authorization", "")
+                refusal = await self._access.refusal(authorization, guard.origin, self._privacy.unix)
             if refusal is not None:
                 return refusal
+            guard.served = True
             return await self._app(
                 Request(
                     http_request.method,
@@ -116,7 +128,8 @@ async def _send_stream(
             async for piece in pieces:
                 await http_response.write(piece)
         await http_response.write_eof()
-    except ConnectionError:
+    except ConnectionError as error:
+        free_frames(error)
         log.debug("a viewer closed its stream")
     return http_response
 
@@ -140,6 +153,7 @@ async def _send(
             for start in range(0, len(body), _PIECE_BYTES):
                 await http_response.write(body[start : start + _PIECE_BYTES])
         await http_response.write_eof()
-    except ConnectionError:
+    except ConnectionError as error:
+        free_frames(error)
         log.debug("the peer closed the connection before the end of the response")
     return http_response

@@ -15,3 +15,13 @@ class ConnectionLimits:
     header_field_bytes: int = 8192
     sweep_s: float = 1.0
     stop_s: float = 1.5
+
+    @property
+    def per_origin(self) -> int:
+        """Three quarters, so that one origin cannot take every connection."""
+        return self.connections - self.connections // 4
+
+    @property
+    def for_newcomers(self) -> int:
+        """One eighth is reserved for origins that have scraped before."""
+        return self.connections - self.connections // 8

@@ -18,6 +18,7 @@ from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError, listen
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import ConnectionGuard, Connections, HttpProtocol
+from gpucommons.web.http.peer import origin_of
 from gpucommons.web.http.port_owner import port_owner
 
 _BACKLOG = 512
@@ -159,7 +160,7 @@ class Listener:
     def _accept_some(self) -> None:
         for _ in range(_ACCEPTS_PER_WAKE):
             try:
-                accepted, _peer = self._socket.accept()
+                accepted, sockaddr = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:
@@ -170,7 +171,7 @@ class Listener:
                 self._pause(error)
                 return
             self._exhausted = False
-            self._open(accepted)
+            self._open(accepted, origin_of(accepted, sockaddr))
 
     def _pause(self, error: OSError) -> None:
         """The waiting connection stays in the kernel's queue; without a pause the loop would spin."""
@@ -181,9 +182,9 @@ class Listener:
         self._loop.remove_reader(self._socket)
         self._resume = self._loop.call_later(_ACCEPT_PAUSE_S, self._loop.add_reader, self._socket, self._accept_some)
 
-    def _open(self, accepted: socket.socket) -> None:
+    def _open(self, accepted: socket.socket, origin: str) -> None:
         tls = self._current_tls()
-        guard = ConnectionGuard(self._connections, self._http_factory, tls)
+        guard = ConnectionGuard(self._connections, self._http_factory, origin, tls)
         accepted.setblocking(False)
         if not self._connections.admit(guard):
             if tls is None:

@@ -1,6 +1,8 @@
-"""The user at the other end of a Unix socket, as the kernel reports it. The peer of a TCP connection is unknown."""
+"""The other end of a connection: its origin, and on a Unix socket its user, as the kernel reports it. The user of a TCP
+connection is unknown."""
 
 import asyncio
+import ipaddress
 import pwd
 import socket
 
@@ -10,6 +12,19 @@ from gpucommons.base.unix_listener import peer_credentials
 _MOST_REMEMBERED = 1024
 # A directory server that does not answer must not delay a request; the name is looked up again later.
 _LOOKUP_S = 2.0
+
+
+def origin_of(connected: socket.socket, sockaddr: object) -> str:
+    """What is counted as one origin: an IPv4 address, the /64 network of an IPv6 address, the user of a Unix socket."""
+    if not isinstance(sockaddr, tuple):
+        return f"uid {peer_credentials(connected).uid}" if hasattr(socket, "SO_PEERCRED") else "unix"
+    address = ipaddress.ip_address(str(sockaddr[0]).partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    # One machine can have every address of its network.
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
 def peer_uid(transport: asyncio.BaseTransport | None) -> int | None:

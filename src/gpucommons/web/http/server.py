@@ -9,26 +9,31 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.base.threads import in_daemon_thread
 from gpucommons.rules.privacy import Privacy
 from gpucommons.web.access.control import AccessControl
+from gpucommons.web.access.host_names import HostNames, resolved_name
 from gpucommons.web.access.reload import WebConfigFile
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import Connections
 from gpucommons.web.http.dispatch import Dispatcher
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, open_sockets
+from gpucommons.web.http.protocol import GuardedProtocol
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import App
 from gpucommons.web.routes.metrics import MetricsProvider
 from gpucommons.web.routes.table import drop_in_routes, main_routes
 
 _LINGER_S = 2.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class WebServer:
     """`start` raises ListenError or WebConfigError, each one line, and leaves nothing open when it does.
 
     `listeners` are (address, dialect), with None for a main listener. Without an `api`, a main listener serves metrics
-    and the plain page only.
+    and the plain page only. `hosts` are further host names of this machine.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class WebServer:
         listeners: Iterable[tuple[str, str | None]],
         *,
         web_config: Path | None = None,
+        hosts: Iterable[str] = (),
         limits: ConnectionLimits | None = None,
         api: Api | None = None,
         show_owners: str = "auto",
@@ -69,6 +75,8 @@ class WebServer:
     ) -> None:
         self._provider = provider
         self._configured = [(parse_address(address), dialect) for address, dialect in listeners]
+        listened = (address.host for address, _ in self._configured if isinstance(address, Address))
+        self._hosts = HostNames((*hosts, *filter(None, listened)))
         self._limits = limits or ConnectionLimits()
         self._api = api
         self._show_owners = show_owners
@@ -98,6 +106,7 @@ class WebServer:
         self._tasks = [
             asyncio.create_task(self._connections.sweep_forever(), name="web-sweeper"),
             asyncio.create_task(self._config.watch(), name="web-config-watch"),
+            asyncio.create_task(self._resolve_own_name(), name="web-own-name"),
         ]
 
     async def stop(self) -> None:
@@ -108,6 +117,7 @@ class WebServer:
         if self._api is not None:
             self._api.close()
         await self._connections.drain()
+        await self._access.stop()
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -116,6 +126,14 @@ class WebServer:
         for http in self._http:
             await http.shutdown(timeout=0.1)
         self._http.clear()
+
+    async def reload(self) -> None:
+        """Read the web configuration again now, changed or not."""
+        await self._config.reload()
+
+    async def _resolve_own_name(self) -> None:
+        # After the start: DNS may not answer.
+        self._hosts.add(await in_daemon_thread(resolved_name))
 
     def stats(self) -> Stats:
         return Stats(self._connections.open, dict(self._connections.refused), dict(self._requests), self._config.ok)
@@ -130,12 +148,17 @@ class WebServer:
         )
         app = App(routes, self._provider.latest)
         dispatcher = Dispatcher(
-            app, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
+            app, self._hosts, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
         )
-        http = web.Server(
-            dispatcher,
-            access_log=None,
-            logger=_peer_log(),
+        http = web.Server(dispatcher)
+        protocol = partial(
+            GuardedProtocol,
+            http,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # aiohttp allows None: no access log
+            logger=log,
+            # A request body is never read.
+            auto_decompress=False,
             # The guards enforce the time limits; aiohttp's own timer must not fire first.
             keepalive_timeout=2 * self._limits.idle_s,
             lingering_time=_LINGER_S,
@@ -146,8 +169,15 @@ class WebServer:
         # On a Unix socket the kernel identifies the peer, and no third party can read along.
         tls = _no_tls if unix else self._current_tls
         for listening in sockets:
-            self._listeners.append(Listener(listening, self._connections, http, tls))
-        self.addresses.append(self._bound(address, sockets[0], dialect))
+            self._listeners.append(Listener(listening, self._connections, protocol, tls))
+        bound = self._bound(address, sockets[0], dialect)
+        self.addresses.append(bound)
+        if dialect is None and not unix and not privacy.loopback and not self._config.settings.authenticates:
+            log.warning(
+                "%s is open to other machines without authentication; set passwords or client certificates in "
+                "web.config_file, or listen on a loopback address",
+                bound.url,
+            )
 
     def _bound(self, address: Address | UnixAddress, listening: socket.socket, dialect: str | None) -> BoundAddress:
         if isinstance(address, UnixAddress):
@@ -170,18 +200,3 @@ def _all_loopback(sockets: Iterable[socket.socket]) -> bool:
 
 def _setting(dialect: str | None) -> str:
     return "--listen (web.listen in the configuration)" if dialect is None else f"listeners.{dialect}"
-
-
-class _NoPeerMistakes(logging.Filter):
-    """Drops aiohttp's traceback for each malformed request: that is the peer's mistake, and it is counted."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError)
-
-
-def _peer_log() -> logging.Logger:
-    peer_log = logging.getLogger("gpucommons.web.http")
-    if not peer_log.filters:
-        peer_log.addFilter(_NoPeerMistakes())
-    return peer_log

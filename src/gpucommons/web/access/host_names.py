@@ -1,0 +1,60 @@
+"""The host names under which the agent serves requests, against DNS rebinding.
+
+In that attack a page of a foreign site gives its own name the agent's address, so that the browser lets the page read
+the agent's responses. The browser sends the foreign name in the Host header. A numeric address cannot be rebound, so
+every numeric address passes: also that of a port forwarding, which is not an address of this machine.
+"""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+
+from gpucommons.base.address import ANY_HOST
+from gpucommons.web.routes.response import Response, text
+
+# The last two are the machine's names inside containers of Docker and Podman. .internal is not a public domain.
+_LOCAL = ("localhost", "ip6-localhost", "host.docker.internal", "host.containers.internal")
+_PORT = re.compile(r":[0-9]*$", re.ASCII)
+_LONGEST_SHOWN = 100
+
+
+def resolved_name() -> str:
+    """The machine's name with its domain. May query DNS, so it may block."""
+    return socket.getfqdn()
+
+
+class HostNames:
+    def __init__(self, configured: Iterable[str] = ()) -> None:
+        self._names: set[str] = set()
+        self.add(*_LOCAL, socket.gethostname(), socket.gethostname().partition(".")[0], *configured)
+
+    def add(self, *names: str) -> None:
+        self._names |= {_normal(name) for name in names}
+
+    def refusal(self, host_headers: Iterable[str]) -> Response | None:
+        """None where every Host header is a known name. HTTP/1.0 allows a request without one; browsers send one."""
+        for header in host_headers:
+            if not self._knows(_PORT.sub("", header.strip())):
+                return text(
+                    f"unknown host name {header[:_LONGEST_SHOWN]!r} in the request: "
+                    "use the node's address, or add the name to [web] hosts\n",
+                    421,
+                )
+        return None
+
+    def _knows(self, host: str) -> bool:
+        name = _normal(host)
+        return ANY_HOST in self._names or name in self._names or name.endswith(".localhost") or _is_numeric(host)
+
+
+def _normal(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        return False
+    return True

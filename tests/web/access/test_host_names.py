@@ -1,0 +1,108 @@
+"""The Host header: names of this machine are served, foreign names are refused (DNS rebinding)."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from fakes.faces import FakeFaces
+from gpucommons.base.address import parse_host_names
+from gpucommons.web.access.host_names import HostNames
+from gpucommons.web.http.server import WebServer
+from peers import Peer, port_of, run, serving
+
+SERVED = [
+    "localhost",
+    "LocalHost.:9460",
+    "page.localhost",
+    "127.0.0.1:9460",
+    "192.0.2.7",
+    "[::1]",
+    "[2001:db8::1]:9460",
+    socket.gethostname(),
+    f"{socket.gethostname()}:9460",
+    "host.docker.internal:9101",
+    "gpu1.example.org:9460",
+]
+FOREIGN = [
+    "attacker.example",
+    "attacker.example:9460",
+    "localhost.attacker.example",
+    "127.0.0.1.attacker.example",
+    f"{socket.gethostname()}.attacker.example",
+    "gpu1.example.org.attacker.example",
+    "notlocalhost",
+    "[::1",
+    "localhost@attacker.example",
+    "localhost:80:attacker.example",
+    "*",
+]
+
+
+@pytest.mark.parametrize("header", SERVED)
+def test_names_of_this_machine_are_served(header: str) -> None:
+    assert HostNames(["gpu1.example.org"]).refusal([header]) is None
+
+
+@pytest.mark.parametrize("header", FOREIGN)
+def test_foreign_names_are_refused(header: str) -> None:
+    for headers in ([header], ["localhost", header]):
+        refusal = HostNames(["gpu1.example.org"]).refusal(headers)
+        assert refusal is not None
+        assert refusal.status == 421
+        assert b"[web] hosts" in refusal.body
+
+
+def test_a_star_serves_every_name_and_a_request_without_the_header_passes() -> None:
+    assert HostNames(["*"]).refusal(["attacker.example"]) is None
+    assert HostNames().refusal([]) is None
+
+
+def test_the_setting() -> None:
+    assert parse_host_names("gpu1.example.org, gpu1,*") == ("gpu1.example.org", "gpu1", "*")
+    for wrong in ("gpu1:9460", "http://gpu1", "a b", "*.example.org"):
+        with pytest.raises(ValueError, match="invalid host name"):
+            parse_host_names(wrong)
+
+
+@pytest.mark.parametrize("dialect", [None, "node"])
+def test_every_tcp_listener_refuses_foreign_names(dialect: str | None) -> None:
+    async def check() -> None:
+        async with serving(listeners=[("127.0.0.1:0", dialect)]) as server:
+            for path in ("/metrics", "/", "/healthz"):
+                async with await Peer.connect(port_of(server)) as peer:
+                    peer.request(path, host="attacker.example")
+                    answer = await peer.answer()
+                    assert (answer.status, b"attacker.example" in answer.body) == (421, True)
+                    assert (await peer.ask(path)).status == 200, "the connection stays usable"
+            assert server.stats().requests["metrics", 421] == 1
+
+    run(check())
+
+
+def test_configured_names_are_served_by_the_server() -> None:
+    async def check() -> None:
+        server = WebServer(FakeFaces(), [("127.0.0.1:0", None)], hosts=["gpu1.example.org"])
+        await server.start()
+        try:
+            async with await Peer.connect(server.addresses[0].port) as peer:
+                peer.request("/metrics", host="GPU1.example.org:9460")
+                assert (await peer.answer()).status == 200
+        finally:
+            await server.stop()
+
+    run(check())
+
+
+def test_a_unix_socket_serves_every_name(tmp_path: Path) -> None:
+    async def check() -> None:
+        path = tmp_path / "api.sock"
+        async with serving(listeners=[(f"unix:{path}", None)]):
+            raw = socket.socket(socket.AF_UNIX)
+            raw.connect(str(path))
+            raw.setblocking(False)
+            async with await Peer.over(raw) as peer:
+                peer.request("/healthz", host="attacker.example")
+                assert (await peer.answer()).status == 200
+
+    run(check())

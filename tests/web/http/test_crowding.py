@@ -1,0 +1,155 @@
+"""Too many connections: a scraper is always admitted unless running requests hold every connection."""
+
+import base64
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import bcrypt
+import pytest
+from aiohttp import web
+
+from fakes.faces import FakeFaces
+from gpucommons.web.http.connections import guard_of
+from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.peer import origin_of
+from gpucommons.web.http.server import WebServer
+from guarded import guarded, small_answer
+from peers import Peer, fetch, port_of, run, serving, until
+
+# Every address of 127.0.0.0/8 is this machine's on Linux.
+SCRAPER, NEWCOMER = "127.0.0.9", "127.0.0.8"
+CROWD = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+LIMITS = ConnectionLimits(connections=48)
+PADDING = 4_000_000
+PASSWORD = {"Authorization": "Basic " + base64.b64encode(b"prometheus:secret").decode()}
+
+
+async def crowd(stack: AsyncExitStack, port: int, sources: tuple[str, ...], each: int, path: str) -> list[Peer]:
+    """Connections that got one response and stay open."""
+    peers = []
+    for source in sources:
+        for _ in range(each):
+            peer = await stack.enter_async_context(await Peer.connect(port, source=source))
+            peer.request(path)
+            await peer.reader.readuntil(b"\r\n\r\n")
+            peers.append(peer)
+    return peers
+
+
+async def slow_readers(stack: AsyncExitStack, server: WebServer, source: str, number: int) -> None:
+    """Requests that run until their time limit."""
+    before = server.stats().requests.get(("metrics", 200), 0)
+    for _ in range(number):
+        peer = await Peer.connect(port_of(server), source=source, receive_buffer=2048)
+        await stack.enter_async_context(peer)
+        peer.request("/metrics")
+    await until(lambda: server.stats().requests.get(("metrics", 200), 0) == before + number)
+
+
+def test_idle_connections_cannot_keep_out_a_scrape() -> None:
+    async def check() -> None:
+        async with serving(limits=LIMITS) as server, AsyncExitStack() as stack:
+            await crowd(stack, port_of(server), CROWD, 20, "/healthz")
+            for _ in range(20):
+                assert (await fetch(port_of(server), source=SCRAPER)).status == 200
+            assert set(server.stats().connections_refused) == {"evicted"}
+
+    run(check())
+
+
+def test_connections_that_were_only_refused_cannot_keep_out_a_scrape(tmp_path: Path) -> None:
+    path = tmp_path / "web.yml"
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(rounds=4)).decode()
+    path.write_text(f"basic_auth_users: {{prometheus: {hashed}}}\n")
+
+    async def check() -> None:
+        async with (
+            serving(limits=LIMITS, web_config=path) as server,
+            await Peer.connect(port_of(server), source=SCRAPER) as scraper,
+            AsyncExitStack() as stack,
+        ):
+            assert (await scraper.ask("/metrics", headers=PASSWORD)).status == 200
+            await crowd(stack, port_of(server), CROWD, 20, "/metrics")
+            assert (await fetch(port_of(server), source=NEWCOMER, headers=PASSWORD)).status == 200
+            assert (await scraper.ask("/metrics", headers=PASSWORD)).status == 200, "an idle peer with access is kept"
+
+    run(check())
+
+
+async def stream_or_answer(request: web.BaseRequest) -> web.StreamResponse:
+    guard = guard_of(request.transport)
+    assert guard is not None
+    guard.served = True
+    if request.path != "/stream":
+        return await small_answer(request)
+    guard.request_began()
+    guard.exempt_stream()
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await until(lambda: request.transport is None)
+    return response
+
+
+def test_stream_viewers_cannot_keep_out_a_scrape() -> None:
+    async def check() -> None:
+        async with guarded(stream_or_answer, LIMITS) as (port, connections), AsyncExitStack() as stack:
+            await crowd(stack, port, CROWD, 20, "/stream")
+            for _ in range(20):
+                assert (await fetch(port, source=SCRAPER)).status == 200
+            assert set(connections.refused) == {"evicted"}
+
+    run(check())
+
+
+def test_the_origin_with_the_most_connections_loses_one_first() -> None:
+    async def check() -> None:
+        async with serving(limits=ConnectionLimits(connections=6)) as server, AsyncExitStack() as stack:
+            single = (await crowd(stack, port_of(server), CROWD[:1], 1, "/healthz"))[0]
+            await crowd(stack, port_of(server), CROWD[1:2], 5, "/healthz")
+            await crowd(stack, port_of(server), CROWD[2:], 4, "/healthz")
+            assert (await single.ask("/healthz")).status == 200
+
+    run(check())
+
+
+def test_running_requests_of_one_origin_leave_connections_to_others() -> None:
+    async def check() -> None:
+        async with serving(FakeFaces(padding=PADDING), limits=ConnectionLimits(4)) as server, AsyncExitStack() as stack:
+            await slow_readers(stack, server, CROWD[0], 3)
+            assert (await fetch(port_of(server), "/healthz", source=CROWD[0])).status == 503
+            assert server.stats().connections_refused == {"origin_limit": 1}
+            assert (await fetch(port_of(server), "/healthz", source=NEWCOMER)).status == 200
+
+    run(check())
+
+
+def test_connections_are_reserved_for_origins_that_have_scraped() -> None:
+    async def check() -> None:
+        limits = ConnectionLimits(connections=16)
+        async with serving(FakeFaces(padding=PADDING), limits=limits) as server, AsyncExitStack() as stack:
+            port = port_of(server)
+            assert (await fetch(port, "/metrics", source=SCRAPER)).status == 200
+            await until(lambda: server.stats().connections_open == 0)
+            await slow_readers(stack, server, CROWD[0], 7)
+            await slow_readers(stack, server, CROWD[1], 7)
+            refused = await fetch(port, "/healthz", source=NEWCOMER)
+            assert (refused.status, refused.body) == (503, b"too many connections\n")
+            assert server.stats().connections_refused == {"connection_limit": 1}
+            assert (await fetch(port, "/metrics", source=SCRAPER)).status == 200
+
+    run(check())
+
+
+@pytest.mark.parametrize(
+    ("sockaddr", "origin"),
+    [
+        (("192.0.2.7", 1), "192.0.2.7"),
+        (("::ffff:192.0.2.7", 1, 0, 0), "192.0.2.7"),
+        (("2001:db8:1:2:3:4:5:6", 1, 0, 0), "2001:db8:1:2::"),
+        (("fe80::1%eth0", 1, 0, 3), "fe80::"),
+    ],
+)
+def test_an_origin_is_an_address_or_an_ipv6_network(sockaddr: tuple[str | int, ...], origin: str) -> None:
+    with socket.socket() as unused:
+        assert origin_of(unused, sockaddr) == origin
