@@ -1,0 +1,225 @@
+"""One GPU's clients that fit into its memory: which of them may run now, and until when.
+
+A phase is a set of clients that run at the same time. `phase` gives the next one; `measured` takes the device's
+activity of the phase that ran, and is where everything is learnt. The caller runs the phases; what it bills and whom
+it throttles is its own business: a client that does not want to run is not among `wanting`.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+from gpucommons.scheduler.corun.activity import Activity, SoloActivity
+from gpucommons.scheduler.corun.division import MARGIN, Division, divide
+from gpucommons.scheduler.corun.progress import progress_together
+
+# GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.
+LEAST_MEASURED_S: Final = 0.25
+MEASURE_S: Final = 0.5
+TRIAL_S: Final = 0.6
+QUANTUM_S: Final = 0.25
+# One round of a division that mixes: long enough that switches cost little, short enough to feel fair.
+_ROUND_S: Final = 2.0
+_SHORTEST_S: Final = 0.1
+# How often the device is looked at while all run together: a job that begins to work shows within this time.
+_TOGETHER_S: Final = 1.0
+# While all run together, nothing of each alone is learnt: it is measured again this often.
+_SOLO_FRESH_S: Final = 60.0
+# Before the first trial of a new set of clients they are measured again.
+_NEW_FRESH_S: Final = 4.0
+# The device's activity differs this much from that of the trial: what was learnt may no longer hold. Clients whose
+# activity varies anyway are given more, as long as measuring them again leads to the same verdict.
+_CONTRADICTION: Final = 0.05
+_CONTRADICTION_MOST: Final = 0.4
+_LEAST_ACTIVITY: Final = 0.1
+_TRY_AGAIN_S: Final = 30.0
+_TRY_AGAIN_MOST_S: Final = 600.0
+
+Client = TypeVar("Client", bound=Hashable)
+
+
+class Way(StrEnum):
+    ALONE = "alone"
+    TURNS = "turns"
+    TOGETHER = "together"
+    MIXED = "mixed"
+    TRIAL = "trial"
+    MEASURING = "measuring"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase(Generic[Client]):
+    """These clients may run, for this long; `measure`: the device's activity of it is wanted."""
+
+    clients: tuple[Client, ...]
+    length_s: float
+    way: Way
+    measure: bool = False
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """What a trial of one set of clients led to. It holds for the activities that it was made with."""
+
+    division: Division
+    device: Activity
+    versions: tuple[int, ...]
+    made_s: float
+    again_s: float
+    tolerance: float
+    # Time owed to the parts of a round: all together first, then each client alone.
+    owed_s: list[float]
+
+
+class Coruns(Generic[Client]):
+    def __init__(self, margin: float = MARGIN, quantum_s: float = QUANTUM_S) -> None:
+        self._margin = margin
+        self._quantum_s = quantum_s
+        self._solo: dict[Client, SoloActivity] = {}
+        self._verdicts: dict[frozenset[Client], _Verdict] = {}
+        # Verdicts that were contradicted, until the clients are measured again.
+        self._doubted: dict[frozenset[Client], _Verdict] = {}
+        self._last_alone_s: dict[Client, float] = {}
+        # In order of arrival: divisions list their shares in this order.
+        self._arrival: dict[Client, int] = {}
+        self._arrivals = 0
+
+    # Learning
+
+    def measured(self, clients: Sequence[Client], activity: Activity, now_s: float) -> None:
+        """The device's activity over a time in which exactly these clients ran."""
+        clients = self._in_order(clients)
+        if len(clients) == 1:
+            self._solo_of(clients[0]).learn(activity, now_s)
+            return
+        solo = [self._solo_of(client) for client in clients]
+        known = [one.known for one in solo if one.known is not None]
+        if len(known) != len(solo):
+            return
+        key = frozenset(clients)
+        before = self._verdicts.get(key)
+        if before is not None and self._contradicts(before, activity):
+            # A client may have changed what it does; which one is found by measuring each alone.
+            self._doubt(key, before)
+            return
+        self._verdicts[key] = self._verdict(
+            divide(progress_together(activity, known), self._margin),
+            activity,
+            tuple(one.version for one in solo),
+            before or self._doubted.pop(key, None),
+            now_s,
+        )
+
+    def _verdict(
+        self,
+        division: Division,
+        device: Activity,
+        versions: tuple[int, ...],
+        before: _Verdict | None,
+        now_s: float,
+    ) -> _Verdict:
+        again_s, tolerance, owed_s = _TRY_AGAIN_S, _CONTRADICTION, [0.0] * (len(versions) + 1)
+        if before is not None and before.division.is_turns == division.is_turns:
+            owed_s, tolerance = before.owed_s, before.tolerance
+            if division.is_turns:
+                again_s = min(_TRY_AGAIN_MOST_S, 2 * before.again_s)
+        return _Verdict(division, device, versions, now_s, again_s, tolerance, owed_s)
+
+    def forget(self, client: Client) -> None:
+        """The client has left."""
+        self._solo.pop(client, None)
+        self._arrival.pop(client, None)
+        self._last_alone_s.pop(client, None)
+        for verdicts in (self._verdicts, self._doubted):
+            for key in [key for key in verdicts if client in key]:
+                del verdicts[key]
+
+    def solo_activity(self, client: Client) -> Activity | None:
+        one = self._solo.get(client)
+        return None if one is None else one.known
+
+    def division(self, wanting: Sequence[Client]) -> Division | None:
+        """What is in force for these clients; None while it is not known."""
+        verdict = self._verdicts.get(frozenset(wanting))
+        return None if verdict is None else verdict.division
+
+    # Deciding
+
+    def phase(self, wanting: Sequence[Client], now_s: float) -> Phase[Client]:
+        """The clients that run next. `wanting` is not empty."""
+        clients = self._in_order(wanting)
+        if len(clients) == 1:
+            return Phase(clients, self._quantum_s, Way.ALONE)
+        verdict = self._verdicts.get(frozenset(clients))
+        unmeasured = self._unmeasured(clients, _NEW_FRESH_S if verdict is None else _SOLO_FRESH_S, now_s)
+        if unmeasured is not None:
+            self._last_alone_s[unmeasured] = now_s
+            length_s = MEASURE_S if self.solo_activity(unmeasured) is None else LEAST_MEASURED_S
+            return Phase((unmeasured,), length_s, Way.MEASURING, measure=True)
+        if verdict is None or self._is_stale(verdict, clients, now_s):
+            return Phase(clients, TRIAL_S, Way.TRIAL, measure=True)
+        division = verdict.division
+        if division.is_turns:
+            return self._next_turn(clients, now_s)
+        if division.together >= 1.0 - 1e-9:
+            return Phase(clients, _TOGETHER_S, Way.TOGETHER, measure=True)
+        return self._next_part(clients, verdict, now_s)
+
+    def _next_turn(self, clients: tuple[Client, ...], now_s: float) -> Phase[Client]:
+        """The client that was alone longest ago."""
+        first = min(clients, key=lambda client: self._last_alone_s.get(client, float("-inf")))
+        self._last_alone_s[first] = now_s
+        return Phase((first,), self._quantum_s, Way.TURNS, measure=True)
+
+    def _next_part(self, clients: tuple[Client, ...], verdict: _Verdict, now_s: float) -> Phase[Client]:
+        """The part of the round that is owed the most time."""
+        shares = (verdict.division.together, *verdict.division.alone)
+        owed = verdict.owed_s
+        part = max(range(len(shares)), key=lambda index: owed[index] + shares[index])
+        length_s = max(_SHORTEST_S, min(_ROUND_S, shares[part] * _ROUND_S + owed[part]))
+        for index, share in enumerate(shares):
+            owed[index] += share * length_s
+        owed[part] -= length_s
+        if part == 0:
+            return Phase(clients, length_s, Way.MIXED, measure=length_s >= LEAST_MEASURED_S)
+        client = clients[part - 1]
+        self._last_alone_s[client] = now_s
+        return Phase((client,), length_s, Way.MIXED, measure=length_s >= LEAST_MEASURED_S)
+
+    # Freshness
+
+    def _unmeasured(self, clients: Sequence[Client], most_fresh_s: float, now_s: float) -> Client | None:
+        """The client to measure alone: one that never was, or the one measured longest ago if that is too long."""
+        oldest = min(clients, key=lambda client: self._solo_of(client).measured_s)
+        solo = self._solo_of(oldest)
+        fresh_s = min(most_fresh_s, solo.fresh_s) * max(1.0, len(clients) / 2)
+        return oldest if now_s - solo.measured_s >= fresh_s else None
+
+    def _is_stale(self, verdict: _Verdict, clients: Sequence[Client], now_s: float) -> bool:
+        if verdict.versions != tuple(self._solo_of(client).version for client in clients):
+            return True
+        return verdict.division.is_turns and now_s - verdict.made_s >= verdict.again_s
+
+    def _contradicts(self, verdict: _Verdict, activity: Activity) -> bool:
+        if verdict.division.is_turns:
+            return False
+        pairs = zip(activity, verdict.device, strict=True)
+        return any(abs(new - old) > verdict.tolerance * max(old, _LEAST_ACTIVITY) for new, old in pairs)
+
+    def _doubt(self, key: frozenset[Client], verdict: _Verdict) -> None:
+        del self._verdicts[key]
+        verdict.tolerance = min(_CONTRADICTION_MOST, 2 * verdict.tolerance)
+        self._doubted[key] = verdict
+        for client in key:
+            self._solo_of(client).doubt()
+
+    def _in_order(self, clients: Sequence[Client]) -> tuple[Client, ...]:
+        for client in clients:
+            if client not in self._arrival:
+                self._arrivals += 1
+                self._arrival[client] = self._arrivals
+        return tuple(sorted(clients, key=self._arrival.__getitem__))
+
+    def _solo_of(self, client: Client) -> SoloActivity:
+        return self._solo.setdefault(client, SoloActivity())

@@ -1,0 +1,166 @@
+"""The decision between together and turns, driven by a simulated GPU with the additive progress model."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucommons.scheduler.corun.activity import Activity, SoloActivity
+from gpucommons.scheduler.corun.coruns import Coruns, Way
+from gpucommons.scheduler.corun.division import MARGIN, divide
+from gpucommons.scheduler.corun.progress import MOST_PROGRESS, progress_together
+from scheduler.corun.world import KINDS, Program, World
+
+# Pairs on an H200: kinds, the device's activity together, measured progress of each.
+PAIRS = [
+    ((8192, 8192), Activity(0.871, 0.774, 0.21), (0.48, 0.48)),
+    ((4096, 4096), Activity(0.514, 0.406, 0.17), (0.36, 0.36)),
+    ((2048, 2048), Activity(0.548, 0.356, 0.05), (0.39, 0.39)),
+    ((1536, 1536), Activity(0.424, 0.241, 0.01), (0.61, 0.61)),
+    ((1024, 1024), Activity(0.272, 0.107, 0.00), (0.98, 0.88)),
+    ((512, 512), Activity(0.118, 0.014, 0.00), (0.77, 0.90)),
+    ((4096, 512), Activity(0.346, 0.220, 0.09), (0.40, 1.02)),
+    ((4096, 1536), Activity(0.463, 0.313, 0.09), (0.34, 0.65)),
+]
+
+
+@pytest.mark.parametrize(("kinds", "device", "measured"), PAIRS, ids=lambda value: str(value))
+def test_the_estimate_is_near_what_an_h200_showed(
+    kinds: tuple[int, int], device: Activity, measured: tuple[float, float]
+) -> None:
+    found = progress_together(device, [KINDS[kind][0] for kind in kinds])
+    assert sum(found) == pytest.approx(sum(measured), abs=0.2)
+    assert min(found) == pytest.approx(min(measured), abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "way"),
+    [
+        ((8192, 8192), "turns"),
+        ((4096, 4096), "turns"),
+        ((2048, 2048), "turns"),
+        ((1536, 1536), "together"),
+        ((1024, 1024), "together"),
+        ((512, 512), "together"),
+        ((4096, 512), "mixed"),
+        ((4096, 1536), "turns"),
+    ],
+)
+def test_the_division_of_the_pairs_of_an_h200(kinds: tuple[int, int], way: str) -> None:
+    device = next(activity for pair, activity, _ in PAIRS if pair == kinds)
+    division = divide(progress_together(device, [KINDS[kind][0] for kind in kinds]))
+    found = "turns" if division.is_turns else "together" if division.together > 0.999 else "mixed"
+    assert found == way
+
+
+activities = st.builds(Activity, *[st.floats(0.001, 1.0)] * 3)
+
+
+@given(activities, st.lists(activities, min_size=1, max_size=8))
+def test_an_estimate_is_bounded(device: Activity, solo: list[Activity]) -> None:
+    found = progress_together(device, solo)
+    assert len(found) == len(solo)
+    assert all(0.0 <= part <= MOST_PROGRESS for part in found)
+
+
+@given(st.lists(st.floats(0.0, MOST_PROGRESS), min_size=2, max_size=8))
+def test_a_division_uses_all_time_and_is_fair(progress: list[float]) -> None:
+    division = divide(progress)
+    assert division.together + sum(division.alone) <= 1.0 + 1e-6
+    got = [part * division.together + alone for part, alone in zip(progress, division.alone, strict=True)]
+    assert min(got) >= 1.0 / len(progress) - 0.011
+    assert division.gain == 1.0 or division.gain >= 1.0 + MARGIN
+    # No division gains less than turns, and none claims more than everything together.
+    assert 1.0 <= division.gain <= max(1.0, sum(progress)) + 1e-9
+
+
+def test_a_rise_counts_at_once_and_a_fall_must_last() -> None:
+    solo = SoloActivity()
+    solo.learn(Activity(0.02), 0.0)
+    solo.learn(Activity(0.80), 1.0)
+    assert solo.known == Activity(0.80)
+    solo.learn(Activity(0.05), 2.0)
+    assert solo.known == Activity(0.80)
+    solo.learn(Activity(0.05), 4.0)
+    assert solo.known == Activity(0.05)
+
+
+def test_a_stall_between_two_samples_is_not_a_fall() -> None:
+    solo = SoloActivity()
+    for now_s, sm in enumerate((0.8, 0.1, 0.8, 0.1, 0.8, 0.1)):
+        solo.learn(Activity(sm), float(now_s))
+    assert solo.known is not None
+    assert solo.known.sm > 0.7
+
+
+def test_a_lone_client_is_not_measured() -> None:
+    phase = Coruns[str]().phase(["a"], 0.0)
+    assert (phase.clients, phase.way, phase.measure) == (("a",), Way.ALONE, False)
+
+
+def best(world: World, kinds: list[int]) -> float:
+    """The better of always in turns and always together; together only where that leaves every program its share."""
+    together = world.true_progress(kinds)
+    fair = min(together) >= 1.0 / len(kinds) - 0.01
+    return max(1.0, sum(together) if fair else 1.0)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sampled_from(sorted(KINDS)), min_size=2, max_size=8),
+    st.floats(0.6, 1.0),
+    st.integers(0, 1000),
+)
+def test_progress_is_near_the_best_and_fair(kinds: list[int], efficiency: float, seed: int) -> None:
+    programs = [Program(f"p{index}", [(1e9, kind)]) for index, kind in enumerate(kinds)]
+    world = World(programs, efficiency, random.Random(seed))
+    world.play(10.0)
+    rates = world.play(70.0)
+    assert sum(rates.values()) >= 0.96 * best(world, kinds)
+    assert min(rates.values()) >= 1.0 / len(kinds) - 0.03
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(12.0, 25.0), st.sampled_from([None, *sorted(KINDS)])), min_size=1, max_size=4),
+        min_size=2,
+        max_size=4,
+    ),
+    st.floats(0.6, 1.0),
+)
+def test_every_phase_of_programs_that_change_is_near_the_best(
+    stages: list[list[tuple[float, int | None]]], efficiency: float
+) -> None:
+    programs = [Program(f"p{index}", of_program) for index, of_program in enumerate(stages)]
+    world = World(programs, efficiency)
+    changes = sorted({0.0, 100.0, *(sum(s for s, _ in rows[: n + 1]) for rows in stages for n in range(len(rows)))})
+    for begin_s, end_s in itertools.pairwise(changes):
+        kinds = [kind for program in programs if (kind := program.kind(begin_s + 0.01)) is not None]
+        if end_s - begin_s < 12.0 or not kinds:
+            world.play(end_s)
+            continue
+        world.play(begin_s + 6.0)
+        rates = world.play(end_s - 0.01)
+        assert sum(rates.values()) >= 0.95 * best(world, kinds)
+
+
+def test_slow_starters_take_turns_soon_after_they_begin_to_compute() -> None:
+    """Two jobs load data for 8 s, then compute densely: what was learnt while they were light must not stand."""
+    light_then_dense: list[tuple[float, int | None]] = [(8.0, 512), (1e9, 4096)]
+    world = World([Program("a", light_then_dense), Program("b", light_then_dense)], 0.6)
+    world.play(10.0)
+    rates = world.play(40.0)
+    assert sum(rates.values()) >= 0.97
+    assert min(rates.values()) >= 0.47
+
+
+def test_trials_become_seldom() -> None:
+    world = World([Program(name, [(1e9, 4096)]) for name in "ab"], 0.6)
+    trials = 0
+    while world.now_s < 600.0:
+        phase = world.step()
+        trials += phase is not None and phase.way is Way.TRIAL
+    assert 3 <= trials <= 8
