@@ -1,7 +1,7 @@
 """Turns in the agent: the scheduler from settings, fed with what the GPUs and pods tell, read as a source."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -59,7 +59,7 @@ def scheduler_settings(section: Section) -> PolicySettings:
 
 def with_sharing(parts: Parts, settings: Settings) -> Parts:
     """The same parts and the scheduler: a source of turns, a service for clients, an observer of the GPUs."""
-    rules = [_rule(name, rule) for name, rule in settings.sharing_quotas.items()]
+    rules = client_rules(settings.sharing_quotas)
     sharing = Sharing(scheduler_settings(settings.scheduler), rules, settings.sampling.interval_s)
     return replace(
         parts,
@@ -67,6 +67,17 @@ def with_sharing(parts: Parts, settings: Settings) -> Parts:
         services=[*parts.services, sharing],
         observers=[*parts.observers, sharing.observe],
     )
+
+
+def client_rules(sections: Mapping[str, SharingQuotaSettings]) -> list[QuotaRule]:
+    """The rules for nvshare's clients. Only their pod, namespace and uid are known: rules on anything else are left
+    out, for they would limit every client."""
+    return [_rule(name, section) for name, section in sections.items() if _is_for_clients(section)]
+
+
+def _is_for_clients(rule: SharingQuotaSettings) -> bool:
+    others = (rule.user, rule.group, rule.container, rule.job, rule.unit, rule.command)
+    return all(pattern == "*" for pattern in others)
 
 
 def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:

@@ -192,6 +192,12 @@ class SchedulerSettings:
     """Turns for the clients of nvshare and XPUShare. Their variables keep their meaning and units."""
 
     enabled: bool = option(False, "serve clients of nvshare and XPUShare")
+    share_programs: str = option(
+        "off",
+        "plain CUDA programs that take fair turns by being paused and resumed. off: none; "
+        "own: those of the agent's own user; all: those of every user, for which the pauser must run as root",
+        choices=("off", "own", "all"),
+    )
     socket: str = option("/var/run/nvshare/scheduler.sock", "socket that libnvshare.so and nvsharectl look for")
     xpushare_socket: str = option(
         "/var/run/xpushare/scheduler.sock",
@@ -287,13 +293,25 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class SharingQuotaSettings:
-    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }."""
+    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }.
+
+    A rule matches a program if all of its patterns do. Of several rules that match, the first that sets a value counts.
+    """
 
     pod: str = option("*", "shell pattern of the pod's name")
     namespace: str = option("*", "shell pattern of its namespace")
     uid: str = option("*", "shell pattern of the user's number")
+    user: str = option("*", "shell pattern of the user's name")
+    group: str = option("*", "shell pattern of a group that the user is in")
+    container: str = option("*", "shell pattern of the container's name or id")
+    job: str = option("*", "shell pattern of the Slurm job's number")
+    unit: str = option("*", "shell pattern of the systemd unit")
+    command: str = option(
+        "*", "shell pattern of the command, such as train.py, or of the whole command line; a program can change both"
+    )
     memory: str = option("", "the most memory that such a client may have, such as 8Gi")
     core: int = option(0, "percent of the GPU's time that such a client may have; 0: all", minimum=0, maximum=100)
+    share: bool = option(True, "false: such programs are never paused, whatever other rules say")
 
 
 @dataclass(frozen=True, slots=True)
