@@ -85,7 +85,10 @@ class PodPlace:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a process was found to belong to, before any rule says who owns it. None is unknown."""
+    """What a process was found to belong to, before any rule says who owns it. None is unknown.
+
+    `delegated`: its cgroup is in a tree that user `uid` may write: container, job and unit are claims of that user.
+    """
 
     process_name: str = ""
     uid: int | None = None
@@ -96,6 +99,7 @@ class Workload:
     pod: PodPlace | None = None
     job: str | None = None
     unit: str | None = None
+    delegated: bool = False
 
 
 class Place(NamedTuple):
