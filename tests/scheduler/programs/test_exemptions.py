@@ -180,3 +180,13 @@ def test_a_refusal_without_an_end_stands() -> None:
     assert [one.sentence for one in divided(Proc(5), around=around, now_s=1e9).exempt] == [
         "pid 5 cannot be paused: it hangs"
     ]
+
+
+def test_a_refusal_is_shown_escaped_and_bounded() -> None:
+    around = Circumstances(
+        ShareScope.ALL, 0, refused={ProcessKey(5, 100): Refusal("\x1b[2J" + "x" * 500, until_s=60.0)}
+    )
+    ((_, sentence),) = sentences(divided(Proc(5), around=around)).values()
+    assert sentence.isprintable()
+    assert len(sentence) < 200
+    assert sentence.endswith("it is tried again in 60 s")

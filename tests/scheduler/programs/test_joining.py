@@ -52,14 +52,18 @@ def test_a_joined_program_does_not_rest_because_a_reading_shows_it_idle() -> Non
         (Turn(15.0, 15.25, IDLE, others_waited=False), False),
         (Turn(15.0, 15.25, ACTIVE, others_waited=True), False),
         (Turn(15.0, 15.25, UNKNOWN, others_waited=True), False),
-        # It joined in the middle of it.
-        (Turn(9.0, 15.25, IDLE, others_waited=True), False),
     ],
 )
 def test_a_program_rests_after_a_whole_idle_turn_while_others_waited(turn: Turn, rests: bool) -> None:
     after = turn_ended(JOINED, turn)
     assert after.joined is not rests
     assert after.since_s == (turn.end_s if rests else JOINED.since_s)
+
+
+def test_a_turn_in_which_it_joined_was_not_a_whole_turn() -> None:
+    member = replace(JOINED, used_s=None)
+    assert turn_ended(member, Turn(9.0, 15.25, IDLE, others_waited=True)).joined
+    assert not turn_ended(member, Turn(10.0, 15.25, IDLE, others_waited=True)).joined
 
 
 def test_a_reading_that_shows_use_during_the_turn_disproves_that_it_was_idle() -> None:

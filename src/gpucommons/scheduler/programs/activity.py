@@ -2,7 +2,7 @@
 
 The driver samples a process from its first use of the GPU on, and reports 0 while it is idle later. So where other
 processes of the GPU have samples, one without has not used it yet. Where none has (MIG, a driver without samples), the
-activity of the whole only tells whether any of them did. Clients of MPS have no samples: their server has.
+activity of the whole GPU only shows whether any of them did. Clients of MPS have no samples: their server has.
 """
 
 from collections.abc import Iterable

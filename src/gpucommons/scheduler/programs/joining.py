@@ -110,7 +110,7 @@ class Roster:
     def see(
         self, programs: Iterable[Program], as_of_s: float, now_s: float, unlisted: AbstractSet[str] = frozenset()
     ) -> Mapping[str, Membership]:
-        """The programs that take part, of one reading. Where there is no reading, nothing is to be seen: do not call.
+        """Take in one reading: the programs that take part. Without a reading, do not call: all would have ended.
 
         `unlisted` are devices whose processes could not be read.
         """
