@@ -28,6 +28,8 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.protocol": {"base", "config"},
     "scheduler.policy": {"base", "config", "model", "scheduler.protocol"},
     "scheduler.service": {"base", "config", "model", "scheduler.policy", "scheduler.protocol"},
+    "scheduler.corun": set(),
+    "scheduler.programs": {"base", "model", "scheduler.policy"},
     "ledger": {"model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},

@@ -48,6 +48,7 @@ def resolve(identity: ProcessIdentity, place: Place, around: Surroundings) -> Re
         pod=pod,
         job=cgroup.job,
         unit=cgroup.unit,
+        delegated=cgroup.delegated,
     )
     labels = {**(known_pod.labels if known_pod else {}), **(container.labels if container else {})}
     steps = (*_process_steps(identity, workload), *_container_steps(cgroup, container), *pod_steps)

@@ -96,7 +96,10 @@ class PodPlace:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a process belongs to, before any rule names its owner. None is unknown."""
+    """What a process belongs to, before any rule names its owner. None is unknown.
+
+    `delegated`: its cgroup is in a tree that user `uid` may write: container, job and unit are claims of that user.
+    """
 
     process_name: str = ""
     uid: int | None = None
@@ -107,6 +110,7 @@ class Workload:
     pod: PodPlace | None = None
     job: str | None = None
     unit: str | None = None
+    delegated: bool = False
 
 
 class Place(NamedTuple):

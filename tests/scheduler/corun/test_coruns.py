@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.corun.activity import Activity, SoloActivity
+from gpucommons.scheduler.corun.activity import DeviceActivity, SoloActivity
 from gpucommons.scheduler.corun.coruns import Coruns, Way
 from gpucommons.scheduler.corun.division import MARGIN, divide
 from gpucommons.scheduler.corun.progress import MOST_PROGRESS, progress_together
@@ -15,20 +15,20 @@ from scheduler.corun.world import KINDS, Program, World
 
 # Pairs on an H200: kinds, the device's activity together, measured progress of each.
 PAIRS = [
-    ((8192, 8192), Activity(0.871, 0.774, 0.21), (0.48, 0.48)),
-    ((4096, 4096), Activity(0.514, 0.406, 0.17), (0.36, 0.36)),
-    ((2048, 2048), Activity(0.548, 0.356, 0.05), (0.39, 0.39)),
-    ((1536, 1536), Activity(0.424, 0.241, 0.01), (0.61, 0.61)),
-    ((1024, 1024), Activity(0.272, 0.107, 0.00), (0.98, 0.88)),
-    ((512, 512), Activity(0.118, 0.014, 0.00), (0.77, 0.90)),
-    ((4096, 512), Activity(0.346, 0.220, 0.09), (0.40, 1.02)),
-    ((4096, 1536), Activity(0.463, 0.313, 0.09), (0.34, 0.65)),
+    ((8192, 8192), DeviceActivity(0.871, 0.774, 0.21), (0.48, 0.48)),
+    ((4096, 4096), DeviceActivity(0.514, 0.406, 0.17), (0.36, 0.36)),
+    ((2048, 2048), DeviceActivity(0.548, 0.356, 0.05), (0.39, 0.39)),
+    ((1536, 1536), DeviceActivity(0.424, 0.241, 0.01), (0.61, 0.61)),
+    ((1024, 1024), DeviceActivity(0.272, 0.107, 0.00), (0.98, 0.88)),
+    ((512, 512), DeviceActivity(0.118, 0.014, 0.00), (0.77, 0.90)),
+    ((4096, 512), DeviceActivity(0.346, 0.220, 0.09), (0.40, 1.02)),
+    ((4096, 1536), DeviceActivity(0.463, 0.313, 0.09), (0.34, 0.65)),
 ]
 
 
 @pytest.mark.parametrize(("kinds", "device", "measured"), PAIRS, ids=lambda value: str(value))
 def test_the_estimate_is_near_what_an_h200_showed(
-    kinds: tuple[int, int], device: Activity, measured: tuple[float, float]
+    kinds: tuple[int, int], device: DeviceActivity, measured: tuple[float, float]
 ) -> None:
     found = progress_together(device, [KINDS[kind][0] for kind in kinds])
     assert sum(found) == pytest.approx(sum(measured), abs=0.2)
@@ -55,11 +55,11 @@ def test_the_division_of_the_pairs_of_an_h200(kinds: tuple[int, int], way: str) 
     assert found == way
 
 
-activities = st.builds(Activity, *[st.floats(0.001, 1.0)] * 3)
+activities = st.builds(DeviceActivity, *[st.floats(0.001, 1.0)] * 3)
 
 
 @given(activities, st.lists(activities, min_size=1, max_size=8))
-def test_an_estimate_is_bounded(device: Activity, solo: list[Activity]) -> None:
+def test_an_estimate_is_bounded(device: DeviceActivity, solo: list[DeviceActivity]) -> None:
     found = progress_together(device, solo)
     assert len(found) == len(solo)
     assert all(0.0 <= part <= MOST_PROGRESS for part in found)
@@ -78,19 +78,19 @@ def test_a_division_uses_all_time_and_is_fair(progress: list[float]) -> None:
 
 def test_a_rise_counts_at_once_and_a_fall_must_last() -> None:
     solo = SoloActivity()
-    solo.learn(Activity(0.02), 0.0)
-    solo.learn(Activity(0.80), 1.0)
-    assert solo.known == Activity(0.80)
-    solo.learn(Activity(0.05), 2.0)
-    assert solo.known == Activity(0.80)
-    solo.learn(Activity(0.05), 4.0)
-    assert solo.known == Activity(0.05)
+    solo.learn(DeviceActivity(0.02), 0.0)
+    solo.learn(DeviceActivity(0.80), 1.0)
+    assert solo.known == DeviceActivity(0.80)
+    solo.learn(DeviceActivity(0.05), 2.0)
+    assert solo.known == DeviceActivity(0.80)
+    solo.learn(DeviceActivity(0.05), 4.0)
+    assert solo.known == DeviceActivity(0.05)
 
 
 def test_a_stall_between_two_samples_is_not_a_fall() -> None:
     solo = SoloActivity()
     for now_s, sm in enumerate((0.8, 0.1, 0.8, 0.1, 0.8, 0.1)):
-        solo.learn(Activity(sm), float(now_s))
+        solo.learn(DeviceActivity(sm), float(now_s))
     assert solo.known is not None
     assert solo.known.sm > 0.7
 

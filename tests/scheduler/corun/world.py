@@ -8,24 +8,24 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpucommons.scheduler.corun.activity import Activity
+from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.corun.coruns import Coruns, Phase
 
 # Solo activity and share of time in which a kernel runs, as measured on an H200 for bf16 matmul loops of n x n.
 KINDS = {
-    8192: (Activity(0.932, 0.830, 0.22), 0.97),
-    4096: (Activity(0.789, 0.637, 0.23), 0.87),
-    2048: (Activity(0.720, 0.470, 0.05), 0.93),
-    1536: (Activity(0.357, 0.205, 0.00), 0.58),
-    1024: (Activity(0.142, 0.056, 0.00), 0.34),
-    512: (Activity(0.068, 0.008, 0.00), 0.26),
+    8192: (DeviceActivity(0.932, 0.830, 0.22), 0.97),
+    4096: (DeviceActivity(0.789, 0.637, 0.23), 0.87),
+    2048: (DeviceActivity(0.720, 0.470, 0.05), 0.93),
+    1536: (DeviceActivity(0.357, 0.205, 0.00), 0.58),
+    1024: (DeviceActivity(0.142, 0.056, 0.00), 0.34),
+    512: (DeviceActivity(0.068, 0.008, 0.00), 0.26),
 }
 SWITCH_S = 0.001
 
 
 @dataclass
 class Program:
-    """`stages` are (length_s, kind): kind None is idleness, in which the program does not want the GPU."""
+    """`stages` are (length_s, kind): kind None is idleness, in which the program does not use the GPU."""
 
     name: str
     stages: Sequence[tuple[float, int | None]]
@@ -54,20 +54,20 @@ class World:
         # Dense programs lose by switches of context, light ones hardly.
         return tuple((1.0 - (1.0 - self.efficiency) * KINDS[kind][1]) / overbooked for kind in kinds)
 
-    def activity(self, kinds: Sequence[int], progress: Sequence[float]) -> Activity:
+    def activity(self, kinds: Sequence[int], progress: Sequence[float]) -> DeviceActivity:
         sums = [sum(KINDS[kind][0][metric] * p for kind, p in zip(kinds, progress, strict=True)) for metric in range(3)]
-        return Activity(*(min(1.0, max(0.0, value * self.noise.uniform(0.995, 1.005))) for value in sums))
+        return DeviceActivity(*(min(1.0, max(0.0, value * self.noise.uniform(0.995, 1.005))) for value in sums))
 
     def step(self) -> Phase[str] | None:
-        """Plays one phase; None where no program wants to run."""
-        wanting = {program.name: program for program in self.programs if program.kind(self.now_s) is not None}
-        if not wanting:
+        """Plays one phase; None while no program requests the GPU."""
+        requesting = {program.name: program for program in self.programs if program.kind(self.now_s) is not None}
+        if not requesting:
             self.now_s += 0.1
             return None
-        phase = self.coruns.phase(list(wanting), self.now_s)
+        phase = self.coruns.phase(list(requesting), self.now_s)
         assert phase.length_s > 0
-        assert set(phase.clients) <= set(wanting)
-        running = [wanting[name] for name in phase.clients]
+        assert set(phase.clients) <= set(requesting)
+        running = [requesting[name] for name in phase.clients]
         kinds = [kind for program in running if (kind := program.kind(self.now_s)) is not None]
         progress = self.true_progress(kinds)
         for program, part in zip(running, progress, strict=True):

@@ -13,7 +13,7 @@ _FIRST_FRESH_S: Final = 8.0
 IDLE: Final = 0.005
 
 
-class Activity(NamedTuple):
+class DeviceActivity(NamedTuple):
     """Shares of time in which the SMs, the tensor pipes and the DRAM interface were active, 0 to 1."""
 
     sm: float
@@ -31,7 +31,7 @@ class SoloActivity:
     __slots__ = ("_doubted", "_low_since_s", "fresh_s", "known", "measured_s", "version")
 
     def __init__(self) -> None:
-        self.known: Activity | None = None
+        self.known: DeviceActivity | None = None
         self.measured_s = float("-inf")
         self.version = 0
         # How long a measurement counts: longer with each one that confirms it.
@@ -44,7 +44,7 @@ class SoloActivity:
         self.measured_s = float("-inf")
         self._doubted = True
 
-    def learn(self, sample: Activity, now_s: float) -> None:
+    def learn(self, sample: DeviceActivity, now_s: float) -> None:
         """A measurement of a time in which this client ran alone, ended at `now_s`."""
         self.measured_s = now_s
         known = self.known
@@ -58,9 +58,11 @@ class SoloActivity:
         else:
             self._low_since_s = None
             self.fresh_s *= 2
-            self.known = Activity(*(old + _SMOOTHING * (new - old) for old, new in zip(known, sample, strict=True)))
+            self.known = DeviceActivity(
+                *(old + _SMOOTHING * (new - old) for old, new in zip(known, sample, strict=True))
+            )
 
-    def _change(self, sample: Activity) -> None:
+    def _change(self, sample: DeviceActivity) -> None:
         self.known = sample
         self.version += 1
         self.fresh_s = _FIRST_FRESH_S

@@ -1,8 +1,8 @@
 """One GPU's clients that fit into its memory: which of them may run now, and until when.
 
 A phase is a set of clients that run at the same time. `phase` gives the next one; `measured` takes the device's
-activity of the phase that ran, and is where everything is learnt. The caller runs the phases; what it bills and whom
-it throttles is its own business: a client that does not want to run is not among `wanting`.
+activity of the phase that ran, and is where everything is learnt. The caller runs the phases, bills and throttles:
+`requesting` holds only the clients that may run now.
 """
 
 from collections.abc import Hashable, Sequence
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from gpucommons.scheduler.corun.activity import Activity, SoloActivity
-from gpucommons.scheduler.corun.division import MARGIN, Division, divide
+from gpucommons.scheduler.corun.activity import DeviceActivity, SoloActivity
+from gpucommons.scheduler.corun.division import MARGIN, TimeDivision, divide
 from gpucommons.scheduler.corun.progress import progress_together
 
 # GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.
@@ -50,7 +50,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase(Generic[Client]):
-    """These clients may run, for this long; `measure`: the device's activity of it is wanted."""
+    """These clients may run, for this long; `measure`: the device's activity of it is to be measured."""
 
     clients: tuple[Client, ...]
     length_s: float
@@ -62,8 +62,8 @@ class Phase(Generic[Client]):
 class _Verdict:
     """What a trial of one set of clients led to. It holds for the activities that it was made with."""
 
-    division: Division
-    device: Activity
+    division: TimeDivision
+    device: DeviceActivity
     versions: tuple[int, ...]
     made_s: float
     again_s: float
@@ -87,7 +87,7 @@ class Coruns(Generic[Client]):
 
     # Learning
 
-    def measured(self, clients: Sequence[Client], activity: Activity, now_s: float) -> None:
+    def measured(self, clients: Sequence[Client], activity: DeviceActivity, now_s: float) -> None:
         """The device's activity over a time in which exactly these clients ran."""
         clients = self._in_order(clients)
         if len(clients) == 1:
@@ -113,8 +113,8 @@ class Coruns(Generic[Client]):
 
     def _verdict(
         self,
-        division: Division,
-        device: Activity,
+        division: TimeDivision,
+        device: DeviceActivity,
         versions: tuple[int, ...],
         before: _Verdict | None,
         now_s: float,
@@ -135,20 +135,20 @@ class Coruns(Generic[Client]):
             for key in [key for key in verdicts if client in key]:
                 del verdicts[key]
 
-    def solo_activity(self, client: Client) -> Activity | None:
+    def solo_activity(self, client: Client) -> DeviceActivity | None:
         one = self._solo.get(client)
         return None if one is None else one.known
 
-    def division(self, wanting: Sequence[Client]) -> Division | None:
+    def division(self, requesting: Sequence[Client]) -> TimeDivision | None:
         """What is in force for these clients; None while it is not known."""
-        verdict = self._verdicts.get(frozenset(wanting))
+        verdict = self._verdicts.get(frozenset(requesting))
         return None if verdict is None else verdict.division
 
     # Deciding
 
-    def phase(self, wanting: Sequence[Client], now_s: float) -> Phase[Client]:
-        """The clients that run next. `wanting` is not empty."""
-        clients = self._in_order(wanting)
+    def phase(self, requesting: Sequence[Client], now_s: float) -> Phase[Client]:
+        """The clients that run next. `requesting` is not empty."""
+        clients = self._in_order(requesting)
         if len(clients) == 1:
             return Phase(clients, self._quantum_s, Way.ALONE)
         verdict = self._verdicts.get(frozenset(clients))
@@ -201,7 +201,7 @@ class Coruns(Generic[Client]):
             return True
         return verdict.division.is_turns and now_s - verdict.made_s >= verdict.again_s
 
-    def _contradicts(self, verdict: _Verdict, activity: Activity) -> bool:
+    def _contradicts(self, verdict: _Verdict, activity: DeviceActivity) -> bool:
         if verdict.division.is_turns:
             return False
         pairs = zip(activity, verdict.device, strict=True)

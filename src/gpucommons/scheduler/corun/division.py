@@ -16,7 +16,7 @@ _HALVINGS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class TimeDivision:
     """Shares of time: all together, and each client alone. `gain` is the progress in total over that of turns."""
 
     together: float
@@ -28,18 +28,18 @@ class Division:
         return self.together == 0.0
 
 
-def turns(count: int) -> Division:
-    return Division(0.0, (1.0 / count,) * count, 1.0)
+def turns(count: int) -> TimeDivision:
+    return TimeDivision(0.0, (1.0 / count,) * count, 1.0)
 
 
-def divide(progress: Sequence[float], margin: float = MARGIN) -> Division:
+def divide(progress: Sequence[float], margin: float = MARGIN) -> TimeDivision:
     """The best division in which no client falls below its fair share; turns where together gains too little."""
     fair = 1.0 / len(progress) - _FAIR_SLACK
     together = _most_together(progress, fair)
     gain = together * sum(progress) + (1.0 - together)
     if gain < 1.0 + margin:
         return turns(len(progress))
-    return Division(together, tuple(max(0.0, fair - part * together) for part in progress), gain)
+    return TimeDivision(together, tuple(max(0.0, fair - part * together) for part in progress), gain)
 
 
 def _most_together(progress: Sequence[float], fair: float) -> float:

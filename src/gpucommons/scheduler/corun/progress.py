@@ -7,7 +7,7 @@ more, clients are taken to be slowed down alike.
 from collections.abc import Sequence
 from typing import Final
 
-from gpucommons.scheduler.corun.activity import Activity
+from gpucommons.scheduler.corun.activity import DeviceActivity
 
 # No client is faster together than alone, but measurements are noisy.
 MOST_PROGRESS: Final = 1.1
@@ -17,7 +17,7 @@ _MOST_ROUNDS: Final = 200
 _CONVERGED: Final = 1e-4
 
 
-def progress_together(device: Activity, solo: Sequence[Activity]) -> tuple[float, ...]:
+def progress_together(device: DeviceActivity, solo: Sequence[DeviceActivity]) -> tuple[float, ...]:
     """The share of its speed alone that each client has, least squares with bounds 0 and MOST_PROGRESS."""
     total_sm = sum(activity.sm for activity in solo)
     if total_sm <= 0.0:

@@ -57,7 +57,7 @@ class Peer(Protocol):
 
 
 class ClientProcess(NamedTuple):
-    """The process behind a connection; the start time in clock ticks tells it from a later one with the same pid."""
+    """The process behind a connection. Its start time in clock ticks distinguishes it from a reused pid."""
 
     uid: int
     pid: int

@@ -1,0 +1,205 @@
+"""Which programs are left alone, and why, in a sentence for `status`. Pure.
+
+A process is left alone on its own account where pausing it would be wrong or impossible whatever its job is: the rest
+of the job still takes part. All other reasons hold for the whole program, because its processes are paused together.
+
+What can be known of MPS: NVML lists its clients as `mps`, and the server among the compute processes under the name
+nvidia-cuda-mps-server, which the kernel cuts to nvidia-cuda-mps. A driver that does not list MPS clients shows them as
+plain compute processes; they are then left alone after the pauser was refused (801).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from gpucommons.base.printable import printable
+from gpucommons.model.ownership import Reason
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.scheduler.programs.jobs import GpuUser, Program, group
+from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
+
+SHARE_LABEL: Final = "gpucommons.share"
+_NO: Final = frozenset({"no", "false", "off", "0"})
+_LONGEST_REASON: Final = 120
+# As the kernel shows them: names of processes are cut to 15 characters.
+_MPS_SERVER: Final = "nvidia-cuda-mps"
+_DISPLAY_SERVERS: Final = frozenset(
+    {
+        "X",
+        "Xorg",
+        "Xorg.bin",
+        "Xwayland",
+        "cinnamon",
+        "cosmic-comp",
+        "gamescope",
+        "gnome-shell",
+        "hyprland",
+        "Hyprland",
+        "kwin_wayland",
+        "kwin_x11",
+        "labwc",
+        "mutter",
+        "niri",
+        "plasmashell",
+        "river",
+        "sway",
+        "wayfire",
+        "weston",
+    }
+)
+_UNSEEN: Final[Mapping[Reason, str]] = {
+    Reason.PID_NAMESPACE: "it runs in another pid namespace, where the agent cannot see it; "
+    "run the agent in the host's pid namespace",
+    Reason.PROCESS_UNREADABLE: "the agent may not read it; run the agent as root or as the program's user",
+}
+
+
+class ShareScope(StrEnum):
+    """The setting `share_programs`: whose programs take turns."""
+
+    OFF = "off"
+    OWN = "own"
+    ALL = "all"
+
+
+class Exempt(StrEnum):
+    """Why a program is left alone, in one word for metrics."""
+
+    OFF = "off"
+    AGENT = "agent"
+    UNSEEN = "unseen"
+    DISPLAY = "display"
+    MPS = "mps"
+    NVSHARE = "nvshare"
+    OWNER_UNKNOWN = "owner_unknown"
+    OTHER_USER = "other_user"
+    LABEL = "label"
+    RULE = "rule"
+    REFUSED = "refused"
+
+
+class Refusal(NamedTuple):
+    """The pauser cannot pause a process. `until_s`, of the monotonic clock, is when it is tried again; None: never."""
+
+    reason: str
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What decides besides the programs themselves. `agent_pids` are the agent and its helpers, such as the pauser."""
+
+    scope: ShareScope
+    agent_uid: int
+    agent_pids: AbstractSet[int] = frozenset()
+    nvshare_pids: AbstractSet[int] = frozenset()
+    refused: Mapping[ProcessKey, Refusal] = field(default_factory=dict)
+    rules: Sequence[ProgramRule] = ()
+
+
+class _Verdict(NamedTuple):
+    why: Exempt
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exemption:
+    """A program, or some processes of one, that are left alone. `sentence` is one printable line."""
+
+    program: Program
+    why: Exempt
+    sentence: str
+
+
+class Participation(NamedTuple):
+    """Every process is in exactly one program, of one side or the other."""
+
+    programs: tuple[Program, ...]
+    exempt: tuple[Exemption, ...]
+
+
+def divide(processes: Iterable[GpuUser], around: Circumstances, now_s: float) -> Participation:
+    """The programs that take part, and those that are left alone."""
+    left: list[GpuUser] = []
+    alone: dict[_Verdict, list[GpuUser]] = {}
+    for process in processes:
+        verdict = _of_process(process, around)
+        (left if verdict is None else alone.setdefault(verdict, [])).append(process)
+    exempt = [Exemption(program, *verdict) for verdict, several in alone.items() for program in group(several)]
+    taking_part = []
+    for program in group(left):
+        verdict = _of_program(program, around, now_s)
+        if verdict is None:
+            taking_part.append(program)
+        else:
+            exempt.append(Exemption(program, *verdict))
+    exempt.sort(key=lambda one: (one.program.key, one.why))
+    return Participation(tuple(taking_part), tuple(exempt))
+
+
+def _of_process(process: GpuUser, around: Circumstances) -> _Verdict | None:
+    if around.scope is ShareScope.OFF:
+        return _Verdict(Exempt.OFF, 'sharing of programs is off (scheduler.share_programs = "off")')
+    if process.pid in around.agent_pids:
+        return _Verdict(Exempt.AGENT, "it is part of the agent")
+    if process.key is None:
+        gone = "it ended before it could be identified"
+        return _Verdict(Exempt.UNSEEN, _UNSEEN.get(process.reason or Reason.PROCESS_GONE, gone))
+    if process.pid in around.nvshare_pids:
+        return _Verdict(Exempt.NVSHARE, "it takes turns as a client of nvshare")
+    return _of_mps(process) or _of_display(process)
+
+
+def _of_mps(process: GpuUser) -> _Verdict | None:
+    if any("mps" in use.kind.split("+") for use in process.uses):
+        return _Verdict(Exempt.MPS, "it is a client of MPS, which the driver cannot pause")
+    if process.workload.process_name.startswith(_MPS_SERVER):
+        return _Verdict(Exempt.MPS, "it is the server of MPS: pausing it would pause every client of MPS")
+    return None
+
+
+def _of_display(process: GpuUser) -> _Verdict | None:
+    if process.workload.process_name in _DISPLAY_SERVERS:
+        return _Verdict(Exempt.DISPLAY, f"it is a display server ({process.workload.process_name})")
+    if all(use.kind == "graphics" for use in process.uses):
+        return _Verdict(Exempt.DISPLAY, "it uses the GPU for graphics only")
+    return None
+
+
+def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdict | None:
+    if around.scope is ShareScope.OWN and program.uid != around.agent_uid:
+        return _not_own(program, around.agent_uid)
+    labelled = next((p for p in program.processes if p.labels.get(SHARE_LABEL, "").strip().lower() in _NO), None)
+    if labelled is not None:
+        return _Verdict(
+            Exempt.LABEL, f"its container has the label {SHARE_LABEL}={labelled.labels[SHARE_LABEL].strip()}"
+        )
+    rule = exempting_rule(around.rules, program)
+    if rule is not None:
+        return _Verdict(Exempt.RULE, f"sharing_quotas.{printable(rule.name, _LONGEST_REASON)} has share = false")
+    return _of_refusals(program, around.refused, now_s)
+
+
+def _not_own(program: Program, agent_uid: int) -> _Verdict:
+    if program.uid is None:
+        several = len({process.workload.uid for process in program.processes}) > 1
+        known = "its processes run as several users" if several else "its user is not known"
+        return _Verdict(Exempt.OWNER_UNKNOWN, f'{known}, and share_programs = "own" needs uid {agent_uid}')
+    return _Verdict(
+        Exempt.OTHER_USER,
+        f'it runs as uid {program.uid}, and share_programs = "own" shares only those of uid {agent_uid}',
+    )
+
+
+def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s: float) -> _Verdict | None:
+    """One process that cannot be paused exempts its whole program: the others would wait for it while paused."""
+    found = [(refused[key], key.pid) for key in sorted(program.process_keys) if key in refused]
+    in_force = [(one, pid) for one, pid in found if one.until_s is None or one.until_s > now_s]
+    if not in_force:
+        return None
+    # The one that lasts longest.
+    refusal, pid = max(in_force, key=lambda row: float("inf") if row[0].until_s is None else row[0].until_s)
+    again = "" if refusal.until_s is None else f"; it is tried again in {refusal.until_s - now_s:.0f} s"
+    return _Verdict(Exempt.REFUSED, f"pid {pid} cannot be paused: {printable(refusal.reason, _LONGEST_REASON)}{again}")

@@ -1,0 +1,302 @@
+"""From a snapshot's readings to programs: every process on a GPU belongs to exactly one. Pure.
+
+A program's key is stable for as long as the job lives. The first of these that a process has gives it:
+
+| key                       | job                                                                              |
+|---------------------------|----------------------------------------------------------------------------------|
+| `job:4711@1000`           | Slurm job; its steps and containers are one program                              |
+| `container:ID`            | container. Each container of a pod is a program: a pod may hold unrelated ones   |
+| `pod:UID`                 | pod, where the container is not known                                            |
+| `unit:ollama.service@998` | unit of the system's manager                                                     |
+| `scope:NAME@1000`         | login session (session-4.scope), or unit of the user's own manager               |
+| `session:812@1000`        | POSIX session                                                                    |
+| `process:4711.88123`      | single process: its pid and start time                                           |
+
+The uid is part of a key where one job may hold processes of several users (a notebook server's unit), and where users
+choose the name: a process in a cgroup tree that its user may write (`container:ID@1000`) cannot enter the job of
+another user.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from gpucommons.base.printable import printable
+from gpucommons.model.containers import Container, all_containers
+from gpucommons.model.ownership import Owner, OwnerKind, ProcessShare, Reason, Workload
+from gpucommons.model.process_context import ProcessContext
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.snapshot import Readings
+from gpucommons.scheduler.programs.activity import ProgramActivity, activity_of, combined, device_of
+from gpucommons.scheduler.programs.commands import short_command
+
+_LONGEST_NAME: Final = 64
+_NO_CONTEXT: Final = ProcessContext()
+_NO_WORKLOAD: Final = Workload()
+
+
+class DeviceUse(NamedTuple):
+    """What a process or program uses of one device: a GPU, or a MIG device of a GPU that is split.
+
+    `kind` is NVML's: compute, graphics, mps, or several of these joined by a plus sign.
+    """
+
+    device: str
+    kind: str
+    memory_bytes: int | None
+    activity: ProgramActivity
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """One process that is on at least one GPU. `key` is None where it cannot be seen; `reason` then says why."""
+
+    pid: int
+    key: ProcessKey | None
+    job: str
+    uses: tuple[DeviceUse, ...]
+    workload: Workload = _NO_WORKLOAD
+    owner: Owner | None = None
+    reason: Reason | None = None
+    context: ProcessContext = _NO_CONTEXT
+    groups: frozenset[str] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """Such as train.py; empty where it is not known."""
+        return short_command(self.context.command_line, self.workload.process_name)
+
+    @property
+    def user(self) -> str:
+        """The person that it belongs to; empty where none is known."""
+        return _person(self.owner, self.workload)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The processes of one job that use GPUs, by pid. `key` identifies the job; `processes` is never empty."""
+
+    key: str
+    processes: tuple[GpuUser, ...]
+
+    @property
+    def process_keys(self) -> frozenset[ProcessKey]:
+        return frozenset(process.key for process in self.processes if process.key is not None)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs and MIG devices that it is on, in order."""
+        return tuple(sorted({use.device for process in self.processes for use in process.uses}))
+
+    @property
+    def processes_on(self) -> Mapping[str, tuple[ProcessKey, ...]]:
+        """The processes on each device, by pid; those that cannot be seen are left out."""
+        found: dict[str, list[ProcessKey]] = {device: [] for device in self.devices}
+        for process in self.processes:
+            if process.key is not None:
+                for device in {use.device for use in process.uses}:
+                    found[device].append(process.key)
+        return {device: tuple(keys) for device, keys in found.items()}
+
+    @property
+    def uses(self) -> Mapping[str, DeviceUse]:
+        """What its processes together use of each device. Memory is None unless that of every process is known."""
+        found: dict[str, list[DeviceUse]] = {device: [] for device in self.devices}
+        for process in self.processes:
+            for use in process.uses:
+                found[use.device].append(use)
+        return {device: _together(device, uses) for device, uses in found.items()}
+
+    @property
+    def activity(self) -> ProgramActivity:
+        return combined(use.activity for process in self.processes for use in process.uses)
+
+    @property
+    def first(self) -> GpuUser:
+        """The process with the lowest pid."""
+        return self.processes[0]
+
+    @property
+    def uid(self) -> int | None:
+        """None where it is not known, or where its processes run as several users."""
+        uids = {process.workload.uid for process in self.processes}
+        return uids.pop() if len(uids) == 1 else None
+
+    @property
+    def owner(self) -> Owner | None:
+        return self.first.owner
+
+    @property
+    def user(self) -> str:
+        return self.first.user
+
+    @property
+    def command(self) -> str:
+        """The command that most of its processes run; of equally frequent ones, that of the lowest pid."""
+        counts = Counter(process.command for process in self.processes if process.command)
+        return counts.most_common(1)[0][0] if counts else ""
+
+    @property
+    def display_name(self) -> str:
+        """Such as `alice · train.py (pid 4711)`: printable, and of bounded length."""
+        pids = {process.pid for process in self.processes}
+        which = f"{len(pids)} processes" if len(pids) > 1 else f"pid {self.first.pid}"
+        command = printable(self.command or "unknown command", _LONGEST_NAME)
+        return f"{printable(self._owner_name(), _LONGEST_NAME)} · {command} ({which})"
+
+    def _owner_name(self) -> str:
+        pod, owner, uid = self.first.workload.pod, self.owner, self.uid
+        if self.user:
+            return self.user
+        if pod is not None and pod.name:
+            return f"{pod.namespace}/{pod.name}" if pod.namespace else pod.name
+        if owner is not None and owner.kind is not OwnerKind.USER:
+            return f"{owner.kind} {owner.name}"
+        return "unknown owner" if uid is None else f"uid {uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramReading:
+    """Every process on a GPU, by pid, as of `as_of_s` of the monotonic clock.
+
+    `unlisted` are the devices whose processes could not be read: programs there have not ended.
+    """
+
+    processes: tuple[GpuUser, ...] = ()
+    unlisted: frozenset[str] = frozenset()
+    as_of_s: float = 0.0
+
+
+def read_programs(
+    readings: Readings, as_of_s: float, contexts: Mapping[ProcessKey, ProcessContext] | None = None
+) -> ProgramReading | None:
+    """The processes on all GPUs; None while the GPUs or the owners of processes cannot be read.
+
+    `as_of_s` is when the GPUs were read. A process without a context is known by its attribution alone.
+    """
+    if readings.gpus is None or readings.attribution is None:
+        return None
+    shares = {(row.place.gpu_uuid, row.place.gpu_instance_id, row.pid): row for row in readings.attribution.processes}
+    found: dict[tuple[int, ProcessKey | None], list[tuple[DeviceUse, ProcessShare | None]]] = {}
+    unlisted: set[str] = set()
+    for gpu in readings.gpus.present_gpus():
+        if gpu.processes is None:
+            unlisted.update((gpu.identity.uuid, *(instance.uuid for instance in gpu.mig)))
+        for process in gpu.processes or ():
+            share = shares.get((gpu.identity.uuid, process.gpu_instance_id, process.pid))
+            activity = activity_of(gpu, process, share)
+            use = DeviceUse(device_of(gpu, process), process.kind, process.used_memory_bytes, activity)
+            found.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
+    surroundings = _Surroundings(readings)
+    rows = []
+    for (pid, key), uses in found.items():
+        context = (contexts or {}).get(key, _NO_CONTEXT) if key is not None else _NO_CONTEXT
+        rows.append(surroundings.describe(pid, key, uses, context))
+    return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s)
+
+
+def group(processes: Iterable[GpuUser]) -> tuple[Program, ...]:
+    """The programs of these processes, by key."""
+    jobs: dict[str, list[GpuUser]] = {}
+    for process in processes:
+        jobs.setdefault(process.job, []).append(process)
+    return tuple(Program(key, tuple(sorted(jobs[key], key=_by_pid))) for key in sorted(jobs))
+
+
+def _by_pid(process: GpuUser) -> tuple[int, int]:
+    return process.pid, -1 if process.key is None else process.key.start_ticks
+
+
+class _Surroundings:
+    """What the other readings know of a process: the groups of its user, the labels of its container and pod."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._containers: Mapping[str, Container] = all_containers(readings.docker, readings.podman)
+        self._pods = readings.pods
+        self._groups: dict[str, set[str]] = {}
+        if readings.users is not None:
+            for name, members in readings.users.members.items():
+                for member in members:
+                    self._groups.setdefault(member, set()).add(name)
+            for member, name in readings.users.group_of.items():
+                self._groups.setdefault(member, set()).add(name)
+
+    def describe(
+        self,
+        pid: int,
+        key: ProcessKey | None,
+        uses: Iterable[tuple[DeviceUse, ProcessShare | None]],
+        context: ProcessContext,
+    ) -> GpuUser:
+        rows = list(uses)
+        share = rows[0][1]
+        workload, owner = (_NO_WORKLOAD, None) if share is None else (share.workload, share.owner)
+        return GpuUser(
+            pid,
+            key,
+            _job_key(pid, key, workload, context),
+            tuple(sorted((use for use, _ in rows), key=lambda use: (use.device, use.kind))),
+            workload,
+            owner,
+            Reason.PROCESS_GONE if share is None else share.reason,
+            context,
+            frozenset(self._groups.get(_person(owner, workload), ())),
+            self._labels(workload),
+        )
+
+    def _labels(self, workload: Workload) -> Mapping[str, str]:
+        """A container's labels prevail over its pod's. None where the user may have made the container's id up."""
+        if workload.delegated:
+            return {}
+        container = self._containers.get(workload.container_id or "")
+        pod = self._pods.by_uid.get(workload.pod.uid) if self._pods and workload.pod else None
+        return {**(pod.labels if pod else {}), **(container.labels if container else {})}
+
+
+def _person(owner: Owner | None, workload: Workload) -> str:
+    kind = None if owner is None else owner.kind
+    if owner is not None and kind in (OwnerKind.SITE, OwnerKind.LABEL):
+        return owner.name
+    if workload.pod is not None and kind is not OwnerKind.USER:
+        # A uid in a pod is that of its image, and does not name a person.
+        return ""
+    return workload.user or ""
+
+
+def _job_key(pid: int, key: ProcessKey | None, workload: Workload, context: ProcessContext) -> str:
+    if key is None:
+        return f"process:{pid}"
+    if workload.container_id is not None and not workload.delegated and workload.job is None:
+        return f"container:{workload.container_id}"
+    if workload.pod is not None and workload.job is None:
+        return f"pod:{workload.pod.uid}"
+    named = _named_job(workload, context)
+    if named is None or workload.uid is None:
+        return f"process:{key.pid}.{key.start_ticks}"
+    return printable(f"{named}@{workload.uid}")
+
+
+def _named_job(workload: Workload, context: ProcessContext) -> str | None:
+    """What the process belongs to, by a name that is unique only together with the uid."""
+    session = str(context.session_id) if context.session_id else None
+    jobs = (
+        ("job", workload.job),
+        ("container", workload.container_id),
+        ("unit", workload.unit),
+        ("scope", context.scope),
+        ("session", session),
+    )
+    return next((f"{kind}:{name}" for kind, name in jobs if name), None)
+
+
+def _together(device: str, uses: Iterable[DeviceUse]) -> DeviceUse:
+    rows = list(uses)
+    known = [use.memory_bytes for use in rows if use.memory_bytes is not None]
+    return DeviceUse(
+        device,
+        "+".join(sorted({kind for use in rows for kind in use.kind.split("+") if kind})),
+        sum(known) if len(known) == len(rows) else None,
+        combined(use.activity for use in rows),
+    )

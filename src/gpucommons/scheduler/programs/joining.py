@@ -1,0 +1,134 @@
+"""Which programs compete for the GPU now. Pure: a state machine per program, fed with readings and ended turns.
+
+A joined program takes turns: it is paused while others run. A resting program is not paused and takes no turns.
+
+1. A program joins when it uses the GPU. Before that it rests.
+2. A joined program rests when it was idle for a whole turn of its own while others waited.
+3. A resting program joins again at the first reading that shows it use the GPU: within 2 s, for readings each second.
+4. Unknown is not idle: a program whose activity cannot be measured joins, and a turn of unknown activity does not make
+   it rest. If it rests after an idle turn, it joins again after a second, to be measured in a turn.
+5. A program that is not in a reading has ended, unless the processes of one of its GPUs could not be listed.
+6. A program without any process in common with the last reading is a new one: its key may be that of a session id or
+   pid that was used before.
+
+An idle reading never makes a program rest: a paused program is idle by force.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.scheduler.programs.activity import ProgramActivity
+from gpucommons.scheduler.programs.jobs import Program
+
+# With a reading each second, a program of unknown activity is back within 2 s.
+UNKNOWN_RESTS_S: Final = 1.0
+
+
+class Standing(StrEnum):
+    JOINED = "joined"
+    RESTING = "resting"
+
+
+class ProgramTurn(NamedTuple):
+    """A turn that ended: what the program did in it, from beginning to end, and whether others waited throughout."""
+
+    begin_s: float
+    end_s: float
+    activity: ProgramActivity
+    others_waited: bool
+
+
+class Observation(NamedTuple):
+    """One program in one reading. `as_of_s` is when the GPUs were read."""
+
+    processes: AbstractSet[ProcessKey]
+    devices: tuple[str, ...]
+    activity: ProgramActivity
+    as_of_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStanding:
+    """`since_s` is when it joined or began to rest, `used_s` the last reading that showed it use the GPU."""
+
+    processes: AbstractSet[ProcessKey]
+    devices: tuple[str, ...]
+    standing: Standing
+    since_s: float
+    used_s: float | None = None
+
+    @property
+    def joined(self) -> bool:
+        return self.standing is Standing.JOINED
+
+
+def observed(before: ProgramStanding | None, seen: Observation, now_s: float) -> ProgramStanding:
+    """What a program is after a reading."""
+    used_s = seen.as_of_s if seen.activity is ProgramActivity.ACTIVE else None
+    if before is None or not before.processes & seen.processes:
+        standing = Standing.RESTING if seen.activity is ProgramActivity.IDLE else Standing.JOINED
+        return ProgramStanding(seen.processes, seen.devices, standing, now_s, used_s)
+    used_s = before.used_s if used_s is None else used_s
+    after = replace(before, processes=seen.processes, devices=seen.devices, used_s=used_s)
+    if before.joined or not _joins_again(before, seen):
+        return after
+    return replace(after, standing=Standing.JOINED, since_s=now_s)
+
+
+def turn_ended(before: ProgramStanding, turn: ProgramTurn) -> ProgramStanding:
+    """What a program is after a turn of its own."""
+    idle = turn.activity is ProgramActivity.IDLE and turn.others_waited
+    # A turn that began before it joined, or in which a reading showed it active, was not idle from beginning to end.
+    disproved = turn.begin_s < before.since_s or (before.used_s is not None and before.used_s > turn.begin_s)
+    if not before.joined or not idle or disproved:
+        return before
+    return replace(before, standing=Standing.RESTING, since_s=turn.end_s)
+
+
+def _joins_again(before: ProgramStanding, seen: Observation) -> bool:
+    rested_s = seen.as_of_s - before.since_s
+    if seen.activity is ProgramActivity.UNKNOWN:
+        return rested_s >= UNKNOWN_RESTS_S
+    # A reading from before it began to rest proves nothing about the time since.
+    return seen.activity is ProgramActivity.ACTIVE and rested_s > 0
+
+
+class ProgramRoster:
+    """The memberships of all programs, by key."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, ProgramStanding] = {}
+
+    @property
+    def members(self) -> Mapping[str, ProgramStanding]:
+        return self._members
+
+    def see(
+        self, programs: Iterable[Program], as_of_s: float, now_s: float, unlisted: AbstractSet[str] = frozenset()
+    ) -> Mapping[str, ProgramStanding]:
+        """Take in one reading: the programs that take part. Without a reading, do not call: all would have ended.
+
+        `unlisted` are devices whose processes could not be read.
+        """
+        hidden = {key: one for key, one in self._members.items() if not unlisted.isdisjoint(one.devices)}
+        now = {
+            program.key: observed(
+                self._members.get(program.key),
+                Observation(program.process_keys, program.devices, program.activity, as_of_s),
+                now_s,
+            )
+            for program in programs
+        }
+        self._members = {**hidden, **now}
+        return self._members
+
+    def end_turn(self, key: str, turn: ProgramTurn) -> ProgramStanding | None:
+        """None where the program has ended."""
+        before = self._members.get(key)
+        if before is not None:
+            self._members[key] = turn_ended(before, turn)
+        return self._members.get(key)

@@ -1,0 +1,37 @@
+"""The short name of a command."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.scheduler.programs.commands import short_command
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("python3 train.py --epochs 3", "train.py"),
+        ("/opt/conda/bin/python3.11 -u -X dev -W ignore /home/a/train.py", "train.py"),
+        ("python -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("python -c print(1)", "python -c"),
+        ("python3", "python3"),
+        ("python3 -m", "python3"),
+        ("python3 -i", "python3"),
+        ("julia --project sim.jl run.jl", "run.jl"),
+        ("/usr/local/bin/ollama serve", "ollama"),
+        ("./llama-server -m model.gguf", "llama-server"),
+        ("pythonista script", "pythonista"),
+        ("/", "comm"),
+        ("", "comm"),
+    ],
+)
+def test_short_commands(line: str, name: str) -> None:
+    assert short_command(line.split(), "comm") == name
+
+
+@given(
+    st.lists(st.sampled_from(["python3", "-m", "-c", "-X", "/", "", "a/", "x"]), max_size=5), st.sampled_from(["", "p"])
+)
+def test_any_command_line_has_a_name_or_that_of_the_process(line: list[str], process_name: str) -> None:
+    name = short_command(line, process_name)
+    assert name or not process_name
