@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from gpucommons.faces.documents.schema import NUMBER, TEXT, by_key, or_null, record
+from gpucommons.faces.documents.schema import NUMBER, NUMBER_OR_NULL, TEXT, Record, by_key, or_null
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.alerts import Alert
 from gpucommons.model.events import Event
@@ -11,22 +11,23 @@ from gpucommons.model.snapshot import Snapshot
 
 SHOWN = 50
 MOST = 1000
-SCHEMA = or_null(
-    by_key(record(time_unix_s=NUMBER, type=TEXT, user=TEXT, source=TEXT, details=by_key(TEXT, "name")), "event id")
+_EVENT = Record[Event](
+    time_unix_s=(NUMBER, lambda event: round(event.wall_s, 3)),
+    type=(TEXT, lambda event: event.type),
+    user=(TEXT, lambda event: event.user),
+    source=(TEXT, lambda event: event.source),
+    details=(by_key(TEXT, "name"), lambda event: {name: str(value) for name, value in event.details.items()}),
 )
-ALERTS = or_null(
-    by_key(
-        record(
-            name=TEXT,
-            severity=TEXT,
-            state=TEXT,
-            since_unix_s=or_null(NUMBER),
-            summary=TEXT,
-            labels=by_key(TEXT, "label"),
-        ),
-        "fingerprint",
-    )
+_ALERT = Record[Alert](
+    name=(TEXT, lambda alert: alert.name),
+    severity=(TEXT, lambda alert: alert.severity),
+    state=(TEXT, lambda alert: alert.state),
+    since_unix_s=(NUMBER_OR_NULL, lambda alert: rounded(alert.starts_wall_s, 0)),
+    summary=(TEXT, lambda alert: alert.summary),
+    labels=(by_key(TEXT, "label"), lambda alert: dict(alert.labels)),
 )
+SCHEMA = or_null(by_key(_EVENT.schema, "event id"))
+ALERTS = or_null(by_key(_ALERT.schema, "fingerprint"))
 
 
 def events(snapshot: Snapshot, limit: int = SHOWN, type: str | None = None) -> Json:
@@ -36,7 +37,7 @@ def events(snapshot: Snapshot, limit: int = SHOWN, type: str | None = None) -> J
 
 
 def events_document(chosen: Iterable[Event]) -> dict[str, Json]:
-    return {event.id: _event(event) for event in chosen}
+    return {event.id: _EVENT.build(event) for event in chosen}
 
 
 def matching(
@@ -56,25 +57,4 @@ def matching(
 def alerts(snapshot: Snapshot) -> Json:
     """Null where no Alertmanager is configured or it does not answer."""
     reading = snapshot.readings.alerts
-    return None if reading is None else {alert.fingerprint: _alert(alert) for alert in reading.alerts}
-
-
-def _event(event: Event) -> Json:
-    return {
-        "time_unix_s": round(event.wall_s, 3),
-        "type": event.type,
-        "user": event.user,
-        "source": event.source,
-        "details": {name: str(value) for name, value in event.details.items()},
-    }
-
-
-def _alert(alert: Alert) -> Json:
-    return {
-        "name": alert.name,
-        "severity": alert.severity,
-        "state": alert.state,
-        "since_unix_s": rounded(alert.starts_wall_s, 0),
-        "summary": alert.summary,
-        "labels": dict(alert.labels),
-    }
+    return None if reading is None else {alert.fingerprint: _ALERT.build(alert) for alert in reading.alerts}
