@@ -32,7 +32,7 @@ FIELDS = (
     "clocks.mem",
     "pstate",
 )
-BESIDE_THE_FIELDS = (
+OTHER_CALLS = (
     "nvmlGpm",
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
@@ -65,7 +65,7 @@ def precise_cpu_seconds() -> float:
 def only_the_fields() -> NvmlReader:
     """A source that reads only the fields that its peers read."""
     real = library.function
-    library.function = lambda name: None if name.startswith(BESIDE_THE_FIELDS) else real(name)
+    library.function = lambda name: None if name.startswith(OTHER_CALLS) else real(name)
     try:
         source = NvmlReader(monotonic=lambda: 1.0)
         for _ in range(8):

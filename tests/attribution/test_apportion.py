@@ -86,7 +86,7 @@ class TestSmTime:
         sm = apportion(DeviceTotals(sm_millionths=500_000), [Resident(1, WHOLE_SM + 1)]).sm
         assert sm.parts == [Portion(500_000, APPORTIONED)]
 
-    def test_busy_with_nobody_on_it(self) -> None:
+    def test_busy_without_a_process(self) -> None:
         assert apportion(DeviceTotals(sm_millionths=5), []).sm.rest == {Reason.NO_PROCESS: 5}
         assert apportion(DeviceTotals(sm_millionths=0), []).sm.rest == {}
 
@@ -112,7 +112,7 @@ class TestPower:
         assert bases(power) == {APPORTIONED}
         assert power.rest == {}
 
-    def test_what_nobody_was_seen_using_is_nobodys_draw(self) -> None:
+    def test_power_without_a_known_user_is_unattributed(self) -> None:
         device = DeviceTotals(sm_millionths=800_000, power_milliwatts=500_000)
         power = apportion(device, [Resident(1, 600_000)], 100_000).power
         assert amounts(power) == [100_000 + 300_000]
@@ -125,7 +125,7 @@ class TestPower:
         assert amounts(power) == [35_000, 35_000]
         assert power.rest == {Reason.ROUNDING: 1}
 
-    def test_an_empty_gpu_is_paid_for_by_nobody(self) -> None:
+    def test_an_empty_gpu_has_no_owner(self) -> None:
         assert apportion(DeviceTotals(power_milliwatts=70_000), []).power.rest == {Reason.NO_PROCESS: 70_000}
 
     def test_without_any_activity_by_memory(self) -> None:

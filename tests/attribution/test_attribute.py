@@ -173,7 +173,7 @@ class TestOverTime:
         workloads = before.processes[0].workload, after.processes[0].workload
         assert [(w.container_id, w.container_name) for w in workloads] == [(C, "old"), (C, "new")]
 
-    def test_a_container_that_was_made_anew_is_another(self) -> None:
+    def test_a_container_that_was_created_again_is_another(self) -> None:
         """The same name with another id is another process."""
         other = "f" * 64
         around = Surroundings({other: container(other, "train", **{"ds01.user": "bob"})})

@@ -128,7 +128,7 @@ class ApiServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(int(request.query["timeoutSeconds"])):
                 while True:
-                    position = await self._tell(stream, request, position)
+                    position = await self._send_changes(stream, request, position)
                     async with self._changed:
                         if self._log[-1][0] <= position:
                             await self._changed.wait()
@@ -136,7 +136,7 @@ class ApiServer:
             self._open.remove(stream)
         return stream
 
-    async def _tell(self, stream: web.StreamResponse, request: web.Request, position: int) -> int:
+    async def _send_changes(self, stream: web.StreamResponse, request: web.Request, position: int) -> int:
         """Sends every event after `position`; returns the new position."""
         for version, event in self._log:
             if version > position:

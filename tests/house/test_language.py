@@ -8,13 +8,14 @@ import pytest
 from scripts.house_numbers import REPOSITORY
 
 WORDS = re.compile(
-    r"\b(tell|tells|told|nobody|somebody|everybody|anybody|anew|beside|befalls|whoever|wants?|wanted)\b"
+    r"(?:\b|_)(tell|tells|told|nobody|somebody|everybody|anybody|anew|beside|befalls|whoever|wants?|wanted)(?:\b|_)"
     r"|(?<!there )\bis no (?!longer\b|more\b)",
     re.IGNORECASE,
 )
 # The user of containers and NFS is called nobody; files have a method tell.
 ALLOWED = re.compile(
-    r"\.tell\(\)|\b(AS_)?NOBODY\b|_NOBODY\b|[\"\x27]nobody[\"\x27]|^nobody:|as nobody if that user is root"
+    r"\.tell\(\)|\b(AS_)?NOBODY\b|_NOBODY\b|[\"\x27]nobody[\"\x27]|^nobody:"
+    r"|\bas nobody if that user is root|\b(hello_)?as_nobody\b"
 )
 ROOMS = (
     *("bench", "dashboards", "deploy", "docs", "scripts", "src", "tests"),

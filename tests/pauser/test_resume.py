@@ -148,7 +148,7 @@ def test_a_parked_program_of_an_unknown_gpu_stays_parked(cuda: FakeCuda, record:
     assert "not restored: there is no GPU GPU-unknown" in done.stdout
 
 
-def test_beside_a_pauser_that_runs(cuda: FakeCuda, record: Path, resume: Resume) -> None:
+def test_resume_while_a_pauser_runs(cuda: FakeCuda, record: Path, resume: Resume) -> None:
     program = cuda.start()
     with child(cuda, record) as (_, agent):
         agent.hello()

@@ -16,7 +16,7 @@ from scheduler.served import Scripted, serving
 from waiting import until
 
 
-def test_a_turn_is_held_until_somebody_else_wants_it(tmp_path: Path) -> None:
+def test_a_turn_is_held_until_another_client_requests_it(tmp_path: Path) -> None:
     synchronized = []
     with (
         serving(tmp_path, mode=Mode.SERIAL) as served,

@@ -147,7 +147,7 @@ def test_an_unexpected_error_closes_that_connection_and_is_counted(
     assert len(logged) == 1, "one place in the code raised it: it is logged once"
 
 
-def test_fuzzed_connections_harm_nobody(tmp_path: Path) -> None:
+def test_fuzzed_connections_harm_no_other_client(tmp_path: Path) -> None:
     dice = random.Random(42)
     session = [
         encode(2, T.REGISTER, pod="p"),

@@ -165,7 +165,7 @@ def test_a_fixed_quantum_and_one_set_by_the_operator() -> None:
     assert dropped_after(fixed, holder) == pytest.approx(1.0, abs=0.11)
 
 
-def test_nobody_is_dropped_while_nobody_waits() -> None:
+def test_no_client_is_dropped_while_none_waits() -> None:
     sim = simulation(mode=Mode.SERIAL)
     holder = sim.add()
     sim.run(1000.0)
@@ -261,7 +261,7 @@ def test_one_that_grows_alone_is_no_overload() -> None:
 # Clients that do not stop
 
 
-def test_who_ignores_the_drop_is_told_every_five_seconds_and_revoked_after_thirty() -> None:
+def test_a_client_that_ignores_drop_lock_gets_it_every_five_seconds_and_is_revoked_after_thirty() -> None:
     sim = simulation(mode=Mode.SERIAL)
     deaf, other = sim.add(obeys=False), sim.add(obeys=False)
     sim.run(10.0)
@@ -401,7 +401,7 @@ def test_a_fence_cuts_the_revoked_off() -> None:
     assert deaf.client.id not in sim.policy.clients
 
 
-def test_what_is_lent_ends_when_somebody_else_wants_it_and_nothing_is_looked_at_until_then() -> None:
+def test_a_lent_turn_ends_when_another_client_requests_it_and_is_not_evaluated_before() -> None:
     sim = simulation(work_conserving=True, mode=Mode.SERIAL)
     limited, other = sim.add(core=25), sim.add()
     while limited.client.standing is not ClientStanding.THROTTLED:
@@ -459,7 +459,7 @@ def test_two_that_fill_the_gpu_take_turns() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.1, 0.3, 0.5, 0.95])), min_size=2, max_size=6))
 @settings(max_examples=40)
-def test_everybody_gets_its_share_whatever_memory_and_demand_it_and_the_others_have(
+def test_every_client_gets_its_share_for_any_memory_and_demand(
     clients: list[tuple[int, float]],
 ) -> None:
     sim = measurable()
@@ -557,7 +557,7 @@ def test_those_that_came_before_anything_was_measured_are_measured_soon() -> Non
     assert len(sim.gpu.running) == 1
 
 
-def test_a_measurement_that_never_comes_holds_nobody_up() -> None:
+def test_a_missing_measurement_holds_no_client_up() -> None:
     sim = simulation()
     sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))
     scripts = [sim.add(tail_s=0.01) for _ in range(3)]

@@ -30,7 +30,7 @@ def due_percent(limits: tuple[int, ...]) -> list[float]:
 
 @pytest.mark.parametrize("mode", [Mode.AUTO, Mode.SERIAL])
 @pytest.mark.parametrize(("limits", "tails_s"), CASES)
-def test_everybody_gets_its_due(mode: Mode, limits: tuple[int, ...], tails_s: tuple[float, ...]) -> None:
+def test_every_client_gets_its_due(mode: Mode, limits: tuple[int, ...], tails_s: tuple[float, ...]) -> None:
     simulation = Simulation(SchedulerSettings(mode=mode))
     scripts = [simulation.add(core=limit, tail_s=tail_s) for limit, tail_s in zip(limits, tails_s, strict=True)]
     # Not only at the end of a minute that suits us: at any time in its last seconds.

@@ -46,6 +46,6 @@ def test_two_launch_bound_jobs_run_together(scheduler: str) -> None:
     assert min(coordinated) >= 0.45 * alone, (coordinated, alone)
 
 
-def test_an_unequal_pair_leaves_nobody_behind(scheduler: str) -> None:
+def test_an_unequal_pair_leaves_no_job_behind(scheduler: str) -> None:
     found = shares(scheduler, [4096, 512], PAIR_S)
     assert min(found) >= 0.45, found

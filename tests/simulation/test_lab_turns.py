@@ -18,7 +18,7 @@ times = st.floats(0, 3 * DAY_S)
 
 
 @given(times)
-def test_one_runs_and_the_others_are_told_why_not(elapsed_s: float) -> None:
+def test_one_client_runs_and_the_others_have_a_reason(elapsed_s: float) -> None:
     reading = SHARING.at(elapsed_s)
     assert reading == LabSharing(GPUS).at(elapsed_s)
     for gpu in reading.gpus:
@@ -75,7 +75,7 @@ def test_counters_never_go_back(instants: list[float]) -> None:
 
 @given(times)
 @settings(max_examples=30)
-def test_who_waits_does_nothing_and_the_driver_sees_what_the_client_tells(elapsed_s: float) -> None:
+def test_a_waiting_client_is_idle_and_the_driver_shows_what_it_reports(elapsed_s: float) -> None:
     seen = {p.pid: p for gpu in GPUS.at(elapsed_s).gpus for p in gpu.processes or ()}
     jobs = {job.key.pid: job for job in JOBS}
     for client in SHARING.at(elapsed_s).clients:

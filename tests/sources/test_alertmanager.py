@@ -70,7 +70,7 @@ def test_what_is_no_list_is_a_failure() -> None:
         parse_alerts({"status": "success"})
 
 
-def test_nobody_there_is_a_failure_with_a_reason() -> None:
+def test_an_unreachable_server_is_a_failure_with_a_reason() -> None:
     with pytest.raises(SourceError) as caught:
         AlertmanagerSource("http://127.0.0.1:1").read()
     assert caught.value.reason == "unreachable"

@@ -380,7 +380,7 @@ def test_every_throttle_reason_is_a_series() -> None:
     assert found[violation] == pytest.approx(3.965869216)
 
 
-def test_mig_devices_are_told_and_memory_belongs_to_the_gpu_instance() -> None:
+def test_mig_devices_are_reported_and_memory_belongs_to_the_gpu_instance() -> None:
     found = series(GPUCOMMONS, snapshot(SPLIT))
     devices = [dict(labels) for name, labels in found if name == "gpucommons_gpu_mig_device_info"]
     assert [(one["mig_uuid"], one["profile"], one["gpu_instance"], one["compute_instance"]) for one in devices] == [
@@ -397,7 +397,7 @@ def test_mig_devices_are_told_and_memory_belongs_to_the_gpu_instance() -> None:
     assert used == [500 * MIB, 700 * MIB]
 
 
-def test_what_the_reading_cost_is_told() -> None:
+def test_the_cost_of_a_reading_is_reported() -> None:
     taken = snapshot(
         gpu(),
         connections=2,

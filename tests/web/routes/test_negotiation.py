@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.routes.negotiation import negotiate, wants_gzip, wants_openmetrics
+from gpucommons.web.routes.negotiation import accepts_gzip, accepts_openmetrics, negotiate
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
@@ -45,7 +45,7 @@ PROMETHEUS_3 = (
     ],
 )
 def test_openmetrics_only_if_named_with_the_quality_of_text(accept: str, openmetrics: bool) -> None:
-    assert wants_openmetrics(accept) is openmetrics
+    assert accepts_openmetrics(accept) is openmetrics
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_openmetrics_only_if_named_with_the_quality_of_text(accept: str, openmet
     ],
 )
 def test_gzip_only_if_allowed_with_the_quality_of_identity(accept_encoding: str, gzip: bool) -> None:
-    assert wants_gzip(accept_encoding) is gzip
+    assert accepts_gzip(accept_encoding) is gzip
 
 
 HEADER = st.text() | st.lists(

@@ -14,7 +14,7 @@ from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
 from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer
-from gpucommons.web.routes.negotiation import wants_gzip
+from gpucommons.web.routes.negotiation import accepts_gzip
 from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import NOT_SAMPLED_YET, Response, compressed, matches_etag
 from gpucommons.web.routes.stream import Broadcaster
@@ -146,7 +146,7 @@ class Api:
 
 def _response(request: Request, body: bytes, etag: str, compress: Callable[[], bytes]) -> Response:
     headers = _headers(etag)
-    if len(body) >= _WORTH_GZIP_BYTES and wants_gzip(request.accept_encoding):
+    if len(body) >= _WORTH_GZIP_BYTES and accepts_gzip(request.accept_encoding):
         return Response(compress(), _JSON, headers={**headers, "Content-Encoding": "gzip"})
     return Response(body, _JSON, headers=headers)
 

@@ -30,10 +30,10 @@ class _Offer(NamedTuple):
 @lru_cache(maxsize=64)
 def negotiate(accept: str, accept_encoding: str) -> Choice:
     """Cached: a scraper sends the same two headers with every scrape."""
-    return Choice(wants_openmetrics(accept), wants_gzip(accept_encoding))
+    return Choice(accepts_openmetrics(accept), accepts_gzip(accept_encoding))
 
 
-def wants_openmetrics(accept: str) -> bool:
+def accepts_openmetrics(accept: str) -> bool:
     """Only if OpenMetrics is named, with at least the quality of plain text."""
     offers = list(_offers(accept))
     quality = max(
@@ -43,7 +43,7 @@ def wants_openmetrics(accept: str) -> bool:
     return quality > 0 and quality >= _text_quality(offers)
 
 
-def wants_gzip(accept_encoding: str) -> bool:
+def accepts_gzip(accept_encoding: str) -> bool:
     """Only if gzip is allowed, with at least the quality of a named identity."""
     quality = {offer.name: offer.quality for offer in _offers(accept_encoding)}
     gzip = quality.get("gzip", quality.get("x-gzip", quality.get("*", 0.0)))

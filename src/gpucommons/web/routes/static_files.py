@@ -12,7 +12,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.negotiation import wants_gzip
+from gpucommons.web.routes.negotiation import accepts_gzip
 from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import CLOSED_POLICY, Response, compressed, matches_etag
 
@@ -52,7 +52,7 @@ class StaticFile:
         headers = {"ETag": self.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if matches_etag(request.if_none_match, self.etag):
             return Response(b"", self.content_type, 304, headers)
-        if wants_gzip(request.accept_encoding):
+        if accepts_gzip(request.accept_encoding):
             return Response(self.compressed, self.content_type, headers={**headers, "Content-Encoding": "gzip"})
         return Response(self.plain, self.content_type, headers=headers)
 
@@ -85,6 +85,6 @@ def _index(index: bytes, snapshot: Snapshot | None, request: Request) -> Respons
     body = index.replace(b"{hostname}", hostname.encode(errors="replace"))
     body = body.replace(b"{simulated}", simulated.encode(errors="replace"))
     headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
-    if wants_gzip(request.accept_encoding):
+    if accepts_gzip(request.accept_encoding):
         body, headers["Content-Encoding"] = compressed(body, 6), "gzip"
     return Response(body, _TYPES[".html"], headers=headers)
