@@ -1,10 +1,22 @@
-"""The start time in /proc/PID/stat: with the pid it identifies a process until the next reboot."""
+"""The line of /proc/PID/stat: the state of a process, and the start time that identifies it together with its pid."""
 
 from typing import Final
 
+# Among the fields that follow the name.
+_STATE: Final = 0
 _START_TICKS: Final = 19
 
 
 def start_ticks(stat: bytes) -> int:
-    """The start time in a line of /proc/PID/stat. The name in parentheses before it may contain anything."""
-    return int(stat[stat.rindex(b")") + 2 :].split()[_START_TICKS])
+    """The start time in clock ticks since boot."""
+    return int(_fields(stat)[_START_TICKS])
+
+
+def state_letter(stat: bytes) -> str:
+    """The kernel's letter for what the process does: R, S, T, Z, ..."""
+    return _fields(stat)[_STATE].decode()
+
+
+def _fields(stat: bytes) -> list[bytes]:
+    """The fields after the name in parentheses, which may contain anything."""
+    return stat[stat.rindex(b")") + 2 :].split()

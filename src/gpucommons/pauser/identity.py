@@ -1,38 +1,40 @@
 """Which process a pid is now: its start time in /proc/PID/stat distinguishes a reused pid from the original process."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from gpucommons.base import process_stat
 from gpucommons.model.process_identity import ProcessKey
 
-# Of the fields that follow the name: the state, and the start time in clock ticks since boot.
-_STATE: Final = 0
-_START_TICKS: Final = 19
 _ENDED: Final = ("Z", "X", "x")
+
+
+class _Process(NamedTuple):
+    key: ProcessKey
+    state_letter: str
 
 
 def key_of(pid: int) -> ProcessKey | None:
     """The process that has this pid now; None where there is none."""
-    fields = _stat(pid)
-    return None if fields is None else ProcessKey(pid, int(fields[_START_TICKS]))
+    found = _read(pid)
+    return None if found is None else found.key
 
 
 def state_letter(pid: int) -> str:
     """The kernel's letter for what the process does (R, S, T, Z); empty where there is no such process."""
-    fields = _stat(pid)
-    return "" if fields is None else fields[_STATE]
+    found = _read(pid)
+    return "" if found is None else found.state_letter
 
 
 def has_ended(key: ProcessKey) -> bool:
     """Whether this very process is gone, or is a zombie that its parent has not collected."""
-    return key_of(key.pid) != key or state_letter(key.pid) in _ENDED
+    found = _read(key.pid)
+    return found is None or found.key != key or found.state_letter in _ENDED
 
 
-def _stat(pid: int) -> list[str] | None:
+def _read(pid: int) -> _Process | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-        # The name in brackets may hold anything, also brackets and spaces.
-        fields = text[text.rindex(b")") + 2 :].decode().split()
-    except (OSError, ValueError):
+            stat = file.read()
+        return _Process(ProcessKey(pid, process_stat.start_ticks(stat)), process_stat.state_letter(stat))
+    except (OSError, ValueError, IndexError):
         return None
-    return fields if len(fields) > _START_TICKS else None

@@ -10,7 +10,6 @@ import selectors
 import signal
 import socket
 import stat
-import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.unix_listener import peer_credentials
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure
 from gpucommons.pauser.freeze import Freeze
@@ -43,7 +43,6 @@ from gpucommons.pauser.protocol import (
 from gpucommons.pauser.record import PauseRecord, RecordError
 
 _READ_BYTES: Final = 65536
-_CREDENTIALS: Final = struct.Struct("3i")
 # How long a new pauser waits for one that is about to end, and how long it works on leftovers before it says hello.
 _CLAIM_S: Final = 2.0
 _START_S: Final = 2.0
@@ -261,8 +260,7 @@ class Server:
             return any(key.fileobj is listener for key, _ in selector.select())
 
     def _refusal(self, connection: socket.socket) -> str:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        pid, uid, _ = peer_credentials(connection)
         if uid not in {0, os.geteuid(), *map(_uid_of, self._settings.users)}:
             return f"uid {uid} may not use this pauser"
         self._freeze.protected = {os.getpid(), os.getppid(), pid}
