@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -173,6 +175,21 @@ def test_fuzzed_connections_harm_no_other_client(tmp_path: Path) -> None:
         good.ask().granted()
 
 
+@contextmanager
+def scheduler_process(program: str, directory: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A process of its own for a scheduler with a limit of its own, and the socket that it prints first."""
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), str(directory)],
+        env={"PYTHONPATH": f"{root / 'src'}:{root / 'tests'}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+
+
 SCARCE = """
     import json, resource, sys
     from pathlib import Path
@@ -189,17 +206,9 @@ SCARCE = """
 
 
 def test_running_out_of_descriptors_ends_nothing(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCARCE), str(tmp_path)],
-        env={"PYTHONPATH": f"{root / 'src'}:{root / 'tests'}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with scheduler_process(SCARCE, tmp_path) as (process, path):
         assert process.stdin is not None
         assert process.stdout is not None
-        path = process.stdout.readline().strip()
         holder = Scripted(path).register("holder").ask().granted()
         crowd = [Scripted(path) for _ in range(100)]
         assert crowd[-1].closed(), "there was no descriptor left for it"
@@ -233,17 +242,9 @@ FEW_DESCRIPTORS = """
 
 def test_connections_leave_descriptors_for_the_rest_of_the_agent(tmp_path: Path) -> None:
     """Of 120 descriptors 48 are kept for the rest: the 73rd connection closes the one that was silent for longest."""
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(FEW_DESCRIPTORS), str(tmp_path)],
-        env={"PYTHONPATH": f"{root / 'src'}:{root / 'tests'}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with scheduler_process(FEW_DESCRIPTORS, tmp_path) as (process, path):
         assert process.stdin is not None
         assert process.stdout is not None
-        path = process.stdout.readline().strip()
         holder = Scripted(path).register("holder").ask().granted()
         crowd = [Scripted(path) for _ in range(90)]
         assert all(silent.closed() for silent in crowd[:19]), "the oldest silent ones"
