@@ -160,7 +160,7 @@ def test_an_agent_without_a_listener_starts(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
 
     async def start_and_stop() -> None:
-        agent = Agent(Settings(web=WebSettings(listen="")), SCENARIOS["lab"])
+        agent = Agent(Settings(web=WebSettings(listen="", socket="")), SCENARIOS["lab"])
         await agent.bind()
         _announce(agent)
         assert agent.web.addresses == []

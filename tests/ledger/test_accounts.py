@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucommons.base.period import Period, month, parse_since
 from gpucommons.faces.documents.accounts import period_document, rows, total
 from gpucommons.ledger.accounts import NONE, accounts_of
 from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.period import Period, month, parse_since
 from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.ledger.rollups import DAY_S, Retention
 from gpucommons.ledger.store import Store

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.accounts import AccountsReading, HeldKey, PeriodAccounts
+from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Turn
+from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules import privacy
 from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, seen_by
@@ -32,13 +33,14 @@ PATHS = (
     "who?by=pod",
     "who?by=container",
     "allocations",
+    "slots",
     "turns",
     "accounts",
     "events?limit=1000",
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "allocations", "sharing", "accounts", "event_log", "alerts"}
+FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "accounts", "event_log", "alerts"}
 HIDDEN = {
     "processes",
     "docker",
@@ -50,7 +52,6 @@ HIDDEN = {
     "allocation_ratio",
     "ds01",
     "users",
-    "ledger",
     "events",
     "kernel",
     "filesystems",
@@ -107,6 +108,12 @@ FILTERED_FIELDS: Mapping[type, str] = {
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
     AllocationReading: "slots allocations containers unmanaged complete",
+    SlotsReading: "slots",
+    SlotStatus: (
+        "slot gpu_index profile state why holders hidden_holders since_wall_s idle_s memory_total_bytes "
+        "memory_free_bytes"
+    ),
+    LedgerReading: "ledger totals quotas event_log_writing",
     AccountsReading: "by_period held_today_ns",
     PeriodAccounts: "by since_s until_s rows slot_time gap_ns",
     HeldKey: "owner account gpu_uuid",

@@ -14,6 +14,9 @@ from gpucommons.cli.version import version
 _COMMANDS: Final = (
     "up",
     "gpus",
+    "free",
+    "me",
+    "why",
     "who",
     "top",
     "allocations",

@@ -7,10 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpucommons.base.printable import printable
+from gpucommons.rules.identities import qualified_name
 from gpucommons.rules.wait_reasons import gibibytes
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
 Document = Mapping[str, Any]
+
+# More clients than this are not named in one line.
+_NAMED = 3
 
 
 def status_lines(turns: Document) -> Iterator[str]:
@@ -61,13 +65,34 @@ def _conduct(client: Document) -> str:
     return f"{process}: it does not release; {memory}{claimed}"
 
 
+def clients_named(turns: Document, target: str) -> list[str]:
+    """The ids of the clients that a client id, NAMESPACE/POD or pod means."""
+    return [
+        id
+        for id, client in turns["clients"].items()
+        if target in (id, qualified_name(client["namespace"], client["pod"]), client["pod"] or id)
+    ]
+
+
+def behind(turns: Document, id: str) -> list[str]:
+    """The clients that a waiting client waits for: those that run on its GPU, and those before it in the queue."""
+    client = turns["clients"][id]
+    gpu = turns["gpus"].get(client["gpu_uuid"])
+    if client["wait"] is None or gpu is None:
+        return []
+    queue = gpu["waiting"]
+    before = queue[: queue.index(id)] if id in queue else []
+    return [each for each in dict.fromkeys([*gpu["running"], *before]) if each != id]
+
+
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client that a client id, NAMESPACE/POD or pod means."""
-    return [
-        printable(_explanation(turns, id, client))
-        for id, client in turns["clients"].items()
-        if target in (id, f"{client['namespace']}/{client['pod']}", client["pod"])
-    ]
+    return [explanation(turns, id) for id in clients_named(turns, target)]
+
+
+def explanation(turns: Document, id: str) -> str:
+    """Why a client waits, or that it does not, in one line."""
+    return printable(_explanation(turns, id, turns["clients"][id]))
 
 
 def _explanation(turns: Document, id: str, client: Document) -> str:
@@ -79,7 +104,7 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["revoked"]:
         return f"{subject} did not release its turn in time: the turn was revoked; {_conduct(client)}."
     if wait is not None:
-        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; "
+        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; {_behind(turns, id)}"
         return (
             f"{subject} has been waiting for {seconds(wait['waited_s'])}: {wait['sentence']}; "
             f"{ahead}{_expected(wait['expected_s'])}{_culprits(client['gpu_uuid'], turns['clients'])}."
@@ -88,6 +113,13 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
     return f"{subject} is idle: it has no request."
+
+
+def _behind(turns: Document, id: str) -> str:
+    clients = turns["clients"]
+    names = [_client_name(each, clients[each]) if each in clients else each for each in behind(turns, id)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"behind {', '.join(names[:_NAMED])}{more}; " if names else ""
 
 
 def _culprits(uuid: str, clients: Document) -> str:
@@ -102,7 +134,10 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    return f"{client['namespace']}/{client['pod']} ({id})"
+    """The clients of other owners have a pseudonym and no pod where the viewer may not see them."""
+    if client["uid"] is None and not client["pod"]:
+        return f"a client of another owner ({id})"
+    return f"{qualified_name(client['namespace'], client['pod'])} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:

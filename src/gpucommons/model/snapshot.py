@@ -20,6 +20,7 @@ from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.sharing import SharingReading
+from gpucommons.model.slots import SlotsReading
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.users import UsersReading
 
@@ -44,6 +45,7 @@ class Readings:
     users: UsersReading | None = None
     attribution: Attribution | None = None
     allocations: AllocationReading | None = None
+    slots: SlotsReading | None = None
     ledger: LedgerReading | None = None
     events: EventsReading | None = None
     sharing: SharingReading | None = None

@@ -11,12 +11,13 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.model.accounts import AccountsReading, PeriodAccounts
+from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerState, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
+from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
@@ -75,7 +76,7 @@ class Hidden:
     sentence: str
 
 
-SECTIONS = ("who", "allocations", "turns", "accounts", "events", "alerts")
+SECTIONS = ("who", "allocations", "slots", "turns", "accounts", "events", "alerts")
 _OWN_ONLY = "hidden: you see your own"
 _UNIDENTIFIED = (
     "hidden: you see your own, and this connection does not identify you; "
@@ -88,7 +89,7 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
     if viewer.sees_all:
         return None
     now = snapshot.readings
-    readings = (now.attribution, now.allocations, now.sharing, now.accounts, now.event_log, now.alerts)
+    readings = (now.attribution, now.allocations, now.slots, now.sharing, now.accounts, now.event_log, now.alerts)
     known = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
     return Hidden(tuple(known), _UNIDENTIFIED if viewer.uid is None else _OWN_ONLY)
 
@@ -108,6 +109,8 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             agent=readings.agent,
             attribution=None if readings.attribution is None else _attribution(readings.attribution, viewer),
             allocations=None if readings.allocations is None else _allocations(readings.allocations, viewer),
+            slots=None if readings.slots is None else _slots(readings.slots, viewer),
+            ledger=None if readings.ledger is None else _ledger(readings.ledger, viewer),
             sharing=None if readings.sharing is None else _sharing(readings.sharing, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
@@ -163,6 +166,22 @@ def _allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReadin
         tuple(each for each in reading.unmanaged if each.user == viewer.user),
         reading.complete,
     )
+
+
+def _ledger(reading: LedgerReading, viewer: Viewer) -> LedgerReading:
+    """Only the viewer's own quota."""
+    own = {user: quota for user, quota in reading.quotas.items() if user == viewer.user}
+    return LedgerReading(LedgerState(), None, own)
+
+
+def _slots(reading: SlotsReading, viewer: Viewer) -> SlotsReading:
+    """The state of every slot; of the holders only the viewer's own, and how many others there are."""
+    return SlotsReading(tuple(_slot(status, viewer) for status in reading.slots))
+
+
+def _slot(status: SlotStatus, viewer: Viewer) -> SlotStatus:
+    own = tuple(each for each in status.holders if viewer.user is not None and each.account.user == viewer.user)
+    return replace(status, holders=own, hidden_holders=len(status.holders) - len(own))
 
 
 def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:

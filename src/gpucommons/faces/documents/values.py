@@ -25,8 +25,8 @@ def encoded(value: Json) -> bytes:
 
 
 def indented(value: Json) -> str:
-    """Indented JSON with the same values, for a terminal."""
-    return json.dumps(json.loads(encoded(value)), indent=2, ensure_ascii=False) + "\n"
+    """Indented JSON with the same values, for a terminal: in ASCII, since other characters can change what it shows."""
+    return json.dumps(json.loads(encoded(value)), indent=2) + "\n"
 
 
 def _finite(value: Json) -> Json:
