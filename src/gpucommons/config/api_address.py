@@ -54,7 +54,9 @@ def _directories(environment: Environment) -> tuple[str, str]:
 
 
 def _address(directory: str) -> str:
-    """Empty where the path cannot be that of a socket, such as a very long one."""
+    """Empty where there is no directory, or where the path cannot be that of a socket, such as a very long one."""
+    if not directory:
+        return ""
     address = f"{UNIX_PREFIX}{directory}/{_NAME}"
     try:
         parse_unix_address(address)

@@ -26,6 +26,7 @@ from gpucommons.web.http.connections import Connections
 from gpucommons.web.http.dispatch import Dispatcher
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, open_sockets
+from gpucommons.web.http.peer import Peers
 from gpucommons.web.http.protocol import GuardedProtocol
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import App
@@ -156,7 +157,14 @@ class WebServer:
         )
         app = App(routes, self._provider.latest)
         dispatcher = Dispatcher(
-            app, self._hosts, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
+            app,
+            self._hosts,
+            self._access,
+            self._connections,
+            lambda: self._config.settings,
+            self._requests,
+            privacy,
+            Peers(self._provider.latest),
         )
         http = web.Server(dispatcher)
         protocol = partial(
