@@ -228,7 +228,7 @@ def test_why(lab: Host) -> None:
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
 
 
-def test_a_waiting_client_is_told_behind_which_client_it_waits(lab: Host) -> None:
+def test_a_waiting_client_waits_behind_another(lab: Host) -> None:
     def behind_another() -> Any:
         found = document(lab, "why", "--json")["why"]
         return next((client for client in found.values() if client["behind"]), None)

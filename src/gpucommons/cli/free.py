@@ -1,5 +1,6 @@
 """`gpucommons free`: the slots that no workload holds now."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from gpucommons.faces.documents.values import indented
 
 _HEADER = ("slot", "uuid", "profile", "memory", "free since")
 _WORDS = {"busy": "busy", "held_idle": "held but idle", "lost": "lost", "unknown": "perhaps held"}
+
+_UUID = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 
 Document = Mapping[str, Any]
 
@@ -51,7 +54,7 @@ def free(
     if not chosen:
         raise NotFound(_none(slots, memory))
     if export:
-        sys.stdout.write(f"CUDA_VISIBLE_DEVICES={','.join(usable_together(chosen))}\n")
+        sys.stdout.write(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}\n")
     else:
         sys.stdout.write(TextTable(_HEADER, [_cells(*item) for item in chosen.items()]).as_table())
 
@@ -63,6 +66,14 @@ def usable_together(slots: Document) -> list[str]:
     """
     whole = [uuid for uuid, slot in slots.items() if not slot["profile"]]
     return whole or sorted(slots, key=lambda uuid: -(slots[uuid]["memory_total_bytes"] or 0))[:1]
+
+
+def _words(uuids: list[str]) -> str:
+    """For a shell: what is not a UUID could be taken for a command."""
+    wrong = [uuid for uuid in uuids if _UUID.fullmatch(uuid) is None]
+    if wrong:
+        raise CommandError(f"the agent sent {wrong[0]!r}, which is not the UUID of a GPU; is it an agent?")
+    return ",".join(uuids)
 
 
 def _bytes(memory: str | None) -> int:

@@ -32,8 +32,9 @@ def render(gpus: Document, to: TextIO) -> None:
     short = width < _NARROW
     rows: list[tuple[list[str], str]] = [(list(_COLUMNS), _BOLD)]
     for uuid, gpu in sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"])):
-        rows.append(([*_gpu_row(uuid, gpu, short)], _STYLES[gpu["health"]["level"]]))
-        rows += [([*_instance_row(mig_uuid, instance, short)], "") for mig_uuid, instance in gpu["mig"].items()]
+        rows.append(([*map(printable, _gpu_row(uuid, gpu, short))], _STYLES[gpu["health"]["level"]]))
+        for mig_uuid, instance in gpu["mig"].items():
+            rows.append(([*map(printable, _instance_row(mig_uuid, instance, short))], ""))
     widths = [max(len(cells[column]) for cells, _ in rows) for column in range(len(_COLUMNS))]
     for cells, style in rows:
         to.write(_line(cells, widths, width, style if to.isatty() else "") + "\n")
@@ -60,20 +61,20 @@ def _summary(gpus: Document) -> str:
 
 def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:
     yield str(gpu["index"])
-    yield printable(gpu["name"])
+    yield gpu["name"]
     yield _uuid(uuid, short)
     yield _memory(gpu)
     yield _percent(gpu["utilization_ratio"])
     yield _or_dash(gpu["temperature_celsius"], " C")
     yield _power(gpu["power_watts"], gpu["power_limit_watts"])
     yield _or_dash(gpu["processes"])
-    yield ", ".join((gpu["health"]["level"], *map(printable, gpu["health"]["reasons"])))
+    yield ", ".join((gpu["health"]["level"], *gpu["health"]["reasons"]))
 
 
 def _instance_row(uuid: str, instance: Document, short: bool) -> Iterator[str]:
     activity = instance["activity"]
     yield f" {instance['slot']}"
-    yield f" MIG {printable(instance['profile'])}"
+    yield f" MIG {instance['profile']}"
     yield _uuid(uuid, short)
     yield _memory(instance)
     yield _percent(None if activity is None else activity["graphics_ratio"])
@@ -84,7 +85,7 @@ def _instance_row(uuid: str, instance: Document, short: bool) -> Iterator[str]:
 
 
 def _uuid(uuid: str, short: bool) -> str:
-    return printable(uuid[:_SHORT_UUID] if short else uuid)
+    return uuid[:_SHORT_UUID] if short else uuid
 
 
 def _or_dash(value: float | None, unit: str = "") -> str:

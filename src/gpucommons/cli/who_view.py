@@ -35,15 +35,15 @@ def render(who: Document, gpus: Document) -> str:
     if any(row[f"{name}_basis"] == _APPORTIONED for row in processes for name in _AMOUNTS):
         lines.append(_LEGEND)
     if who["view"]["scope"] != "host":
-        lines.append(printable(who["view"]["sentence"]))
-    return "\n".join(lines).strip() + "\n"
+        lines.append(who["view"]["sentence"])
+    return _text(lines)
 
 
 def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> str:
     """Each step of the attribution of the processes in `who`, once for each GPU that a process is on."""
-    blocks = []
+    blocks: list[str] = []
     for key, row in who["processes"].items():
-        steps = [f"  {number}. {printable(step)}" for number, step in enumerate(explanations[key], start=1)]
+        steps = [f"  {number}. {step}" for number, step in enumerate(explanations[key], start=1)]
         verdict = f"owner: {_owner(row, who['owners'])}" if row["owner"] else f"no owner: {row['reason']}"
         use = ", ".join(
             f"{title} {_amount(row, name)} ({row[f'{name}_basis']})"
@@ -51,8 +51,12 @@ def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> str:
             if row[f"{name}_basis"] is not None
         )
         title = f"pid {row['pid']} on {_place(row)}"
-        blocks.append("\n".join([title, *steps, f"  {verdict}", f"  {use or 'no readings'}"]))
-    return "\n\n".join(blocks) + "\n"
+        blocks += [title, *steps, f"  {verdict}", f"  {use or 'no readings'}", ""]
+    return _text(blocks)
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(map(printable, lines)).strip() + "\n"
 
 
 def _gpu_line(uuid: str, reported: Document, gpu: Document | None) -> str:
