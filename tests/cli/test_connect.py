@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from gpucommons.cli import agent_client
 from gpucommons.cli.agent_client import AgentAddress, NoAnswer
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.run import AgentUnreachable, CommandError
+from gpucommons.cli.top import _feed as top_feed
+from gpucommons.cli.top_feed import AgentFeed, LocalFeed
 from gpucommons.faces.documents import report as report_document
 from gpucommons.faces.documents.resources import RESOURCES
 from needs import needs_program
@@ -47,6 +50,18 @@ JSON = {
     "turns": ("scheduler", "status", "--json"),
     "report": ("report", "--by", "gpu", "--json"),
 }
+# Answers every request with something that looks like a document.
+IMPOSTOR = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"sequence": 1, "hidden": null, "gpus": null}')
+server = HTTPServer(("127.0.0.1", 9460), Handler)
+print("ready")
+server.serve_forever()
+"""
 SCHEMAS = {**{resource.name: resource.schema for resource in RESOURCES}, "report": report_document.SCHEMA}
 
 
@@ -205,6 +220,8 @@ def test_me(lab: Host) -> None:
     text = run(lab, "me", uid=ALICE).stdout
     assert text.startswith("alice (uid 1001)\nSLOT  WORKLOAD ")
     assert f"quota: {held:g} of 2 GPU-equivalents held" in text
+    quotas = {uid: document(lab, "allocations", "--json", uid=uid)["allocations"]["quotas"] for uid in (ROOT, STRANGER)}
+    assert (set(quotas[ROOT]), quotas[STRANGER]) == ({"alice"}, {})
     other = document(lab, "me", "--json", uid=STRANGER)["me"]
     assert (other["user"], other["jobs"], other["clients"], other["quota"]) == ("stranger", {}, {}, None)
     assert run(lab, "me", uid=STRANGER).stdout.splitlines()[1:3] == [
@@ -337,12 +354,9 @@ def test_without_an_agent_report_explains_itself_to_a_normal_user(lonely: Host) 
 
 
 def test_a_server_that_is_not_an_agent_is_not_asked(lonely: Host, folder: Path) -> None:
-    serve = ["python3", "-m", "http.server", "--bind", "127.0.0.1", "9460"]
-    with lonely.running(serve, folder / "http.log", {"PYTHONUNBUFFERED": "1"}):
-        until(lambda: "Serving" in (folder / "http.log").read_text(), "it listens")
-        assert "http://127.0.0.1:9460 is not an agent of gpucommons" in alone(run(lonely, "gpus"))
-        named = run(lonely, "gpus", "--connect", "http://127.0.0.1:9460")
-        assert (named.returncode, named.stderr.count("\n")) == (3, 1)
+    with lonely.running([sys.executable, "-u", "-c", IMPOSTOR], folder / "http.log"):
+        until(lambda: "ready" in (folder / "http.log").read_text(), "it listens")
+        assert "http://127.0.0.1:9460 is not an agent of gpucommons" in alone(run(lonely, "gpus", "--json"))
 
 
 # The client by itself.
@@ -468,3 +482,43 @@ def test_a_command_that_asks_the_agent_imports_little(tmp_path: Path) -> None:
             assert "gpucommons.cli.agent_client" in imported
             heavy = {"aiohttp", "asyncio", "rich", "gpucommons.agent.agent", "gpucommons.model.snapshot", "sqlite3"}
             assert not heavy & imported
+
+
+def test_events_are_followed_through_a_restart_of_the_agent(tmp_path: Path) -> None:
+    place = {"RUNTIME_DIRECTORY": str(tmp_path)}
+    with running_agent("--simulate", "lab", environment=place):
+        until(
+            lambda: json.loads(command("events", "--json", environment=place).stdout)["events"], "events are recorded"
+        )
+        following = subprocess.Popen(
+            [sys.executable, "-m", "gpucommons", "events", "--follow", "--json", "--user", "alice"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **place},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert following.stdout is not None
+        assert following.stderr is not None
+        ((first, event),) = json.loads(following.stdout.readline()).items()
+        assert event["user"] == "alice"
+    try:
+        assert "the agent stopped answering" in following.stderr.readline()
+        seen = {first}
+        with running_agent("--simulate", "lab", environment=place) as agent:
+            recorded = until(lambda: json.loads(agent.get("/api/v1/events?user=alice")[1])["events"])
+            while not seen & recorded.keys():
+                seen |= json.loads(following.stdout.readline()).keys()
+    finally:
+        following.kill()
+        following.communicate()
+
+
+def test_top_follows_the_agent_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("GPUCOMMONS_WEB_LISTEN", "")
+    with running_agent("--simulate", "lab", environment={"RUNTIME_DIRECTORY": str(tmp_path)}):
+        found = top_feed(Reader())
+        assert isinstance(found, AgentFeed)
+        assert found.where == f"unix:{tmp_path}/api.sock"
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    assert isinstance(top_feed(Reader()), LocalFeed)
