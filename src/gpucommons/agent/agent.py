@@ -59,10 +59,12 @@ class Agent:
         ledger = accounts.report if settings.ledger.enabled else None
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings), ledger)
         self.sampler.subscribe(self.api.observe)
+        default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
+        self._no_place_for_socket = settings.web.socket == AUTO and not default_socket
         self.web = WebServer(
             self.exposition,
             [*_main_listeners(settings), *_drop_in_listeners(settings)],
-            optional_socket=served_socket(AUTO) if settings.web.socket == AUTO else "",
+            optional_socket=default_socket,
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
             hosts=parse_host_names(settings.web.hosts),
             limits=ConnectionLimits(connections=settings.web.max_connections),
@@ -77,6 +79,10 @@ class Agent:
     async def bind(self) -> None:
         """Open the listeners first: a port in use is reported before anything else happens."""
         await self.web.start()
+        if self._no_place_for_socket:
+            log.info(
+                "no API socket: the agent is not root, and XDG_RUNTIME_DIR is not set; local commands use web.listen"
+            )
         for part in self._parts:
             await part.start()
 

@@ -28,6 +28,8 @@ from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.values import encoded, indented
 
 _POLL_S = 0.5
+# The agent has new events once per snapshot.
+_ASK_S = 1.0
 _HEADER = ("time", "type", "user", "details")
 # What the agent keeps in memory.
 _MOST = 1000
@@ -116,7 +118,7 @@ def _of_agent(reader: Reader, chosen: Mapping[str, str | None]) -> Iterator[tupl
             if id not in seen:
                 seen.add(id)
                 yield id, event
-        time.sleep(_POLL_S)
+        time.sleep(_ASK_S)
 
 
 def _of_log(

@@ -10,10 +10,10 @@ from jsonschema import Draft202012Validator
 
 from gpucommons.agent.accounts import Accounts
 from gpucommons.config.settings import LedgerSettings, Settings
-from gpucommons.faces.documents.report import SCHEMA
+from gpucommons.faces.documents.report import SCHEMA, ReportQuery
 from gpucommons.faces.history.history import History
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import By
+from gpucommons.model.accounts import By, PeriodAccounts
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.routes.api import Api
@@ -112,3 +112,29 @@ def test_without_a_ledger_it_is_502() -> None:
     response = asyncio.run(api.report(Request("GET", "/api/v1/report")))
     assert response.status == 502
     assert "no ledger is kept" in json.loads(response.body)["error"]
+
+
+def test_one_viewer_cannot_fill_the_queue() -> None:
+    async def scenario() -> None:
+        free = asyncio.Event()
+
+        async def slow(query: ReportQuery) -> PeriodAccounts:
+            await free.wait()
+            return PeriodAccounts(query.by, *query.period, {})
+
+        api = Api(lambda: snapshot_of(Readings()), History(), "1.2.3", ledger=slow)
+        alice, bob = Viewer(False, 1000, "alice"), Viewer(False, 1001, "bob")
+
+        def asked(viewer: Viewer) -> "asyncio.Task[Response]":
+            return asyncio.create_task(api.report(Request("GET", "/api/v1/report", viewer=viewer)))
+
+        waiting = [asked(alice) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert (await asked(alice)).status == 503
+        waiting.append(asked(bob))
+        await asyncio.sleep(0)
+        free.set()
+        assert [response.status for response in await asyncio.gather(*waiting)] == [200] * 5
+        assert (await asked(alice)).status == 200
+
+    asyncio.run(scenario())

@@ -1,6 +1,7 @@
 """The API's endpoints: each viewer's documents, made once per snapshot, with ETags and compression."""
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from gpucommons.faces.documents import history as history_document
@@ -17,13 +18,17 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer
 from gpucommons.web.routes.negotiation import accepts_gzip
 from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import NOT_SAMPLED_YET, Response, compressed, matches_etag
+from gpucommons.web.routes.response import NOT_SAMPLED_YET, Response, compressed, matches_etag, text
 from gpucommons.web.routes.stream import Broadcaster
 
 _JSON = "application/json; charset=utf-8"
 _WORTH_GZIP_BYTES = 1024
 # Bodies that are cached within one snapshot; further variants are made for each request.
 _MOST_CACHED = 128
+# Reports of one viewer that are made or wait at once: they are made one after the other, from the disk.
+_MOST_REPORTS = 4
+
+_TOO_MANY_REPORTS = text("too many reports at once: try again in a second\n", 503, {"Retry-After": "1"})
 
 
 class Api:
@@ -41,6 +46,7 @@ class Api:
         self._history = history
         self._prometheus = prometheus
         self._ledger = ledger
+        self._reports: Counter[Viewer] = Counter()
         self._turn_log = TurnLog()
         self._index = encoded(index(version))
         self._openapi = encoded(openapi(version))
@@ -115,7 +121,15 @@ class Api:
             query = report_document.read(read_query(request.query, report_document.PARAMETERS), view.snapshot.wall_s)
             if self._ledger is None:
                 return _failed("no ledger is kept; set [ledger] enabled = true")
-            body = encoded(await report_document.document(view, request.viewer, query, self._ledger))
+            if self._reports[request.viewer] >= _MOST_REPORTS:
+                return _TOO_MANY_REPORTS
+            self._reports[request.viewer] += 1
+            try:
+                body = encoded(await report_document.document(view, request.viewer, query, self._ledger))
+            finally:
+                self._reports[request.viewer] -= 1
+                # A viewer without reports is forgotten.
+                self._reports += Counter()
         except BadParameter as error:
             return _bad_parameter(error)
         except report_document.LedgerUnreadable as error:
