@@ -320,15 +320,28 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class SharingQuotaSettings:
-    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }."""
+    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }.
+
+    All patterns of a rule must match. Rules with user, group, container, job, unit, command or share are for programs
+    that share a GPU without a library (scheduler.share_programs); clients of nvshare do not match them.
+    """
 
     pod: str = option("*", "shell pattern of the pod's name")
     namespace: str = option("*", "shell pattern of the pod's namespace")
     uid: str = option("*", "shell pattern of the numeric user id")
+    user: str = option("*", "shell pattern of the user's name")
+    group: str = option("*", "shell pattern of the name of one of the user's groups")
+    container: str = option("*", "shell pattern of the container's name or id")
+    job: str = option("*", "shell pattern of the Slurm job's id")
+    unit: str = option("*", "shell pattern of the systemd unit's name, such as ollama.service")
+    command: str = option(
+        "*", "shell pattern of the command: its short name (train.py) or its whole line; programs choose it themselves"
+    )
     memory: str = option("", "memory that each matching client may use, such as 8Gi; empty: no limit")
     core: int = option(
         0, "percent of the GPU's time that each matching client may use; 0: no limit", minimum=0, maximum=100
     )
+    share: bool = option(True, "false leaves matching programs alone: they take no turns and are never paused")
 
 
 @dataclass(frozen=True, slots=True)
