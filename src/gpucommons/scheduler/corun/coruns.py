@@ -19,11 +19,12 @@ from gpucommons.scheduler.corun.progress import progress_together
 
 # GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.
 LEAST_MEASURED_S: Final = 0.25
+SETTLE_S: Final = 0.1
 MEASURE_S: Final = 0.5
 TRIAL_S: Final = 0.6
 QUANTUM_S: Final = 0.25
-# Utilisation spans about a second and is read once a second: a whole span must lie within the phase.
-_COARSE_MEASURE_S: Final = 2.5
+# Utilisation is read once per span: a whole span must lie within the phase.
+_COARSE_SPANS: Final = 2.5
 _COARSE_EXCESS: Final = 0.1
 # One round of a division that mixes: long enough that switches cost little, short enough to feel fair.
 _ROUND_S: Final = 2.0
@@ -41,6 +42,8 @@ _CONTRADICTION_MOST: Final = 0.4
 _LEAST_ACTIVITY: Final = 0.1
 _TRY_AGAIN_S: Final = 30.0
 _TRY_AGAIN_MOST_S: Final = 600.0
+# To measure each alone and to estimate the progress of so many takes long enough.
+MOST_CLIENTS: Final = 64
 
 Client = TypeVar("Client", bound=Hashable)
 
@@ -79,11 +82,12 @@ class _Verdict:
 
 
 class Coruns(Generic[Client]):
-    """`quantum_s` and `coarse` may be changed at any time."""
+    """`quantum_s`, `coarse` and `coarse_span_s`, the time that a utilisation spans, may be changed at any time."""
 
     def __init__(self, margin: float = MARGIN, quantum_s: float = QUANTUM_S) -> None:
         self.quantum_s = quantum_s
         self.coarse = False
+        self.coarse_span_s = 1.0
         self._margin = margin
         self._solo: dict[Client, SoloActivity] = {}
         self._verdicts: dict[frozenset[Client], _Verdict] = {}
@@ -253,7 +257,7 @@ class Coruns(Generic[Client]):
 
     def _measure_s(self, client: Client) -> float:
         if self.coarse:
-            return _COARSE_MEASURE_S
+            return _COARSE_SPANS * self.coarse_span_s
         return MEASURE_S if self.solo_activity(client) is None else LEAST_MEASURED_S
 
     def _is_stale(self, verdict: _Verdict, clients: Sequence[Client], now_s: float) -> bool:
