@@ -55,6 +55,8 @@ HIDDEN = {
     "kernel",
     "filesystems",
     "hardware",
+    "command_lines",
+    "process_contexts",
 }
 
 

@@ -18,7 +18,8 @@ from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.kernel import KernelReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
-from gpucommons.model.process_identity import ProcessTable
+from gpucommons.model.process_context import CommandLineReading, ProcessContext
+from gpucommons.model.process_identity import ProcessKey, ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.users import UsersReading
@@ -42,7 +43,9 @@ class Readings:
     allocation_ratio: AllocationRatioReading | None = None
     ds01: Ds01Reading | None = None
     users: UsersReading | None = None
+    command_lines: CommandLineReading | None = None
     attribution: Attribution | None = None
+    process_contexts: Mapping[ProcessKey, ProcessContext] | None = None
     allocations: AllocationReading | None = None
     ledger: LedgerReading | None = None
     events: EventsReading | None = None

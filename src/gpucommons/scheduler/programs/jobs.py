@@ -169,9 +169,7 @@ class ProgramReading:
     as_of_s: float = 0.0
 
 
-def read_programs(
-    readings: Readings, as_of_s: float, contexts: Mapping[ProcessKey, ProcessContext] | None = None
-) -> ProgramReading | None:
+def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
     """The processes on all GPUs; None while the GPUs or the owners of processes cannot be read.
 
     `as_of_s` is when the GPUs were read. A process without a context is known by its attribution alone.
@@ -189,10 +187,10 @@ def read_programs(
             activity = activity_of(gpu, process, share)
             use = DeviceUse(device_of(gpu, process), process.kind, process.used_memory_bytes, activity)
             found.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
-    surroundings = _Surroundings(readings)
+    surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
     rows = []
     for (pid, key), uses in found.items():
-        context = (contexts or {}).get(key, _NO_CONTEXT) if key is not None else _NO_CONTEXT
+        context = _NO_CONTEXT if key is None else contexts.get(key, _NO_CONTEXT)
         rows.append(surroundings.describe(pid, key, uses, context))
     return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s)
 
