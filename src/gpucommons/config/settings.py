@@ -213,8 +213,16 @@ class SchedulerSettings:
         choices=("auto", "serial", "concurrent"),
         aliases=nvshare_aliases("SCHEDULING_MODE"),
     )
-    corun_limit: float = option(1.5, "mode auto: largest sum of demands, in GPUs, that runs together", minimum=0)
-    turn_quantum_s: float = option(1.0, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    corun_gain_percent: float = option(
+        3.0,
+        "mode auto: least gain in percent over turns for which clients run together; less is within the noise",
+        minimum=0,
+        maximum=100,
+    )
+    turn_quantum_s: float = option(0.25, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    max_pause_s: float = option(
+        10.0, "longest time in seconds for which a plain program is paused", minimum=0.1, maximum=3600
+    )
     max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
         "auto",

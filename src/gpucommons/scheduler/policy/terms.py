@@ -39,7 +39,6 @@ class Terms:
 
     __slots__ = (
         "auto",
-        "corun_milli",
         "fence",
         "fixed_switch_time",
         "mode",
@@ -58,7 +57,6 @@ class Terms:
         self.settings = settings
         self.fence = Fence(settings.fence)
         self.fixed_switch_time = SwitchTime(settings.switch_time_mode) is SwitchTime.FIXED
-        self.corun_milli = round(settings.corun_limit * 1000)
         self.operator_quantum_s: float | None = None
         self.shortest_quantum_s = settings.switch_time_fixed_s if self.fixed_switch_time else self.SWITCH_TIME_MIN_S
         self.set_mode(Mode(settings.mode))

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading, WaitReason
 from gpucommons.scheduler.policy import admission
+from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import ClientLimits
 from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, client_name
@@ -28,6 +29,7 @@ def read_client(
     bucket = client.bucket
     running = client.standing is ClientStanding.RUNNING
     effective = 1.0 if bucket is None else bucket.rate
+    activity = gpu.coruns.solo_activity(client.id)
     return ClientSharing(
         client_id=client_name(client.id),
         pod=client.pod,
@@ -59,7 +61,7 @@ def read_client(
         throttled=bucket is not None and bucket.throttled,
         debt_s=0.0 if bucket is None else max(0.0, -bucket.balance_s),
         billed_s=client.billed_s + (gpu.clock.billed_s - client.turn_mark_s if running else 0.0),
-        demand_ratio=None if client.demand_milli is None else client.demand_milli / 1000,
+        demand_ratio=None if activity is None else activity.sm,
         over_claimed=client.claimed_bytes > client.used_bytes,
     )
 
@@ -153,7 +155,7 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
         return "turns", "measuring_demand"
     if policy.terms.mode is Mode.CONCURRENT:
         return "together", "concurrent_mode"
-    return "together", "demand_fits" if admission.knows_demand(policy.terms, gpu, now) else "demand_unknown"
+    return "together", "demand_fits" if knows_activity(policy.terms, gpu, now) else "demand_unknown"
 
 
 def _quantum_left_s(
