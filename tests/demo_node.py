@@ -379,6 +379,7 @@ class DemoNode:
                 debt_s=1.3 if throttled else 0.0,
                 billed_s=elapsed_s / 3,
                 demand_ratio=(0.98, 0.71, None)[place],
+                name=f"research/{self.users[number]}-job",
             )
 
     def _gpu_sharing(self, index: int, clients: tuple[ClientSharing, ...], elapsed_s: float) -> GpuSharing:

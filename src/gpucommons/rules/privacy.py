@@ -173,6 +173,7 @@ def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
         gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
         clients=clients,
         departed=(),
+        left_alone=tuple(one for one in sharing.left_alone if viewer.uid is not None and one.uid == viewer.uid),
     )
 
 
@@ -191,7 +192,18 @@ def _gpu_sharing(gpu: GpuSharing, names: Mapping[str, str]) -> GpuSharing:
 def _client(client: ClientSharing, viewer: Viewer) -> ClientSharing:
     if viewer.uid is not None and client.uid == viewer.uid:
         return client
-    return client._replace(client_id=pseudonym(client.client_id), pod="", namespace="", pid=0, uid=-1, gid=-1)
+    name = pseudonym(client.client_id)
+    return client._replace(
+        client_id=name,
+        pod="",
+        namespace="",
+        pid=0,
+        uid=-1,
+        gid=-1,
+        name=name,
+        program=None if client.program is None else name,
+        processes=(),
+    )
 
 
 def _turn(turn: Turn, viewer: Viewer) -> Turn:

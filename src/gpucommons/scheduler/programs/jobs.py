@@ -28,10 +28,10 @@ from gpucommons.model.ownership import Owner, OwnerKind, ProcessShare, Reason, W
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.programs.activity import ProgramActivity, activity_of, combined, device_of
 from gpucommons.scheduler.programs.commands import short_command
 
-_LONGEST_NAME: Final = 64
 _NO_CONTEXT: Final = ProcessContext()
 _NO_WORKLOAD: Final = Workload()
 
@@ -141,10 +141,9 @@ class Program:
     @property
     def display_name(self) -> str:
         """Such as `alice · train.py (pid 4711)`: printable, and of bounded length."""
-        pids = {process.pid for process in self.processes}
-        which = f"{len(pids)} processes" if len(pids) > 1 else f"pid {self.first.pid}"
-        command = printable(self.command or "unknown command", _LONGEST_NAME)
-        return f"{printable(self._owner_name(), _LONGEST_NAME)} · {command} ({which})"
+        return process_name(
+            self._owner_name(), self.command or "unknown command", {process.pid for process in self.processes}
+        )
 
     def _owner_name(self) -> str:
         pod, owner, uid = self.first.workload.pod, self.owner, self.uid

@@ -23,7 +23,7 @@ FRONT: Final = QueuePosition(0, None, None)
 
 
 def read_client(
-    terms: Terms, client: Client, limits: ClientLimits, position: QueuePosition, now: float
+    terms: Terms, client: Client, limits: ClientLimits, position: QueuePosition, now: float, name: str = ""
 ) -> ClientSharing:
     gpu = client.gpu
     bucket = client.bucket
@@ -63,6 +63,7 @@ def read_client(
         billed_s=client.billed_s + (gpu.clock.billed_s - client.turn_mark_s if running else 0.0),
         demand_ratio=None if activity is None else activity.sm,
         over_claimed=client.claimed_bytes > client.used_bytes,
+        name=name,
     )
 
 

@@ -12,6 +12,7 @@ from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.reading import FRONT, QueuePosition, read_client, read_gpu
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -24,7 +25,10 @@ _MOST_DEPARTED: Final = 10_000
 
 
 class StateReader:
-    """`latest` is the reading of the last second. `connections` returns the number of open connections."""
+    """`latest` is the reading of the last second. `connections` returns the number of open connections.
+
+    `names` are those of processes and users, as the agent last read them.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class StateReader:
         self._limits = limits
         self._disconnects = disconnects
         self._connections = connections
+        self.names = ProcessNames()
         self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MOST_DEPARTED)
         self.latest = self.read_now()
 
@@ -94,7 +99,8 @@ class StateReader:
     def _row(self, client: Client, position: QueuePosition) -> ClientSharing:
         now = monotonic()
         client.gpu.clock.advance(now)
-        return read_client(self._policy.terms, client, self._limits.of(client), position, now)
+        name = self.names.of_client(client)
+        return read_client(self._policy.terms, client, self._limits.of(client), position, now, name)
 
     def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
         now = monotonic()
