@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpucommons.agent.busy import BusyMeter
+from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.option import ConfigError
@@ -133,7 +134,7 @@ class Sharing:
         if gpus is not None:
             busy = self._busy.of(snapshot)
             self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
-            if self._shares_programs and gpus is not self._gpus:
+            if gpus is not self._gpus:
                 self._update_programs(snapshot)
             self._gpus = gpus
         # While the pods cannot be read, the last known annotations stay.
@@ -145,8 +146,11 @@ class Sharing:
         source = snapshot.sources.get("nvml")
         if source is not None and source.last_success_monotonic_s is not None:
             reading = read_programs(snapshot.readings, source.last_success_monotonic_s)
+            # While the owners of processes cannot be read, the last known names stay.
             if reading is not None:
-                self._scheduler.update_programs(reading)
+                self._scheduler.set_names(process_names(reading, snapshot.readings.users))
+                if self._shares_programs:
+                    self._scheduler.update_programs(reading)
 
 
 def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:

@@ -19,7 +19,7 @@ _UNUSED_S: Final = 30.0
 OnTurn = Callable[[Client, DeviceActivity, float, float], None]
 
 
-class Meter(Protocol):
+class PhaseMeter(Protocol):
     """Measures a GPU's activity between two moments, without ever waiting."""
 
     def start(self, loop: asyncio.AbstractEventLoop, on_measured: Callable[[ActivityMeasurement], None]) -> None: ...
@@ -32,7 +32,7 @@ class Meter(Protocol):
 class Measuring:
     """`on_turn` is called with each measurement of a client that ran alone: its activity, begin and end."""
 
-    def __init__(self, turns: TurnLoop, meter: Meter | None, on_turn: OnTurn) -> None:
+    def __init__(self, turns: TurnLoop, meter: PhaseMeter | None, on_turn: OnTurn) -> None:
         self._turns = turns
         self._meter = meter
         self._on_turn = on_turn

@@ -41,9 +41,10 @@ from gpucommons.scheduler.programs.matching import ProgramRule
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
-from gpucommons.scheduler.service.measuring import Measuring, Meter
+from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
+from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.programs import Programs
 from gpucommons.scheduler.service.state_reader import StateReader
 from gpucommons.scheduler.service.turn_loop import TurnLoop
@@ -72,7 +73,7 @@ class SchedulerServer:
         rules: Sequence[QuotaRule] = (),
         *,
         sharing: ProgramSharing | None = None,
-        meter: Meter | None = None,
+        meter: PhaseMeter | None = None,
     ) -> None:
         """Without `sharing` no plain program takes part; without `meter` only utilisation is known."""
         self.settings = settings
@@ -101,7 +102,9 @@ class SchedulerServer:
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
             )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
-        self._reader = StateReader(self._turns, self._devices, self._limits, self.disconnects, self._count_connections)
+        self._reader = StateReader(
+            self._turns, self._devices, self._limits, self.disconnects, self._count_connections, self.programs
+        )
         self._reading_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -358,6 +361,10 @@ class SchedulerServer:
         now = monotonic()
         self._turns.apply(self._devices.update(facts, now), now)
         self._measuring.check(now)
+
+    def set_names(self, names: ProcessNames) -> None:
+        """The names of processes and users, as the agent last read them."""
+        self._reader.names = names
 
     def update_programs(self, reading: ProgramReading) -> None:
         """A reading of the processes on the GPUs."""

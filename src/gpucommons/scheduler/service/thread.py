@@ -19,7 +19,8 @@ from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
-from gpucommons.scheduler.service.measuring import Meter
+from gpucommons.scheduler.service.measuring import PhaseMeter
+from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing, SchedulerServer
 
 # How long another thread of the agent may compute before the scheduler's thread runs, three times in a hand-off.
@@ -40,7 +41,7 @@ class SchedulerThread:
         rules: Sequence[QuotaRule] = (),
         *,
         sharing: ProgramSharing | None = None,
-        meter: Meter | None = None,
+        meter: PhaseMeter | None = None,
     ) -> None:
         self._settings = settings
         self._document = document
@@ -77,6 +78,9 @@ class SchedulerThread:
 
     def update_gpus(self, facts: Sequence[GpuFacts]) -> None:
         self._to_server(lambda server: server.update_gpus(facts))
+
+    def set_names(self, names: ProcessNames) -> None:
+        self._to_server(lambda server: server.set_names(names))
 
     def update_programs(self, reading: ProgramReading) -> None:
         self._to_server(lambda server: server.update_programs(reading))
