@@ -42,6 +42,7 @@ from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
     HistogramReading,
+    LeftAlone,
     SharingReading,
     WaitReading,
     WaitReason,
@@ -100,6 +101,11 @@ class DemoNode:
             refusals={},
             handoff_seconds=_NO_HISTOGRAM,
             window_s=10.0,
+            share_programs="all",
+            left_alone=(
+                LeftAlone("alice · Xorg (pid 77)", "display", "it is a display server (Xorg)", 1000),
+                LeftAlone("bob · serve.py (pid 78)", "label", "its container has the label gpucommons.share=no", 1001),
+            ),
         )
 
     def accounts(self, elapsed_s: float) -> AccountsReading:
@@ -408,6 +414,8 @@ class DemoNode:
             wait_seconds=_NO_HISTOGRAM,
             turn_seconds=_NO_HISTOGRAM,
             drain_seconds=_NO_HISTOGRAM,
+            gain_ratio=1.34 if index == 0 else None,
+            coarse=index == 1,
         )
 
 

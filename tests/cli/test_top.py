@@ -198,7 +198,7 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
             await pilot.press("p")
             assert len(cells(app)) == 16
             await pilot.press("t")
-            assert [row[0] for row in cells(app)][:1] == ["alice-job"]
+            assert [row[0] for row in cells(app)][:1] == ["research/alice-job"]
             await pilot.press("q")
         assert app.return_code == 0
 

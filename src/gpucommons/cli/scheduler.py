@@ -22,6 +22,9 @@ _TIMEOUT_S = 5.0
 _CLEAR = "\033[2J\033[H"
 
 Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
+Explained = Annotated[
+    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
+]
 SocketPath = Annotated[
     str | None,
     typer.Option(
@@ -104,7 +107,7 @@ def set_limit(
 
 
 @app.command()
-def explain(target: Target, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+def explain(target: Explained, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Say why a client waits, and about how long."""
     lines = explanations(send(config, socket_path, {"command": "status"}), target)
     if not lines:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpucommons.base.printable import printable
+from gpucommons.rules.identities import NO_POD
 from gpucommons.rules.wait_reasons import gibibytes
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
@@ -20,9 +21,14 @@ def status_lines(turns: Document) -> Iterator[str]:
 def _status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
     fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
-    yield f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}, {len(turns['clients'])} clients"
+    shared = "" if turns["share_programs"] == "off" else f", programs {turns['share_programs']}"
+    state = f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}{shared}"
+    yield f"{state}, {len(turns['clients'])} clients"
     for uuid, gpu in turns["gpus"].items():
         yield from _gpu_lines(uuid, gpu, turns["clients"])
+    if turns["left_alone"]:
+        yield "left alone"
+        yield from (f"  {one['name']}: {one['sentence']}" for one in turns["left_alone"])
 
 
 def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
@@ -30,7 +36,8 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     end = "" if left is None else f", turn ends in about {seconds(left)}"
     assumed = "" if gpu["total_memory_measured"] else " (assumed)"
     memory = f"{gibibytes(gpu['running_memory_bytes'])} running, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
-    yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}"
+    gain = f"; {gpu['gain_sentence']}" if gpu["gain_sentence"] else ""
+    yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}{gain}"
     yield f"  memory: {memory}{assumed}"
     for id in gpu["running"]:
         if id in clients:
@@ -62,12 +69,21 @@ def _conduct(client: Document) -> str:
 
 
 def explanations(turns: Document, target: str) -> list[str]:
-    """One line for each client that a client id, NAMESPACE/POD or pod means."""
-    return [
+    """One line for each client or program that the target means: see `_targets`."""
+    clients = [
         printable(_explanation(turns, id, client))
         for id, client in turns["clients"].items()
-        if target in (id, f"{client['namespace']}/{client['pod']}", client["pod"])
+        if target in _targets(id, client)
     ]
+    alone = [one for one in turns["left_alone"] if target == one["name"]]
+    return clients + [printable(f"{one['name']} is left alone: {one['sentence']}.") for one in alone]
+
+
+def _targets(id: str, client: Document) -> set[str]:
+    """A client id, a name as `status` prints it, a pod, NAMESPACE/POD, a program's key, or pid:4711."""
+    pids = {client["pid"], *client["processes"]} - {None}
+    pod = () if client["pod"] in NO_POD else (client["pod"], f"{client['namespace']}/{client['pod']}")
+    return {id, client["name"], client["program"] or id, *pod, *(f"pid:{pid}" for pid in pids)}
 
 
 def _explanation(turns: Document, id: str, client: Document) -> str:
@@ -102,7 +118,7 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    return f"{client['namespace']}/{client['pod']} ({id})"
+    return f"{client['name']} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:

@@ -214,7 +214,7 @@ def turn_rows(document: Document) -> list[TopRow]:
 
 
 def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
-    name = printable(client["pod"] or id)
+    name = printable(client["name"])
     wait = client["wait"]
     expected = None if wait is None else wait["expected_s"]
     if client["turn_s"] is not None:

@@ -50,7 +50,8 @@ class ClientSharing(NamedTuple):
 
     `over_claimed`: it reported more memory than the GPU has; `allocated_bytes` is the GPU's memory then. `name` is for
     people, finished and printable: rules/identities.py makes it. A plain program has its key in `program`, all of its
-    pids in `processes`, and the protocol version 0; for a client of nvshare these are None and empty.
+    pids in `processes`, and the protocol version 0; for a client of nvshare these are None and empty. The standing of a
+    program may also be "resting": it does not use the GPU now, is not paused and takes no turns.
     """
 
     client_id: str

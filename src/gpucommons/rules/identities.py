@@ -12,7 +12,7 @@ from gpucommons.model.usage import Account
 
 _LONGEST_PART: Final = 64
 # What nvshare's library sends where it runs in no pod.
-_NO_POD: Final = frozenset({"", "none"})
+NO_POD: Final = frozenset({"", "none"})
 
 
 def owner_key(owner: Owner) -> str:
@@ -34,9 +34,9 @@ def process_name(owner: str, command: str, pids: Collection[int]) -> str:
 
 def nvshare_client_name(pod: str, namespace: str, of_process: str) -> str:
     """The name of a client of nvshare: that of the pod that it claims, or of its process where it claims none."""
-    if pod in _NO_POD:
+    if pod in NO_POD:
         return of_process
-    return printable(qualified_name("" if namespace in _NO_POD else namespace, pod))
+    return printable(qualified_name("" if namespace in NO_POD else namespace, pod))
 
 
 def account_name(account: Account) -> str:
