@@ -18,7 +18,9 @@ from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.nvml.source import NvmlReader
 from needs import needs_root
 from open_folder import open_folder
+from parsing import parsed
 from pauser.rig import LANE, environment, pausing
+from running import RunningAgent, running_agent
 from scheduler.served import serving
 from waiting import until
 
@@ -245,6 +247,23 @@ def test_counters_move_every_100_ms(shared: SharedGpu, reader: Reader) -> None:
         return None if reading is None else reading.sm_ratio
 
     until(lambda: both() is None, "two samples fall into one interval")
+
+
+def test_an_agent_reads_what_the_programs_do(shared: SharedGpu) -> None:
+    program = shared.program(HEAVY, memory_bytes=3 * GIB)
+
+    def served(agent: RunningAgent, name: str, gpu: str) -> float | None:
+        series = parsed(agent.get("/metrics/dcgm")[1])
+        return next(
+            (value for (found, labels), value in series.items() if found == name and ("gpu", gpu) in labels), None
+        )
+
+    with running_agent(environment=shared.environment()) as agent:
+        until(lambda: served(agent, "DCGM_FI_PROF_SM_ACTIVE", "0") == pytest.approx(0.789), "it is seen")
+        assert served(agent, "DCGM_FI_DEV_FB_USED", "0") == 3 * 1024
+        assert served(agent, "DCGM_FI_PROF_SM_ACTIVE", "1") == 0
+        program.end()
+        until(lambda: served(agent, "DCGM_FI_PROF_SM_ACTIVE", "0") == 0, "its end is seen")
 
 
 # -- the life of a program
