@@ -256,6 +256,7 @@ class SchedulerServer:
             process=process,
             owner=owner_of(connection.credentials.uid, connection.accounts),
         )
+        client.device = self._devices.device_named(message.gpu)
         del self._unregistered[connection]
         connection.client = client
         client.peer = connection
