@@ -1,15 +1,13 @@
 """The names of clients without a pod come from the kernel and the agent's readings, not from what they claim."""
 
-from dataclasses import replace
-
 from gpucommons.agent.process_names import process_names
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Client, ClientProcess
+from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from scheduler.programs.node import Node, Proc
 
@@ -23,9 +21,9 @@ def client(pid: int, uid: int = 1000, start_ticks: int = 100, **given: str) -> C
 
 def names() -> ProcessNames:
     readings = Node([Proc(4711, context=TRAIN)]).readings()
-    found = process_names(replace(readings, users=UsersReading(names={1000: "alice"})))
-    assert found is not None
-    return found
+    programs = read_programs(readings, 0.0)
+    assert programs is not None
+    return process_names(programs, UsersReading(names={1000: "alice"}))
 
 
 def test_a_client_without_a_pod_is_named_by_owner_and_command() -> None:
@@ -44,7 +42,3 @@ def test_a_reused_pid_does_not_get_the_name_of_the_last_process() -> None:
 
 def test_a_client_with_a_pod_is_named_by_it() -> None:
     assert names().of_client(client(4711, pod="train-0", namespace="ml")) == "ml/train-0"
-
-
-def test_without_readings_there_are_no_names() -> None:
-    assert process_names(Readings()) is None

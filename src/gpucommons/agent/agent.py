@@ -26,6 +26,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
+from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.api import Api
@@ -40,10 +41,11 @@ class Agent:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
         self._parts: list[Part] = [Accounts(settings, self.scenario)]
-        if settings.scheduler.enabled and scenario is None:
-            self._parts.append(sharing_part(settings))
+        gpm = GpmAccess()
+        if settings.scheduler.is_used and scenario is None:
+            self._parts.append(sharing_part(settings, gpm))
         of_parts = [source for part in self._parts for source in part.sources()]
-        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete))
+        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
         self._background = [(source.name, source.run) for source in sources if source.run is not None]
         self.sampler = Sampler(
             sources,

@@ -220,8 +220,31 @@ class SchedulerSettings:
         maximum=100,
     )
     turn_quantum_s: float = option(0.25, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    fair_between: str = option(
+        "owners",
+        "mode auto: owners: all clients of one user or container together get what one client of another gets; "
+        "clients: every client gets the same",
+        choices=("owners", "clients"),
+    )
+    share_programs: str = option(
+        "off",
+        "whose plain programs take turns, paused and resumed by the driver: none (off), those of the agent's own user "
+        "(own), or all; needs mode auto",
+        choices=("off", "own", "all"),
+    )
+    pause: str = option(
+        "driver",
+        "how plain programs are paused: by the driver, from r570 on; freeze: by the cgroup freezer or SIGSTOP, "
+        "which also stops their CPU work, for older drivers",
+        choices=("driver", "freeze"),
+    )
     max_pause_s: float = option(
         10.0, "longest time in seconds for which a plain program is paused", minimum=0.1, maximum=3600
+    )
+    pauser_socket: str = option(
+        "",
+        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if share_programs is all "
+        "and the agent is not root, else the agent starts a pauser of its own",
     )
     max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
@@ -324,6 +347,15 @@ class SchedulerSettings:
         minimum=0,
         aliases=nvshare_aliases("METRICS_STALE_TTL_SEC"),
     )
+
+    @property
+    def shares_programs(self) -> bool:
+        return self.share_programs != "off"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the scheduler runs: for the clients of nvshare, for plain programs, or both."""
+        return self.enabled or self.shares_programs
 
 
 @dataclass(frozen=True, slots=True)

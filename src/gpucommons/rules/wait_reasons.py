@@ -36,7 +36,7 @@ def wait_sentence(client: ClientSharing) -> str:
     if reason is WaitReason.MEMORY:
         return f"needs {gibibytes(client.need_bytes or 0)} of memory, {gibibytes(client.wait.room_bytes)} free"
     if reason is WaitReason.DEMAND:
-        return "GPU too busy to run it together with the running clients"
+        return "another client has the turn: together they would be slower"
     if reason is WaitReason.SOLO and client.demand_ratio is None:
         return "must run alone first, to be measured"
     if reason is WaitReason.SOLO:

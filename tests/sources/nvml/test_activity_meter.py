@@ -168,17 +168,14 @@ def test_what_is_shorter_than_the_counters_interval_is_not_measured(bench: Bench
 
 
 def test_a_missing_metric_is_missing_and_without_sm_there_is_no_measurement(bench: Bench) -> None:
-    bench.rig.fake.say("set gpm.2 0 50", "set gpm.5 0 nan")
+    bench.rig.fake.say("gpus 2", "set gpm.2 0 nan", "set gpm.2 1 50", "set gpm.5 1 nan")
 
-    async def scenario(uuid: str) -> None:
-        (measured,) = await bench.measure(uuid)
-        assert (measured.activity.sm, measured.activity.tensor) == (0.5, None)
-        bench.rig.fake.replace("set gpm.2 0 nan")
-        bench.meter.begin(uuid, "without SM")
+    async def scenario(without_sm: str) -> None:
+        bench.meter.begin(without_sm, "without SM")
         await asyncio.sleep(PHASE_S)
-        bench.meter.end(uuid, "without SM")
-        bench.rig.fake.replace()
-        await bench.caught_up()
+        bench.meter.end(without_sm, "without SM")
+        (measured,) = await bench.measure(bench.uuids[1])
+        assert (measured.activity.sm, measured.activity.tensor) == (0.5, None)
         assert bench.tokens == ["phase"]
 
     run(bench, scenario)

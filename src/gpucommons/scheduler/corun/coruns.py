@@ -192,7 +192,7 @@ class Coruns(Generic[Client]):
         division = verdict.division
         if division.is_turns:
             return Phase((self._least_served(clients),), self.quantum_s, Way.TURNS, measure=not self.coarse)
-        if division.together >= 1.0 - 1e-9:
+        if division.is_together:
             return Phase(clients, _TOGETHER_S, Way.TOGETHER, measure=True)
         return self._next_part(clients, verdict)
 

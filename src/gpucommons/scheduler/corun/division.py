@@ -30,6 +30,10 @@ class TimeDivision:
         return self.together == 0.0
 
     @property
+    def is_together(self) -> bool:
+        return self.together >= 1.0 - 1e-9
+
+    @property
     def gain_over_slicing(self) -> float | None:
         """Over the driver's time-slicing, which runs all together at all times."""
         return self.gain / self.progress if self.progress > 0.0 else None

@@ -131,6 +131,8 @@ class DeviceTable:
     def _learn_memory(self, gpu: GpuQueue, fact: GpuFacts, now: float) -> list[Action]:
         actions: list[Action] = []
         for client in gpu.clients.values():
+            if client.is_program:
+                continue
             nvml_bytes = fact.process_bytes.get(client.pid)
             running = client.standing is ClientStanding.RUNNING
             hot = running and (fact.busy is None or fact.busy.ratio > _HOT_RATIO)

@@ -1,6 +1,6 @@
 """Which limits are in force for each client: the sources of quotas, looked up by client. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.quotas import ClientLimits, QuotaRule, QuotaValues
@@ -39,6 +39,17 @@ class LimitLookup:
             old.core_percent if quota.core_percent is None else quota.core_percent,
         )
 
+    def set_for(self, names: Iterable[str]) -> QuotaValues:
+        """What an operator set for the first of these names that has a value."""
+        found = [self._set[name] for name in names if name in self._set]
+        memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
+        core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
+        return QuotaValues(memory, core)
+
+    def put(self, client: Client, limits: ClientLimits) -> None:
+        """The limits of a program, which are looked up elsewhere."""
+        self._limits[client.id] = limits
+
     def of(self, client: Client) -> ClientLimits:
         return self._limits.get(client.id, quotas.NO_LIMITS)
 
@@ -52,14 +63,8 @@ class LimitLookup:
         if not (self._set or self.annotations or self.rules or requested):
             return quotas.NO_LIMITS
         return quotas.decide(
-            set_limit=self._set_for(client),
+            set_limit=self.set_for(names(client)),
             annotation=self.annotations.get((client.namespace, client.pod)),
             config=quotas.from_rules(self.rules, client.pod, client.namespace, client.uid),
             env=requested,
         )
-
-    def _set_for(self, client: Client) -> QuotaValues:
-        found = [self._set[name] for name in names(client) if name in self._set]
-        memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
-        core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
-        return QuotaValues(memory, core)

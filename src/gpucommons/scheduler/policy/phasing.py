@@ -70,12 +70,15 @@ class Phasing:
         self._carry_out(gpu, requesting, now, actions)
         return min(gpu.phase_until_s, self._kept_until_s(gpu, now))
 
-    def measured(self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float) -> bool:
-        """The device's activity in phase `number`. Returns whether it counts: the same clients ran all the time."""
+    def measured(
+        self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
+    ) -> tuple[int, ...]:
+        """The device's activity in phase `number`. Returns the clients that ran; none if it does not count."""
         if number != gpu.measured_phase or gpu.changed_s > begin_s or gpu.revoked or not gpu.running:
-            return False
-        gpu.coruns.measured(tuple(gpu.running), activity, now)
-        return True
+            return ()
+        ran = tuple(gpu.running)
+        gpu.coruns.measured(ran, activity, now)
+        return ran
 
     def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
         """The clients that compete: those dropped for another reason, or that cannot be stopped now, do not."""
@@ -98,8 +101,10 @@ class Phasing:
     def _begin(self, gpu: GpuQueue, requesting: dict[int, Client], now: float) -> None:
         gpu.coruns.coarse = not gpu.metered
         gpu.coruns.quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
-        connections = Counter(client.owner for client in requesting.values())
-        weights = {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+        weights = None
+        if self._terms.fair_between_owners:
+            connections = Counter(client.owner for client in requesting.values())
+            weights = {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
         phase = gpu.coruns.phase(tuple(requesting), now, weights)
         overdue = self._overdue(requesting, now)
         if overdue is not None and overdue.id not in phase.clients:

@@ -98,10 +98,10 @@ class Policy:
 
     def measured(
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
-    ) -> tuple[bool, list[Action]]:
-        """The answer to `Measure`, begun at `begin_s`. Returns whether it counts, and the actions."""
-        counts = self._evaluation.phasing.measured(gpu, number, activity, begin_s, now)
-        return counts, self._evaluation.advance((gpu,), now)
+    ) -> tuple[tuple[int, ...], list[Action]]:
+        """The answer to `Measure`, begun at `begin_s`. Returns the clients that ran, if it counts, and the actions."""
+        ran = self._evaluation.phasing.measured(gpu, number, activity, begin_s, now)
+        return ran, self._evaluation.advance((gpu,), now)
 
     # Clients
 
@@ -188,17 +188,29 @@ class Policy:
 
     def join(self, client: Client, now: float) -> list[Action]:
         """A program competes for the GPU from now on. It runs already: it is not stopped before a rule says so."""
+        if client.standing is not IDLE or not self.on:
+            return []
+        self._begin_unasked(client, now)
+        return self._evaluation.advance((client.gpu,), now)
+
+    def _begin_unasked(self, client: Client, now: float) -> None:
         gpu = client.gpu
-        actions: list[Action] = []
-        if client.standing is IDLE and self.on:
+        gpu.clock.advance(now)
+        self._transitions.forget_revocation(gpu, client)
+        self._transitions.enqueue_unlimited(gpu, client, now)
+        if client.bucket is not None:
+            self._quotas.request(client, now)
+        self._transitions.begin_turn(gpu, client, now)
+
+    def resumed(self, client: Client, again_s: float, now: float) -> list[Action]:
+        """A waiting program was resumed against the rules: it runs, and no rule stops it before `again_s`."""
+        gpu = client.gpu
+        if client.standing is WAITING or client.standing is THROTTLED:
             gpu.clock.advance(now)
-            self._transitions.forget_revocation(gpu, client)
-            self._transitions.enqueue_unlimited(gpu, client, now)
-            if client.bucket is not None:
-                self._quotas.request(client, now)
-            self._transitions.begin_turn(gpu, client, now)
-            self._evaluation.evaluate(gpu, now, actions)
-        return actions
+            self._transitions.dequeue(gpu, client, now)
+            client.keep_until_s = again_s
+            self._begin_unasked(client, now)
+        return self._evaluation.advance((gpu,), now)
 
     def withdraw(self, client: Client, now: float) -> list[Action]:
         """A program no longer competes, and runs freely: its wait or turn ends."""

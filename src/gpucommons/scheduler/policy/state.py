@@ -216,6 +216,7 @@ class GpuQueue:
         "clock",
         "coruns",
         "deadline_s",
+        "devices",
         "draining",
         "drops",
         "fast_path",
@@ -262,6 +263,8 @@ class GpuQueue:
     ) -> None:
         self.key = key
         self.index = index
+        # The GPUs of this queue: several where a program on several GPUs links them.
+        self.devices: tuple[str, ...] = (key,)
         self.total_bytes = 0
         self.total_known = False
         # The safe limit, and what the memory of programs leaves of it.

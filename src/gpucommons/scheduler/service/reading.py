@@ -135,6 +135,8 @@ def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSha
         wait_seconds=gpu.turns_wait.reading(),
         turn_seconds=gpu.turns_length.reading(),
         drain_seconds=gpu.turns_drain.reading(),
+        gain_ratio=None if gpu.phase is None else gpu.coruns.gain(tuple(gpu.phase_members)),
+        coarse=gpu.phase is not None and not gpu.metered,
     )
 
 
@@ -144,6 +146,8 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
         return "free", "scheduler_off"
     if len(gpu.running) + len(gpu.waiting) <= 1:
         return "alone", "no_contention"
+    if gpu.phase is not None:
+        return _way_of_phases(gpu)
     if gpu.overloaded:
         return "turns", "memory_overload"
     if blocked is WaitReason.TURN:
@@ -157,6 +161,17 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
     if policy.terms.mode is Mode.CONCURRENT:
         return "together", "concurrent_mode"
     return "together", "demand_fits" if knows_activity(policy.terms, gpu, now) else "demand_unknown"
+
+
+def _way_of_phases(gpu: GpuQueue) -> tuple[str, str]:
+    division = gpu.coruns.division(tuple(gpu.phase_members))
+    if division is None:
+        return "measuring", "measuring"
+    if division.is_turns:
+        return "turns", "turns_gain" if gpu.metered else "demand"
+    if division.is_together:
+        return "together", "together_gains" if gpu.metered else "demand_fits"
+    return "mixed", "mixed_gains"
 
 
 def _quantum_left_s(

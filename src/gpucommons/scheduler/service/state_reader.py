@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.process_names import ProcessNames
+from gpucommons.scheduler.service.programs import Programs
 from gpucommons.scheduler.service.reading import FRONT, QueuePosition, read_client, read_gpu
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -37,6 +39,7 @@ class StateReader:
         limits: LimitLookup,
         disconnects: Counter[str],
         connections: Callable[[], int],
+        programs: Programs | None = None,
     ) -> None:
         self._turns = turns
         self._policy = turns.policy
@@ -45,6 +48,7 @@ class StateReader:
         self._limits = limits
         self._disconnects = disconnects
         self._connections = connections
+        self._programs = programs
         self.names = ProcessNames()
         self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MOST_DEPARTED)
         self.latest = self.read_now()
@@ -99,8 +103,12 @@ class StateReader:
     def _row(self, client: Client, position: QueuePosition) -> ClientSharing:
         now = monotonic()
         client.gpu.clock.advance(now)
-        name = self.names.of_client(client)
-        return read_client(self._policy.terms, client, self._limits.of(client), position, now, name)
+        program = None if self._programs is None else self._programs.program_of(client)
+        name = self.names.of_client(client) if program is None else program.display_name
+        row = read_client(self._policy.terms, client, self._limits.of(client), position, now, name)
+        if program is None:
+            return row
+        return row._replace(program=program.key, processes=tuple(process.pid for process in program.processes))
 
     def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
         now = monotonic()
@@ -124,4 +132,11 @@ class StateReader:
             window_s=self._settings.compute_window_ms / 1000,
             debug_labels=self._settings.metrics_debug_labels,
             connections=self._connections(),
+            share_programs=self._settings.share_programs,
+            left_alone=() if self._programs is None else tuple(map(_left_alone, self._programs.exempt)),
         )
+
+
+def _left_alone(exemption: Exemption) -> LeftAlone:
+    program = exemption.program
+    return LeftAlone(program.display_name, exemption.why.value, exemption.sentence, program.uid, program.devices)
