@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.service": {"base", "config", "model", "scheduler.policy", "scheduler.protocol"},
     "scheduler.corun": set(),
     "scheduler.programs": {"base", "model", "scheduler.policy"},
-    "ledger": {"model", "rules"},
+    "ledger": {"base", "model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},
     "faces": set(),
