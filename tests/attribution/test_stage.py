@@ -121,9 +121,7 @@ def test_a_container_that_becomes_known_changes_the_owner(node: Node) -> None:
 
 
 def test_devices_of_pods_are_placed(node: Node) -> None:
-    devices = PodDevicesReading(
-        (PodDevices("ml", "train", "main", "nvidia.com/gpu", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),)
-    )
+    devices = PodDevicesReading((PodDevices("ml", "train", "main", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),))
     assert node.stage(Readings(gpus=gpus_of(node), pod_devices=devices)).attribution is not None
 
 

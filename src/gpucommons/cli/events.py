@@ -11,6 +11,7 @@ import typer
 
 from gpucommons.base.follow import FileFollower
 from gpucommons.base.printable import printable
+from gpucommons.base.state_file import refused
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
@@ -55,6 +56,9 @@ def events(
         since_s = None if since is None else parse_since(since, time.time(), None)
     except ValueError as error:
         raise CommandError(str(error)) from error
+    for file in (path, older(path)):
+        if reason := refused(file):
+            raise CommandError(reason)
     if not path.exists() and not older(path).exists():
         raise CommandError(f"{path}: no event log; 'gpucommons up' writes it ([events] own_file)")
     if follow:
