@@ -1,12 +1,11 @@
 """The document of turns as text, for `gpucommons scheduler status` and `explain`. Pure.
 
-Pods, namespaces and names of GPUs come from clients: every line is escaped as a whole.
+Pods, namespaces and names of GPUs come from clients: the lines are escaped when they are printed.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable
 from gpucommons.rules.wait_reasons import gibibytes
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
@@ -14,10 +13,6 @@ Document = Mapping[str, Any]
 
 
 def status_lines(turns: Document) -> Iterator[str]:
-    return map(printable, _status_lines(turns))
-
-
-def _status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
     fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
     yield f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}, {len(turns['clients'])} clients"
@@ -64,7 +59,7 @@ def _conduct(client: Document) -> str:
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client that a client id, NAMESPACE/POD or pod means."""
     return [
-        printable(_explanation(turns, id, client))
+        _explanation(turns, id, client)
         for id, client in turns["clients"].items()
         if target in (id, f"{client['namespace']}/{client['pod']}", client["pod"])
     ]
