@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.printable import printable, printable_json, printable_lines
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.scheduler.service.control_socket import control_path
 

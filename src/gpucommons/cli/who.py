@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.printable import Printable
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.output import show
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import explain, render
 from gpucommons.faces.documents.parameters import BadParameter
 from gpucommons.faces.documents.values import indented
