@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Input, Static
 from browser import demo_agent
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
-from gpucommons.cli.run import CommandError
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.top import checked_url, local_url
 from gpucommons.cli.top_app import Top
 from gpucommons.cli.top_feed import AgentFeed, FeedUpdate, LocalFeed

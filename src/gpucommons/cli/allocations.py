@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.cli.who_view import no_gpu_readings
 from gpucommons.faces.documents.allocations import allocations as allocations_document

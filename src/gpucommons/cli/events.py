@@ -11,8 +11,8 @@ import typer
 
 from gpucommons.base.follow import FileFollower
 from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.config.state_directory import own_event_log
 from gpucommons.faces.documents.events import events_document, matching

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from gpucommons.cli.run import command_group, run
+from gpucommons.cli.command_line import command_group, run
 from gpucommons.cli.version import version
 
 # In the order of --help. Each is a module of this package that holds a function of the same name, or an `app`.

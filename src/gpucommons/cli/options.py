@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.run import CommandError
+from gpucommons.cli.command_line import CommandError
 from gpucommons.config.load import Flag, LoadedSettings, load
 from gpucommons.config.option import ConfigError
 from gpucommons.simulation.scenario import Scenario

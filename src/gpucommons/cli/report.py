@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.config.state_directory import ledger_file
 from gpucommons.faces.documents.accounts import Row, hours, period_document, rows, total

@@ -9,7 +9,7 @@ from typing import Annotated
 import pynvml
 import typer
 
-from gpucommons.cli.run import CommandError
+from gpucommons.cli.command_line import CommandError
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Failure, PauseBackend
 from gpucommons.pauser.freeze import Freeze

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.scheduler.service.control_socket import control_path
 

@@ -7,8 +7,8 @@ import typer
 
 from gpucommons.agent.agent import Agent
 from gpucommons.base.address import UNIX_PREFIX, Address, UnixAddress, parse_address, parse_unix_address
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
 from gpucommons.config.option import check_url
 from gpucommons.config.settings import Settings

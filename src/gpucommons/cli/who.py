@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import explain, render
 from gpucommons.faces.documents.parameters import BadParameter
 from gpucommons.faces.documents.values import indented
