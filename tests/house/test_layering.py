@@ -30,6 +30,8 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.service": {"base", "config", "model", "scheduler.policy", "scheduler.protocol"},
     "scheduler.corun": set(),
     "scheduler.programs": {"base", "model", "scheduler.policy"},
+    "leases": set(),
+    "leases.policy": set(),
     "ledger": {"model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},
