@@ -5,16 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from gpucommons.leases.policy.book import LeaseBook, LeaseDemand, SettledLeases
 from gpucommons.leases.policy.plan import fits
-from gpucommons.leases.policy.values import (
-    LeasableSlot,
-    Lease,
-    LeaseRefused,
-    LeaseRequest,
-    LeaseTerms,
-    Reservation,
-    SlotUse,
-    UserFacts,
-)
+from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 
 GIB = 2**30
 TERMS = LeaseTerms(pass_limit_s=600.0, share_limit=3, no_show_after_s=300.0)

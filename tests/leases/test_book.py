@@ -5,16 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpucommons.leases.policy.book import HOLD_LEASE_S, HOLD_PLACE_S, LeaseBook, LeaseDemand
-from gpucommons.leases.policy.values import (
-    LeasableSlot,
-    Lease,
-    LeaseQuota,
-    LeaseRefused,
-    LeaseTerms,
-    SlotUse,
-    UserFacts,
-    WaitCause,
-)
+from gpucommons.leases.policy.values import LeasableSlot, LeaseQuota, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, WaitCause
 from leases.book_world import GIB, mig, whole
 
 ALICE, BOB, CHEN = (1, "alice"), (2, "bob"), (3, "chen")

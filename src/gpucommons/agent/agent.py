@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.sharing import metrics_listeners, sharing_part
@@ -42,6 +43,8 @@ class Agent:
         self._parts: list[Part] = [Accounts(settings, self.scenario)]
         if settings.scheduler.enabled and scenario is None:
             self._parts.append(sharing_part(settings))
+        if settings.leases.enabled != "false":
+            self._parts.append(Leasing(settings, scenario))
         of_parts = [source for part in self._parts for source in part.sources()]
         sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete))
         self._background = [(source.name, source.run) for source in sources if source.run is not None]

@@ -4,12 +4,17 @@ from typing import Final
 
 # Among the fields that follow the name.
 _STATE: Final = 0
+_PARENT: Final = 1
 _START_TICKS: Final = 19
 
 
 def start_ticks(stat: bytes) -> int:
     """The start time in clock ticks since boot."""
     return int(_fields(stat)[_START_TICKS])
+
+
+def parent_pid(stat: bytes) -> int:
+    return int(_fields(stat)[_PARENT])
 
 
 def state_letter(stat: bytes) -> str:

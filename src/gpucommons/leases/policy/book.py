@@ -11,18 +11,8 @@ from gpucommons.leases.policy.durations import LeaseDurations
 from gpucommons.leases.policy.plan import LeaseBoard, fits, make_plan
 from gpucommons.leases.policy.quotas import exceeded
 from gpucommons.leases.policy.reservations import assign, check_room, is_no_show, used
-from gpucommons.leases.policy.values import (
-    LeasableSlot,
-    Lease,
-    LeaseRefused,
-    LeaseRequest,
-    LeaseTerms,
-    LeaseWait,
-    Reservation,
-    SlotUse,
-    UserFacts,
-    WaitCause,
-)
+from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
 
 # How long the slots of a lease are held after a restart, until its client connects again; and the place in the queue.
 HOLD_LEASE_S: Final = 60.0
@@ -93,6 +83,7 @@ class LeaseBook:
         self._eligible_s: dict[str, float] = {}
         self._promised_s: dict[str, float] = {}
         self._waits: Mapping[str, LeaseWait] = {}
+        self._unchecked: set[str] = set()
 
     @property
     def slots(self) -> Mapping[str, LeasableSlot] | None:
@@ -156,7 +147,9 @@ class LeaseBook:
             demand.limit_s,
             demand.name,
         )
-        if self._slots is not None:
+        if self._slots is None:
+            self._unchecked.add(request.id)
+        else:
             self._check(request, self._slots)
         self._waiting[request.id] = request
         return request
@@ -170,6 +163,17 @@ class LeaseBook:
         least = sum(fitting[: request.gpus])
         if (over := exceeded(self.terms.quotas, request.user, least, {}, self._users)) is not None:
             raise LeaseRefused(f"{request.gpus} GPUs requested, and {over}; request fewer, or ask the administrator")
+
+    def impossible(self) -> Mapping[str, str]:
+        """Waiting requests that were made before the GPUs were read and can never be granted, each with the reason."""
+        unchecked, self._unchecked = self._unchecked, set()
+        found: dict[str, str] = {}
+        for id in unchecked & self._waiting.keys():
+            try:
+                self._check(self._waiting[id], self._slots or {})
+            except LeaseRefused as refusal:
+                found[id] = str(refusal)
+        return found
 
     def resume(self, id: str) -> Lease | LeaseRequest | None:
         """The client is back. None where its lease or request is not known any more."""

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from gpucommons.leases.policy.values import Lease, LeaseRequest
+from gpucommons.model.leases import Lease, LeaseRequest
 
 # Where no lease has ended yet.
 _UNKNOWN_S: Final = 3600.0

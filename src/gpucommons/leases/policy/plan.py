@@ -14,17 +14,8 @@ from typing import NamedTuple
 
 from gpucommons.leases.policy.durations import LeaseDurations
 from gpucommons.leases.policy.quotas import exceeded
-from gpucommons.leases.policy.values import (
-    LeasableSlot,
-    Lease,
-    LeaseRequest,
-    LeaseTerms,
-    LeaseWait,
-    Reservation,
-    SlotUse,
-    UserFacts,
-    WaitCause,
-)
+from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
 
 _NEVER = math.inf
 

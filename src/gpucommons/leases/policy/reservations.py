@@ -7,7 +7,8 @@ reservation was made may still be there at its start; the reservation then moves
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gpucommons.leases.policy.values import LeasableSlot, Lease, LeaseRefused, LeaseRequest, Reservation, SlotUse
+from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, SlotUse
+from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 
 
 def assign(

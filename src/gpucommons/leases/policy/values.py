@@ -1,7 +1,4 @@
-"""The values of the lease policy: slots, requests, leases, reservations and the terms of the node. Pure.
-
-Times are seconds of one clock that the caller chooses.
-"""
+"""The values of the lease policy that no face shows: slots and the terms of the node. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,80 +29,6 @@ class LeasableSlot:
     is_mig: bool = False
     total_bytes: int | None = None
     free_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
-    """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival."""
-
-    id: str
-    uid: int
-    user: str
-    number: int
-    arrived_s: float
-    gpus: int = 1
-    memory_bytes: int | None = None
-    share: bool = False
-    limit_s: float | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """`gpus` is the sum of its slots' parts of a GPU."""
-
-    request: LeaseRequest
-    slots: tuple[str, ...]
-    gpus: float
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """`used_s` is when its owner last had a lease on one of its slots; None: never."""
-
-    id: str
-    uid: int
-    user: str
-    gpus: int
-    from_s: float
-    until_s: float
-    slots: tuple[str, ...] = ()
-    used_s: float | None = None
-
-    def is_active(self, now_s: float) -> bool:
-        return self.from_s <= now_s < self.until_s
-
-
-class WaitCause(StrEnum):
-    """Why a request waits. EARLIER: an earlier request of the same user waits."""
-
-    BUSY = "busy"
-    KEPT = "kept"
-    RESERVED = "reserved"
-    QUOTA = "quota"
-    EARLIER = "earlier"
-    UNREAD = "unread"
-
-
-CAUSES: Mapping[WaitCause, str] = {
-    WaitCause.BUSY: "every GPU that fits is in use",
-    WaitCause.KEPT: "the free GPUs are kept for requests that come first",
-    WaitCause.RESERVED: "the free GPUs are reserved; a request with a time limit (--for) may use them until then",
-    WaitCause.QUOTA: "the quota is used up",
-    WaitCause.EARLIER: "an earlier request of the same user comes first",
-    WaitCause.UNREAD: "the GPUs could not be read",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseWait:
-    """`position` is 1 for the request that comes next. `start_s` is the expected start; None: unknown."""
-
-    position: int
-    cause: WaitCause
-    start_s: float | None = None
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +65,11 @@ class UserFacts:
 
 class LeaseRefused(Exception):
     """A request that cannot be carried out. One line: what was requested, why not, and what to do."""
+
+
+class LeaseUnknown(LeaseRefused):
+    """The lease or request to resume is not known."""
+
+
+class LeaseBusy(LeaseRefused):
+    """It could be carried out later."""
