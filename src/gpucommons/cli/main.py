@@ -13,6 +13,12 @@ from gpucommons.cli.version import version
 # In the order of --help. Each is a module of this package that holds a function of the same name, or an `app`.
 _COMMANDS: Final = (
     "up",
+    "run",
+    "queue",
+    "cancel",
+    "reserve",
+    "reservations",
+    "unreserve",
     "gpus",
     "who",
     "top",
@@ -53,7 +59,7 @@ def command_line(names: Iterable[str]) -> typer.Typer:
         if name in _GROUPS:
             app.add_typer(module.app, name=name)
         else:
-            app.command()(getattr(module, name))
+            app.command(context_settings=getattr(module, "CONTEXT_SETTINGS", None))(getattr(module, name))
     return app
 
 

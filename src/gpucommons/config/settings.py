@@ -385,6 +385,43 @@ class SharingQuotaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LeasesSettings:
+    """The queue of `gpucommons run`."""
+
+    enabled: str = option(
+        "auto",
+        "give leases. auto: unless Slurm or Kubernetes manages the GPUs of this node",
+        choices=("auto", "true", "false"),
+    )
+    socket: str = option(
+        "",
+        "socket for gpucommons run; empty: leases.sock in /run/gpucommons, or in gpucommons below $XDG_RUNTIME_DIR "
+        "for an agent without root",
+    )
+    admin_group: str = option("", "group that may cancel leases and reservations of all users, like root; empty: none")
+    pass_limit_s: float = option(
+        3600.0, "seconds for which later requests may take GPUs that a waiting request could use", minimum=0
+    )
+    share_limit: int = option(4, "leases that may share a GPU, if all of them accept to share", minimum=1)
+    no_show_after_s: float = option(
+        1800.0, "seconds after which a reservation that is not used is released", minimum=60
+    )
+    reserve_ahead_d: float = option(14.0, "days from now at which a reservation may start at the latest", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseQuotaSettings:
+    """One line for each rule, such as students = { group = "students", gpus = 4 } or all = { user = "*", gpus = 2 }."""
+
+    user: str = option("", "shell pattern of user names; the quota is for each of these users")
+    group: str = option("", "group whose members have the quota together, in place of user")
+    gpus: float = option(
+        0.0, "GPUs that may be leased at once; a MIG device counts by its slices; 0: no limit", minimum=0
+    )
+    hours: float = option(0.0, "GPU-hours in the last 30 days, from the accounts; 0: no limit", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerSettings:
     """The durable accounts. The state directory is /var/lib/gpucommons, or ~/.local/state/gpucommons for a user."""
 
@@ -470,6 +507,8 @@ class Settings:
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     sharing_quotas: Mapping[str, SharingQuotaSettings] = field(default_factory=dict)
+    leases: LeasesSettings = field(default_factory=LeasesSettings)
+    lease_quotas: Mapping[str, LeaseQuotaSettings] = field(default_factory=dict)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)

@@ -27,6 +27,10 @@ def own_event_log(settings: Settings, scenario: str | None = None) -> Path:
     return _named(settings.events.own_file, f"events{_suffix(scenario)}.jsonl", scenario)
 
 
+def lease_record(scenario: str | None = None) -> Path:
+    return state_directory() / f"leases{_suffix(scenario)}.json"
+
+
 def events_position_file(scenario: str | None = None) -> Path:
     return state_directory() / f"followed-events{_suffix(scenario)}.json"
 

@@ -63,6 +63,7 @@ class AllocationStage:
         if layout != self._layout:
             self._layout, self._table = layout, SlotTable(gpus)
         users = readings.users or UsersReading()
+        leases = () if readings.leases is None else readings.leases.leases
         known = (
             self._table,
             readings.docker and readings.docker.by_id,
@@ -74,6 +75,7 @@ class AllocationStage:
             users.names,
             users.group_of,
             users.container_uids,
+            leases,
         )
         if (
             self._known
@@ -98,6 +100,7 @@ class AllocationStage:
                 readings.job_mapping,
                 self._job_users,
                 self._rules,
+                leases,
             )
         )
 

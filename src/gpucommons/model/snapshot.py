@@ -16,6 +16,7 @@ from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.kernel import KernelReading
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.process_context import CommandLineReading, ProcessContext
@@ -50,6 +51,7 @@ class Readings:
     ledger: LedgerReading | None = None
     events: EventsReading | None = None
     sharing: SharingReading | None = None
+    leases: LeasesReading | None = None
     accounts: AccountsReading | None = None
     event_log: EventLogReading | None = None
     alerts: AlertsReading | None = None

@@ -15,6 +15,7 @@ from gpucommons.model.accounts import AccountsReading, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -75,7 +76,7 @@ class Hidden:
     sentence: str
 
 
-SECTIONS = ("who", "allocations", "turns", "accounts", "events", "alerts")
+SECTIONS = ("who", "allocations", "turns", "queue", "accounts", "events", "alerts")
 _OWN_ONLY = "hidden: you see your own"
 _UNIDENTIFIED = (
     "hidden: you see your own, and this connection does not identify you; "
@@ -88,7 +89,7 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
     if viewer.sees_all:
         return None
     now = snapshot.readings
-    readings = (now.attribution, now.allocations, now.sharing, now.accounts, now.event_log, now.alerts)
+    readings = (now.attribution, now.allocations, now.sharing, now.leases, now.accounts, now.event_log, now.alerts)
     known = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
     return Hidden(tuple(known), _UNIDENTIFIED if viewer.uid is None else _OWN_ONLY)
 
@@ -109,6 +110,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             attribution=None if readings.attribution is None else _attribution(readings.attribution, viewer),
             allocations=None if readings.allocations is None else _allocations(readings.allocations, viewer),
             sharing=None if readings.sharing is None else _sharing(readings.sharing, viewer),
+            leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
@@ -120,6 +122,34 @@ def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
     if viewer.sees_all:
         return timeline
     return {uuid: tuple(_turn(turn, viewer) for turn in turns) for uuid, turns in timeline.items()}
+
+
+def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
+    """Those of other users are shown without user and name, and the trespassers on their slots not at all."""
+    if viewer.sees_all:
+        return reading
+    own = {lease.request.id for lease in reading.leases if lease.request.uid == viewer.uid}
+    return replace(
+        reading,
+        leases=tuple(replace(lease, request=_request(lease.request, viewer)) for lease in reading.leases),
+        waiting=tuple((_request(request, viewer), _wait(request, wait, viewer)) for request, wait in reading.waiting),
+        reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
+        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own),
+        no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
+    )
+
+
+def _request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
+    return request if request.uid == viewer.uid else replace(request, uid=-1, user=OTHERS.name, name="")
+
+
+def _wait(request: LeaseRequest, wait: LeaseWait, viewer: Viewer) -> LeaseWait:
+    """The detail of a quota names its user or group."""
+    return wait if request.uid == viewer.uid else replace(wait, detail="")
+
+
+def _reservation(reservation: Reservation, viewer: Viewer) -> Reservation:
+    return reservation if reservation.uid == viewer.uid else replace(reservation, uid=-1, user=OTHERS.name)
 
 
 def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
