@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
         "scheduler.programs",
         "scheduler.protocol",
     },
-    "ledger": {"model", "rules"},
+    "ledger": {"base", "model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},
     "faces": set(),

@@ -1,6 +1,5 @@
 """`gpucommons allocations`: which owner holds which slot now, through which interface, and whether it is active."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -9,8 +8,10 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.printable import Printable, printable_lines
 from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.output import show
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.cli.who_view import no_gpu_readings
@@ -52,10 +53,10 @@ def allocations(
 ) -> None:
     """List the holders of each GPU now: held (stopped), running or active, and whether it was allocated."""
     _, snapshot = take_sample(config, simulate, procfs)
-    sys.stdout.write(rendered(snapshot, user, format))
+    show(rendered(snapshot, user, format))
 
 
-def rendered(snapshot: Snapshot, user: str | None, format: Format) -> str:
+def rendered(snapshot: Snapshot, user: str | None, format: Format) -> Printable:
     reading = _reading(snapshot)
     if format is Format.JSON:
         return indented({**View(snapshot).envelope(), "allocations": allocations_document(snapshot, user)})
@@ -73,12 +74,8 @@ def rendered(snapshot: Snapshot, user: str | None, format: Format) -> str:
         return grid.as_csv()
     if format is Format.MARKDOWN:
         return grid.as_markdown()
-    note = (
-        ""
-        if reading.complete
-        else "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer\n"
-    )
-    return grid.as_table() + note
+    note = "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer"
+    return printable_lines([*grid.lines(), *([] if reading.complete else [note])])
 
 
 def _reading(snapshot: Snapshot) -> AllocationReading:

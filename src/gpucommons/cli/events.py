@@ -1,6 +1,5 @@
 """`gpucommons events`: the events of this node, from our own event log."""
 
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -10,8 +9,10 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.follow import FileFollower
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable, printable_json, printable_lines
+from gpucommons.base.state_file import refused
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.output import show, show_line
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.config.state_directory import own_event_log
@@ -55,21 +56,24 @@ def events(
         since_s = None if since is None else parse_since(since, time.time(), None)
     except ValueError as error:
         raise CommandError(str(error)) from error
+    for file in (path, older(path)):
+        if reason := refused(file):
+            raise CommandError(reason)
     if not path.exists() and not older(path).exists():
         raise CommandError(f"{path}: no event log; 'gpucommons up' writes it ([events] own_file)")
     if follow:
         _follow(path, since_s, type, user, format)
     else:
-        sys.stdout.write(rendered(matching(Numbering()(read_events(path)), since_s, type, user), format))
+        show(rendered(matching(Numbering()(read_events(path)), since_s, type, user), format))
 
 
-def rendered(found: Iterable[Event], format: Format) -> str:
+def rendered(found: Iterable[Event], format: Format) -> Printable:
     if format is Format.JSON:
         # Newest first, as the API has them.
         return indented({"events": events_document(reversed(list(found)))})
     if format is Format.TABLE:
         # Lines as --follow prints them. Columns would be as wide as the longest event.
-        return "".join(f"{_line(event)}\n" for event in found)
+        return printable_lines(map(_line, found))
     grid = TextTable(_HEADER, [_cells(event) for event in found])
     return grid.as_csv() if format is Format.CSV else grid.as_markdown()
 
@@ -80,9 +84,10 @@ def _follow(path: Path, since_s: float | None, type: str | None, user: str | Non
             f"--format {format} cannot be combined with --follow, which prints single lines: use table or json"
         )
     for event in matching(Numbering()(_followed(path)), since_s, type, user):
-        line = encoded(events_document([event])).decode() if format is Format.JSON else _line(event)
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+        if format is Format.JSON:
+            show_line(printable_json(encoded(events_document([event])).decode()))
+        else:
+            show_line(printable(_line(event)))
 
 
 def _followed(path: Path) -> Iterator[Event]:
@@ -102,7 +107,7 @@ def _followed(path: Path) -> Iterator[Event]:
 
 
 def _line(event: Event) -> str:
-    return "  ".join(printable(cell) for cell in _cells(event) if cell)
+    return "  ".join(cell for cell in _cells(event) if cell)
 
 
 def _cells(event: Event) -> list[str]:

@@ -8,6 +8,7 @@ import typer
 from gpucommons.cli.gpus_view import missing, render
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.output import show, show_line
 from gpucommons.faces.documents.values import indented
 
 
@@ -21,8 +22,8 @@ def gpus(
     _, snapshot = take_sample(config, simulate, procfs)
     document = api_document(snapshot, "gpus" if as_json else "snapshot")
     if as_json:
-        sys.stdout.write(indented(document))
+        show(indented(document))
     elif document["gpus"] is None:
-        sys.stdout.write(missing(document) + "\n")
+        show_line(missing(document))
     else:
         render(document["gpus"], sys.stdout)

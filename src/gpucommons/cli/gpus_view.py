@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable
+from gpucommons.cli.output import rich_text
 
 _UNKNOWN = "-"
 _GIB = 2**30
@@ -17,7 +18,7 @@ _COLUMNS = ("GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "PROCESSES
 Document = Mapping[str, Any]
 
 
-def missing(document: Document) -> str:
+def missing(document: Document) -> Printable:
     """Why the snapshot has no GPUs."""
     source = document["node"]["sources"].get("nvml")
     why = "; ".join(filter(None, (source["detail"], source["remedy"]))) if source else "there is no source for them"
@@ -28,7 +29,6 @@ def render(gpus: Document, to: TextIO) -> None:
     # Imported here: importing rich takes a tenth of a second, and JSON output does not need it.
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = Console(file=to, width=None if to.isatty() else _PIPE_WIDTH, highlight=False)
     short = console.width < _NARROW
@@ -36,37 +36,35 @@ def render(gpus: Document, to: TextIO) -> None:
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _COLUMNS[3:8] else "left", no_wrap=True)
     for uuid, gpu in sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"])):
-        # Text, because a name may contain brackets, which rich takes for markup.
-        *cells, health = _gpu_row(uuid, gpu, short)
-        table.add_row(*map(Text, cells), Text(health, style=_STYLES[gpu["health"]["level"]]))
+        *cells, health = map(printable, _gpu_row(uuid, gpu, short))
+        table.add_row(*map(rich_text, cells), rich_text(health, _STYLES[gpu["health"]["level"]]))
         for mig_uuid, instance in gpu["mig"].items():
-            table.add_row(*map(Text, _instance_row(mig_uuid, instance, short)))
+            table.add_row(*map(rich_text, map(printable, _instance_row(mig_uuid, instance, short))))
     console.print(table)
-    console.print(Text(_summary(gpus)))
+    console.print(rich_text(printable(_summary(gpus))), soft_wrap=True)
 
 
 def _summary(gpus: Document) -> str:
     of_all = f" of {gpus['expected']}" if gpus["present"] != gpus["expected"] else ""
-    versions = printable(f"driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}")
-    return f"{gpus['present']} GPUs{of_all}, {versions}"
+    return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
 
 
 def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:
     yield str(gpu["index"])
-    yield printable(gpu["name"])
+    yield gpu["name"]
     yield _uuid(uuid, short)
     yield _memory(gpu)
     yield _percent(gpu["utilization_ratio"])
     yield _or_dash(gpu["temperature_celsius"], " C")
     yield _power(gpu["power_watts"], gpu["power_limit_watts"])
     yield _or_dash(gpu["processes"])
-    yield ", ".join((gpu["health"]["level"], *map(printable, gpu["health"]["reasons"])))
+    yield ", ".join((gpu["health"]["level"], *gpu["health"]["reasons"]))
 
 
 def _instance_row(uuid: str, instance: Document, short: bool) -> Iterator[str]:
     activity = instance["activity"]
     yield f" {instance['slot']}"
-    yield f" MIG {printable(instance['profile'])}"
+    yield f" MIG {instance['profile']}"
     yield _uuid(uuid, short)
     yield _memory(instance)
     yield _percent(None if activity is None else activity["graphics_ratio"])
@@ -77,7 +75,7 @@ def _instance_row(uuid: str, instance: Document, short: bool) -> Iterator[str]:
 
 
 def _uuid(uuid: str, short: bool) -> str:
-    return printable(uuid[:_SHORT_UUID] if short else uuid)
+    return uuid[:_SHORT_UUID] if short else uuid
 
 
 def _or_dash(value: float | None, unit: str = "") -> str:

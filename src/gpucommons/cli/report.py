@@ -1,14 +1,15 @@
 """`gpucommons report`: what was held, used and left idle over a period, from the ledger."""
 
 import math
-import sys
 import time
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
+from gpucommons.base.printable import Printable, printable_lines
 from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.output import show
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.config.state_directory import ledger_file
@@ -52,10 +53,10 @@ def report(
         usage = read_period(ledger_file(settings, scenario.name if scenario else None), *period)
     except LedgerError as error:
         raise CommandError(str(error)) from error
-    sys.stdout.write(rendered(accounts_of(usage, by, user), since or month or _DEFAULT_SINCE, format))
+    show(rendered(accounts_of(usage, by, user), since or month or _DEFAULT_SINCE, format))
 
 
-def rendered(period: PeriodAccounts, name: str, format: Format) -> str:
+def rendered(period: PeriodAccounts, name: str, format: Format) -> Printable:
     """`name` is the key of the period in the JSON document, as in the API."""
     if format is Format.JSON:
         return indented({"accounts": {name: period_document(period)}})
@@ -65,8 +66,8 @@ def rendered(period: PeriodAccounts, name: str, format: Format) -> str:
     title = f"{_when(period.since_s)} to {_when(period.until_s)}, by {period.by}"
     notes = [f"not observed, not billed: {hours(ns):.4f} h ({reason})" for reason, ns in period.gap_ns.items()]
     if format is Format.MARKDOWN:
-        return f"{title}\n\n{table.as_markdown()}" + "".join(f"\n{note}\n" for note in notes)
-    return f"{title}\n\n{table.as_table()}" + "".join(f"{note}\n" for note in notes)
+        return printable_lines([title, "", *table.markdown_lines(), *(line for note in notes for line in ("", note))])
+    return printable_lines([title, "", *table.lines(), *notes])
 
 
 def _period(since: str | None, of_month: str | None, now_s: float) -> Period:

@@ -7,6 +7,7 @@ from typing import NoReturn
 import typer
 
 from gpucommons.base.printable import printable
+from gpucommons.cli.output import show_error
 from gpucommons.config.option import ConfigError
 
 
@@ -53,5 +54,5 @@ def _usage_message(name: str, error: Exception) -> str:
 
 
 def _fail(name: str, line: str) -> int:
-    typer.echo(f"{name}: {printable(' '.join(line.split()))}", err=True)
+    show_error(printable(f"{name}: {' '.join(line.split())}"))
     return 2

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import printable, printable_json, printable_lines
 from gpucommons.cli.options import ConfigFile, load_settings
+from gpucommons.cli.output import clear_screen, show, show_line
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.scheduler.service.control_socket import control_path
@@ -19,7 +20,6 @@ app = typer.Typer(
 )
 
 _TIMEOUT_S = 5.0
-_CLEAR = "\033[2J\033[H"
 
 Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
 Explained = Annotated[
@@ -64,8 +64,8 @@ def status(
     while True:
         turns = send(config, socket_path, {"command": "status"})
         if watch:
-            typer.echo(_CLEAR, nl=False)
-        typer.echo(json.dumps(turns, indent=2) if as_json else "\n".join(status_lines(turns)))
+            clear_screen()
+        show(printable_json(json.dumps(turns, indent=2) + "\n") if as_json else printable_lines(status_lines(turns)))
         if not watch:
             return
         time.sleep(1)
@@ -74,13 +74,13 @@ def status(
 @app.command()
 def on(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let clients take turns."""
-    typer.echo(printable(send(config, socket_path, {"command": "on"})))
+    show_line(printable(send(config, socket_path, {"command": "on"})))
 
 
 @app.command()
 def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let every client run, unscheduled."""
-    typer.echo(printable(send(config, socket_path, {"command": "off"})))
+    show_line(printable(send(config, socket_path, {"command": "off"})))
 
 
 @app.command("set-quantum")
@@ -90,7 +90,7 @@ def set_quantum(
     socket_path: SocketPath = None,
 ) -> None:
     """Fix the length of a turn."""
-    typer.echo(printable(send(config, socket_path, {"command": "set-quantum", "seconds": seconds})))
+    show_line(printable(send(config, socket_path, {"command": "set-quantum", "seconds": seconds})))
 
 
 @app.command("set-limit")
@@ -103,7 +103,7 @@ def set_limit(
 ) -> None:
     """Limit a client, or all clients of a pod, for as long as the agent runs."""
     request: dict[str, object] = {"command": "set-limit", "target": target, "memory": memory, "core": core}
-    typer.echo(printable(send(config, socket_path, request)))
+    show_line(printable(send(config, socket_path, request)))
 
 
 @app.command()
@@ -112,4 +112,4 @@ def explain(target: Explained, config: ConfigFile = None, socket_path: SocketPat
     lines = explanations(send(config, socket_path, {"command": "status"}), target)
     if not lines:
         raise CommandError(f"no client or pod {target!r}: see 'gpucommons scheduler status'")
-    typer.echo("\n".join(lines))
+    show(printable_lines(lines))

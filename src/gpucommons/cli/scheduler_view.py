@@ -1,12 +1,11 @@
 """The document of turns as text, for `gpucommons scheduler status` and `explain`. Pure.
 
-Pods, namespaces and names of GPUs come from clients: every line is escaped as a whole.
+Pods, namespaces and names of GPUs come from clients: the lines are escaped when they are printed.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable
 from gpucommons.rules.identities import NO_POD
 from gpucommons.rules.wait_reasons import gibibytes
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
@@ -15,10 +14,6 @@ Document = Mapping[str, Any]
 
 
 def status_lines(turns: Document) -> Iterator[str]:
-    return map(printable, _status_lines(turns))
-
-
-def _status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
     fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
     shared = "" if turns["share_programs"] == "off" else f", programs {turns['share_programs']}"
@@ -71,12 +66,12 @@ def _conduct(client: Document) -> str:
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client or program that the target means: see `_targets`."""
     clients = [
-        printable(_explanation(turns, id, client))
+        _explanation(turns, id, client)
         for id, client in turns["clients"].items()
         if target in _targets(id, client)
     ]
     alone = [one for one in turns["left_alone"] if target == one["name"]]
-    return clients + [printable(f"{one['name']} is left alone: {one['sentence']}.") for one in alone]
+    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
 
 
 def _targets(id: str, client: Document) -> set[str]:

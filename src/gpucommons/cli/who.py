@@ -1,12 +1,13 @@
 """`gpucommons who`: take one sample and print the owner of each part of each GPU, or explain one process's owner."""
 
-import sys
 from typing import Annotated
 
 import typer
 
+from gpucommons.base.printable import Printable
 from gpucommons.cli.one_sample import take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.output import show
 from gpucommons.cli.run import CommandError
 from gpucommons.cli.who_view import explain, render
 from gpucommons.faces.documents.parameters import BadParameter
@@ -37,16 +38,16 @@ def who(
     """Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner."""
     _, snapshot = take_sample(config, simulate, procfs)
     if pid is not None:
-        sys.stdout.write(_explained(snapshot, pid))
+        show(_explained(snapshot, pid))
         return
     chosen = WhoFilter(None if gpu is None else _gpu_uuid(snapshot, gpu), user=user)
     if as_json:
-        sys.stdout.write(indented({**View(snapshot).envelope(), **who_document(snapshot, chosen)}))
+        show(indented({**View(snapshot).envelope(), **who_document(snapshot, chosen)}))
     else:
-        sys.stdout.write(render(snapshot, chosen))
+        show(render(snapshot, chosen))
 
 
-def _explained(snapshot: Snapshot, pid: int) -> str:
+def _explained(snapshot: Snapshot, pid: int) -> Printable:
     text = explain(snapshot, pid)
     if text is None:
         raise CommandError(f"pid {pid} is not on a GPU now; `gpucommons who` lists the processes that are")

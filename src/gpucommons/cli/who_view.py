@@ -5,7 +5,7 @@ Names come from users and may contain any character: one that is not printable i
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable, printable_lines
 from gpucommons.faces.documents.who import EVERYTHING, BilledProcess, WhoFilter, chosen_processes
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import (
@@ -33,10 +33,10 @@ _ALWAYS = ("MEMORY", "SM", "POWER", "PID", "PROCESS")
 _LEGEND = "~: a share of what the driver measured for the GPU. Without ~: measured for the process."
 
 
-def render(snapshot: Snapshot, chosen: WhoFilter) -> str:
+def render(snapshot: Snapshot, chosen: WhoFilter) -> Printable:
     attribution, gpus = _known(snapshot)
     if attribution is None:
-        return f"{no_gpu_readings(snapshot)}\n"
+        return printable_lines([no_gpu_readings(snapshot)])
     processes = chosen_processes(snapshot, chosen)
     lines: list[str] = []
     for account in attribution.accounts:
@@ -51,25 +51,26 @@ def render(snapshot: Snapshot, chosen: WhoFilter) -> str:
         lines.append(_LEGEND)
     if attribution.view.scope is not PidScope.HOST:
         lines.append(attribution.view.sentence)
-    return "\n".join(lines).strip() + "\n"
+    return printable_lines(lines if lines[-1:] != [""] else lines[:-1])
 
 
-def explain(snapshot: Snapshot, pid: int) -> str | None:
+def explain(snapshot: Snapshot, pid: int) -> Printable | None:
     """Each step of one process's attribution, for every GPU it is on; None if it is on no GPU."""
-    blocks = []
+    lines: list[str] = []
     for each in chosen_processes(snapshot, EVERYTHING):
         row = each.share
         if row.pid != pid:
             continue
-        steps = [f"  {number}. {printable(step)}" for number, step in enumerate(row.steps, start=1)]
+        steps = [f"  {number}. {step}" for number, step in enumerate(row.steps, start=1)]
         verdict = f"owner: {_owner(row.owner)}" if row.owner else f"no owner: {row.reason}"
         use = ", ".join(
             f"{name} {_amount(part, unit)} ({part.basis})"
             for name, part, unit in (("memory", row.memory, "B"), ("SM", row.sm, "%"), ("power", row.power, "W"))
             if part is not None
         )
-        blocks.append("\n".join([f"pid {pid} on {_place(each)}", *steps, f"  {verdict}", f"  {use or 'no readings'}"]))
-    return "\n\n".join(blocks) + "\n" if blocks else None
+        lines += [""] if lines else []
+        lines += [f"pid {pid} on {_place(each)}", *steps, f"  {verdict}", f"  {use or 'no readings'}"]
+    return printable_lines(lines) if lines else None
 
 
 def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
@@ -80,11 +81,11 @@ def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
 def no_gpu_readings(snapshot: Snapshot) -> str:
     state = snapshot.sources.get("nvml")
     why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "GPUs are not read on this machine"
-    return f"no GPU readings: {printable(why)}"
+    return f"no GPU readings: {why}"
 
 
 def _gpu_line(account: GpuAccount, gpu: Gpu | None) -> str:
-    parts = [f"GPU {account.gpu_index}", printable(gpu.identity.name if gpu else account.gpu_uuid)]
+    parts = [f"GPU {account.gpu_index}", gpu.identity.name if gpu else account.gpu_uuid]
     total = gpu.readings.memory_total_bytes if gpu else None
     if account.memory_used_bytes is not None:
         of = f" of {_bytes(total)}" if total is not None else ""

@@ -81,6 +81,7 @@ class Client:
         "bucket",
         "claimed_bytes",
         "core_limit_percent",
+        "device",
         "drop_again_s",
         "drop_reason",
         "drop_s",
@@ -140,6 +141,8 @@ class Client:
     ) -> None:
         self.id = id
         self.gpu = gpu
+        # The device that it is on. Its queue may be that of another device, where a program links the two.
+        self.device = gpu.key
         # The client's name for the GPU: resolved again when the GPUs become known later.
         self.gpu_name = gpu_name
         self.version = version

@@ -24,6 +24,7 @@ from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Circumstances, Exemption, Refusal, ShareScope, divide
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn
+from gpucommons.scheduler.programs.linked import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
@@ -105,6 +106,8 @@ class Programs:
         self.exempt = found.exempt
         programs = {program.key: program for program in found.programs} if self._pauser.available else {}
         standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted)
+        several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
+        self._turns.apply(self._devices.link(several, now), now)
         for key in [key for key in self._members if key not in standings]:
             self._remove(key, now)
         for key, program in programs.items():
@@ -140,6 +143,7 @@ class Programs:
             gpu_name=program.devices[0],
             owner=owner_of(program),
         )
+        client.device = program.devices[0]
         peer = ProgramPeer(self._turns, self._pauser, client)
         client.peer = peer
         member = self._members[key] = self._by_client[client.id] = _Member(program, client, peer)
