@@ -22,9 +22,11 @@ from gpucommons.attribution.stage import AttributionStage, ProcessWorld
 from gpucommons.model.containers import Container, ContainerReading, ContainerState
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings
 from gpucommons.model.ownership import Reason
+from gpucommons.model.process_context import CommandLineReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.sampling.attributed import attributed
+from gpucommons.sources.host.commands import CommandReader
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source
@@ -114,9 +116,9 @@ def main() -> None:
         {id: Container(id, f"job-{id[-2:]}", "docker", ContainerState.RUNNING, "torch") for id in CONTAINER_IDS}
     )
     driver = Driver()
-    world = ProcessWorld(InContainers(PROC), PidView(PidScope.HOST, ""), host_user_names(PROC))
+    world = ProcessWorld(InContainers(PROC), PidView(PidScope.HOST, ""), host_user_names(PROC), CommandReader(PROC))
     sources, stage = attributed([Source("nvml", "gpus", GpuReading, driver.read)], world, OwnerRules())
-    pass_once = partial(one_pass, sources[0], stage, containers)
+    pass_once = partial(one_pass, sources, stage, containers)
     with sleepers(max(HOST_PROCESSES - BURST - len(psutil.pids()), STEADY)) as keys:
         steady_keys = keys[:STEADY]
         pids = [key.pid for key in steady_keys]
@@ -145,10 +147,11 @@ def main() -> None:
     )
 
 
-def one_pass(source: Source, stage: AttributionStage, containers: ContainerReading) -> None:
-    reading = source.read()
-    assert isinstance(reading, GpuReading)
-    derived = stage(Readings(gpus=reading, docker=containers))
+def one_pass(sources: list[Source], stage: AttributionStage, containers: ContainerReading) -> None:
+    gpus, command_lines = (source.read() for source in sources)
+    assert isinstance(gpus, GpuReading)
+    assert isinstance(command_lines, CommandLineReading)
+    derived = stage(Readings(gpus=gpus, docker=containers, command_lines=command_lines))
     assert derived.attribution is not None
     assert all(share.owner is not None for share in derived.attribution.processes)
 

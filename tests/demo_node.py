@@ -23,6 +23,15 @@ from gpucommons.model.gpu import (
     XidRecord,
 )
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.leases import (
+    Lease,
+    LeaseRequest,
+    LeasesReading,
+    LeaseWait,
+    Reservation,
+    Trespasser,
+    WaitCause,
+)
 from gpucommons.model.ownership import (
     Attribution,
     Basis,
@@ -43,6 +52,7 @@ from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
     HistogramReading,
+    LeftAlone,
     SharingReading,
     WaitReading,
     WaitReason,
@@ -101,6 +111,11 @@ class DemoNode:
             refusals={},
             handoff_seconds=_NO_HISTOGRAM,
             window_s=10.0,
+            share_programs="all",
+            left_alone=(
+                LeftAlone("alice · Xorg (pid 77)", "display", "it is a display server (Xorg)", 1000),
+                LeftAlone("bob · serve.py (pid 78)", "label", "its container has the label gpucommons.share=no", 1001),
+            ),
         )
 
     def accounts(self, elapsed_s: float) -> AccountsReading:
@@ -186,11 +201,31 @@ class DemoNode:
             attribution=self.attribution(elapsed_s),
             allocations=self.allocations(),
             sharing=self.sharing(elapsed_s),
+            leases=self.leases(elapsed_s),
             accounts=self.accounts(elapsed_s),
             event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
         )
         return replace(readings, slots=judge(readings, {}, Now(self.start_wall_s + elapsed_s, elapsed_s))[0])
+
+    def leases(self, elapsed_s: float) -> LeasesReading:
+        """Alice and bob have leases, alice's with a trespasser; chen and bob wait; dana has reserved a GPU."""
+        wall_s = self.start_wall_s
+        requests = [
+            LeaseRequest(str(number), 1000 + uid, USERS[uid], number, wall_s - 60, name=f"{USERS[uid]}'s training")
+            for number, uid in enumerate((0, 1, 2, 1), 1)
+        ]
+        return LeasesReading(
+            slots={"GPU-a": "0", "GPU-b": "1"},
+            leases=(Lease(requests[0], ("GPU-a",), 1.0, wall_s - 50), Lease(requests[1], ("GPU-b",), 1.0, wall_s)),
+            waiting=(
+                (requests[2], LeaseWait(1, WaitCause.BUSY, wall_s + 600 + elapsed_s)),
+                (requests[3], LeaseWait(2, WaitCause.QUOTA, None, "user bob has 1 of 1 GPUs")),
+            ),
+            reservations=(Reservation("r1", 1003, "dana", 1, wall_s + 3600, wall_s + 7200, ("GPU-a",)),),
+            trespassers=(Trespasser("1", "0", 30001, ProcessKey(30001, 77), "farah", "python"),),
+            no_shows=(Reservation("r0", 1004, "emeka", 1, wall_s - 7200, wall_s - 3600),),
+        )
 
     def scenario(self) -> Scenario:
         return Scenario("demo", "a node with everything on it", self._sources)
@@ -381,6 +416,7 @@ class DemoNode:
                 debt_s=1.3 if throttled else 0.0,
                 billed_s=elapsed_s / 3,
                 demand_ratio=(0.98, 0.71, None)[place],
+                name=f"research/{self.users[number]}-job",
             )
 
     def _gpu_sharing(self, index: int, clients: tuple[ClientSharing, ...], elapsed_s: float) -> GpuSharing:
@@ -409,6 +445,8 @@ class DemoNode:
             wait_seconds=_NO_HISTOGRAM,
             turn_seconds=_NO_HISTOGRAM,
             drain_seconds=_NO_HISTOGRAM,
+            gain_ratio=1.34 if index == 0 else None,
+            coarse=index == 1,
         )
 
 

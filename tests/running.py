@@ -80,6 +80,7 @@ def _environment(directory: str, given: Mapping[str, str] | None) -> dict[str, s
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "STATE_DIRECTORY": directory,
         "GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": f"{directory}/xpushare.sock",
+        "GPUCOMMONS_LEASES_SOCKET": f"{directory}/leases.sock",
     }
     return {**os.environ, **ours, **(given or {})}
 

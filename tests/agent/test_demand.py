@@ -49,7 +49,7 @@ def test_two_busy_jobs_are_measured_and_take_turns(tmp_path: Path, cost_us: int)
                 known = [value for (name, _), value in found.items() if name == DEMAND and value > 0.9]
                 return {dict(labels)["way"] for name, labels in found if name == WAY} if len(known) == 2 else set()
 
-            assert until(ways, "both are measured") == {"turns"}
+            until(lambda: ways() == {"turns"}, "both are measured and take turns", within_s=60)
         finally:
             enough.set()
             for job in jobs:

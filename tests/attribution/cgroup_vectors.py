@@ -111,9 +111,12 @@ VECTORS: dict[str, tuple[str, CgroupIdentity]] = {
     "20 v1 host, pod": (V1_HOST, pod("kubelet", "burstable")),
     "20 v1 host, docker": (V1_DOCKER_HOST, container("docker")),
     "21 no cgroup": ("0::/", CgroupIdentity()),
-    "21 login session": ("0::/user.slice/user-1000.slice/session-3.scope", CgroupIdentity(uid=1000)),
+    "21 login session": (
+        "0::/user.slice/user-1000.slice/session-3.scope",
+        CgroupIdentity(uid=1000, scope="session-3.scope"),
+    ),
     "22 systemd unit": (
         "0::/system.slice/jupyterhub-alice.service",
-        CgroupIdentity(unit="jupyterhub-alice.service"),
+        CgroupIdentity(unit="jupyterhub-alice.service", scope="jupyterhub-alice.service"),
     ),
 }

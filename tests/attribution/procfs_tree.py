@@ -25,6 +25,7 @@ def add_process(
     cgroup: str = "0::/\n",
     inner_pids: tuple[int, ...] = (),
     open_files: tuple[str, ...] = (),
+    command_line: tuple[str, ...] = ("python", "train.py"),
 ) -> Path:
     process = procfs / str(pid)
     (process / "fd").mkdir(parents=True)
@@ -32,6 +33,8 @@ def add_process(
     escaped = name.replace("\\", "\\\\").replace("\n", "\\n")
     (process / "status").write_text(status_text(escaped, uid, (pid, *inner_pids)))
     (process / "cgroup").write_text(cgroup)
+    (process / "comm").write_text(f"{name[:15]}\n")
+    (process / "cmdline").write_bytes(b"".join(argument.encode() + b"\0" for argument in command_line))
     for number, target in enumerate(open_files):
         (process / "fd" / str(number)).symlink_to(target)
     return process

@@ -120,6 +120,23 @@ def test_a_line_that_the_user_may_write_does_not_override_one_of_the_runtime() -
     assert identify(f"11:memory:/docker/{C}\n{forged}").job is None
 
 
+@pytest.mark.parametrize(
+    ("text", "scope"),
+    [
+        ("0::/user.slice/user-1000.slice/session-4.scope", "session-4.scope"),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/tmux-1.scope/inner", "tmux-1.scope"),
+        ("0::/user.slice/user-1000.slice/user@1000.service/init.scope", None),
+        ("0::/init.scope", None),
+        ("1:name=systemd:/user.slice/user-1000.slice/session-4.scope\n2:cpu:/a.service", "session-4.scope"),
+        (f"0::/system.slice/docker-{C}.scope", None),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0", None),
+        (f"1:cpu:/docker/{C}\n0::/system.slice/containerd.service", None),
+    ],
+)
+def test_the_scope_of_a_process_in_no_container_or_job(text: str, scope: str | None) -> None:
+    assert identify(text).scope == scope
+
+
 def test_a_huge_file_is_read_up_to_a_limit() -> None:
     line = "0::/" + "a/" * MAX_TEXT
     assert identify(line + f"docker/{C}").note == CUT_SHORT

@@ -19,7 +19,8 @@ from gpucommons.attribution.stage import AttributionStage, IdentifiedGpus, ticks
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
-from gpucommons.model.process_identity import PidScope, PidView
+from gpucommons.model.process_context import CommandLineReading, ProcessContext
+from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.sources.host.process_details import ProcessDetailsReader
@@ -120,10 +121,29 @@ def test_a_container_that_becomes_known_changes_the_owner(node: Node) -> None:
     assert derived.attribution.owners[0].owner.name == "carol"
 
 
+def test_contexts_are_in_the_readings(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    cgroup = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/tmux-spawn-1.scope\n"
+    add_process(tmp_path, 9, cgroup=cgroup)
+    node.driver.now = reading(gpu(0, [gpu_process(9)]))
+    key, line = ProcessKey(9, 100), ("python", "train.py")
+    lines = CommandLineReading({key: line})
+    first = node.stage(Readings(gpus=gpus_of(node), command_lines=lines))
+    assert first.process_contexts == {key: ProcessContext(line, "tmux-spawn-1.scope", session_id=1)}
+    assert node.stage(Readings(gpus=gpus_of(node), command_lines=lines)).process_contexts is first.process_contexts
+
+
+def test_a_process_keeps_its_command_line_while_none_can_be_read(node: Node) -> None:
+    key = ProcessKey(7, 100)
+    lines = CommandLineReading({key: ("python", "train.py")})
+    node.stage(Readings(gpus=gpus_of(node), command_lines=lines))
+    later = node.stage(Readings(gpus=gpus_of(node))).process_contexts
+    assert later is not None
+    assert later[key].command_line == ("python", "train.py")
+
+
 def test_devices_of_pods_are_placed(node: Node) -> None:
-    devices = PodDevicesReading(
-        (PodDevices("ml", "train", "main", "nvidia.com/gpu", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),)
-    )
+    devices = PodDevicesReading((PodDevices("ml", "train", "main", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),))
     assert node.stage(Readings(gpus=gpus_of(node), pod_devices=devices)).attribution is not None
 
 

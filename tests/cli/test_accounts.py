@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from gpucommons.faces.documents.allocations import SCHEMA as ALLOCATIONS
 from gpucommons.faces.documents.events import SCHEMA as EVENTS
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.batch import Batch, Gap
+from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.store import Store
 from gpucommons.model.containers import Container
 from gpucommons.model.events import Event, format_line
@@ -258,3 +261,40 @@ def test_a_table_escapes_names() -> None:
     assert grid.as_table() == "NAME    N\na|b\\    1\n=1+1   20\n-----  --\ntotal  21\n"
     assert grid.as_markdown().splitlines()[2] == "| a\\|b\\\\ | 1 |"
     assert grid.as_csv().splitlines() == ["name,n", "a|b\\,1", "'=1+1,20", "total,21"]
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Files are opened as another user and group, without supplementary groups."""
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_another_user_reads_neither_the_ledger_nor_the_events(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """An empty report would say that nothing was used."""
+    # Not below pytest's directory, which only its user may enter.
+    with TemporaryDirectory() as name:
+        state = Path(name)
+        monkeypatch.setenv("STATE_DIRECTORY", name)
+        written(state, [batch(10, wall_s=time.time() - 60)])
+        events = EventLog(state / "events.jsonl")
+        events.start()
+        events.record([Event(time.time() - 30, "gpu.lost", "alice", "gpucommons", {})])
+        assert events.close(5.0)
+        state.chmod(mode)
+        for command in ("report", "events"):
+            assert "alice" in run(capsys, command)
+            with as_nobody():
+                assert "no permission to read it; use sudo" in refused(capsys, command)

@@ -23,8 +23,8 @@ from jsonschema import Draft202012Validator
 from certificates import Authority
 from gpucommons.cli import agent_client
 from gpucommons.cli.agent_client import AgentAddress, NoAnswer
+from gpucommons.cli.command_line import AgentUnreachable, CommandError
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.run import AgentUnreachable, CommandError
 from gpucommons.cli.top import _feed as top_feed
 from gpucommons.cli.top_feed import AgentFeed, LocalFeed
 from gpucommons.faces.documents import report as report_document

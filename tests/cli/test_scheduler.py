@@ -1,6 +1,7 @@
 """`gpucommons scheduler` against a running agent."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,17 @@ def test_status_and_explain_name_running_and_waiting_clients(agent: RunningAgent
     scheduler(path, "on")
     for client in (holder, idle):
         client.close()
+
+
+def test_a_client_without_a_pod_is_named_by_its_process(agent: RunningAgent, path: str) -> None:
+    holder = Scripted(path).register("none", "none").ask().granted()
+    status = until(lambda: text if holder.id in (text := scheduler(path, "status").stdout) else None)
+    assert f"(pid {os.getpid()}) ({holder.id}) for " in status
+    assert "none/none" not in status
+    explained = scheduler(path, "explain", f"pid:{os.getpid()}").stdout
+    assert f"(pid {os.getpid()}) ({holder.id}) on " in explained
+    assert scheduler(path, "explain", "none").returncode != 0
+    holder.close()
 
 
 def test_errors_are_one_line(agent: RunningAgent, path: str, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from browser import demo_agent
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
 from gpucommons.cli.agent_client import AgentAddress, named_address
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.reader import local_urls
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.top_app import Top
 from gpucommons.cli.top_feed import AgentFeed, FeedUpdate, LocalFeed
 from gpucommons.cli.top_rows import (
@@ -199,7 +199,7 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
             await pilot.press("p")
             assert len(cells(app)) == 16
             await pilot.press("t")
-            assert [row[0] for row in cells(app)][:1] == ["alice-job"]
+            assert [row[0] for row in cells(app)][:1] == ["research/alice-job"]
             await pilot.press("q")
         assert app.return_code == 0
 

@@ -80,6 +80,7 @@ async () => {
   for (const id of Object.keys(turns ? turns.clients : {})) {
     const client = turns.clients[id];
     const row = `#turns ${at('data-client', id)}`;
+    if (!main.querySelector(`${row} th.name`).title.startsWith(client.name)) wrong.push(`${row}: its title does not name ${client.name}`);
     check('turns', `${row} [data-f="turns_total"]`, f.count(client.turns_total));
     check('turns', `${row} [data-f="debt_s"]`, client.debt_s ? f.duration(client.debt_s) : '0');
     if (client.wait) check('turns', `${row} [data-f="expected_s"]`, f.duration(client.wait.expected_s));
@@ -91,9 +92,14 @@ async () => {
   for (const uuid of Object.keys(turns ? turns.gpus : {})) {
     const gpu = turns.gpus[uuid];
     check('turns', `#turns ${at('data-uuid', uuid)} [data-f="quantum_left_s"]`, f.duration(gpu.quantum_left_s));
+    if (gpu.gain_sentence) check('turns', `#turns ${at('data-uuid', uuid)} [data-f="gain"]`, gpu.gain_sentence);
     const drawn = main.querySelectorAll(`#turns ${at('data-uuid', uuid)} .turn`).length;
     if (drawn !== Object.keys(gpu.timeline).length) wrong.push(`${uuid}: ${drawn} turns drawn of ${Object.keys(gpu.timeline).length}`);
   }
+
+  const alone = [...main.querySelectorAll('#turns .left-alone li')].map((row) => row.textContent);
+  const expected = (turns ? turns.left_alone : []).map((one) => `${one.name}: ${one.sentence}`);
+  if (String(alone) !== String(expected)) wrong.push(`left alone: shows ${alone}, API says ${expected}`);
 
   const today = accounts && accounts.today;
   const users = today ? today.users : {};

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, make_dataclass
+from dataclasses import fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, P
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, OwnerShare
-from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Turn
+from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Turn
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules import privacy
@@ -35,12 +36,13 @@ PATHS = (
     "allocations",
     "slots",
     "turns",
+    "queue",
     "accounts",
     "events?limit=1000",
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "accounts", "event_log", "alerts"}
+FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "leases", "accounts", "event_log", "alerts"}
 HIDDEN = {
     "processes",
     "docker",
@@ -56,6 +58,8 @@ HIDDEN = {
     "kernel",
     "filesystems",
     "hardware",
+    "command_lines",
+    "process_contexts",
 }
 
 
@@ -91,22 +95,27 @@ FILTERED_FIELDS: Mapping[type, str] = {
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
-        "window_s debug_labels connections"
+        "window_s debug_labels connections share_programs left_alone"
     ),
     GpuSharing: (
         "uuid index present running request_queue wait_queue running_memory_bytes "
         "running_memory_peak_bytes total_memory_bytes total_memory_measured safe_limit_bytes overloaded "
         "way way_reason quantum_left_s busy_seconds drop_lock wait_for_mem mem_available wait_seconds "
-        "turn_seconds drain_seconds"
+        "turn_seconds drain_seconds gain_ratio coarse"
     ),
     ClientSharing: (
         "client_id pod namespace gpu_uuid gpu_index protocol_version pid uid gid standing revoked "
         "pending_drop turn_s turns wait allocated_bytes allocated_peak_bytes nvml_bytes "
         "overhead_bytes need_bytes memory_quota_bytes memory_quota_source core_quota_percent "
         "core_quota_effective_percent core_quota_source window_usage_s window_limit_s throttled debt_s "
-        "billed_s demand_ratio over_claimed"
+        "billed_s demand_ratio over_claimed name program processes"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
+    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded",
+    Lease: "request slots gpus since_s",
+    LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name",
+    LeaseWait: "position cause start_s detail",
+    Reservation: "id uid user gpus from_s until_s slots used_s",
     AllocationReading: "slots allocations containers unmanaged complete",
     SlotsReading: "slots",
     SlotStatus: (
@@ -199,6 +208,34 @@ def test_own_rows_are_complete() -> None:
     mine = {id: client for id, client in everything["turns"]["clients"].items() if client["uid"] == 1001}
     assert mine
     assert {id: own["turns"]["clients"][id] for id in mine} == mine
+
+
+def test_programs_of_others_have_no_name_and_no_pid() -> None:
+    reading = NODE.sharing(0.0)
+    own = reading.clients[0]._replace(program="job:7@1001", processes=(8, 9), uid=1001)
+    other = reading.clients[1]._replace(program="job:8@1000", processes=(10, 11), uid=1000)
+    rows = (LeftAlone("bob · x (pid 1)", "label", "labelled", 1001), LeftAlone("alice · x (pid 2)", "mps", "MPS", 1000))
+    shared = snapshot_of(Readings(sharing=replace(reading, clients=(own, other), left_alone=rows)))
+    seen = seen_by(shared, BOB).readings.sharing
+    assert seen is not None
+    assert seen.clients[0] == own
+    hidden = seen.clients[1]
+    assert (hidden.name, hidden.program, hidden.processes) == (hidden.client_id, hidden.client_id, ())
+    assert seen.left_alone == rows[:1]
+    unidentified = seen_by(shared, UNIDENTIFIED).readings.sharing
+    assert unidentified is not None
+    assert unidentified.left_alone == ()
+
+
+def test_own_leases_are_complete_and_others_keep_their_place_in_the_queue() -> None:
+    played = Played(NODE).play(3)
+    everything, own = (played.get("queue", viewer)["queue"] for viewer in (SEES_ALL, BOB))
+    assert own["leases"]["2"] == everything["leases"]["2"]
+    assert own["waiting"]["4"] == everything["waiting"]["4"]
+    assert own["leases"]["1"]["slots"] == ["0"]
+    assert own["leases"]["1"]["trespassers"] == []
+    assert [row["user"] for row in own["waiting"].values()] == ["others", "bob"]
+    assert [row["position"] for row in own["waiting"].values()] == [1, 2]
 
 
 def test_another_client_has_one_pseudonym_everywhere() -> None:

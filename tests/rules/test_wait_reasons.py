@@ -21,7 +21,7 @@ SENTENCES = [
     (WaitReason.QUOTA, 0.5, "core quota of 25 % used up, debt 1.3 s"),
     (WaitReason.TURN, 0.5, "another client has the turn"),
     (WaitReason.MEMORY, 0.5, "needs 12.0 GiB of memory, 4.2 GiB free"),
-    (WaitReason.DEMAND, 0.5, "GPU too busy to run it together with the running clients"),
+    (WaitReason.DEMAND, 0.5, "another client has the turn: together they would be slower"),
     (WaitReason.SOLO, None, "must run alone first, to be measured"),
     (WaitReason.SOLO, 0.5, "measuring a client that runs alone"),
     (WaitReason.READY, 0.5, "about to run"),

@@ -7,7 +7,7 @@ from itertools import count
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Action, Client, ClientProcess, Disconnect, GpuQueue, Send
+from gpucommons.scheduler.policy.state import Action, Client, ClientProcess, Disconnect, GpuQueue, Measure, Send
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
@@ -60,11 +60,17 @@ class Simulation:
 
     def perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
+            if isinstance(action, Measure):
+                self.measure(action)
+                continue
             script = self.scripts[action.client.id]
             if isinstance(action, Disconnect):
                 self.at(self.now, lambda c=action.client: self._gone(c))  # type: ignore[misc]
             else:
                 self._deliver(script, action)
+
+    def measure(self, action: Measure) -> None:
+        """This GPU's activity cannot be measured."""
 
     def _gone(self, client: Client) -> Sequence[Action]:
         self.scripts[client.id].holds = False
@@ -91,13 +97,16 @@ class Simulation:
             upcoming = min(due, event_s)
             if upcoming > end:
                 break
-            self.now = max(self.now, upcoming)
+            self.pass_until(max(self.now, upcoming))
             if event_s <= due:
                 self.perform(heapq.heappop(self._events)[2]())
             else:
                 self.perform(self.policy.tick(self.now))
-        self.now = end
+        self.pass_until(end)
         self.gpu.clock.advance(end)
+
+    def pass_until(self, when_s: float) -> None:
+        self.now = when_s
 
     def billed_s(self, script: Script) -> float:
         """What a client was billed so far, including the running turn."""

@@ -12,7 +12,7 @@ from itertools import count
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, Disconnect, GpuQueue
+from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, Disconnect, GpuQueue, Measure
 from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
@@ -46,6 +46,7 @@ class World:
         self.busy_s = 0.0
         self.handed_over = 0
         self.log: list[tuple[float, int, str]] = []
+        self.measurements: list[Measure] = []
         self._ids = count(1)
         # Every queue that ever existed: the counts of a removed queue still matter.
         self._queues: dict[int, GpuQueue] = {}
@@ -134,6 +135,9 @@ class World:
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
+            if isinstance(action, Measure):
+                self.measurements.append(action)
+                continue
             if isinstance(action, Disconnect):
                 self.log.append((self.now, action.client.id, "fence"))
                 continue
@@ -213,8 +217,11 @@ class World:
         running = list(gpu.running.values())
         assert gpu.clock.running == len(running)
         assert gpu.running_bytes == sum(client.need_bytes for client in running)
-        assert gpu.demand_milli == sum(client.demand_milli or 0 for client in running)
-        assert gpu.running_v1 == sum(client.version == 1 for client in running)
+        assert gpu.running_blind == sum(client.blind for client in running)
+        assert gpu.running_programs == sum(client.is_program for client in running)
+        assert gpu.programs == sum(client.is_program for client in gpu.clients.values())
+        assert gpu.resident_bytes == sum(client.resident_bytes for client in gpu.clients.values())
+        assert gpu.client_limit_bytes == max(0, gpu.safe_limit_bytes - gpu.resident_bytes)
         assert gpu.held_bytes == sum(client.held_bytes for client in gpu.clients.values())
         for client in gpu.clients.values():
             assert client.held_bytes == (min(client.need_bytes, client.nvml_bytes or 0) if client.revoked else 0)

@@ -22,6 +22,7 @@ EMPTY = {
     "gpucommons_web_": "likewise",
     "gpucommons_source_": "likewise",
     "gpucommons_ledger_": "likewise",
+    "gpucommons_leases": "likewise",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas are settings",
     "gpucommons_sharing_client_revoked": "no client ignores a request to stop",
@@ -49,6 +50,8 @@ EMPTY = {
     "node_hwmon_energy_joule_total": "likewise",
     "node_hwmon_humidity": "likewise",
     "node_hwmon_power": "the power meter has only an average",
+    "gpucommons_sharing_gain_ratio": "its scheduler is in serial mode, which measures no gain",
+    "gpucommons_sharing_programs": "its clients carry nvshare's library",
     "gpucommons_vgpu_allocation_ratio_ok": "the device plugin sets the number of shares, not a file",
 }
 # Totals over time: filled by the ledger.

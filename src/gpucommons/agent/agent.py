@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.sharing import metrics_listeners, sharing_part
@@ -27,6 +28,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
+from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.api import Api
@@ -42,10 +44,13 @@ class Agent:
         self.scenario = None if scenario is None else scenario.name
         accounts = Accounts(settings, self.scenario)
         self._parts: list[Part] = [accounts]
-        if settings.scheduler.enabled and scenario is None:
-            self._parts.append(sharing_part(settings))
+        gpm = GpmAccess()
+        if settings.scheduler.is_used and scenario is None:
+            self._parts.append(sharing_part(settings, gpm))
+        if settings.leases.enabled != "false":
+            self._parts.append(Leasing(settings, scenario))
         of_parts = [source for part in self._parts for source in part.sources()]
-        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete))
+        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
         self._background = [(source.name, source.run) for source in sources if source.run is not None]
         self.sampler = Sampler(
             sources,

@@ -1,20 +1,30 @@
 """The scheduler in the agent: started as a service, fed with readings of GPUs and pods, read as a source."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from gpucommons.agent.busy import BusyMeter
+from gpucommons.agent.process_names import process_names
+from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import SchedulerSettings, Settings, SharingQuotaSettings
+from gpucommons.config.settings import SchedulerSettings, Settings
 from gpucommons.faces.documents.turns import turn_pieces
-from gpucommons.model.gpu import Gpu
+from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.pauser.client import PauserSettings
+from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
-from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues, from_annotations, parse_core, parse_memory
+from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
+from gpucommons.scheduler.programs.jobs import read_programs
+from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
+from gpucommons.sources.nvml.activity_meter import ActivityMeter
+from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
 log = logging.getLogger(__name__)
@@ -34,25 +44,44 @@ def nvml_cadence_s(settings: Settings) -> float:
     interval_s = settings.sampling.interval_s
     return (
         max(interval_s, settings.scheduler.metrics_nvml_interval_ms / 1000)
-        if settings.scheduler.enabled
+        if settings.scheduler.is_used
         else interval_s
     )
 
 
-def sharing_part(settings: Settings) -> "Sharing":
+def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
     """The scheduler: a source of turns, a service for clients, an observer of the GPUs."""
     check_sockets(settings.scheduler)
-    rules = [_rule(name, rule) for name, rule in settings.sharing_quotas.items()]
-    return Sharing(settings.scheduler, rules, settings.sampling.interval_s)
+    check_mode(settings.scheduler)
+    programs = _program_sharing(settings)
+    thread = SchedulerThread(
+        settings.scheduler, turn_pieces, client_rules(settings), sharing=programs, meter=ActivityMeter(gpm)
+    )
+    return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
 
 
-def _rule(name: str, section: SharingQuotaSettings) -> QuotaRule:
-    try:
-        memory = parse_memory(section.memory) if section.memory else None
-        core = parse_core(str(section.core)) if section.core else None
-    except ValueError as error:
-        raise ConfigError(f"sharing_quotas.{name}: {error}") from error
-    return QuotaRule(section.pod, section.namespace, section.uid, QuotaValues(memory, core))
+def check_mode(scheduler: SchedulerSettings) -> None:
+    """Raises ConfigError if plain programs are to take turns in a mode that does not measure them."""
+    if scheduler.shares_programs and scheduler.mode != "auto":
+        raise ConfigError(
+            f"scheduler.share_programs = {scheduler.share_programs} needs scheduler.mode = auto, not {scheduler.mode}"
+        )
+
+
+def _program_sharing(settings: Settings) -> ProgramSharing | None:
+    scheduler = settings.scheduler
+    if not scheduler.shares_programs:
+        return None
+    backend = {"driver": "cuda", "freeze": "freeze"}[scheduler.pause]
+    pauser = PauserSettings(_pauser_socket(scheduler), backend=backend, max_pause_s=scheduler.max_pause_s)
+    return ProgramSharing(pauser, program_rules(settings))
+
+
+def _pauser_socket(scheduler: SchedulerSettings) -> Path | None:
+    """None: the agent starts its own pauser. Only root may pause the programs of others."""
+    if scheduler.pauser_socket:
+        return Path(scheduler.pauser_socket)
+    return SERVICE_SOCKET if scheduler.share_programs == "all" and os.geteuid() != 0 else None
 
 
 def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
@@ -75,9 +104,11 @@ def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
 class Sharing:
     """The scheduler as a service, a source, and an observer of snapshots."""
 
-    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule], cadence_s: float) -> None:
+    def __init__(self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool) -> None:
         self._cadence_s = cadence_s
-        self._scheduler = SchedulerThread(settings, turn_pieces, rules)
+        self._scheduler = scheduler
+        self._shares_programs = shares_programs
+        self._gpus: GpuReading | None = None
         self._busy = BusyMeter()
         self._pods: PodReading | None = None
 
@@ -103,10 +134,23 @@ class Sharing:
         if gpus is not None:
             busy = self._busy.of(snapshot)
             self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
+            if gpus is not self._gpus:
+                self._update_programs(snapshot)
+            self._gpus = gpus
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods
             self._scheduler.set_annotations(dict(_annotated(pods)))
+
+    def _update_programs(self, snapshot: Snapshot) -> None:
+        source = snapshot.sources.get("nvml")
+        if source is not None and source.last_success_monotonic_s is not None:
+            reading = read_programs(snapshot.readings, source.last_success_monotonic_s)
+            # While the owners of processes cannot be read, the last known names stay.
+            if reading is not None:
+                self._scheduler.set_names(process_names(reading, snapshot.readings.users))
+                if self._shares_programs:
+                    self._scheduler.update_programs(reading)
 
 
 def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:

@@ -48,6 +48,7 @@ from gpucommons.sources.host.pressure import read_pressure
 from gpucommons.sources.host.processes import ProcessTableReader
 from gpucommons.sources.job_mapping import JobMappingReader
 from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
+from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.nvml.lanes import FAST_EVERY_S
 from gpucommons.sources.nvml.source import NvmlReader
 from gpucommons.sources.people.users import UsersReader, host_root
@@ -60,10 +61,14 @@ def agent_sources(
     of_parts: Iterable[Source] = (),
     agent: AgentReader | None = None,
     monotonic: Callable[[], float] = time.monotonic,
+    gpm: GpmAccess | None = None,
 ) -> tuple[list[Source], Callable[[Readings], Readings]]:
-    """All sources of the agent, those of its parts included, and the function that derives owners and allocations."""
+    """All sources of the agent, those of its parts included, and the function that derives owners and allocations.
+
+    `gpm` lends the reader's session with the driver to the scheduler.
+    """
     interval_s = settings.sampling.interval_s
-    sources = [*_node_sources(settings, scenario, monotonic), *of_parts]
+    sources = [*_node_sources(settings, scenario, monotonic, gpm), *of_parts]
     if settings.alerts.alertmanager_url:
         alertmanager = AlertmanagerSource(settings.alerts.alertmanager_url)
         sources.append(Source("alertmanager", "alerts", AlertsReading, alertmanager.read, 15.0, 10.0))
@@ -78,10 +83,12 @@ def agent_sources(
     return sources, lambda readings: allocations(attribution(readings))
 
 
-def _node_sources(settings: Settings, scenario: Scenario | None, monotonic: Callable[[], float]) -> list[Source]:
+def _node_sources(
+    settings: Settings, scenario: Scenario | None, monotonic: Callable[[], float], gpm: GpmAccess | None
+) -> list[Source]:
     if scenario is not None:
         return scenario.sources(settings.sampling.interval_s, monotonic)
-    return _linux(settings) if sys.platform == "linux" else _without_procfs(settings)
+    return _linux(settings, gpm) if sys.platform == "linux" else _without_procfs(settings)
 
 
 def _world(settings: Settings, scenario: Scenario | None) -> ProcessWorld | None:
@@ -91,7 +98,7 @@ def _world(settings: Settings, scenario: Scenario | None) -> ProcessWorld | None
     return this_machine(Path(settings.path.procfs)) if sys.platform == "linux" else None
 
 
-def _linux(settings: Settings) -> list[Source]:
+def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     """Everything that can be read on Linux. What does not exist on this node is reported as absent."""
     path, exclude = settings.path, settings.nodeexporter
     procfs, sysfs, rootfs, cgroupfs = (Path(p) for p in (path.procfs, path.sysfs, path.rootfs, path.cgroupfs))
@@ -109,7 +116,8 @@ def _linux(settings: Settings) -> list[Source]:
         procfs, rootfs, exclude.filesystem_mount_points_exclude, exclude.filesystem_fs_types_exclude
     )
     processes = ProcessTableReader(procfs, settings.processes.busiest)
-    nvml = NvmlReader(procfs, keep_fast=MEASURED_BY if settings.scheduler.enabled else frozenset())
+    keep_fast = MEASURED_BY if settings.scheduler.is_used else frozenset()
+    nvml = NvmlReader(procfs, keep_fast=keep_fast, gpm_access=gpm)
     # The third tick after a call hung must be past the deadline: then the readings are gone within three intervals.
     nvml_s = nvml_cadence_s(settings)
     nvml_deadline_s = 2.5 * max(nvml_s, FAST_EVERY_S)

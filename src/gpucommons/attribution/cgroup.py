@@ -4,7 +4,9 @@ With nested runtimes, the last container on the path is the container of the pro
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from gpucommons.model.process_identity import CgroupIdentity
 
@@ -40,6 +42,9 @@ _SLURM_V2_ROOT = re.compile(r"(?:.+_)?slurmstepd\.scope")
 _SLURM_UID = re.compile(r"uid_([0-9]{1,10})")
 _SLURM_JOB = re.compile(r"job_([0-9]{1,18})")
 _SLURM_SLUID = re.compile(r"s[0-9A-Z]{13}")
+_UNIT_SUFFIXES = (".service", ".scope")
+# The managers themselves: what runs directly in them has nothing in common.
+_MANAGER = re.compile(r"init\.scope|user@[0-9]+\.service")
 _NOT_A_UNIT = re.compile(r"session-[^/]*\.scope|init\.scope|user@[0-9]+\.service|(?:[^/]+_)?slurmstepd\.scope")
 
 
@@ -65,7 +70,17 @@ def identify(text: str) -> CgroupIdentity:
         notes.append("the lines of its cgroup file name different containers: the most nested is used")
     if len(text) > MAX_TEXT:
         notes.append(CUT_SHORT)
-    return replace(best, note="; ".join(notes) or None)
+    return replace(best, note="; ".join(notes) or None, scope=_scope(paths, found) if _is_plain(best) else None)
+
+
+def _is_plain(found: CgroupIdentity) -> bool:
+    return found.container_id is None and found.job is None and found.pod_uid is None
+
+
+def _scope(paths: Iterable[str], found: Iterable[CgroupIdentity]) -> str | None:
+    """Of the longest path that has one: on cgroup v1 only some lines have the whole path."""
+    scopes = [(path.count("/"), each.scope) for path, each in zip(paths, found, strict=True) if each.scope]
+    return max(scopes, key=itemgetter(0))[1] if scopes else None
 
 
 def _rank(found: CgroupIdentity) -> tuple[bool, bool, int, bool, bool, bool]:
@@ -107,6 +122,7 @@ def _of_path(path: str) -> CgroupIdentity:
         note=POD_HIDDEN if hidden else None,
         enclosing=tuple(dict.fromkeys(c for _, c in reversed(containers[:-1]) if c != container_id)),
         delegated=manager is not None,
+        scope=_innermost(segments, _MANAGER),
     )
 
 
@@ -159,5 +175,9 @@ def _sluid(segment: str) -> str | None:
 
 def _unit(segments: list[str]) -> str | None:
     """The innermost unit of the system manager that identifies a service."""
-    units = (s for s in reversed(segments) if s.endswith((".service", ".scope")))
-    return next((s for s in units if not _NOT_A_UNIT.fullmatch(s)), None)
+    return _innermost(segments, _NOT_A_UNIT)
+
+
+def _innermost(segments: list[str], excluded: re.Pattern[str]) -> str | None:
+    units = (s for s in reversed(segments) if s.endswith(_UNIT_SUFFIXES))
+    return next((s for s in units if not excluded.fullmatch(s)), None)

@@ -108,4 +108,5 @@ class ProcessIdentities:
 
 def identity_of(details: ProcessDetails) -> ProcessIdentity:
     status = parse_status(details.status)
-    return ProcessIdentity(details.key, details.name, status.uid, status.namespaced_pids, identify(details.cgroup))
+    cgroup = identify(details.cgroup)
+    return ProcessIdentity(details.key, details.name, status.uid, status.namespaced_pids, cgroup, details.session_id)

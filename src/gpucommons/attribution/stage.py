@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpucommons.attribution.attribute import Attributor
+from gpucommons.attribution.command_lines import ReadsCommands
 from gpucommons.attribution.owner import OwnerRules
 from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, ProcessReader, SeenProcess
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.process_identity import PidScope, PidView
+from gpucommons.model.process_context import CommandLineReading, ProcessContext
+from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.pod_placement import pods_by_place
 
@@ -45,6 +47,7 @@ class ProcessWorld:
     reader: ProcessReader
     view: PidView
     users: NamesUsers
+    commands: ReadsCommands
 
 
 class IdentifiedGpus:
@@ -86,7 +89,7 @@ class IdentifiedGpus:
 
 
 class AttributionStage:
-    """Adds the attribution to the readings; computes it again only if an input has changed."""
+    """Adds the attribution and the contexts of processes to the readings; computes each again only if it changed."""
 
     def __init__(self, identities: ProcessIdentities, users: NamesUsers, rules: OwnerRules | None = None) -> None:
         self._identities = identities
@@ -97,6 +100,9 @@ class AttributionStage:
         self._folded: tuple[GpuReading, IdentityTable, Surroundings] | None = None
         self._attribution: Attribution | None = None
         self._warned = False
+        self._lines = CommandLineReading()
+        self._described: tuple[IdentityTable, CommandLineReading] | None = None
+        self._contexts: Mapping[ProcessKey, ProcessContext] = {}
 
     def __call__(self, readings: Readings) -> Readings:
         if readings.gpus is None:
@@ -108,7 +114,19 @@ class AttributionStage:
         if self._folded is None or any(new is not old for new, old in zip(inputs, self._folded, strict=True)):
             self._attribution = self._attributor.attribute(*inputs)
             self._folded = inputs
-        return replace(readings, attribution=self._attribution)
+        contexts = self._describe(inputs[1], readings.command_lines)
+        return replace(readings, attribution=self._attribution, process_contexts=contexts)
+
+    def _describe(self, table: IdentityTable, lines: CommandLineReading | None) -> Mapping[ProcessKey, ProcessContext]:
+        """While the command lines cannot be read, the last known ones stay: a process keeps its name."""
+        self._lines = self._lines if lines is None else lines
+        if self._described is None or self._described[0] is not table or self._described[1] is not self._lines:
+            self._described = table, self._lines
+            self._contexts = {
+                key: ProcessContext(self._lines.by_key.get(key, ()), one.cgroup.scope, one.session_id)
+                for key, one in table.by_key.items()
+            }
+        return self._contexts
 
     def _surroundings(self, readings: Readings, gpus: GpuReading) -> Surroundings:
         """The same object for as long as nothing in it has changed, so that findings stay valid."""

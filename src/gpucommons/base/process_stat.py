@@ -1,15 +1,26 @@
-"""The line of /proc/PID/stat: the state of a process, and the start time that identifies it together with its pid."""
+"""The line of /proc/PID/stat: state, session, and the start time that identifies a process together with its pid."""
 
 from typing import Final
 
 # Among the fields that follow the name.
 _STATE: Final = 0
+_PARENT: Final = 1
+_SESSION: Final = 3
 _START_TICKS: Final = 19
 
 
 def start_ticks(stat: bytes) -> int:
     """The start time in clock ticks since boot."""
     return int(_fields(stat)[_START_TICKS])
+
+
+def session_id(stat: bytes) -> int | None:
+    """The POSIX session; None where its first process is outside the pid namespace of this procfs."""
+    return int(_fields(stat)[_SESSION]) or None
+
+
+def parent_pid(stat: bytes) -> int:
+    return int(_fields(stat)[_PARENT])
 
 
 def state_letter(stat: bytes) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucommons.base.address import UNIX_PREFIX, parse_unix_address
-from gpucommons.cli.run import CommandError
+from gpucommons.cli.command_line import CommandError
 
 if TYPE_CHECKING:
     import ssl

@@ -1,6 +1,5 @@
 """`gpucommons allocations`: which owner holds which slot now, through which interface, and whether it is active."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -8,10 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.output import show
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.values import indented
 
@@ -31,7 +32,7 @@ _HEADER = (
 )
 _NUMBERS = frozenset({5, 6, 7})
 # What is shown of a slot that no visible workload holds, by its state.
-_WITHOUT_HOLDER = {"free": "(free)", "lost": "(lost)", "unknown": "(unknown)"}
+_WITHOUT_HOLDER = {"free": "(free)", "reserved": "(reserved)", "lost": "(lost)", "unknown": "(unknown)"}
 _HIDDEN = "(hidden)"
 _ANY = "any"
 
@@ -55,17 +56,17 @@ def allocations(
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     document = reader.get("allocations", {"user": user})
     if as_json or format is Format.JSON:
-        sys.stdout.write(indented(document))
+        show(indented(document))
         return
     slots = reader.get("slots")
     if slots["slots"] is None:
         raise CommandError(missing(reader.get("snapshot")))
-    sys.stdout.write(rendered(document["allocations"], slots["slots"], user, format))
+    show(rendered(document["allocations"], slots["slots"], user, format))
     if format is Format.TABLE:
-        sys.stdout.write(hidden_note(document, "allocations"))
+        show(hidden_note(document, "allocations"))
 
 
-def rendered(allocations: Document | None, slots: Document, user: str | None, format: Format) -> str:
+def rendered(allocations: Document | None, slots: Document, user: str | None, format: Format) -> Printable:
     """`allocations` and `slots` are those parts of the API's documents; the former is null where all is hidden."""
     rows = list(allocations["held"].values()) if allocations else []
     cells = [_cells(row) for row in rows if not _is_access_only(row)]
@@ -80,8 +81,8 @@ def rendered(allocations: Document | None, slots: Document, user: str | None, fo
     if format is Format.MARKDOWN:
         return grid.as_markdown()
     complete = allocations is None or allocations["complete"]
-    note = "" if complete else "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer\n"
-    return grid.as_table() + note
+    note = "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer"
+    return printable_lines([*grid.lines(), *([] if complete else [note])])
 
 
 def _without_holder(slots: Document) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """`gpucommons events`: the events of this node, from the agent or from its event log."""
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -10,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.period import parse_since
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable, printable_json, printable_lines
+from gpucommons.base.state_file import refused
+from gpucommons.cli.command_line import CommandError, say
 from gpucommons.cli.options import (
     AsJson,
     CaFile,
@@ -21,9 +22,9 @@ from gpucommons.cli.options import (
     load_settings,
     scenario_named,
 )
+from gpucommons.cli.output import show, show_line
 from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.run import CommandError, say
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.values import encoded, indented
 
@@ -77,9 +78,8 @@ def events(
     if follow:
         found = _of_log(reader, since, type, user, follow=True) if document is None else _of_agent(reader, chosen)
         for id, event in found:
-            line = encoded({id: event}).decode() if format is Format.JSON else _line(event)
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+            is_json = format is Format.JSON
+            show_line(printable_json(encoded({id: event}).decode()) if is_json else printable(_line(event)))
         return
     if document is None:
         # Newest first, as the API has them.
@@ -87,17 +87,17 @@ def events(
     elif len(document["events"]) == _MOST:
         say(f"these are the newest {_MOST} events that match: the agent keeps no more in memory")
     if format is Format.JSON:
-        sys.stdout.write(indented(document))
+        show(indented(document))
         return
-    sys.stdout.write(rendered(reversed(document["events"].values()), format))
+    show(rendered(reversed(document["events"].values()), format))
     if format is Format.TABLE:
-        sys.stdout.write(hidden_note(document, "events"))
+        show(hidden_note(document, "events"))
 
 
-def rendered(found: Iterable[Document], format: Format) -> str:
+def rendered(found: Iterable[Document], format: Format) -> Printable:
     if format is Format.TABLE:
         # Lines as --follow prints them. Columns would be as wide as the longest event.
-        return "".join(f"{_line(event)}\n" for event in found)
+        return printable_lines(map(_line, found))
     grid = TextTable(_HEADER, [_cells(event) for event in found])
     return grid.as_csv() if format is Format.CSV else grid.as_markdown()
 
@@ -137,6 +137,8 @@ def _of_log(
         since_s = None if since is None else parse_since(since, time.time(), None)
     except ValueError as error:
         raise CommandError(str(error)) from error
+    if reason := refused(older(own)):
+        raise CommandError(reason)
     path = own if older(own).exists() else readable_file(reader, own, file_of_node(own), "event log")
     reader.say_alone(f"this command reads {path}")
     found = _followed(path) if follow else read_events(path)
@@ -165,7 +167,7 @@ def _followed(path: Path) -> Iterator[Any]:
 
 
 def _line(event: Document) -> str:
-    return "  ".join(printable(cell) for cell in _cells(event) if cell)
+    return "  ".join(cell for cell in _cells(event) if cell)
 
 
 def _cells(event: Document) -> list[str]:

@@ -1,7 +1,6 @@
 """`gpucommons free`: the slots that no workload holds now."""
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,15 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
+from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.output import show, show_line
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.run import CommandError, NotFound
 from gpucommons.cli.text_table import TextTable
 from gpucommons.faces.documents.values import indented
 
 _HEADER = ("slot", "uuid", "profile", "memory", "free since")
-_WORDS = {"busy": "busy", "held_idle": "held but idle", "lost": "lost", "unknown": "perhaps held"}
+_WORDS = {
+    "busy": "busy",
+    "held_idle": "held but idle",
+    "reserved": "reserved",
+    "lost": "lost",
+    "unknown": "perhaps held",
+}
 
 _UUID = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 
@@ -49,14 +56,14 @@ def free(
         raise CommandError(missing(reader.get("snapshot")))
     chosen = {uuid: slot for uuid, slot in slots.items() if slot["state"] == "free" and _has(slot, needed)}
     if as_json:
-        sys.stdout.write(indented({**document, "slots": chosen}))
+        show(indented({**document, "slots": chosen}))
         raise typer.Exit(0 if chosen else NotFound.status)
     if not chosen:
         raise NotFound(_none(slots, memory))
     if export:
-        sys.stdout.write(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}\n")
+        show_line(printable(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}"))
     else:
-        sys.stdout.write(TextTable(_HEADER, [_cells(*item) for item in chosen.items()]).as_table())
+        show(TextTable(_HEADER, [_cells(*item) for item in chosen.items()]).as_table())
 
 
 def usable_together(slots: Document) -> list[str]:

@@ -2,17 +2,17 @@
 
 import os
 import pwd
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import printable_lines
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.output import show
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.report import own_report
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.scheduler_view import behind, explanation, seconds
 from gpucommons.cli.text_table import TextTable
 from gpucommons.cli.why import own_clients
@@ -38,9 +38,9 @@ def me(
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     document, turns = gathered(reader, _user_name(os.getuid()), os.getuid())
     if as_json:
-        sys.stdout.write(indented(document))
+        show(indented(document))
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _lines(document["me"], turns)))
+        show(printable_lines(_lines(document["me"], turns)))
 
 
 def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, Document | None]:
@@ -89,14 +89,13 @@ def _user_name(uid: int) -> str:
 
 
 def _lines(me: Document, turns: Document | None) -> Iterator[str]:
-    yield printable(f"{me['user']} (uid {me['uid']})")
+    yield f"{me['user']} (uid {me['uid']})"
     if me["jobs"] is None:
         yield "jobs: not known"
     elif not me["jobs"]:
         yield "jobs: none holds a GPU"
     else:
-        table = TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS)
-        yield table.as_table().rstrip("\n")
+        yield from TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS).lines()
     if turns is not None:
         waiting = [id for id, client in me["clients"].items() if client["wait"] is not None]
         yield from (f"wait: {explanation(turns, id)}" for id in waiting)

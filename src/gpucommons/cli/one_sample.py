@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gpucommons.agent.agent import Agent
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import load_settings, scenario_named
-from gpucommons.cli.run import CommandError
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.faces.documents.parameters import BadParameter, read_query
 from gpucommons.faces.documents.resources import RESOURCES

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpucommons.cli.run import CommandError
+from gpucommons.cli.command_line import CommandError
 from gpucommons.config.option import ConfigError
 
 # Imported where they are used: a command that asks the agent needs neither the settings nor the scenarios.

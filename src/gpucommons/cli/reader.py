@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.base.printable import Printable, printable_lines
 from gpucommons.cli.agent_client import AgentAddress, BadRequest, Document, NoAnswer, get, named_address
+from gpucommons.cli.command_line import AgentUnreachable, CommandError, say
 from gpucommons.cli.options import load_settings
-from gpucommons.cli.run import AgentUnreachable, CommandError, say
 from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, known_sockets
 
 if TYPE_CHECKING:
@@ -130,10 +131,11 @@ def local_urls(listen: str) -> list[str]:
     return [f"http://{Address(host, address.port)}"] if address.port else []
 
 
-def hidden_note(document: Document, section: str) -> str:
+def hidden_note(document: Document, section: str) -> Printable:
     """A line for the end of a text where the agent hides rows of other owners; empty where it does not."""
     hidden = document["hidden"]
-    return f"rows of other owners are {hidden['sentence']}\n" if hidden and section in hidden["sections"] else ""
+    is_hidden = hidden is not None and section in hidden["sections"]
+    return printable_lines([f"rows of other owners are {hidden['sentence']}"] if is_hidden else [])
 
 
 def _given(parameters: Mapping[str, str | None] | None) -> dict[str, str]:

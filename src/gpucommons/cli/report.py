@@ -1,6 +1,5 @@
 """`gpucommons report`: what was held, used and left idle over a period, from the ledger."""
 
-import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.period import parse_period
+from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import (
     AsJson,
     CaFile,
@@ -19,9 +20,9 @@ from gpucommons.cli.options import (
     load_settings,
     scenario_named,
 )
+from gpucommons.cli.output import show
 from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
@@ -63,14 +64,14 @@ def report(
     if document is None:
         document = own_report(reader, since, month, by, user)
     if as_json or format is Format.JSON:
-        sys.stdout.write(indented(document))
+        show(indented(document))
         return
     if document["accounts"] is None:
         raise CommandError(f"accounts of other owners are {document['hidden']['sentence']}")
     (period,) = document["accounts"].values()
-    sys.stdout.write(rendered(period, format))
+    show(rendered(period, format))
     if format is Format.TABLE:
-        sys.stdout.write(hidden_note(document, "accounts"))
+        show(hidden_note(document, "accounts"))
 
 
 def own_report(reader: Reader, since: str | None, month: str | None, by: By, user: str | None) -> Document:
@@ -96,7 +97,7 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
     return {"hidden": None, "accounts": found}
 
 
-def rendered(period: Document, format: Format) -> str:
+def rendered(period: Document, format: Format) -> Printable:
     """`period` is one period of the API's document."""
     table = _table(period)
     if format is Format.CSV:
@@ -104,8 +105,8 @@ def rendered(period: Document, format: Format) -> str:
     title = f"{_when(period['since_unix_s'])} to {_when(period['until_unix_s'])}, by {period['by']}"
     notes = [f"not observed, not billed: {hours:.4f} h ({reason})" for reason, hours in period["gap_hours"].items()]
     if format is Format.MARKDOWN:
-        return f"{title}\n\n{table.as_markdown()}" + "".join(f"\n{note}\n" for note in notes)
-    return f"{title}\n\n{table.as_table()}" + "".join(f"{note}\n" for note in notes)
+        return printable_lines([title, "", *table.markdown_lines(), *(line for note in notes for line in ("", note))])
+    return printable_lines([title, "", *table.lines(), *notes])
 
 
 def _table(period: Document) -> TextTable:

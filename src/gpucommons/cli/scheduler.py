@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import printable, printable_lines
+from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
+from gpucommons.cli.output import clear_screen, show, show_line
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.run import CommandError, NotFound
 from gpucommons.cli.scheduler_view import clients_named, explanations, status_lines
 from gpucommons.faces.documents.values import indented
 
@@ -25,9 +26,11 @@ app = typer.Typer(
 )
 
 _TIMEOUT_S = 5.0
-_CLEAR = "\033[2J\033[H"
 
 Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
+Explained = Annotated[
+    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
+]
 SocketPath = Annotated[
     str | None,
     typer.Option(
@@ -85,8 +88,8 @@ def status(
     while True:
         document = read_turns(reader, socket_path)
         if watch:
-            typer.echo(_CLEAR, nl=False)
-        typer.echo(indented(document) if as_json else "\n".join([*status_lines(document["turns"]), ""]), nl=False)
+            clear_screen()
+        show(indented(document) if as_json else printable_lines(status_lines(document["turns"])))
         if not watch:
             return
         time.sleep(1)
@@ -95,13 +98,13 @@ def status(
 @app.command()
 def on(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let clients take turns."""
-    typer.echo(printable(send(config, socket_path, {"command": "on"})))
+    show_line(printable(send(config, socket_path, {"command": "on"})))
 
 
 @app.command()
 def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let every client run, unscheduled."""
-    typer.echo(printable(send(config, socket_path, {"command": "off"})))
+    show_line(printable(send(config, socket_path, {"command": "off"})))
 
 
 @app.command("set-quantum")
@@ -111,7 +114,7 @@ def set_quantum(
     socket_path: SocketPath = None,
 ) -> None:
     """Fix the length of a turn."""
-    typer.echo(printable(send(config, socket_path, {"command": "set-quantum", "seconds": seconds})))
+    show_line(printable(send(config, socket_path, {"command": "set-quantum", "seconds": seconds})))
 
 
 @app.command("set-limit")
@@ -124,12 +127,12 @@ def set_limit(
 ) -> None:
     """Limit a client, or all clients of a pod, for as long as the agent runs."""
     request: dict[str, object] = {"command": "set-limit", "target": target, "memory": memory, "core": core}
-    typer.echo(printable(send(config, socket_path, request)))
+    show_line(printable(send(config, socket_path, request)))
 
 
 @app.command()
 def explain(
-    target: Target,
+    target: Explained,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -145,6 +148,6 @@ def explain(
         raise NotFound(f"no client or pod {target!r}: see 'gpucommons scheduler status'")
     if as_json:
         clients = {id: turns["clients"][id] for id in clients_named(turns, target)}
-        typer.echo(indented({**document, "turns": {**turns, "clients": clients}}), nl=False)
+        show(indented({**document, "turns": {**turns, "clients": clients}}))
     else:
-        typer.echo("\n".join(lines))
+        show(printable_lines(lines))

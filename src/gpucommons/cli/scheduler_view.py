@@ -1,13 +1,12 @@
 """The document of turns as text, for `gpucommons scheduler status` and `explain`. Pure.
 
-Pods, namespaces and names of GPUs come from clients: every line is escaped as a whole.
+Pods, namespaces and names of GPUs come from clients: the lines are escaped when they are printed.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable
-from gpucommons.rules.identities import qualified_name
+from gpucommons.rules.identities import NO_POD
 from gpucommons.rules.wait_reasons import gibibytes
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
@@ -18,15 +17,16 @@ _NAMED = 3
 
 
 def status_lines(turns: Document) -> Iterator[str]:
-    return map(printable, _status_lines(turns))
-
-
-def _status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
     fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
-    yield f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}, {len(turns['clients'])} clients"
+    shared = "" if turns["share_programs"] == "off" else f", programs {turns['share_programs']}"
+    state = f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}{shared}"
+    yield f"{state}, {len(turns['clients'])} clients"
     for uuid, gpu in turns["gpus"].items():
         yield from _gpu_lines(uuid, gpu, turns["clients"])
+    if turns["left_alone"]:
+        yield "left alone"
+        yield from (f"  {one['name']}: {one['sentence']}" for one in turns["left_alone"])
 
 
 def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
@@ -34,7 +34,8 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     end = "" if left is None else f", turn ends in about {seconds(left)}"
     assumed = "" if gpu["total_memory_measured"] else " (assumed)"
     memory = f"{gibibytes(gpu['running_memory_bytes'])} running, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
-    yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}"
+    gain = f"; {gpu['gain_sentence']}" if gpu["gain_sentence"] else ""
+    yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}{gain}"
     yield f"  memory: {memory}{assumed}"
     for id in gpu["running"]:
         if id in clients:
@@ -65,13 +66,16 @@ def _conduct(client: Document) -> str:
     return f"{process}: it does not release; {memory}{claimed}"
 
 
+def explanations(turns: Document, target: str) -> list[str]:
+    """One line for each client or program that the target means: see `_targets`."""
+    clients = [explanation(turns, id) for id in clients_named(turns, target)]
+    alone = [one for one in turns["left_alone"] if target == one["name"]]
+    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
+
+
 def clients_named(turns: Document, target: str) -> list[str]:
-    """The ids of the clients that a client id, NAMESPACE/POD or pod means."""
-    return [
-        id
-        for id, client in turns["clients"].items()
-        if target in (id, qualified_name(client["namespace"], client["pod"]), client["pod"] or id)
-    ]
+    """The ids of the clients that the target means: see `_targets`."""
+    return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
 
 
 def behind(turns: Document, id: str) -> list[str]:
@@ -85,17 +89,16 @@ def behind(turns: Document, id: str) -> list[str]:
     return [each for each in dict.fromkeys([*gpu["running"], *before]) if each != id]
 
 
-def explanations(turns: Document, target: str) -> list[str]:
-    """One line for each client that a client id, NAMESPACE/POD or pod means."""
-    return [explanation(turns, id) for id in clients_named(turns, target)]
+def _targets(id: str, client: Document) -> set[str]:
+    """A client id, a name as `status` prints it, a pod, NAMESPACE/POD, a program's key, or pid:4711."""
+    pids = {client["pid"], *client["processes"]} - {None}
+    pod = () if client["pod"] in NO_POD else (client["pod"], f"{client['namespace']}/{client['pod']}")
+    return {id, client["name"], client["program"] or id, *pod, *(f"pid:{pid}" for pid in pids)}
 
 
 def explanation(turns: Document, id: str) -> str:
-    """Why a client waits, or that it does not, in one line."""
-    return printable(_explanation(turns, id, turns["clients"][id]))
-
-
-def _explanation(turns: Document, id: str, client: Document) -> str:
+    """Why a client waits, or that it does not."""
+    client = turns["clients"][id]
     gpu = turns["gpus"].get(client["gpu_uuid"])
     subject = f"{_client_name(id, client)} on {_gpu_name(client['gpu_uuid'], gpu)}"
     wait = client["wait"]
@@ -134,10 +137,9 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    """The clients of other owners have a pseudonym and no pod where the viewer may not see them."""
-    if client["uid"] is None and not client["pod"]:
-        return f"a client of another owner ({id})"
-    return f"{qualified_name(client['namespace'], client['pod'])} ({id})"
+    """A client whose owner is hidden from the viewer has its pseudonym for both."""
+    name = str(client["name"])
+    return name if name == id else f"{name} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:

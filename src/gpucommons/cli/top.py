@@ -1,5 +1,6 @@
 """`gpucommons top`: the node live in a terminal, from the stream of an agent or from its own sampling."""
 
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import (
     CaFile,
     ConfigFile,
@@ -10,7 +11,6 @@ from gpucommons.cli.options import (
     scenario_named,
 )
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.run import CommandError
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from typing import Annotated
 
@@ -11,9 +12,10 @@ import uvloop
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.garbage import collect_garbage, shorten_pauses
 from gpucommons.cli import logs
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
-from gpucommons.cli.run import CommandError
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.web.access.web_config import WebConfigError
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,12 @@ def up(
     scheduler: Annotated[
         bool, typer.Option("--scheduler", help="Schedule the clients of nvshare and XPUShare on shared GPUs.")
     ] = False,
+    share: Annotated[
+        bool,
+        typer.Option(
+            "--share", help="Let plain programs take fair turns on shared GPUs: all as root, else the user's own."
+        ),
+    ] = False,
     procfs: Procfs = None,
     log_format: Annotated[
         str | None, typer.Option(metavar="human|json", help="Format of log lines. Default: human.", show_default=False)
@@ -58,6 +66,7 @@ def up(
             "sampling.interval_s": ("--interval", interval),
             "path.procfs": ("--path.procfs", procfs),
             "scheduler.enabled": ("--scheduler", scheduler or None),
+            "scheduler.share_programs": ("--share", _share_scope() if share else None),
             "log.format": ("--log-format", log_format),
         },
     )
@@ -67,6 +76,11 @@ def up(
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)
     uvloop.run(_run(Agent(settings, scenario)))
+
+
+def _share_scope() -> str:
+    """Only root, or the pauser that runs as a service, may pause the programs of other users."""
+    return "all" if os.geteuid() == 0 or SERVICE_SOCKET.exists() else "own"
 
 
 async def _run(agent: Agent) -> None:

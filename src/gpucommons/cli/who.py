@@ -1,14 +1,14 @@
 """`gpucommons who`: the owner of each part of each GPU, or how the owner of one process is found."""
 
-import sys
 from typing import Annotated
 
 import typer
 
+from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.output import show, show_line
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.run import NotFound
 from gpucommons.cli.who_view import explain, render
 from gpucommons.faces.documents.values import indented
 
@@ -41,11 +41,11 @@ def who(
         hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
         raise NotFound(f"pid {pid} is not on a GPU now{hidden}; `gpucommons who` lists the processes that are")
     if as_json:
-        sys.stdout.write(indented(document))
+        show(indented(document))
     elif found is None:
-        sys.stdout.write(missing(reader.get("snapshot")) + "\n")
+        show_line(missing(reader.get("snapshot")))
     elif pid is not None:
-        sys.stdout.write(explain(found, document["explanations"]))
+        show(explain(found, document["explanations"]))
     else:
-        sys.stdout.write(render(found, reader.get("gpus")["gpus"]))
-        sys.stdout.write(hidden_note(document, "who"))
+        show(render(found, reader.get("gpus")["gpus"]))
+        show(hidden_note(document, "who"))

@@ -6,7 +6,7 @@ Names come from users and may contain any character: one that is not printable i
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable, printable_lines
 from gpucommons.rules.identities import qualified_name
 
 _NONE = "-"
@@ -24,7 +24,7 @@ _AMOUNTS = ("memory", "sm", "power")
 Document = Mapping[str, Any]
 
 
-def render(who: Document, gpus: Document) -> str:
+def render(who: Document, gpus: Document) -> Printable:
     """`who` and `gpus` are those parts of the API's documents."""
     processes = list(who["processes"].values())
     lines: list[str] = []
@@ -39,7 +39,7 @@ def render(who: Document, gpus: Document) -> str:
     return _text(lines)
 
 
-def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> str:
+def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> Printable:
     """Each step of the attribution of the processes in `who`, once for each GPU that a process is on."""
     blocks: list[str] = []
     for key, row in who["processes"].items():
@@ -55,8 +55,8 @@ def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> str:
     return _text(blocks)
 
 
-def _text(lines: Sequence[str]) -> str:
-    return "\n".join(map(printable, lines)).strip() + "\n"
+def _text(lines: Sequence[str]) -> Printable:
+    return printable_lines(lines if lines[-1:] != [""] else lines[:-1])
 
 
 def _gpu_line(uuid: str, reported: Document, gpu: Document | None) -> str:

@@ -1,17 +1,17 @@
 """`gpucommons why`: why a program waits for a GPU, how long, and behind which client."""
 
 import os
-import sys
 from typing import Annotated
 
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.agent_client import Document
+from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile
+from gpucommons.cli.output import show
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.run import NotFound
 from gpucommons.cli.scheduler import read_turns
 from gpucommons.cli.scheduler_view import behind, clients_named, explanation
 from gpucommons.faces.documents.values import indented
@@ -47,16 +47,14 @@ def why(
         )
     if as_json:
         found = {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in chosen}
-        sys.stdout.write(indented({**{name: document[name] for name in document if name != "turns"}, "why": found}))
+        show(indented({**{name: document[name] for name in document if name != "turns"}, "why": found}))
         return
     lines = [explanation(turns, id) for id in chosen]
     lines += [
-        printable(
-            f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
-        )
+        f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
         for row in unscheduled
     ]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    show(printable_lines(lines))
 
 
 def own_clients(turns: Document, uid: int) -> list[str]:
@@ -74,5 +72,5 @@ def _processes(reader: Reader, target: str) -> list[Document]:
 
 def _clients(turns: Document, target: str, processes: list[Document]) -> list[str]:
     pids = {row["pid"] for row in processes} | {parse_decimal(target)} - {None}
-    by_pid = [id for id, client in turns["clients"].items() if client["pid"] in pids]
+    by_pid = [id for id, client in turns["clients"].items() if pids & {client["pid"], *client["processes"]}]
     return list(dict.fromkeys([*clients_named(turns, target), *by_pid]))

@@ -216,8 +216,39 @@ class SchedulerSettings:
         choices=("auto", "serial", "concurrent"),
         aliases=nvshare_aliases("SCHEDULING_MODE"),
     )
-    corun_limit: float = option(1.5, "mode auto: largest sum of demands, in GPUs, that runs together", minimum=0)
-    turn_quantum_s: float = option(1.0, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    corun_gain_percent: float = option(
+        3.0,
+        "mode auto: least gain in percent over turns for which clients run together; less is within the noise",
+        minimum=0,
+        maximum=100,
+    )
+    turn_quantum_s: float = option(0.25, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    fair_between: str = option(
+        "owners",
+        "mode auto: owners: all clients of one user or container together get what one client of another gets; "
+        "clients: every client gets the same",
+        choices=("owners", "clients"),
+    )
+    share_programs: str = option(
+        "off",
+        "whose plain programs take turns, paused and resumed by the driver: none (off), those of the agent's own user "
+        "(own), or all; needs mode auto",
+        choices=("off", "own", "all"),
+    )
+    pause: str = option(
+        "driver",
+        "how plain programs are paused: by the driver, from r570 on; freeze: by the cgroup freezer or SIGSTOP, "
+        "which also stops their CPU work, for older drivers",
+        choices=("driver", "freeze"),
+    )
+    max_pause_s: float = option(
+        10.0, "longest time in seconds for which a plain program is paused", minimum=0.1, maximum=3600
+    )
+    pauser_socket: str = option(
+        "",
+        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if share_programs is all "
+        "and the agent is not root, else the agent starts a pauser of its own",
+    )
     max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
         "auto",
@@ -320,18 +351,77 @@ class SchedulerSettings:
         aliases=nvshare_aliases("METRICS_STALE_TTL_SEC"),
     )
 
+    @property
+    def shares_programs(self) -> bool:
+        return self.share_programs != "off"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the scheduler runs: for the clients of nvshare, for plain programs, or both."""
+        return self.enabled or self.shares_programs
+
 
 @dataclass(frozen=True, slots=True)
 class SharingQuotaSettings:
-    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }."""
+    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }.
+
+    All patterns of a rule must match. Rules with user, group, container, job, unit, command or share are for programs
+    that share a GPU without a library (scheduler.share_programs); clients of nvshare do not match them.
+    """
 
     pod: str = option("*", "shell pattern of the pod's name")
     namespace: str = option("*", "shell pattern of the pod's namespace")
     uid: str = option("*", "shell pattern of the numeric user id")
+    user: str = option("*", "shell pattern of the user's name")
+    group: str = option("*", "shell pattern of the name of one of the user's groups")
+    container: str = option("*", "shell pattern of the container's name or id")
+    job: str = option("*", "shell pattern of the Slurm job's id")
+    unit: str = option("*", "shell pattern of the systemd unit's name, such as ollama.service")
+    command: str = option(
+        "*", "shell pattern of the command: its short name (train.py) or its whole line; programs choose it themselves"
+    )
     memory: str = option("", "memory that each matching client may use, such as 8Gi; empty: no limit")
     core: int = option(
         0, "percent of the GPU's time that each matching client may use; 0: no limit", minimum=0, maximum=100
     )
+    share: bool = option(True, "false leaves matching programs alone: they take no turns and are never paused")
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesSettings:
+    """The queue of `gpucommons run`."""
+
+    enabled: str = option(
+        "auto",
+        "give leases. auto: unless Slurm or Kubernetes manages the GPUs of this node",
+        choices=("auto", "true", "false"),
+    )
+    socket: str = option(
+        "",
+        "socket for gpucommons run; empty: leases.sock in /run/gpucommons, or in gpucommons below $XDG_RUNTIME_DIR "
+        "for an agent without root",
+    )
+    admin_group: str = option("", "group that may cancel leases and reservations of all users, like root; empty: none")
+    pass_limit_s: float = option(
+        3600.0, "seconds for which later requests may take GPUs that a waiting request could use", minimum=0
+    )
+    share_limit: int = option(4, "leases that may share a GPU, if all of them accept to share", minimum=1)
+    no_show_after_s: float = option(
+        1800.0, "seconds after which a reservation that is not used is released", minimum=60
+    )
+    reserve_ahead_d: float = option(14.0, "days from now at which a reservation may start at the latest", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseQuotaSettings:
+    """One line for each rule, such as students = { group = "students", gpus = 4 } or all = { user = "*", gpus = 2 }."""
+
+    user: str = option("", "shell pattern of user names; the quota is for each of these users")
+    group: str = option("", "group whose members have the quota together, in place of user")
+    gpus: float = option(
+        0.0, "GPUs that may be leased at once; a MIG device counts by its slices; 0: no limit", minimum=0
+    )
+    hours: float = option(0.0, "GPU-hours in the last 30 days, from the accounts; 0: no limit", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +518,8 @@ class Settings:
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     sharing_quotas: Mapping[str, SharingQuotaSettings] = field(default_factory=dict)
+    leases: LeasesSettings = field(default_factory=LeasesSettings)
+    lease_quotas: Mapping[str, LeaseQuotaSettings] = field(default_factory=dict)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)

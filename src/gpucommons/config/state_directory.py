@@ -34,6 +34,10 @@ def file_of_node(own: Path) -> Path:
     return _OF_ROOT / own.name
 
 
+def lease_record(scenario: str | None = None) -> Path:
+    return state_directory() / f"leases{_suffix(scenario)}.json"
+
+
 def events_position_file(scenario: str | None = None) -> Path:
     return state_directory() / f"followed-events{_suffix(scenario)}.json"
 

@@ -73,6 +73,7 @@ class AllocationStage:
         if layout != self._layout:
             self._layout, self._table = layout, SlotTable(gpus)
         users = readings.users or UsersReading()
+        leases = () if readings.leases is None else readings.leases.leases
         known = (
             self._table,
             readings.docker and readings.docker.by_id,
@@ -84,6 +85,7 @@ class AllocationStage:
             users.names,
             users.group_of,
             users.container_uids,
+            leases,
         )
         if (
             self._known
@@ -108,6 +110,7 @@ class AllocationStage:
                 readings.job_mapping,
                 self._job_users,
                 self._rules,
+                leases,
             )
         )
 

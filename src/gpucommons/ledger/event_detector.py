@@ -159,6 +159,12 @@ def _turns(before: DetectorState, reading: SharingReading, found: _Found) -> fro
     revoked = {client.client_id: client for client in reading.clients if client.revoked}
     for id, client in revoked.items():
         if id not in before.revoked:
-            details = {"client": id, "pod": client.pod, "namespace": client.namespace, "uuid": client.gpu_uuid}
+            details = {
+                "client": id,
+                "name": client.name,
+                "pod": client.pod,
+                "namespace": client.namespace,
+                "uuid": client.gpu_uuid,
+            }
             found.append((TURN_REVOKED, "", details))
     return frozenset(revoked)

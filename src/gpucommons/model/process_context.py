@@ -1,6 +1,9 @@
 """How a process was started, beyond what attribution needs: its command line, login session and POSIX session."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpucommons.model.process_identity import ProcessKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +17,10 @@ class ProcessContext:
     command_line: tuple[str, ...] = ()
     scope: str | None = None
     session_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLineReading:
+    """The command lines of the processes on GPUs, each cut to a bounded length."""
+
+    by_key: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)

@@ -36,7 +36,9 @@ class CgroupIdentity:
 
     `enclosing` are the containers around `container_id`, innermost first: Docker inside a container, or a Kubernetes
     node that is itself a container. `delegated` means that the path leads through a tree that user `uid` can write
-    (rootless containers): that user can choose the names below it.
+    (rootless containers): that user can choose the names below it. `unit` is of the system's manager only.
+    `scope` is the innermost systemd unit of a process in no container or job, login sessions and units of a user's own
+    manager included.
     """
 
     runtime: str | None = None
@@ -49,11 +51,12 @@ class CgroupIdentity:
     note: str | None = None
     enclosing: tuple[str, ...] = ()
     delegated: bool = False
+    scope: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessDetails:
-    """The files of one process in procfs. Only `key` and `name` are parsed.
+    """The files of one process in procfs. Only its `stat` is parsed: `key`, `name` and the POSIX session.
 
     `holds_gpu` is whether it has the device file of a GPU open; None if that was not or could not be checked.
     """
@@ -63,17 +66,22 @@ class ProcessDetails:
     status: str
     cgroup: str
     holds_gpu: bool | None = None
+    session_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process as it was when first seen. `namespaced_pids` are its pids from our namespace to its own."""
+    """One process as it was when first seen. `namespaced_pids` are its pids from our namespace to its own.
+
+    `session_id` is None where the session's first process is outside our pid namespace.
+    """
 
     key: ProcessKey
     name: str
     uid: int | None
     namespaced_pids: tuple[int, ...] = ()
     cgroup: CgroupIdentity = field(default_factory=CgroupIdentity)
+    session_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

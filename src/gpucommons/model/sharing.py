@@ -48,7 +48,10 @@ class WaitReading(NamedTuple):
 class ClientSharing(NamedTuple):
     """One client. Times are durations; `need_bytes` is None for v1 clients, which do not report their memory.
 
-    `over_claimed`: it reported more memory than the GPU has; `allocated_bytes` is the GPU's memory then.
+    `over_claimed`: it reported more memory than the GPU has; `allocated_bytes` is the GPU's memory then. `name` is for
+    people, finished and printable: rules/identities.py makes it. A plain program has its key in `program`, all of its
+    pids in `processes`, and the protocol version 0; for a client of nvshare these are None and empty. The standing of a
+    program may also be "resting": it does not use the GPU now, is not paused and takes no turns.
     """
 
     client_id: str
@@ -83,11 +86,33 @@ class ClientSharing(NamedTuple):
     billed_s: float
     demand_ratio: float | None
     over_claimed: bool = False
+    name: str = ""
+    program: str | None = None
+    processes: tuple[int, ...] = ()
+
+
+class LeftAlone(NamedTuple):
+    """A program on a GPU that takes no turns. `why` is one word for metrics, `sentence` says it in words.
+
+    `name` and `sentence` are printable. `uid` is None where it is not known, or its processes have several users.
+    """
+
+    name: str
+    why: str
+    sentence: str
+    uid: int | None = None
+    gpu_uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSharing:
-    """One GPU's queues. `way` is how its clients share it now (alone, together, turns, free), `way_reason` why."""
+    """One GPU's queues. `way` is how its clients share it now, `way_reason` why.
+
+    Ways: alone, together, turns, mixed (together, and turns alone for a client that loses by it), measuring, linked
+    (its clients are in the queue of another GPU, because a program uses both), free.
+    `gain_ratio` is the progress per second compared with the driver's time-slicing of the same clients, as measured;
+    None while it is not known. `coarse`: there is no measured SM activity, so that utilisation decides.
+    """
 
     uuid: str
     index: int | None
@@ -111,11 +136,16 @@ class GpuSharing:
     wait_seconds: HistogramReading
     turn_seconds: HistogramReading
     drain_seconds: HistogramReading
+    gain_ratio: float | None = None
+    coarse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SharingReading:
-    """`departed` are the last rows of disconnected clients, kept for `metrics_stale_ttl_s`."""
+    """`departed` are the last rows of disconnected clients, kept for `metrics_stale_ttl_s`.
+
+    `share_programs` is whose plain programs take turns: off, own or all. `left_alone` are those that do not.
+    """
 
     on: bool
     mode: str
@@ -130,6 +160,8 @@ class SharingReading:
     window_s: float
     debug_labels: bool = True
     connections: int = 0
+    share_programs: str = "off"
+    left_alone: tuple[LeftAlone, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

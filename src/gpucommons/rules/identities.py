@@ -1,12 +1,18 @@
 """How an owner, a pod, an account and a slot are named. Every face takes the names from here. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
+from gpucommons.base.printable import printable
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import Owner, Place, ProcessShare
 from gpucommons.model.usage import Account
+
+_LONGEST_PART: Final = 64
+# What nvshare's library sends where it runs in no pod.
+NO_POD: Final = frozenset({"", "none"})
 
 
 def owner_key(owner: Owner) -> str:
@@ -17,6 +23,20 @@ def owner_key(owner: Owner) -> str:
 def qualified_name(namespace: str, name: str) -> str:
     """The name of an owner or a pod: `namespace/name` in Kubernetes, else `name`."""
     return f"{namespace}/{name}" if namespace and name else name
+
+
+def process_name(owner: str, command: str, pids: Collection[int]) -> str:
+    """The name of a process or program: `alice · train.py (pid 4711)`. Printable, and of bounded length."""
+    which = f"pid {min(pids)}" if len(pids) == 1 else f"{len(pids)} processes" if pids else "pid unknown"
+    subject = " · ".join(printable(each, _LONGEST_PART) for each in (owner, command) if each)
+    return f"{subject} ({which})"
+
+
+def nvshare_client_name(pod: str, namespace: str, of_process: str) -> str:
+    """The name of a client of nvshare: that of the pod that it claims, or of its process where it claims none."""
+    if pod in NO_POD:
+        return of_process
+    return printable(qualified_name("" if namespace in NO_POD else namespace, pod))
 
 
 def account_name(account: Account) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, WaitReason
+from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReason
 
 _SHARING: Final[Mapping[str, str]] = {
     "scheduler_off": "unscheduled: the scheduler is off",
@@ -16,6 +16,11 @@ _SHARING: Final[Mapping[str, str]] = {
     "measuring_demand": "one at a time for a moment: a client is measured",
     "concurrent_mode": "together: concurrent mode",
     "demand_fits": "together: the GPU can serve all clients at once",
+    "together_gains": "together: faster in total than turns, as measured",
+    "turns_gain": "in turns: together the clients would be slower, as measured",
+    "mixed_gains": "together, with turns alone for a client that would fall below its share",
+    "linked": "in one queue with another GPU: a program uses both",
+    "measuring": "measuring whether the clients are faster together or in turns",
     "demand_unknown": "together: the clients fit in memory, and the GPU's utilisation is not known",
 }
 
@@ -32,7 +37,7 @@ def wait_sentence(client: ClientSharing) -> str:
     if reason is WaitReason.MEMORY:
         return f"needs {gibibytes(client.need_bytes or 0)} of memory, {gibibytes(client.wait.room_bytes)} free"
     if reason is WaitReason.DEMAND:
-        return "GPU too busy to run it together with the running clients"
+        return "another client has the turn: together they would be slower"
     if reason is WaitReason.SOLO and client.demand_ratio is None:
         return "must run alone first, to be measured"
     if reason is WaitReason.SOLO:
@@ -43,6 +48,16 @@ def wait_sentence(client: ClientSharing) -> str:
 def sharing_sentence(way_reason: str) -> str:
     """How a GPU's clients share it now, and why."""
     return _SHARING.get(way_reason, way_reason)
+
+
+def gain_sentence(gpu: GpuSharing) -> str:
+    """What sharing is worth on this GPU, and how well it is known; empty where there is nothing to say."""
+    parts = []
+    if gpu.gain_ratio is not None:
+        parts.append(f"gain over the driver's time-slicing {100 * (gpu.gain_ratio - 1):+.0f} % (measured)")
+    if gpu.coarse:
+        parts.append("decided by utilisation, which is coarse: SM activity (GPM) cannot be read")
+    return "; ".join(parts)
 
 
 def gibibytes(amount_bytes: int) -> str:

@@ -15,11 +15,12 @@ from gpucommons.model.sharing import (
     WaitReading,
     WaitReason,
 )
+from gpucommons.rules.identities import nvshare_client_name, process_name
 from gpucommons.simulation import lab_pods, lab_turns
 from gpucommons.simulation.lab_containers import FINETUNE, NOTEBOOK
 from gpucommons.simulation.lab_gpus import MEMORY_BYTES, LabGpus
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
-from gpucommons.simulation.lab_people import BOB, CHEN, DANA
+from gpucommons.simulation.lab_people import BOB, CHEN, DANA, NAMES
 from gpucommons.simulation.lab_turns import QUANTUM_S, UPTIME_S, WINDOW_S, Rota
 
 _GIB = 2**30
@@ -53,6 +54,10 @@ class _Client(NamedTuple):
     @property
     def job(self) -> LabJob:
         return JOBS[self.number]
+
+    @property
+    def process_name(self) -> str:
+        return process_name(NAMES[self.uid], self.job.name.split()[-1], (self.job.key.pid,))
 
 
 def _of(pod: Pod) -> tuple[str, str]:
@@ -164,6 +169,7 @@ class LabSharing:
             debt_s=0.0,
             billed_s=rota.ran_s(elapsed_s),
             demand_ratio=round(client.job.level(elapsed_s), 3),
+            name=nvshare_client_name(client.pod, client.namespace, client.process_name),
         )
 
 

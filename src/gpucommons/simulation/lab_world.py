@@ -32,7 +32,7 @@ def _details(job: LabJob, uid: int, cgroup: str) -> ProcessDetails:
     pid = job.key.pid
     inner = f"\t{pid % 97 + 1}" if "docker-" in cgroup or "kubepods" in cgroup else ""
     status = f"Name:\t{job.name[:15]}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}{inner}\n"
-    return ProcessDetails(job.key, job.name, status, cgroup, holds_gpu=True)
+    return ProcessDetails(job.key, job.name, status, cgroup, holds_gpu=True, session_id=pid)
 
 
 class LabProcessReader:
@@ -52,6 +52,19 @@ class LabProcessReader:
         """Nothing is held open."""
 
 
+class LabCommands:
+    """The command lines of the lab's jobs."""
+
+    def __init__(self) -> None:
+        self._by_pid = {job.key.pid: job.name for job in JOBS}
+
+    def name(self, pid: int) -> str | None:
+        return self._by_pid.get(pid)
+
+    def command_line(self, key: ProcessKey) -> tuple[str, ...]:
+        return tuple(self._by_pid.get(key.pid, "").split())
+
+
 def lab_world() -> ProcessWorld:
     view = PidView(PidScope.HOST, "the scenario shows every process of its host")
-    return ProcessWorld(LabProcessReader(), view, LabNames())
+    return ProcessWorld(LabProcessReader(), view, LabNames(), LabCommands())

@@ -1,5 +1,6 @@
 """The scheduler's state in nvshare's names and in ours, read back by Prometheus's own parser."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons import sharing as own
 from gpucommons.faces.dialects.nvshare import NVSHARE, clients, scheduler
-from gpucommons.faces.exposition.families import Family
+from gpucommons.faces.exposition.families import Family, Metric
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -205,7 +206,7 @@ def test_each_waiting_client_has_a_series_with_its_reason() -> None:
     sharing = DemoNode().sharing(3.0)
     families = own.collect(Snapshot(0, 0.0, 0.0, "h", readings=Readings(sharing=sharing)))
     (family,) = [family for family in families if family.metric is own.WAITING]
-    found = {labels[2]: (labels[4], value) for labels, value in family.points}
+    found = {labels[2]: (labels[5], value) for labels, value in family.points}
     waiting = {
         row.client_id: (row.wait.reason.value, row.wait.waited_s) for row in sharing.clients if row.wait is not None
     }
@@ -216,3 +217,37 @@ def test_each_waiting_client_has_a_series_with_its_reason() -> None:
 
 def test_without_a_scheduler_there_are_no_families() -> None:
     assert list(own.collect(Snapshot(0, 0.0, 0.0, "h"))) == []
+
+
+def points(reading: SharingReading, metric: Metric) -> dict[tuple[str, ...], float]:
+    return {
+        labels: value for family in families(reading, own) if family.metric is metric for labels, value in family.points
+    }
+
+
+def test_the_gain_is_missing_where_it_is_not_measured() -> None:
+    sharing = DemoNode(gpus=2).sharing(3.0)
+    first, second = (("0", sharing.gpus[0].uuid), ("1", sharing.gpus[1].uuid))
+    assert points(sharing, own.GAIN) == {first: 1.34}
+    assert points(sharing, own.COARSE) == {first: 0, second: 1}
+
+
+def test_programs_are_counted_by_standing() -> None:
+    sharing = DemoNode(gpus=2).sharing(3.0)
+    standings = ("running", "waiting", "resting", "resting")
+    clients = [
+        one._replace(program="p", standing=each) for one, each in zip(sharing.clients[:4], standings, strict=True)
+    ]
+    counted = points(replace(sharing, clients=(*clients, *sharing.clients[4:])), own.PROGRAMS)
+    assert counted == {("running",): 1, ("waiting",): 1, ("throttled",): 0, ("resting",): 2, ("left_alone",): 2}
+    assert points(replace(sharing, share_programs="off"), own.PROGRAMS) == {}
+
+
+def test_a_name_is_a_label_and_escaped() -> None:
+    sharing = DemoNode(gpus=2).sharing(3.0)
+    name = 'alice · "train\\".py (pid 4711)'
+    renamed = replace(sharing, clients=(sharing.clients[0]._replace(name=name), *sharing.clients[1:]))
+    (family,) = [family for family in families(renamed, own) if family.metric is own.BILLED]
+    found = parsed(prometheus_head(own.BILLED) + FamilyRenderer(own.BILLED).render(family).lines)
+    assert name in {dict(labels)["name"] for _, labels in found}
+    assert not any("name" in metric.labels for metric in clients.CATALOGUE)

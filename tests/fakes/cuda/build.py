@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+from fakes.gpu.build import ACCOUNT
+
 HERE = Path(__file__).resolve().parent
 SONAME = "libcuda.so.1"
 _COMPILE = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
@@ -21,5 +23,6 @@ def build_driver(into: Path, *, old: bool = False) -> Path:
 def build_program(into: Path) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     program = into / "program"
-    subprocess.run([*_COMPILE, "-o", str(program), str(HERE / "program.c"), "-lpthread"], check=True)
+    parts = [str(HERE / "program.c"), str(ACCOUNT)]
+    subprocess.run([*_COMPILE, "-o", str(program), *parts, "-lpthread", "-lm"], check=True)
     return program

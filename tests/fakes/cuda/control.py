@@ -122,8 +122,11 @@ class FakeCuda:
     def environment(self) -> dict[str, str]:
         return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_CUDA_DIR": str(self.directory)}
 
-    def start(self, gpu_bytes: int = 0, *, uid: int | None = None, prefix: tuple[str, ...] = ()) -> FakeProgram:
-        process = subprocess.Popen([*prefix, str(self.program), str(self.directory), str(gpu_bytes)], user=uid)
+    def start(
+        self, gpu_bytes: int = 0, *more: str, uid: int | None = None, prefix: tuple[str, ...] = ()
+    ) -> FakeProgram:
+        arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
+        process = subprocess.Popen([*prefix, *arguments], user=uid)
         program = FakeProgram(self.directory, process)
         self.programs.append(program)
         return program

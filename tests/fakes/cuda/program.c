@@ -1,7 +1,9 @@
 /* A fake CUDA program: makes steps while it is not locked, and carries out what the fake driver asks of it.
  *
- * program DIRECTORY [GPU_BYTES]    SIGUSR1 makes it fork a child that has no CUDA, also while it is locked. */
+ * program DIRECTORY [GPU_BYTES [GPUS JOB]]    GPUS is the file of the fake GPUs (../gpu/gpus.h), on which it is that job.
+ * SIGUSR1 makes it fork a child that has no CUDA, also while it is locked. */
 #define _GNU_SOURCE
+#include "../gpu/gpus.h"
 #include "program.h"
 
 #include <dirent.h>
@@ -18,6 +20,8 @@
 static struct program *self;
 static const char *directory;
 static char *parked;
+static struct gpus *gpus;
+static int job, parent;
 static volatile sig_atomic_t forks;
 
 static void on_fork(int number) { (void)number; forks++; }
@@ -76,6 +80,10 @@ static uint64_t gpu_used(void)
     return used;
 }
 
+/* What it does to its GPU. */
+static void may_run(int may) { if (gpus) gpus_set_may_run(gpus, job, may); }
+static void holds(uint64_t bytes) { if (gpus) gpus_set_memory(gpus, job, bytes); }
+
 static void take_time(uint64_t bytes)
 {
     uint64_t rate = self->move_bytes_per_s;
@@ -95,6 +103,7 @@ static uint32_t lock(void)
         usleep(200);
     if (most && drain > most)
         return TIMED_OUT;
+    may_run(0);
     self->state = LOCKED;
     return SUCCESS;
 }
@@ -113,6 +122,7 @@ static uint32_t checkpoint(void)
     }
     self->host_bytes = bytes;
     self->gpu_bytes = 0;
+    holds(0);
     self->state = CHECKPOINTED;
     return SUCCESS;
 }
@@ -130,6 +140,7 @@ static uint32_t restore(void)
         self->state = FAILED;
         return OUT_OF_MEMORY;
     }
+    holds(bytes);
     free(parked);
     parked = NULL;
     self->host_bytes = 0;
@@ -142,6 +153,7 @@ static uint32_t unlock(void)
     if (self->state != LOCKED)
         return ILLEGAL_STATE;
     self->state = RUNNING;
+    may_run(1);
     return SUCCESS;
 }
 
@@ -171,8 +183,16 @@ int main(int argc, char **argv)
     pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&self->calling, &attributes);
     self->gpu_bytes = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+    if (argc > 4) {
+        gpus = gpus_open(argv[3], 0);
+        if (!gpus)
+            return 4;
+        job = atoi(argv[4]);
+        gpus_begin(gpus, job, getpid(), 1);
+        parent = getppid();
+    }
     self->ready = 1;
-    for (;;) {
+    for (int i = 0;; i++) {
         carry_out();
         if (forks) {
             forks--;
@@ -185,6 +205,12 @@ int main(int argc, char **argv)
         }
         if (self->state == RUNNING)
             self->steps++;
+        if (gpus && i % 64 == 0) { /* finds others that were killed, and a test that has ended */
+            if (getppid() != parent)
+                return 0;
+            gpus_enter(gpus);
+            gpus_leave(gpus);
+        }
         usleep(300);
     }
 }

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fakes.gpu.build import ACCOUNT
+
 HERE = Path(__file__).resolve().parent
 SONAME = "libnvidia-ml.so.1"
 ERROR_CODES = {
@@ -84,7 +86,7 @@ def build(into: Path, without: Iterable[str] = (), nvml_version: str = "") -> Pa
         ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{into}", *defines]
         + [f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={into / 'symbols.map'}", "-o", str(made)]
         + [str(HERE / part) for part in ("control.c", "devices.c", "instances.c")]
-        + ["-lpthread"],
+        + [str(ACCOUNT), "-lpthread", "-lm"],
         check=True,
     )
     return made.rename(library)

@@ -16,6 +16,7 @@
 
 struct control control;
 struct page *page;
+struct gpus *programs;
 int enumerated[MAX_GPUS], enumerated_count;
 struct handle gpu_handles[MAX_GPUS];
 
@@ -207,6 +208,10 @@ int fake_start(void)
         if (shared != MAP_FAILED)
             page = shared;
     }
+    if (programs)
+        munmap(programs, sizeof *programs);
+    snprintf(path, sizeof path, "%s/gpus", directory);
+    programs = gpus_open(path, 0);
     seen_generation = page->generation;
     read_control();
     enumerated_count = 0;

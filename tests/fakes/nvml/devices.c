@@ -253,6 +253,12 @@ int nvmlDeviceGetUtilizationRates(void *device, unsigned out[2])
     ENTER("nvmlDeviceGetUtilizationRates", NULL, 0, device);
     if (h->mig >= 0 || control.mig_mode[h->gpu])
         return NOT_SUPPORTED;
+    if (programs) {
+        gpus_enter(programs);
+        out[0] = gpus_busy_percent(programs, h->gpu), out[1] = 0;
+        gpus_leave(programs);
+        return OK;
+    }
     out[0] = (unsigned)VALUE(0, "nvmlDeviceGetUtilizationRates", NULL);
     out[1] = (unsigned)VALUE(1, "nvmlDeviceGetUtilizationRates", NULL);
     return OK;
@@ -275,6 +281,15 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *m)
     m->reserved = (unsigned long long)VALUE(2, "nvmlDeviceGetMemoryInfo_v2", NULL);
     m->free = (unsigned long long)VALUE(3, "nvmlDeviceGetMemoryInfo_v2", NULL) - ((unsigned long long)h->gpu << 20);
     m->used = (unsigned long long)VALUE(4, "nvmlDeviceGetMemoryInfo_v2", NULL) + ((unsigned long long)h->gpu << 20);
+    if (programs) {
+        gpus_enter(programs);
+        m->used = 0;
+        for (int j = 0; j < programs->job_count; j++)
+            if (programs->jobs[j].gpu == h->gpu && gpus_is_alive(&programs->jobs[j]))
+                m->used += programs->jobs[j].memory_bytes;
+        m->free = m->total - m->reserved - m->used;
+        gpus_leave(programs);
+    }
     return OK;
 }
 

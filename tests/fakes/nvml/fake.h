@@ -3,6 +3,8 @@
 #ifndef FAKE_NVML_H
 #define FAKE_NVML_H
 
+#include "../gpu/gpus.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -90,6 +92,7 @@ struct site {
 
 extern struct control control;
 extern struct page *page;
+extern struct gpus *programs; /* the fake programs' GPUs, where the test has some: what they do is reported */
 extern int enumerated[MAX_GPUS], enumerated_count;
 extern struct handle gpu_handles[MAX_GPUS];
 

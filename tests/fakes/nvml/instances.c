@@ -13,13 +13,21 @@ struct process_v2 { unsigned pid; unsigned long long bytes; unsigned gi, ci; };
 
 static int list(struct handle *h, const struct record *r, int kind, unsigned *count, void *out, int old)
 {
-    struct process found[512];
+    struct process found[512 + JOBS];
     unsigned n = 0;
     int mig = control.mig_mode[h->gpu];
 
     if (mig && h->mig < 0 && control.unprivileged)
         return NO_PERMISSION;
-    if (!control.processes_set) {
+    if (programs && kind == LIST_COMPUTE) {
+        gpus_enter(programs);
+        for (int j = 0; j < programs->job_count; j++) {
+            const struct job *job = &programs->jobs[j];
+            if (job->gpu == h->gpu && gpus_is_alive(job))
+                found[n++] = (struct process){h->gpu, kind, (unsigned)job->pid, NOT_AVAILABLE, NOT_AVAILABLE, job->memory_bytes};
+        }
+        gpus_leave(programs);
+    } else if (!programs && !control.processes_set) {
         /* As recorded: pid, bytes, GPU instance, compute instance. */
         if (r->count >= 4)
             found[n++] = (struct process){h->gpu, kind, (unsigned)r->value[0] + h->gpu, NOT_AVAILABLE, NOT_AVAILABLE,
@@ -68,14 +76,25 @@ struct sample { unsigned pid; unsigned long long timestamp; unsigned sm, mem, en
 int nvmlDeviceGetProcessUtilization(void *device, struct sample *out, unsigned *count, unsigned long long last_seen)
 {
     /* "Not Found" was recorded on an idle GPU; samples of the control file are not idle. */
-    ENTER("nvmlDeviceGetProcessUtilization", control.usages_set ? "set" : NULL, control.usages_set, device);
-    struct sample found[512];
+    int set = control.usages_set || programs;
+    ENTER("nvmlDeviceGetProcessUtilization", set ? "set" : NULL, set, device);
+    struct sample found[512 + JOBS];
     unsigned n = 0;
     uint64_t now = fake_now_us();
 
     if (control.mig_mode[h->gpu])
         return NOT_SUPPORTED;
-    if (!control.usages_set && r->count >= 6)
+    if (programs) {
+        gpus_enter(programs);
+        uint64_t age = (uint64_t)((programs->now_s - programs->mark * MARK_S) * 1e6);
+        for (int j = 0; j < programs->job_count; j++) {
+            /* From its first use of the GPU on a process is sampled, also while it is idle. */
+            const struct job *job = &programs->jobs[j];
+            if (job->gpu == h->gpu && gpus_is_alive(job) && job->slices_s > 0)
+                found[n++] = (struct sample){(unsigned)job->pid, now - age, gpus_job_percent(programs, job), 0, 0, 0};
+        }
+        gpus_leave(programs);
+    } else if (!control.usages_set && r->count >= 6)
         found[n++] = (struct sample){(unsigned)r->value[0] + h->gpu, now - 200000, (unsigned)r->value[2],
                                      (unsigned)r->value[3], (unsigned)r->value[4], (unsigned)r->value[5]};
     for (int i = 0; i < control.usage_count; i++) {
@@ -99,7 +118,7 @@ int nvmlDeviceGetProcessUtilization(void *device, struct sample *out, unsigned *
 
 /* --- GPM --------------------------------------------------------------------------------------------------- */
 
-struct gpm_sample { int taken, gpu, gi; uint64_t order; };
+struct gpm_sample { int taken, gpu, gi; uint64_t order; double at_s, counters[COUNTERS]; };
 struct gpm_metric { unsigned id; int code; double value; const char *info[3]; };
 struct gpm_get { unsigned version, count; struct gpm_sample *first, *second; struct gpm_metric metrics[]; };
 
@@ -132,7 +151,13 @@ int nvmlGpmSampleFree(struct gpm_sample *sample)
 static void take(struct gpm_sample *sample, int gpu, int gi)
 {
     static uint64_t order;
-    *sample = (struct gpm_sample){1, gpu, gi, ++order};
+    *sample = (struct gpm_sample){.taken = 1, .gpu = gpu, .gi = gi};
+    sample->order = __atomic_add_fetch(&order, 1, __ATOMIC_RELAXED);
+    if (programs) {
+        gpus_enter(programs);
+        sample->at_s = gpus_counters(programs, gpu, sample->counters);
+        gpus_leave(programs);
+    }
 }
 
 int nvmlGpmSampleGet(void *device, struct gpm_sample *sample)
@@ -151,6 +176,12 @@ int nvmlGpmMigSampleGet(void *device, unsigned gi, struct gpm_sample *sample)
             return OK;
         }
     return NOT_FOUND;
+}
+
+/* The counter of a metric that the programs determine; -1 for any other. */
+static int counter_of(unsigned metric)
+{
+    return metric == 1 ? GRAPHICS : metric == 2 ? SM : metric == 5 ? TENSOR : metric == 10 ? DRAM : -1;
 }
 
 int nvmlGpmMetricsGet(struct gpm_get *get)
@@ -172,6 +203,9 @@ int nvmlGpmMetricsGet(struct gpm_get *get)
         m->code = s ? OK : recorded ? recorded->code : NOT_SUPPORTED;
         /* Recorded in millionths: records hold whole numbers. */
         m->value = s ? s->value[0] : recorded ? (double)recorded->value[0] / 1e6 : 0;
+        int counter = counter_of(m->id);
+        if (programs && !s && counter >= 0) /* not a number if the counters have not moved */
+            m->value = 100 * (b->counters[counter] - a->counters[counter]) / (b->at_s - a->at_s);
     }
     return OK;
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fakes.nvml.control import FakeNvml
 from gpucommons.model.gpu import Gpu, GpuReading
+from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.nvml.source import NvmlReader
 
 START_WALL_S = 1_700_000_000.0
@@ -33,6 +34,7 @@ class Rig:
         self.clock = Clock()
         self.fast_budget_s = 10.0
         self.keep_fast: frozenset[str] = frozenset()
+        self.gpm_access = GpmAccess()
         self._source: NvmlReader | None = None
 
     @property
@@ -45,6 +47,7 @@ class Rig:
                 self.procfs,
                 fast_budget_s=self.fast_budget_s,
                 keep_fast=self.keep_fast,
+                gpm_access=self.gpm_access,
                 monotonic=self.clock.monotonic,
                 wall=self.clock.wall,
             )

@@ -50,7 +50,7 @@ def test_the_estimate_is_near_what_an_h200_showed(
 )
 def test_the_division_of_the_pairs_of_an_h200(kinds: tuple[int, int], way: str) -> None:
     device = next(activity for pair, activity, _ in PAIRS if pair == kinds)
-    division = divide(progress_together(device, [KINDS[kind][0] for kind in kinds]))
+    division = divide(progress_together(device, [KINDS[kind][0] for kind in kinds]), (0.5, 0.5))
     found = "turns" if division.is_turns else "together" if division.together > 0.999 else "mixed"
     assert found == way
 
@@ -65,12 +65,14 @@ def test_an_estimate_is_bounded(device: DeviceActivity, solo: list[DeviceActivit
     assert all(0.0 <= part <= MOST_PROGRESS for part in found)
 
 
-@given(st.lists(st.floats(0.0, MOST_PROGRESS), min_size=2, max_size=8))
-def test_a_division_uses_all_time_and_is_fair(progress: list[float]) -> None:
-    division = divide(progress)
+@given(st.lists(st.tuples(st.floats(0.0, MOST_PROGRESS), st.integers(1, 5)), min_size=2, max_size=8))
+def test_a_division_uses_all_time_and_is_fair(clients: list[tuple[float, int]]) -> None:
+    progress = [part for part, _ in clients]
+    fair = [weight / sum(weight for _, weight in clients) for _, weight in clients]
+    division = divide(progress, fair)
     assert division.together + sum(division.alone) <= 1.0 + 1e-6
     got = [part * division.together + alone for part, alone in zip(progress, division.alone, strict=True)]
-    assert min(got) >= 1.0 / len(progress) - 0.011
+    assert all(share >= enough - 0.011 for share, enough in zip(got, fair, strict=True))
     assert division.gain == 1.0 or division.gain >= 1.0 + MARGIN
     # No division gains less than turns, and none claims more than everything together.
     assert 1.0 <= division.gain <= max(1.0, sum(progress)) + 1e-9
@@ -164,3 +166,62 @@ def test_trials_become_seldom() -> None:
         phase = world.step()
         trials += phase is not None and phase.way is Way.TRIAL
     assert 3 <= trials <= 8
+
+
+def shares(
+    coruns: Coruns[str], weights: dict[str, float], overrun_s: dict[str, float], rounds: int
+) -> dict[str, float]:
+    """Each client's share of the time in `rounds` phases; `overrun_s` is how slowly a client stops."""
+    now_s, ran = 0.0, dict.fromkeys(weights, 0.0)
+    for _ in range(rounds):
+        phase = coruns.phase(list(weights), now_s, weights)
+        length_s = phase.length_s + max(overrun_s.get(client, 0.0) for client in phase.clients)
+        now_s += length_s
+        coruns.ended(phase, length_s)
+        for client in phase.clients:
+            ran[client] += length_s
+    return {client: seconds / now_s for client, seconds in ran.items()}
+
+
+def test_a_device_that_is_never_measured_gives_every_client_its_share() -> None:
+    assert shares(Coruns(), dict.fromkeys("abc", 1.0), {}, 300) == pytest.approx(dict.fromkeys("abc", 1 / 3), abs=0.01)
+
+
+def test_a_client_that_stops_slowly_gets_no_more_than_its_share() -> None:
+    found = shares(Coruns(), {"a": 1.0, "b": 1.0}, {"a": 0.7}, 400)
+    assert found == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.01)
+
+
+def test_shares_follow_the_weights() -> None:
+    found = shares(Coruns(), {"a": 0.25, "b": 0.25, "c": 0.5}, {}, 400)
+    assert found == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5}, abs=0.01)
+
+
+@pytest.mark.parametrize(("utilisation", "way"), [(0.4, Way.TOGETHER), (0.99, Way.TURNS)])
+def test_without_sm_activity_utilisation_decides(utilisation: float, way: Way) -> None:
+    coruns = Coruns[str]()
+    coruns.coarse = True
+    for now_s in range(10):
+        phase = coruns.phase(["a", "b"], float(now_s))
+        if phase.way is Way.MEASURING:
+            coruns.measured(phase.clients, DeviceActivity(utilisation), float(now_s))
+        coruns.ended(phase, 1.0)
+    assert coruns.phase(["a", "b"], 10.0).way is way
+    assert coruns.gain(["a", "b"]) is None
+
+
+def test_without_sm_activity_a_busier_device_is_measured_again() -> None:
+    coruns = Coruns[str]()
+    coruns.coarse = True
+    for client in "ab":
+        coruns.measured([client], DeviceActivity(0.3), 0.0)
+    assert coruns.phase(["a", "b"], 1.0).way is Way.TOGETHER
+    coruns.measured(["a", "b"], DeviceActivity(0.99), 2.0)
+    assert coruns.phase(["a", "b"], 2.0).way is Way.MEASURING
+
+
+def test_the_gain_over_time_slicing_is_that_of_the_trial() -> None:
+    world = World([Program(name, [(1e9, 4096)]) for name in "ab"], 0.6)
+    world.play(10.0)
+    together = sum(world.true_progress([4096, 4096]))
+    assert world.coruns.gain(["a", "b"]) == pytest.approx(1 / together, rel=0.05)

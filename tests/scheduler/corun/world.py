@@ -73,6 +73,7 @@ class World:
         for program, part in zip(running, progress, strict=True):
             program.progress_s += part * (phase.length_s - SWITCH_S)
         self.now_s += phase.length_s
+        self.coruns.ended(phase, phase.length_s)
         if phase.measure:
             self.coruns.measured(phase.clients, self.activity(kinds, progress), self.now_s)
         return phase

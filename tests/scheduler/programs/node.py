@@ -107,11 +107,11 @@ class Node:
             docker=ContainerReading(containers),
             pods=pods,
             users=UsersReading(members=GROUPS),
+            process_contexts={p.key: p.context for p in self.processes if p.context is not None},
         )
 
     def read(self, as_of_s: float = 0.0) -> ProgramReading:
-        contexts = {p.key: p.context for p in self.processes if p.context is not None}
-        found = read_programs(self.readings(), as_of_s, contexts)
+        found = read_programs(self.readings(), as_of_s)
         assert found is not None
         return found
 

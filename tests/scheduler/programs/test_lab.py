@@ -28,7 +28,7 @@ def test_the_clients_of_mps_are_left_alone() -> None:
 def test_a_training_on_three_gpus_is_one_program_and_one_queue() -> None:
     training = PROGRAMS[JOBS[0].key.pid]
     assert training.process_keys == {job.key for job in JOBS[:3]}
-    assert training.display_name == "alice · python train.py --rank 0 (3 processes)"
+    assert training.display_name == "alice · train.py (3 processes)"
     (queue,) = [queue for queue in linked_gpus(FOUND.programs) if training.key in queue.programs]
     assert queue.devices == training.devices
     assert len(training.devices) == 3
@@ -36,8 +36,8 @@ def test_a_training_on_three_gpus_is_one_program_and_one_queue() -> None:
 
 def test_jobs_of_every_kind_have_their_key_and_owner() -> None:
     kinds = {program.key.partition(":")[0] for program in FOUND.programs}
-    assert kinds == {"container", "process", "job", "unit"}
-    assert PROGRAMS[JOBS[8].key.pid].display_name == f"chen · python eval.py (pid {JOBS[8].key.pid})"
+    assert kinds == {"container", "scope", "job", "unit"}
+    assert PROGRAMS[JOBS[8].key.pid].display_name == f"chen · eval.py (pid {JOBS[8].key.pid})"
     assert PROGRAMS[JOBS[9].key.pid].user == "dana"
     assert all(device.startswith("MIG-") for device in PROGRAMS[JOBS[9].key.pid].devices)
 

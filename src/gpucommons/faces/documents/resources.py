@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import accounts, allocations, events, gpus, node, slots, turns, who
+from gpucommons.faces.documents import accounts, allocations, events, gpus, node, queue, slots, turns, who
 from gpucommons.faces.documents.parameters import Parameter, Value, moment, text, whole, word
 from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
@@ -57,6 +57,10 @@ def _slots(view: View, values: Mapping[str, Value]) -> Json:
 
 def _turns(view: View, values: Mapping[str, Value]) -> Json:
     return {**view.envelope(), "turns": turns.turns(view.snapshot, view.timeline, _uuid(view, values))}
+
+
+def _queue(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "queue": queue.queue(view.snapshot)}
 
 
 def _accounts(view: View, values: Mapping[str, Value]) -> Json:
@@ -116,6 +120,7 @@ RESOURCES: tuple[Resource, ...] = (
         _turns,
         (_GPU,),
     ),
+    Resource("queue", "leases, waiting requests and reservations", record(**ENVELOPE, queue=queue.SCHEMA), _queue),
     Resource(
         "accounts",
         "GPU-hours and energy by user",

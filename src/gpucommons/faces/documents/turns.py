@@ -15,6 +15,7 @@ from gpucommons.faces.documents.schema import (
     NUMBER,
     NUMBER_OR_NULL,
     TEXT,
+    TEXT_OR_NULL,
     Record,
     by_key,
     described,
@@ -23,9 +24,9 @@ from gpucommons.faces.documents.schema import (
     record,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn, WaitReading
+from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Timeline, Turn, WaitReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.wait_reasons import sharing_sentence, wait_sentence
+from gpucommons.rules.wait_reasons import gain_sentence, sharing_sentence, wait_sentence
 
 
 class _GpuTurns(NamedTuple):
@@ -47,6 +48,12 @@ _WAIT = Record[_Waiting](
     expected_s=(NUMBER_OR_NULL, lambda at: rounded(at.wait.expected_s, 1)),
 )
 CLIENT = Record[ClientSharing](
+    name=(described(TEXT, "its pod, or owner and command: alice · train.py (pid 4711)"), lambda client: _name(client)),
+    program=(
+        described(TEXT_OR_NULL, "key of a program that takes turns without a library; null for clients of nvshare"),
+        lambda client: client.program,
+    ),
+    processes=(described(listed(INTEGER), "pids of a program"), lambda client: list(client.processes)),
     pod=(TEXT, lambda client: client.pod),
     namespace=(TEXT, lambda client: client.namespace),
     pid=(INTEGER_OR_NULL, lambda client: client.pid or None),
@@ -92,6 +99,15 @@ GPU = Record[_GpuTurns](
         described(TEXT, "the way and its reason in words"),
         lambda at: sharing_sentence(at.gpu.way_reason),
     ),
+    gain_ratio=(
+        described(NUMBER_OR_NULL, "progress per second over that of the driver's time-slicing, as measured"),
+        lambda at: rounded(at.gpu.gain_ratio, 3),
+    ),
+    coarse=(described(FLAG, "utilisation decides, because SM activity cannot be read"), lambda at: at.gpu.coarse),
+    gain_sentence=(
+        described(TEXT, "the gain and its certainty in words; empty where there is nothing to say"),
+        lambda at: gain_sentence(at.gpu),
+    ),
     running=(listed(TEXT), lambda at: list(at.gpu.running)),
     waiting=(listed(TEXT), lambda at: [*at.gpu.wait_queue, *at.gpu.request_queue]),
     quantum_left_s=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.quantum_left_s, 1)),
@@ -103,12 +119,20 @@ GPU = Record[_GpuTurns](
     busy_seconds_total=(NUMBER, lambda at: round(at.gpu.busy_seconds, 1)),
     timeline=(by_key(_TURN.schema, "turn"), lambda at: {turn.id: _TURN.build(turn) for turn in at.turns}),
 )
+LEFT_ALONE = Record[LeftAlone](
+    name=(TEXT, lambda one: one.name),
+    why=(described(TEXT, "the reason in one word"), lambda one: one.why),
+    sentence=(described(TEXT, "the reason in words"), lambda one: one.sentence),
+    gpu_uuids=(listed(TEXT), lambda one: list(one.gpu_uuids)),
+)
 SCHEMA = or_null(
     record(
         on=FLAG,
         mode=TEXT,
         fixed_quantum_s=NUMBER_OR_NULL,
         window_s=NUMBER,
+        share_programs=described(TEXT, "whose programs take turns without a library: off, own or all"),
+        left_alone=described(listed(LEFT_ALONE.schema), "programs on the GPUs that take no turns"),
         gpus=by_key(GPU.schema, "UUID"),
         clients=by_key(CLIENT.schema, "client id"),
     )
@@ -127,6 +151,10 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
         "mode": sharing.mode,
         "fixed_quantum_s": sharing.fixed_quantum_s,
         "window_s": sharing.window_s,
+        "share_programs": sharing.share_programs,
+        "left_alone": [
+            LEFT_ALONE.build(one) for one in sharing.left_alone if only_uuid is None or only_uuid in one.gpu_uuids
+        ],
         "gpus": {
             gpu.uuid: GPU.build(_GpuTurns(gpu, timeline.get(gpu.uuid, ())))
             for gpu in sharing.gpus
@@ -160,6 +188,10 @@ def _members(rows: Iterable[tuple[str, Json]]) -> Iterator[str]:
 
 def _wait(client: ClientSharing) -> Json:
     return None if client.wait is None else _WAIT.build(_Waiting(client, client.wait))
+
+
+def _name(client: ClientSharing) -> str:
+    return client.name or client.client_id
 
 
 def _uid(uid: int) -> int | None:

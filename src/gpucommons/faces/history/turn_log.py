@@ -46,9 +46,9 @@ class TurnLog:
 
 
 def _begun(client: ClientSharing, now_s: float) -> Turn:
-    label = f"{client.namespace}/{client.pod}" if client.namespace and client.pod else client.pod
     start_s = now_s - (client.turn_s or 0.0)
-    return Turn(f"{client.client_id}.{client.turns}", client.client_id, label or client.client_id, client.uid, start_s)
+    label = client.name or client.client_id
+    return Turn(f"{client.client_id}.{client.turns}", client.client_id, label, client.uid, start_s)
 
 
 def _mark(turn: Turn) -> tuple[str, int]:

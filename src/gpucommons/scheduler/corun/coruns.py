@@ -1,28 +1,35 @@
 """One GPU's clients that fit into its memory: which of them may run now, and until when.
 
-A phase is a set of clients that run at the same time. `phase` gives the next one; `measured` takes the device's
-activity of the phase that ran, and is where everything is learnt. The caller runs the phases, bills and throttles:
-`requesting` holds only the clients that may run now.
+A phase is a set of clients that run at the same time. `phase` returns the next one; `ended` records how long it
+lasted, `measured` the device's activity in it. The caller runs the phases, bills and throttles: `requesting` holds only
+the clients that may run now.
+
+A client's fair share is its weight over the weights of all requesting clients. Where the device's SM activity cannot
+be measured (`coarse`), its utilisation stands in: clients run together if their utilisations sum to at most 1.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 from gpucommons.scheduler.corun.activity import DeviceActivity, SoloActivity
-from gpucommons.scheduler.corun.division import MARGIN, TimeDivision, divide
+from gpucommons.scheduler.corun.division import MARGIN, TimeDivision, divide, turns
 from gpucommons.scheduler.corun.progress import progress_together
 
 # GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.
 LEAST_MEASURED_S: Final = 0.25
+SETTLE_S: Final = 0.1
 MEASURE_S: Final = 0.5
 TRIAL_S: Final = 0.6
 QUANTUM_S: Final = 0.25
+# Utilisation is read once per span: a whole span must lie within the phase.
+_COARSE_SPANS: Final = 2.5
+_COARSE_EXCESS: Final = 0.1
 # One round of a division that mixes: long enough that switches cost little, short enough to feel fair.
 _ROUND_S: Final = 2.0
 _SHORTEST_S: Final = 0.1
-# How often the device is looked at while all run together: a job that begins to work shows within this time.
+# How often the device is measured while all run together: a job that begins to work shows within this time.
 _TOGETHER_S: Final = 1.0
 # While all run together, nothing of each alone is learnt: it is measured again this often.
 _SOLO_FRESH_S: Final = 60.0
@@ -35,6 +42,8 @@ _CONTRADICTION_MOST: Final = 0.4
 _LEAST_ACTIVITY: Final = 0.1
 _TRY_AGAIN_S: Final = 30.0
 _TRY_AGAIN_MOST_S: Final = 600.0
+# To measure each alone and to estimate the progress of so many takes long enough.
+MOST_CLIENTS: Final = 64
 
 Client = TypeVar("Client", bound=Hashable)
 
@@ -73,14 +82,21 @@ class _Verdict:
 
 
 class Coruns(Generic[Client]):
+    """`quantum_s`, `coarse` and `coarse_span_s`, the time that a utilisation spans, may be changed at any time."""
+
     def __init__(self, margin: float = MARGIN, quantum_s: float = QUANTUM_S) -> None:
+        self.quantum_s = quantum_s
+        self.coarse = False
+        self.coarse_span_s = 1.0
         self._margin = margin
-        self._quantum_s = quantum_s
         self._solo: dict[Client, SoloActivity] = {}
         self._verdicts: dict[frozenset[Client], _Verdict] = {}
         # Verdicts that were contradicted, until the clients are measured again.
         self._doubted: dict[frozenset[Client], _Verdict] = {}
-        self._last_alone_s: dict[Client, float] = {}
+        self._weights: dict[Client, float] = {}
+        # Time alone over the weight: in turns, the client with the least of it is next.
+        self._served_s: dict[Client, float] = {}
+        self._requesting: frozenset[Client] = frozenset()
         # In order of arrival: divisions list their shares in this order.
         self._arrival: dict[Client, int] = {}
         self._arrivals = 0
@@ -99,12 +115,16 @@ class Coruns(Generic[Client]):
             return
         key = frozenset(clients)
         before = self._verdicts.get(key)
+        if self.coarse:
+            if before is not None and activity.sm > sum(one.sm for one in known) + _COARSE_EXCESS:
+                self._doubt(key, before)
+            return
         if before is not None and self._contradicts(before, activity):
             # A client may have changed what it does; which one is found by measuring each alone.
             self._doubt(key, before)
             return
         self._verdicts[key] = self._verdict(
-            divide(progress_together(activity, known), self._margin),
+            divide(progress_together(activity, known), self._fair(clients), self._margin),
             activity,
             tuple(one.version for one in solo),
             before or self._doubted.pop(key, None),
@@ -129,8 +149,8 @@ class Coruns(Generic[Client]):
     def forget(self, client: Client) -> None:
         """The client has left."""
         self._solo.pop(client, None)
-        self._arrival.pop(client, None)
-        self._last_alone_s.pop(client, None)
+        for of_client in (self._arrival, self._weights, self._served_s):
+            of_client.pop(client, None)
         for verdicts in (self._verdicts, self._doubted):
             for key in [key for key in verdicts if client in key]:
                 del verdicts[key]
@@ -144,57 +164,101 @@ class Coruns(Generic[Client]):
         verdict = self._verdicts.get(frozenset(requesting))
         return None if verdict is None else verdict.division
 
+    def gain(self, requesting: Sequence[Client]) -> float | None:
+        """Progress in total over what the driver's time-slicing would give, by the last trial of these clients; None
+        while it is not known, or was not measured."""
+        division = None if self.coarse else self.division(requesting)
+        return None if division is None else division.gain_over_slicing
+
     # Deciding
 
-    def phase(self, requesting: Sequence[Client], now_s: float) -> Phase[Client]:
-        """The clients that run next. `requesting` is not empty."""
+    def phase(
+        self, requesting: Sequence[Client], now_s: float, weights: Mapping[Client, float] | None = None
+    ) -> Phase[Client]:
+        """The clients that run next. `requesting` is not empty; a client without a weight has 1."""
         clients = self._in_order(requesting)
+        self._weights |= {client: (weights or {}).get(client, 1.0) for client in clients}
+        self._enter(frozenset(clients))
         if len(clients) == 1:
-            return Phase(clients, self._quantum_s, Way.ALONE)
+            return Phase(clients, self.quantum_s, Way.ALONE)
         verdict = self._verdicts.get(frozenset(clients))
-        unmeasured = self._unmeasured(clients, _NEW_FRESH_S if verdict is None else _SOLO_FRESH_S, now_s)
+        unmeasured = self._unmeasured(clients, self._most_fresh_s(verdict), now_s)
         if unmeasured is not None:
-            self._last_alone_s[unmeasured] = now_s
-            length_s = MEASURE_S if self.solo_activity(unmeasured) is None else LEAST_MEASURED_S
-            return Phase((unmeasured,), length_s, Way.MEASURING, measure=True)
+            return Phase((unmeasured,), self._measure_s(unmeasured), Way.MEASURING, measure=True)
         if verdict is None or self._is_stale(verdict, clients, now_s):
-            return Phase(clients, TRIAL_S, Way.TRIAL, measure=True)
+            if not self.coarse:
+                return Phase(clients, TRIAL_S, Way.TRIAL, measure=True)
+            verdict = self._verdicts[frozenset(clients)] = self._coarse_verdict(clients, verdict, now_s)
         division = verdict.division
         if division.is_turns:
-            return self._next_turn(clients, now_s)
-        if division.together >= 1.0 - 1e-9:
+            return Phase((self._least_served(clients),), self.quantum_s, Way.TURNS, measure=not self.coarse)
+        if division.is_together:
             return Phase(clients, _TOGETHER_S, Way.TOGETHER, measure=True)
-        return self._next_part(clients, verdict, now_s)
+        return self._next_part(clients, verdict)
 
-    def _next_turn(self, clients: tuple[Client, ...], now_s: float) -> Phase[Client]:
-        """The client that was alone longest ago."""
-        first = min(clients, key=lambda client: self._last_alone_s.get(client, float("-inf")))
-        self._last_alone_s[first] = now_s
-        return Phase((first,), self._quantum_s, Way.TURNS, measure=True)
+    def ended(self, phase: Phase[Client], length_s: float) -> None:
+        """The phase lasted this long: it may have been cut short, or its clients may have stopped slowly."""
+        if phase.way is Way.MIXED:
+            verdict = self._verdicts.get(self._requesting)
+            if verdict is not None:
+                clients = self._in_order(tuple(self._requesting))
+                part = 0 if len(phase.clients) > 1 else 1 + clients.index(phase.clients[0])
+                for index, share in enumerate((verdict.division.together, *verdict.division.alone)):
+                    verdict.owed_s[index] += share * length_s
+                verdict.owed_s[part] -= length_s
+        elif len(phase.clients) == 1 and phase.way is not Way.ALONE:
+            client = phase.clients[0]
+            self._served_s[client] = self._served_s.get(client, 0.0) + length_s / self._weights.get(client, 1.0)
 
-    def _next_part(self, clients: tuple[Client, ...], verdict: _Verdict, now_s: float) -> Phase[Client]:
+    def _enter(self, requesting: frozenset[Client]) -> None:
+        """A client that requested nothing for a while has no claim to the time that it did not use."""
+        staying = [self._served_s.get(client, 0.0) for client in requesting & self._requesting]
+        least_s = min(staying, default=0.0)
+        for client in requesting - self._requesting:
+            self._served_s[client] = max(least_s, self._served_s.get(client, 0.0))
+        self._requesting = requesting
+
+    def _least_served(self, clients: Sequence[Client]) -> Client:
+        return min(clients, key=self._served_s.__getitem__)
+
+    def _fair(self, clients: Sequence[Client]) -> tuple[float, ...]:
+        weights = [self._weights.get(client, 1.0) for client in clients]
+        return tuple(weight / sum(weights) for weight in weights)
+
+    def _next_part(self, clients: tuple[Client, ...], verdict: _Verdict) -> Phase[Client]:
         """The part of the round that is owed the most time."""
         shares = (verdict.division.together, *verdict.division.alone)
         owed = verdict.owed_s
         part = max(range(len(shares)), key=lambda index: owed[index] + shares[index])
         length_s = max(_SHORTEST_S, min(_ROUND_S, shares[part] * _ROUND_S + owed[part]))
-        for index, share in enumerate(shares):
-            owed[index] += share * length_s
-        owed[part] -= length_s
-        if part == 0:
-            return Phase(clients, length_s, Way.MIXED, measure=length_s >= LEAST_MEASURED_S)
-        client = clients[part - 1]
-        self._last_alone_s[client] = now_s
-        return Phase((client,), length_s, Way.MIXED, measure=length_s >= LEAST_MEASURED_S)
+        running = clients if part == 0 else (clients[part - 1],)
+        return Phase(running, length_s, Way.MIXED, measure=length_s >= LEAST_MEASURED_S)
+
+    def _coarse_verdict(self, clients: Sequence[Client], before: _Verdict | None, now_s: float) -> _Verdict:
+        solo = [self._solo_of(client) for client in clients]
+        fits = sum(one.known.sm for one in solo if one.known is not None) <= 1.0
+        fair = self._fair(clients)
+        division = TimeDivision(1.0, (0.0,) * len(fair), len(fair)) if fits else turns(fair)
+        device = DeviceActivity(1.0)
+        return self._verdict(division, device, tuple(one.version for one in solo), before, now_s)
 
     # Freshness
 
     def _unmeasured(self, clients: Sequence[Client], most_fresh_s: float, now_s: float) -> Client | None:
         """The client to measure alone: one that never was, or the one measured longest ago if that is too long."""
-        oldest = min(clients, key=lambda client: self._solo_of(client).measured_s)
+        # Of several that were never measured, the least served: a device that does not answer starves no client.
+        oldest = min(clients, key=lambda client: (self._solo_of(client).measured_s, self._served_s[client]))
         solo = self._solo_of(oldest)
         fresh_s = min(most_fresh_s, solo.fresh_s) * max(1.0, len(clients) / 2)
         return oldest if now_s - solo.measured_s >= fresh_s else None
+
+    def _most_fresh_s(self, verdict: _Verdict | None) -> float:
+        return _NEW_FRESH_S if verdict is None and not self.coarse else _SOLO_FRESH_S
+
+    def _measure_s(self, client: Client) -> float:
+        if self.coarse:
+            return _COARSE_SPANS * self.coarse_span_s
+        return MEASURE_S if self.solo_activity(client) is None else LEAST_MEASURED_S
 
     def _is_stale(self, verdict: _Verdict, clients: Sequence[Client], now_s: float) -> bool:
         if verdict.versions != tuple(self._solo_of(client).version for client in clients):

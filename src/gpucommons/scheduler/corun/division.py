@@ -17,34 +17,49 @@ _HALVINGS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class TimeDivision:
-    """Shares of time: all together, and each client alone. `gain` is the progress in total over that of turns."""
+    """Shares of time: all together, and each client alone. `gain` is the progress in total over that of turns,
+    `progress` what the clients have in total while they run together."""
 
     together: float
     alone: tuple[float, ...]
     gain: float
+    progress: float = 0.0
 
     @property
     def is_turns(self) -> bool:
         return self.together == 0.0
 
+    @property
+    def is_together(self) -> bool:
+        return self.together >= 1.0 - 1e-9
 
-def turns(count: int) -> TimeDivision:
-    return TimeDivision(0.0, (1.0 / count,) * count, 1.0)
+    @property
+    def gain_over_slicing(self) -> float | None:
+        """Over the driver's time-slicing, which runs all together at all times."""
+        return self.gain / self.progress if self.progress > 0.0 else None
 
 
-def divide(progress: Sequence[float], margin: float = MARGIN) -> TimeDivision:
+def turns(fair: Sequence[float], progress: float = 0.0) -> TimeDivision:
+    return TimeDivision(0.0, tuple(fair), 1.0, progress)
+
+
+def divide(progress: Sequence[float], fair: Sequence[float], margin: float = MARGIN) -> TimeDivision:
     """The best division in which no client falls below its fair share; turns where together gains too little."""
-    fair = 1.0 / len(progress) - _FAIR_SLACK
-    together = _most_together(progress, fair)
-    gain = together * sum(progress) + (1.0 - together)
+    total = sum(progress)
+    enough = [share - _FAIR_SLACK for share in fair]
+    together = _most_together(progress, enough)
+    gain = together * total + (1.0 - together)
     if gain < 1.0 + margin:
-        return turns(len(progress))
-    return TimeDivision(together, tuple(max(0.0, fair - part * together) for part in progress), gain)
+        return turns(fair, total)
+    alone = tuple(max(0.0, share - part * together) for share, part in zip(enough, progress, strict=True))
+    return TimeDivision(together, alone, gain, total)
 
 
-def _most_together(progress: Sequence[float], fair: float) -> float:
+def _most_together(progress: Sequence[float], enough: Sequence[float]) -> float:
+    pairs = list(zip(enough, progress, strict=True))
+
     def excess(together: float) -> float:
-        return together + sum(max(0.0, fair - part * together) for part in progress) - 1.0
+        return together + sum(max(0.0, share - part * together) for share, part in pairs) - 1.0
 
     if excess(1.0) <= 0.0:
         return 1.0

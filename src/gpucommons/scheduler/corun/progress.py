@@ -23,20 +23,20 @@ def progress_together(device: DeviceActivity, solo: Sequence[DeviceActivity]) ->
     if total_sm <= 0.0:
         return (1.0,) * len(solo)
     alike = min(MOST_PROGRESS, device.sm / total_sm)
-    # The normal equations of the least squares; the small diagonal says that all are slowed down alike.
-    metrics = range(len(device))
-    gram = [[sum(one[m] * other[m] for m in metrics) for other in solo] for one in solo]
-    target = [sum(one[m] * device[m] for m in metrics) for one in solo]
+    # Coordinate descent on the normal equations. The weight says that all are slowed down alike.
     weight = _ALIKE_WEIGHT * max(one.sm for one in solo) ** 2
     found = [alike] * len(solo)
+    left = [device[m] - sum(alike * one[m] for one in solo) for m in range(len(device))]
     for _ in range(_MOST_ROUNDS):
         change = 0.0
-        for client, row in enumerate(gram):
-            others = sum(g * p for g, p in zip(row, found, strict=True)) - row[client] * found[client]
-            best = (target[client] - others + weight * alike) / (row[client] + weight)
-            bounded = min(MOST_PROGRESS, max(0.0, best))
-            change = max(change, abs(bounded - found[client]))
-            found[client] = bounded
+        for client, one in enumerate(solo):
+            own = sum(value * value for value in one)
+            slope = sum(value * rest for value, rest in zip(one, left, strict=True))
+            best = (slope + own * found[client] + weight * alike) / (own + weight)
+            step = min(MOST_PROGRESS, max(0.0, best)) - found[client]
+            found[client] += step
+            left = [rest - step * value for rest, value in zip(left, one, strict=True)]
+            change = max(change, abs(step))
         if change < _CONVERGED:
             break
     return tuple(found)

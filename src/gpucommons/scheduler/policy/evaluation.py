@@ -1,32 +1,34 @@
 """The rules, applied to one GPU after every event (numbers and order: the package's docstring)."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.policy import demand
+from gpucommons.scheduler.corun.coruns import SETTLE_S
 from gpucommons.scheduler.policy.admission import (
     REFIT_RATIO,
     biggest_waiter,
     blocked,
     in_the_way,
     is_exclusive,
-    knows_demand,
     next_client,
     quantum_s,
     scan_queue,
 )
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
+from gpucommons.scheduler.policy.grants import Grants
+from gpucommons.scheduler.policy.phasing import Phasing, knows_activity
 from gpucommons.scheduler.policy.revocations import Revocations
 from gpucommons.scheduler.policy.state import (
     DROP_RESEND_S,
     NEVER,
     Action,
     Client,
-    ClientStanding,
     Disconnect,
     DropReason,
     GpuQueue,
+    Measure,
     Send,
 )
 from gpucommons.scheduler.policy.terms import Terms
@@ -34,8 +36,8 @@ from gpucommons.scheduler.policy.transitions import Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
 DROP_LOCK = MessageType.DROP_LOCK
-# How often one client per GPU is measured again.
-SOLO_REFRESH_S = 60.0
+# A long turn is measured over this time, once it has settled.
+_TURN_MEASURE_S: Final = 0.6
 
 
 class Evaluation:
@@ -45,6 +47,8 @@ class Evaluation:
         self._quotas = quotas
         self._transitions = transitions
         self._revocations = revocations
+        self._grants = Grants(quotas, transitions)
+        self.phasing = Phasing(terms, self._grants)
 
     def advance(self, gpus: Iterable[GpuQueue], now: float) -> list[Action]:
         """Evaluates these GPUs at `now`."""
@@ -58,48 +62,37 @@ class Evaluation:
         """Applies every rule to one GPU. Its turn clock must have been advanced to `now`."""
         if gpu.draining:
             self._resend_drops(gpu, now, actions)
-        if now >= gpu.solo_until_s:
-            demand.end_solo(gpu)
-        if gpu.running_bytes > gpu.safe_limit_bytes or gpu.overloaded:
+        if gpu.running_bytes > gpu.client_limit_bytes or gpu.overloaded:
             self._check_overload(gpu, now, actions)
         if gpu.throttled and now >= gpu.refill_s - EPSILON_S:
             self._refill(gpu, now)
         if gpu.limited_running:
             self._check_quotas(gpu, now, actions)
         deadline = NEVER
-        if gpu.waiting:
-            deadline = self._serve(gpu, now, actions)
-        elif gpu.throttled and not gpu.running and self._settings.work_conserving:
+        if self.phasing.applies(gpu, now):
+            deadline = self.phasing.run(gpu, now, actions)
+        else:
+            self.phasing.leave(gpu, now)
+            if gpu.waiting:
+                deadline = self._serve(gpu, now, actions)
+        if not gpu.waiting and gpu.throttled and not gpu.running and self._settings.work_conserving:
             self._lend(gpu, now, actions)
         if gpu.draining:
             deadline = min(deadline, self._resend_due_s(gpu))
         if gpu.limited:
             deadline = min(deadline, self._quotas.due(gpu, now))
-        if gpu.solo is not None:
-            deadline = min(deadline, gpu.solo_until_s)
         gpu.deadline_s = deadline
         gpu.fast_path = not (
             gpu.draining
             or gpu.limited
             or gpu.revoked
-            or gpu.solo
+            or gpu.programs
             or gpu.overloaded
-            or knows_demand(self._terms, gpu, now)
+            or knows_activity(self._terms, gpu, now)
         )
         gpu.next_client = next_client(self._terms, gpu)
 
     # Rule 1: resending
-
-    def drop(self, gpu: GpuQueue, client: Client, reason: DropReason, now: float, actions: list[Action]) -> None:
-        """Sends the first DROP_LOCK of a turn."""
-        if client.bucket is not None:
-            self._quotas.settle(client, now)
-        client.drop_s = now
-        client.drop_again_s = now + DROP_RESEND_S
-        client.drop_reason = reason
-        gpu.draining[client.id] = client
-        gpu.drops[reason] += 1
-        actions.append(Send(client, DROP_LOCK))
 
     def _resend_drops(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         for client in list(gpu.draining.values()):
@@ -129,18 +122,20 @@ class Evaluation:
     # Rule 2: overload
 
     def _check_overload(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
-        if len(gpu.running) <= 1 or gpu.running_bytes <= gpu.safe_limit_bytes * REFIT_RATIO:
+        switched = len(gpu.running) - gpu.running_programs
+        if switched <= 1 or gpu.running_bytes <= gpu.client_limit_bytes * REFIT_RATIO:
             gpu.overloaded = False
-        elif gpu.running_bytes > gpu.safe_limit_bytes:
+        elif gpu.running_bytes > gpu.client_limit_bytes:
             gpu.overloaded = True
             for client in self.keep_oldest(gpu, DropReason.MEMORY, now, actions):
                 client.must_refit = True
 
     def keep_oldest(self, gpu: GpuQueue, reason: DropReason, now: float, actions: list[Action]) -> list[Client]:
-        """Drops all turns but the oldest that was not dropped yet; returns the dropped clients."""
-        leaving = [client for client in gpu.running.values() if client.drop_s is None][1:]
+        """Drops all turns but the oldest that was not dropped yet; returns the dropped clients. Programs continue:
+        their memory would stay."""
+        leaving = [c for c in gpu.running.values() if c.drop_s is None and not c.is_program][1:]
         for client in leaving:
-            self.drop(gpu, client, reason, now, actions)
+            self._grants.drop(gpu, client, reason, now, actions)
         return leaving
 
     # Rules 3 and 4: core quotas
@@ -156,14 +151,14 @@ class Evaluation:
             bucket.borrowing = lend
             if not lend:
                 bucket.throttled = True
-                self.drop(gpu, client, DropReason.QUOTA, now, actions)
+                self._grants.drop(gpu, client, DropReason.QUOTA, now, actions)
 
     def _lend(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         """No other client requests the GPU: the throttled client nearest to its refill may run."""
         nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
         if blocked(self._terms, gpu, nearest, now) is None:
             self._transitions.requeue(gpu, nearest, now)
-            self._grant(gpu, nearest, now, actions)
+            self._grants.grant(gpu, nearest, now, actions)
             if nearest.bucket is not None:
                 nearest.bucket.borrowing = True
 
@@ -185,30 +180,26 @@ class Evaluation:
             if fitting is not None:
                 self._grant(gpu, fitting, now, actions)
             elif front is not None:
-                if terms.auto:
-                    gpu.biggest_waiter = biggest_waiter(gpu)
+                gpu.biggest_waiter = biggest_waiter(gpu)
                 return self._make_room(gpu, front, reason, now, actions)
             else:
                 return NEVER
         return NEVER
 
     def _grant(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
-        if not gpu.running and knows_demand(self._terms, gpu, now) and demand.must_be_alone(client):
-            demand.begin_solo(gpu, client, now)
-        self._transitions.begin_turn(gpu, client, now)
-        if client.wait_for_mem_sent:
-            client.wait_for_mem_sent = False
-            gpu.mem_available += 1
-            actions.append(Send(client, MessageType.MEM_AVAILABLE))
-        actions.append(client.lock_ok)
+        alone = not gpu.running
+        self._grants.grant(gpu, client, now, actions)
+        if alone and gpu.metered and (gpu.waiting or gpu.throttled):
+            gpu.measured_phase += 1
+            begin_s = now + SETTLE_S
+            actions.append(Measure(gpu, gpu.measured_phase, begin_s, begin_s + _TURN_MEASURE_S))
 
     # Rule 6: making room
 
     def _make_room(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float, actions: list[Action]) -> float:
         """Drops the turns in the way of `front` once each has had its quantum. Returns the next deadline."""
-        again_s = gpu.busy_until_s if reason is WaitReason.DEMAND or reason is WaitReason.SOLO else NEVER
-        if gpu.solo is not None and reason is WaitReason.SOLO:
-            return again_s
+        by_activity = reason is WaitReason.DEMAND or reason is WaitReason.SOLO
+        again_s = gpu.busy_until_s if by_activity and not gpu.metered else NEVER
         victims = in_the_way(self._terms, gpu, front, reason)
         if not victims:
             return again_s
@@ -216,21 +207,5 @@ class Evaluation:
         if due_s > now + EPSILON_S:
             return min(due_s, again_s)
         for victim in victims:
-            self.drop(gpu, victim, DropReason.QUANTUM, now, actions)
+            self._grants.drop(gpu, victim, DropReason.QUANTUM, now, actions)
         return again_s
-
-    # Demand
-
-    def refresh_demand(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
-        """The client measured longest ago gets a solo turn: now if it runs, else in its next turn. Where memory has to
-        be moved, always in its next turn: clients dropped now would begin a new quantum, and lengthen every wait."""
-        client = demand.stalest(gpu, SOLO_REFRESH_S, now)
-        if client is None:
-            return
-        gpu.refreshed_s = now
-        client.refresh_demand = True
-        if client.standing is ClientStanding.RUNNING and client.drop_s is None and gpu.biggest_waiter is None:
-            demand.begin_solo(gpu, client, now)
-            for other in gpu.running.values():
-                if other is not client and other.drop_s is None:
-                    self.drop(gpu, other, DropReason.QUANTUM, now, actions)

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.policy import demand
+from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.admission import blocked, is_exclusive, next_client
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.evaluation import Evaluation
@@ -36,6 +36,11 @@ IDLE, WAITING, THROTTLED, RUNNING = (
     ClientStanding.RUNNING,
 )
 
+# Utilisation is valid for this long, or for so many times its span. One that spans too long a time is not used: no
+# client can run alone for that long.
+_BUSY_FRESH_S: Final = 5.0
+_BUSY_FRESH_SPANS: Final = 3.0
+_LONGEST_SPAN_S: Final = 6.0
 # A process with so many remembered revocations may not connect again until the oldest of them is forgotten.
 _REVOCATIONS_TO_REFUSE: Final = 2
 
@@ -58,7 +63,8 @@ class Policy:
     # Devices
 
     def add_gpu(self, key: str, index: int | None, now: float) -> GpuQueue:
-        gpu = GpuQueue(key, index, now, self.settings.compute_window_ms / 1000)
+        settings = self.settings
+        gpu = GpuQueue(key, index, now, settings.compute_window_ms / 1000, settings.corun_gain_percent / 100)
         self.gpus[key] = gpu
         self._set_total(gpu, int(self.settings.default_gpu_memory_gb * GIB), known=False)
         return gpu
@@ -77,16 +83,25 @@ class Policy:
 
     def sample_busy(self, gpu: GpuQueue, busy_ratio: float, window_s: float, now: float) -> list[Action]:
         """The device was busy for this share of the last `window_s`."""
-        actions: list[Action] = []
-        demand.sampled(gpu, window_s, now)
-        gpu.clock.advance(now)
-        measured = demand.measured_client(gpu, window_s, now)
-        if measured is not None:
-            demand.learn(gpu, measured, busy_ratio, now)
-        elif self.terms.auto:
-            self._evaluation.refresh_demand(gpu, now, actions)
-        self._evaluation.evaluate(gpu, now, actions)
-        return actions
+        if window_s <= _LONGEST_SPAN_S:
+            gpu.busy_until_s = now + max(_BUSY_FRESH_S, _BUSY_FRESH_SPANS * window_s)
+            gpu.coruns.coarse_span_s = max(1.0, window_s)
+        if not gpu.metered and gpu.running and not gpu.revoked and gpu.changed_s <= now - window_s:
+            gpu.coruns.coarse = True
+            gpu.coruns.measured(tuple(gpu.running), DeviceActivity(busy_ratio), now)
+        return self._evaluation.advance((gpu,), now)
+
+    def meter(self, gpu: GpuQueue, available: bool, now: float) -> list[Action]:
+        """Whether the activity of a phase can be measured on this GPU."""
+        gpu.metered = available
+        return self._evaluation.advance((gpu,), now)
+
+    def measured(
+        self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
+    ) -> tuple[tuple[int, ...], list[Action]]:
+        """The answer to `Measure`, begun at `begin_s`. Returns the clients that ran, if it counts, and the actions."""
+        ran = self._evaluation.phasing.measured(gpu, number, activity, begin_s, now)
+        return ran, self._evaluation.advance((gpu,), now)
 
     # Clients
 
@@ -98,7 +113,7 @@ class Policy:
     def register(self, client: Client, now: float, core_percent: int = 100, memory_bytes: int = 0) -> list[Action]:
         """A new client with its limits (100 and 0: none). Its status is the first message that it gets."""
         self.clients[client.id] = client
-        client.gpu.clients[client.id] = client
+        self._transitions.enter(client.gpu, client)
         self._quotas.limit(client, core_percent, now)
         return [self.status_of(client), *self.limit_memory(client, memory_bytes, now)]
 
@@ -134,7 +149,7 @@ class Policy:
         if due_s <= now:
             return False
         gpu.deadline_s = min(gpu.deadline_s, due_s)
-        if len(gpu.running) == 1 and (self.terms.serial or client.version == 1):
+        if len(gpu.running) == 1 and (self.terms.serial or client.blind):
             gpu.next_client = client
         return True
 
@@ -169,6 +184,60 @@ class Policy:
         self._evaluation.evaluate(gpu, now, actions)
         return actions
 
+    # Programs: they do not request or release by themselves
+
+    def join(self, client: Client, now: float) -> list[Action]:
+        """A program competes for the GPU from now on. It runs already: it is not stopped before a rule says so."""
+        if client.standing is not IDLE or not self.on:
+            return []
+        self._begin_unasked(client, now)
+        return self._evaluation.advance((client.gpu,), now)
+
+    def _begin_unasked(self, client: Client, now: float) -> None:
+        gpu = client.gpu
+        gpu.clock.advance(now)
+        self._transitions.forget_revocation(gpu, client)
+        self._transitions.enqueue_unlimited(gpu, client, now)
+        if client.bucket is not None:
+            self._quotas.request(client, now)
+        self._transitions.begin_turn(gpu, client, now)
+
+    def resumed(self, client: Client, again_s: float, now: float) -> list[Action]:
+        """A waiting program was resumed against the rules: it runs, and no rule stops it before `again_s`."""
+        gpu = client.gpu
+        if client.standing is WAITING or client.standing is THROTTLED:
+            gpu.clock.advance(now)
+            self._transitions.dequeue(gpu, client, now)
+            client.keep_until_s = again_s
+            self._begin_unasked(client, now)
+        return self._evaluation.advance((gpu,), now)
+
+    def withdraw(self, client: Client, now: float) -> list[Action]:
+        """A program no longer competes, and runs freely: its wait or turn ends."""
+        gpu = client.gpu
+        gpu.clock.advance(now)
+        if client.standing is RUNNING:
+            self._transitions.end_turn(gpu, client, now)
+        else:
+            self._transitions.dequeue(gpu, client, now)
+        return self._evaluation.advance((gpu,), now)
+
+    def paused(self, client: Client, now: float) -> Sequence[Action]:
+        """A program was stopped as requested: its turn ends, and it waits for the next."""
+        if client.standing is not RUNNING:
+            return ()
+        client.requested_again = True
+        return self.release(client, now)
+
+    def not_paused(self, client: Client, again_s: float, now: float) -> list[Action]:
+        """A program could not be stopped: its turn continues, and no rule stops it before `again_s`."""
+        gpu = client.gpu
+        if client.drop_s is not None:
+            client.drop_s = None
+            del gpu.draining[client.id]
+            client.keep_until_s = again_s
+        return self._evaluation.advance((gpu,), now)
+
     def hand_over(self, old: Client, new: Client, now: float) -> None:
         """A release where `new` is the GPU's `next_client` and was sent LOCK_OK: the same as `release`, but faster."""
         gpu = old.gpu
@@ -188,7 +257,7 @@ class Policy:
             self._transitions.dequeue(gpu, client, now)
         self._transitions.forget_revocation(gpu, client)
         del self.clients[client.id]
-        del gpu.clients[client.id]
+        self._transitions.leave(gpu, client)
         return self._evaluation.advance((gpu,), now)
 
     def move(self, moves: Sequence[tuple[Client, GpuQueue]], now: float) -> list[Action]:
@@ -277,7 +346,6 @@ class Policy:
         actions: list[Action] = []
         for gpu in self.gpus.values():
             gpu.clock.advance(now)
-            demand.end_solo(gpu)
             if mode is Mode.SERIAL:
                 self._evaluation.keep_oldest(gpu, DropReason.QUANTUM, now, actions)
             self._evaluation.evaluate(gpu, now, actions)
@@ -298,3 +366,4 @@ class Policy:
         gpu.total_bytes = total_bytes
         gpu.total_known = known
         gpu.safe_limit_bytes = int(total_bytes * (1 - self.settings.memory_reserve_percent / 100))
+        gpu.client_limit_bytes = max(0, gpu.safe_limit_bytes - gpu.resident_bytes)

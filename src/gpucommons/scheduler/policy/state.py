@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
+from gpucommons.scheduler.corun.coruns import Coruns, Phase
+from gpucommons.scheduler.corun.division import MARGIN
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
 from gpucommons.scheduler.policy.histogram import Histogram
 from gpucommons.scheduler.protocol.wire import MessageType, Version
@@ -14,6 +16,8 @@ LONG_AGO: Final = float("-inf")
 # How often DROP_LOCK is sent again, and how long the room that it makes is reserved.
 DROP_RESEND_S: Final = 5.0
 _HANDOVERS_PER_STEP: Final = 512
+# In place of a protocol version: a plain program, which the pauser stops and resumes.
+PROGRAM: Final = 0
 
 
 class ClientStanding(StrEnum):
@@ -65,15 +69,19 @@ class ClientProcess(NamedTuple):
 
 
 class Client:
-    """One registered client. v1 clients do not report memory: their need is 0 here."""
+    """One registered client: a connection of nvshare, or a plain program.
+
+    `blind`: its memory is not known. v1 clients do not report it; NVML may show it. The memory of a program stays on
+    the GPU while it is paused, so it counts for the GPU (`resident_bytes`) and not as the need of a turn.
+    """
 
     __slots__ = (
         "billed_s",
+        "blind",
         "bucket",
         "claimed_bytes",
         "core_limit_percent",
-        "demand_milli",
-        "demand_s",
+        "device",
         "drop_again_s",
         "drop_reason",
         "drop_s",
@@ -83,6 +91,8 @@ class Client:
         "gpu_name",
         "held_bytes",
         "id",
+        "is_program",
+        "keep_until_s",
         "lock_ok",
         "memory_limit_bytes",
         "must_refit",
@@ -90,16 +100,17 @@ class Client:
         "need_bytes",
         "nvml_bytes",
         "overhead_bytes",
+        "owner",
         "peak_bytes",
         "peer",
         "pid",
         "pod",
         "process",
-        "refresh_demand",
+        "ran_s",
         "requested_again",
+        "resident_bytes",
         "revoked",
         "settled_mark_s",
-        "solo_tries",
         "standing",
         "turn_mark_s",
         "turn_s",
@@ -118,7 +129,7 @@ class Client:
         id: int,
         gpu: "GpuQueue",
         *,
-        version: Version = 2,
+        version: Version | Literal[0] = 2,
         pod: str = "none",
         namespace: str = "none",
         pid: int = 0,
@@ -126,12 +137,19 @@ class Client:
         gid: int = 0,
         gpu_name: str = "",
         process: "ClientProcess | None" = None,
+        owner: str = "",
     ) -> None:
         self.id = id
         self.gpu = gpu
+        # The device that it is on. Its queue may be that of another device, where a program links the two.
+        self.device = gpu.key
         # The client's name for the GPU: resolved again when the GPUs become known later.
         self.gpu_name = gpu_name
-        self.version: Version = version
+        self.version = version
+        self.is_program = version == PROGRAM
+        self.blind = version == 1
+        # Clients of one owner share what one client of another owner gets; without an owner it is its own.
+        self.owner = owner or client_name(id)
         self.pod = pod
         self.namespace = namespace
         self.pid = pid
@@ -155,6 +173,7 @@ class Client:
         self.overhead_bytes: int | None = None
         self.nvml_bytes: int | None = None
         self.need_bytes = 0
+        self.resident_bytes = 0
         # While it is revoked: how much of its need counts.
         self.held_bytes = 0
         self.memory_limit_bytes = 0
@@ -171,9 +190,13 @@ class Client:
         self.turn_mark_s = 0.0
         self.settled_mark_s = 0.0
         self.turns = 0
+        # When its last turn ended.
+        self.ran_s = LONG_AGO
         self.drop_s: float | None = None
         self.drop_again_s = 0.0
         self.drop_reason = DropReason.QUANTUM
+        # A program that could not be paused runs at least until then.
+        self.keep_until_s = LONG_AGO
 
         # Accounts and quota. No bucket: no core limit.
         self.billed_s = 0.0
@@ -183,25 +206,20 @@ class Client:
         self.core_limit_percent = 100
         self.bucket: QuotaBucket | None = None
 
-        # Demand: how busy it keeps the GPU when it runs alone, in thousandths; when that was measured.
-        self.demand_milli: int | None = None
-        self.demand_s = LONG_AGO
-        self.solo_tries = 0
-        self.refresh_demand = False
-
 
 class GpuQueue:
     """One device and its queues. `waiting` is in the order of the requests, `running` in the order of the turns."""
 
     __slots__ = (
-        "alone_s",
         "biggest_waiter",
-        "busy_span_s",
         "busy_until_s",
+        "changed_s",
+        "client_limit_bytes",
         "clients",
         "clock",
+        "coruns",
         "deadline_s",
-        "demand_milli",
+        "devices",
         "draining",
         "drops",
         "fast_path",
@@ -213,19 +231,26 @@ class GpuQueue:
         "limited_percent",
         "limited_running",
         "limited_scale",
+        "measured_phase",
         "mem_available",
+        "metered",
         "next_client",
         "overloaded",
         "peak_running_bytes",
+        "phase",
+        "phase_begun",
+        "phase_members",
+        "phase_s",
+        "phase_until_s",
+        "programs",
         "refill_s",
-        "refreshed_s",
+        "resident_bytes",
         "revoked",
         "running",
+        "running_blind",
         "running_bytes",
-        "running_v1",
+        "running_programs",
         "safe_limit_bytes",
-        "solo",
-        "solo_until_s",
         "throttled",
         "total_bytes",
         "total_known",
@@ -236,12 +261,20 @@ class GpuQueue:
         "waiting",
     )
 
-    def __init__(self, key: str, index: int | None, now_s: float, window_s: float) -> None:
+    def __init__(
+        self, key: str, index: int | None, now_s: float, window_s: float, corun_margin: float = MARGIN
+    ) -> None:
         self.key = key
         self.index = index
+        # The GPUs of this queue: several where a program on several GPUs links them.
+        self.devices: tuple[str, ...] = (key,)
         self.total_bytes = 0
         self.total_known = False
+        # The safe limit, and what the memory of programs leaves of it.
         self.safe_limit_bytes = 0
+        self.client_limit_bytes = 0
+        self.resident_bytes = 0
+        self.programs = 0
 
         self.clients: dict[int, Client] = {}
         self.waiting: dict[int, Client] = {}
@@ -252,8 +285,8 @@ class GpuQueue:
 
         # Sums over `running`; `held_bytes` is the memory that revoked clients hold.
         self.running_bytes = 0
-        self.running_v1 = 0
-        self.demand_milli = 0
+        self.running_blind = 0
+        self.running_programs = 0
         self.held_bytes = 0
         self.peak_running_bytes = 0
         self.overloaded = False
@@ -265,14 +298,19 @@ class GpuQueue:
         self.limited_scale = 1.0
         self.refill_s = NEVER
 
-        # Demand: the time that the last busy sample spans and until when it is valid, when a turn last ended without a
-        # hand-over, and the client that runs alone to be measured.
-        self.busy_span_s = 0.0
+        # Activity: whether that of a phase can be measured, until when the last utilisation is valid, when a turn last
+        # began or ended without a hand-over, and what was learnt from it.
+        self.metered = False
         self.busy_until_s = LONG_AGO
-        self.alone_s = now_s
-        self.refreshed_s = now_s
-        self.solo: Client | None = None
-        self.solo_until_s = NEVER
+        self.changed_s = now_s
+        self.coruns: Coruns[int] = Coruns(corun_margin)
+        # The phase in force: when it was chosen, whether exactly its clients run, and the clients that it considered.
+        self.phase: Phase[int] | None = None
+        self.phase_s = now_s
+        self.phase_begun = False
+        self.phase_until_s = NEVER
+        self.phase_members: frozenset[int] = frozenset()
+        self.measured_phase = 0
 
         self.clock = TurnClock(now_s, window_s)
         self.deadline_s = NEVER
@@ -315,7 +353,17 @@ class Disconnect(NamedTuple):
     message: None = None
 
 
-Action = Send | Disconnect
+class Measure(NamedTuple):
+    """Measure the GPU's activity from `begin_s` to `end_s`, for phase `number`."""
+
+    gpu: GpuQueue
+    number: int
+    begin_s: float
+    end_s: float
+    message: None = None
+
+
+Action = Send | Disconnect | Measure
 
 
 def client_name(client_id: int) -> str:

@@ -39,7 +39,7 @@ class Terms:
 
     __slots__ = (
         "auto",
-        "corun_milli",
+        "fair_between_owners",
         "fence",
         "fixed_switch_time",
         "mode",
@@ -57,8 +57,8 @@ class Terms:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
         self.fence = Fence(settings.fence)
+        self.fair_between_owners = settings.fair_between == "owners"
         self.fixed_switch_time = SwitchTime(settings.switch_time_mode) is SwitchTime.FIXED
-        self.corun_milli = round(settings.corun_limit * 1000)
         self.operator_quantum_s: float | None = None
         self.shortest_quantum_s = settings.switch_time_fixed_s if self.fixed_switch_time else self.SWITCH_TIME_MIN_S
         self.set_mode(Mode(settings.mode))

@@ -4,7 +4,6 @@ With the standing it changes the GPU's queues, its sums over the running clients
 nothing. The GPU's turn clock must have been advanced to `now` before each call.
 """
 
-from gpucommons.scheduler.policy import demand
 from gpucommons.scheduler.policy.billing import TurnClock
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
@@ -72,6 +71,7 @@ class Transitions:
         client.turn_s = now
         client.turn_mark_s = gpu.clock.billed_s
         client.must_refit = False
+        gpu.changed_s = now
         if client.bucket is not None:
             self._quotas.begin_turn(client, now)
         gpu.turns_wait.observe(now - client.wait_s)
@@ -90,7 +90,7 @@ class Transitions:
             client.drop_s = None
             del gpu.draining[client.id]
         self._vacate(gpu, client)
-        demand.turn_ended(gpu, client, now)
+        gpu.changed_s = client.ran_s = now
         gpu.turns_length.observe(now - client.turn_s)
         client.standing = IDLE
 
@@ -119,8 +119,7 @@ class Transitions:
         need = gpu.running_bytes = new.need_bytes
         if need > gpu.peak_running_bytes:
             gpu.peak_running_bytes = need
-        gpu.running_v1 = 2 - new.version
-        gpu.demand_milli = new.demand_milli or 0
+        gpu.running_blind = new.blind
 
     def revoke(self, gpu: GpuQueue, client: Client, now: float) -> None:
         """The turn ends in the accounts; the client may still run, and the memory that NVML shows still counts."""
@@ -144,14 +143,19 @@ class Transitions:
         """The client's memory or overhead changed, or its GPU's size.
 
         A client cannot use more than the device has, nor less than NVML shows. v1 clients do not report their memory:
-        only their overhead counts.
+        they need what NVML shows, or else their overhead.
         """
         gpu = client.gpu
+        if client.is_program:
+            self._count_resident(gpu, client, client.nvml_bytes or 0)
+            return
         client.used_bytes = gpu.possible_bytes(client.claimed_bytes)
         client.peak_bytes = max(gpu.possible_bytes(client.peak_bytes), client.used_bytes)
-        need = client.used_bytes + (client.overhead_bytes or 0)
-        if client.version == 2 and client.nvml_bytes is not None:
-            need = max(need, client.nvml_bytes)
+        need = max(client.used_bytes + (client.overhead_bytes or 0), client.nvml_bytes or 0)
+        blind = client.version == 1 and client.nvml_bytes is None
+        if client.standing is RUNNING:
+            gpu.running_blind += blind - client.blind
+        client.blind = blind
         grown = need - client.need_bytes
         client.need_bytes = need
         if client.standing is RUNNING:
@@ -163,11 +167,26 @@ class Transitions:
             gpu.held_bytes += held - client.held_bytes
             client.held_bytes = held
 
+    def enter(self, gpu: GpuQueue, client: Client) -> None:
+        gpu.clients[client.id] = client
+        gpu.programs += client.is_program
+
+    def leave(self, gpu: GpuQueue, client: Client) -> None:
+        del gpu.clients[client.id]
+        gpu.programs -= client.is_program
+        self._count_resident(gpu, client, 0)
+        gpu.coruns.forget(client.id)
+
+    def _count_resident(self, gpu: GpuQueue, client: Client, resident_bytes: int) -> None:
+        gpu.resident_bytes += resident_bytes - client.resident_bytes
+        client.resident_bytes = resident_bytes
+        gpu.client_limit_bytes = max(0, gpu.safe_limit_bytes - gpu.resident_bytes)
+
     def move(self, client: Client, target: GpuQueue, now: float) -> None:
         """Moves a client to another GPU as it is: standing, turn, wait and debt."""
         source, id = client.gpu, client.id
-        del source.clients[id]
-        target.clients[id] = client
+        self.leave(source, client)
+        self.enter(target, client)
         if client.revoked:
             source.held_bytes -= client.held_bytes
             target.held_bytes += client.held_bytes
@@ -183,10 +202,8 @@ class Transitions:
             client.billed_s += source.clock.billed_s - client.turn_mark_s
             client.turn_mark_s = target.clock.billed_s
             self._vacate(source, client)
-            demand.turn_ended(source, client, now)
             self._occupy(target, client)
-            # Other clients may have caused the device's activity until now.
-            target.alone_s = now
+            source.changed_s = target.changed_s = now
             if client.drop_s is not None:
                 target.draining[id] = source.draining.pop(id)
         self.change_need(client)
@@ -197,19 +214,15 @@ class Transitions:
         gpu.running_bytes += client.need_bytes
         if gpu.running_bytes > gpu.peak_running_bytes:
             gpu.peak_running_bytes = gpu.running_bytes
-        if client.version == 1:
-            gpu.running_v1 += 1
-        if client.demand_milli is not None:
-            gpu.demand_milli += client.demand_milli
+        gpu.running_blind += client.blind
+        gpu.running_programs += client.is_program
 
     def _vacate(self, gpu: GpuQueue, client: Client) -> None:
         del gpu.running[client.id]
         gpu.clock.running -= 1
         gpu.running_bytes -= client.need_bytes
-        if client.version == 1:
-            gpu.running_v1 -= 1
-        if client.demand_milli is not None:
-            gpu.demand_milli -= client.demand_milli
+        gpu.running_blind -= client.blind
+        gpu.running_programs -= client.is_program
 
 
 def _confirmed_bytes(client: Client) -> int:

@@ -28,10 +28,10 @@ from gpucommons.model.ownership import Owner, OwnerKind, ProcessShare, Reason, W
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.programs.activity import ProgramActivity, activity_of, combined, device_of
 from gpucommons.scheduler.programs.commands import short_command
 
-_LONGEST_NAME: Final = 64
 _NO_CONTEXT: Final = ProcessContext()
 _NO_WORKLOAD: Final = Workload()
 
@@ -141,10 +141,9 @@ class Program:
     @property
     def display_name(self) -> str:
         """Such as `alice · train.py (pid 4711)`: printable, and of bounded length."""
-        pids = {process.pid for process in self.processes}
-        which = f"{len(pids)} processes" if len(pids) > 1 else f"pid {self.first.pid}"
-        command = printable(self.command or "unknown command", _LONGEST_NAME)
-        return f"{printable(self._owner_name(), _LONGEST_NAME)} · {command} ({which})"
+        return process_name(
+            self._owner_name(), self.command or "unknown command", {process.pid for process in self.processes}
+        )
 
     def _owner_name(self) -> str:
         pod, owner, uid = self.first.workload.pod, self.owner, self.uid
@@ -169,9 +168,7 @@ class ProgramReading:
     as_of_s: float = 0.0
 
 
-def read_programs(
-    readings: Readings, as_of_s: float, contexts: Mapping[ProcessKey, ProcessContext] | None = None
-) -> ProgramReading | None:
+def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
     """The processes on all GPUs; None while the GPUs or the owners of processes cannot be read.
 
     `as_of_s` is when the GPUs were read. A process without a context is known by its attribution alone.
@@ -189,10 +186,10 @@ def read_programs(
             activity = activity_of(gpu, process, share)
             use = DeviceUse(device_of(gpu, process), process.kind, process.used_memory_bytes, activity)
             found.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
-    surroundings = _Surroundings(readings)
+    surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
     rows = []
     for (pid, key), uses in found.items():
-        context = (contexts or {}).get(key, _NO_CONTEXT) if key is not None else _NO_CONTEXT
+        context = _NO_CONTEXT if key is None else contexts.get(key, _NO_CONTEXT)
         rows.append(surroundings.describe(pid, key, uses, context))
     return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s)
 

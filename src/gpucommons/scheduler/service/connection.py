@@ -53,6 +53,7 @@ class Connection:
         "_recv_into",
         "_send",
         "_turns",
+        "_version",
         "accounts",
         "client",
         "closing",
@@ -157,7 +158,7 @@ class Connection:
             frame = encode(2, message, core_limit_percent=value)
         elif message in _STATUS and self.client is not None:
             on = message is MessageType.SCHED_ON
-            frame = encode_status(self.client.version, on, self.client.id, value)
+            frame = encode_status(self._version, on, self.client.id, value)
         else:
             frame = self._plain[message]
         self.write(frame)
@@ -197,5 +198,6 @@ class Connection:
             self.close(message.reason)
 
     def _use_version(self, version: Version) -> None:
+        self._version = version
         self._plain = PLAIN[version]
         self.lock_ok = self._plain[MessageType.LOCK_OK]

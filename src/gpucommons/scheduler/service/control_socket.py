@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-from gpucommons.base.unix_listener import UnixListener, listen, peer_credentials
+from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
 from gpucommons.scheduler.policy.state import LONG_AGO
@@ -80,7 +80,13 @@ class ControlSocket:
 
     async def start(self) -> None:
         """Raises ListenError if the socket cannot be served."""
-        self._socket = listen(self._path, mode=_SOCKET_MODE)
+        try:
+            self._socket = listen(self._path, mode=_SOCKET_MODE)
+        except ListenError as error:
+            if self._server.settings.enabled:
+                raise
+            log.warning("the control socket is not served: %s", error)
+            return
         self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=_MOST_LINE_BYTES)
 
     async def stop(self) -> None:

@@ -26,6 +26,12 @@ def accounts_of(uid: int, is_local: bool, container: str | None) -> tuple[PeerAc
     return (PeerAccount("uid", str(uid)), *in_container)
 
 
+def owner_of(uid: int, accounts: tuple[PeerAccount, ...]) -> str:
+    """Which owner a client counts for when turns are divided: its container, or else its user."""
+    container = next((account.id for account in accounts if account.kind == "container"), None)
+    return f"uid:{uid}" if container is None else f"container:{container}"
+
+
 class ConnectionCaps:
     """Counts open connections. `limits` are by kind of account."""
 

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading, WaitReason
 from gpucommons.scheduler.policy import admission
+from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import ClientLimits
 from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, client_name
@@ -22,17 +23,18 @@ FRONT: Final = QueuePosition(0, None, None)
 
 
 def read_client(
-    terms: Terms, client: Client, limits: ClientLimits, position: QueuePosition, now: float
+    terms: Terms, client: Client, limits: ClientLimits, position: QueuePosition, now: float, name: str = ""
 ) -> ClientSharing:
     gpu = client.gpu
     bucket = client.bucket
     running = client.standing is ClientStanding.RUNNING
     effective = 1.0 if bucket is None else bucket.rate
+    activity = gpu.coruns.solo_activity(client.id)
     return ClientSharing(
         client_id=client_name(client.id),
         pod=client.pod,
         namespace=client.namespace,
-        gpu_uuid=gpu.key,
+        gpu_uuid=client.device,
         gpu_index=gpu.index,
         protocol_version=client.version,
         pid=client.pid,
@@ -59,8 +61,9 @@ def read_client(
         throttled=bucket is not None and bucket.throttled,
         debt_s=0.0 if bucket is None else max(0.0, -bucket.balance_s),
         billed_s=client.billed_s + (gpu.clock.billed_s - client.turn_mark_s if running else 0.0),
-        demand_ratio=None if client.demand_milli is None else client.demand_milli / 1000,
+        demand_ratio=None if activity is None else activity.sm,
         over_claimed=client.claimed_bytes > client.used_bytes,
+        name=name,
     )
 
 
@@ -132,6 +135,8 @@ def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSha
         wait_seconds=gpu.turns_wait.reading(),
         turn_seconds=gpu.turns_length.reading(),
         drain_seconds=gpu.turns_drain.reading(),
+        gain_ratio=None if gpu.phase is None else gpu.coruns.gain(tuple(gpu.phase_members)),
+        coarse=gpu.phase is not None and not gpu.metered,
     )
 
 
@@ -141,6 +146,8 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
         return "free", "scheduler_off"
     if len(gpu.running) + len(gpu.waiting) <= 1:
         return "alone", "no_contention"
+    if gpu.phase is not None:
+        return _way_of_phases(gpu)
     if gpu.overloaded:
         return "turns", "memory_overload"
     if blocked is WaitReason.TURN:
@@ -153,7 +160,18 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
         return "turns", "measuring_demand"
     if policy.terms.mode is Mode.CONCURRENT:
         return "together", "concurrent_mode"
-    return "together", "demand_fits" if admission.knows_demand(policy.terms, gpu, now) else "demand_unknown"
+    return "together", "demand_fits" if knows_activity(policy.terms, gpu, now) else "demand_unknown"
+
+
+def _way_of_phases(gpu: GpuQueue) -> tuple[str, str]:
+    division = gpu.coruns.division(tuple(gpu.phase_members))
+    if division is None:
+        return "measuring", "measuring"
+    if division.is_turns:
+        return "turns", "turns_gain" if gpu.metered else "demand"
+    if division.is_together:
+        return "together", "together_gains" if gpu.metered else "demand_fits"
+    return "mixed", "mixed_gains"
 
 
 def _quantum_left_s(

@@ -14,6 +14,7 @@ import socket
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
@@ -28,16 +29,23 @@ from gpucommons.base.unix_listener import (
 )
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
+from gpucommons.pauser.client import PauserSettings
+from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
-from gpucommons.scheduler.policy.limit_lookup import LimitLookup, names
+from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
+from gpucommons.scheduler.programs.jobs import ProgramReading
+from gpucommons.scheduler.programs.matching import ProgramRule
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps
+from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
+from gpucommons.scheduler.service.process_names import ProcessNames
+from gpucommons.scheduler.service.programs import Programs
 from gpucommons.scheduler.service.state_reader import StateReader
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -50,8 +58,24 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _REFUSAL_LOG_INTERVAL_S: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramSharing:
+    """How plain programs take part: their rules, and the pauser that stops and resumes them."""
+
+    pauser: PauserSettings
+    rules: tuple[ProgramRule, ...] = ()
+
+
 class SchedulerServer:
-    def __init__(self, settings: SchedulerSettings, rules: Sequence[QuotaRule] = ()) -> None:
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        rules: Sequence[QuotaRule] = (),
+        *,
+        sharing: ProgramSharing | None = None,
+        meter: PhaseMeter | None = None,
+    ) -> None:
+        """Without `sharing` no plain program takes part; without `meter` only utilisation is known."""
         self.settings = settings
         self.policy = Policy(settings)
         self.disconnects: Counter[str] = Counter()
@@ -72,7 +96,15 @@ class SchedulerServer:
         self._refusal_logged_s = LONG_AGO
         self._errors_logged: set[tuple[str, str, int]] = set()
         self._listeners: dict[str, socket.socket] = {}
-        self._reader = StateReader(self._turns, self._devices, self._limits, self.disconnects, self._count_connections)
+        self.programs: Programs | None = None
+        if sharing is not None:
+            self.programs = Programs(
+                settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
+            )
+        self._measuring = Measuring(self._turns, meter, self._turn_measured)
+        self._reader = StateReader(
+            self._turns, self._devices, self._limits, self.disconnects, self._count_connections, self.programs
+        )
         self._reading_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -84,10 +116,16 @@ class SchedulerServer:
         self._reserve = Reserve()
         for listener in self._listeners.values():
             self._loop.add_reader(listener.fileno(), self._accept, listener)
+        self._measuring.start(self._loop)
+        if self.programs is not None:
+            await self.programs.start()
         self._reading_task = self._loop.create_task(self._reader.run())
         log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
+        if self.programs is not None:
+            await self.programs.stop()
+        self._measuring.stop()
         if self._reading_task is not None:
             self._reading_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -216,7 +254,9 @@ class SchedulerServer:
             gid=gid,
             gpu_name=message.gpu,
             process=process,
+            owner=owner_of(connection.credentials.uid, connection.accounts),
         )
+        client.device = self._devices.device_named(message.gpu)
         del self._unregistered[connection]
         connection.client = client
         client.peer = connection
@@ -238,7 +278,7 @@ class SchedulerServer:
     def _new_id(self) -> int:
         while True:
             id = random.getrandbits(64)
-            if id and id not in self._connections:
+            if id and id not in self.policy.clients:
                 return id
 
     # Orders
@@ -282,16 +322,19 @@ class SchedulerServer:
         self._turns.apply(self.policy.set_quantum(seconds, now), now)
 
     def set_limit(self, target: str, quota: QuotaValues) -> int:
-        """`target` is a client id, `namespace/pod` or a pod; later clients of that pod get the limit, too.
+        """`target` is a client id, `namespace/pod`, a pod, or a name of programs such as `user:alice`; later clients of
+        that name get the limit, too.
 
-        Returns how many connected clients it means.
+        Returns how many clients it means.
         """
         self._limits.set_limit(target, quota)
         self._limits_changed()
         return self.count_matching(target)
 
     def count_matching(self, target: str) -> int:
-        return sum(target in names(client) for client in self.policy.clients.values())
+        clients = (client for client in self.policy.clients.values() if not client.is_program)
+        connected = sum(target in self._limits.names(client) for client in clients)
+        return connected + (0 if self.programs is None else self.programs.count_named(target))
 
     # Input of the agent
 
@@ -304,16 +347,43 @@ class SchedulerServer:
     def _limits_changed(self) -> None:
         now = monotonic()
         self.generation += 1
-        for client in self.policy.clients.values():
+        for connection in list(self._connections.values()):
+            client = connection.client
+            if client is None:
+                continue
             limits = self._limits.decide(client)
             self._turns.perform(self.policy.limit_memory(client, limits.memory_bytes, now))
             self._turns.perform(self.policy.limit_core(client, limits.core_percent, now))
+        if self.programs is not None:
+            self.programs.limits_changed(now)
         self._turns.apply((), now)
 
     def update_gpus(self, facts: Sequence[GpuFacts]) -> None:
         """A reading of the devices, about once a second while the driver answers."""
         now = monotonic()
         self._turns.apply(self._devices.update(facts, now), now)
+        self._measuring.check(now)
+
+    def set_names(self, names: ProcessNames) -> None:
+        """The names and pods of processes, and the names of users, as the agent last read them."""
+        self._reader.names = names
+        changed = False
+        for connection in self._connections.values():
+            client = connection.client
+            pod = None if client is None else names.pod_of(client)
+            if client is not None and pod is not None:
+                changed = self._limits.identify(client, pod) or changed
+        if changed:
+            self._limits_changed()
+
+    def update_programs(self, reading: ProgramReading) -> None:
+        """A reading of the processes on the GPUs."""
+        if self.programs is not None:
+            self.programs.update(reading)
+
+    def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
+        if self.programs is not None and client.is_program:
+            self.programs.turn_measured(client, activity, begin_s, end_s)
 
     # Output
 
@@ -331,7 +401,8 @@ class SchedulerServer:
 
 
 def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
-    yield ClientSocket(settings.socket, "scheduler.socket")
+    # Plain programs need no socket: without the right to create it, they are shared all the same.
+    yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
     if settings.xpushare_socket:
         yield ClientSocket(settings.xpushare_socket, "scheduler.xpushare_socket", required=False)
 

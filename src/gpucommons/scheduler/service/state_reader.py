@@ -4,14 +4,18 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
-from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.policy.state import Client, GpuQueue
+from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.process_names import ProcessNames
+from gpucommons.scheduler.service.programs import Programs
 from gpucommons.scheduler.service.reading import FRONT, QueuePosition, read_client, read_gpu
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -24,7 +28,10 @@ _MOST_DEPARTED: Final = 10_000
 
 
 class StateReader:
-    """`latest` is the reading of the last second. `connections` returns the number of open connections."""
+    """`latest` is the reading of the last second. `connections` returns the number of open connections.
+
+    `names` are those of processes and users, as the agent last read them.
+    """
 
     def __init__(
         self,
@@ -33,6 +40,7 @@ class StateReader:
         limits: LimitLookup,
         disconnects: Counter[str],
         connections: Callable[[], int],
+        programs: Programs | None = None,
     ) -> None:
         self._turns = turns
         self._policy = turns.policy
@@ -41,6 +49,8 @@ class StateReader:
         self._limits = limits
         self._disconnects = disconnects
         self._connections = connections
+        self._programs = programs
+        self.names = ProcessNames()
         self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MOST_DEPARTED)
         self.latest = self.read_now()
 
@@ -94,7 +104,19 @@ class StateReader:
     def _row(self, client: Client, position: QueuePosition) -> ClientSharing:
         now = monotonic()
         client.gpu.clock.advance(now)
-        return read_client(self._policy.terms, client, self._limits.of(client), position, now)
+        program = None if self._programs is None else self._programs.program_of(client)
+        name = self.names.of_client(client) if program is None else program.display_name
+        row = read_client(self._policy.terms, client, self._limits.of(client), position, now, name)
+        own = self._policy.gpus.get(client.device)
+        if own is not None and own is not client.gpu:
+            row = row._replace(gpu_index=own.index)
+        if program is None:
+            return row
+        return row._replace(program=program.key, processes=tuple(process.pid for process in program.processes))
+
+    def _gpu(self, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
+        row = read_gpu(self._policy, gpu, present, now)
+        return replace(row, way="linked", way_reason="linked") if self._devices.is_linked(gpu) else row
 
     def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
         now = monotonic()
@@ -108,7 +130,7 @@ class StateReader:
             on=policy.on,
             mode=policy.terms.mode.value,
             fixed_quantum_s=policy.terms.operator_quantum_s,
-            gpus=tuple(read_gpu(policy, gpu, gpu.key in present, now) for gpu in gpus),
+            gpus=tuple(self._gpu(gpu, gpu.key in present, now) for gpu in gpus),
             clients=tuple(rows),
             departed=tuple(row for _, row in self._departed),
             messages={kind.name: self._turns.messages[kind] for kind in MessageType},
@@ -118,4 +140,11 @@ class StateReader:
             window_s=self._settings.compute_window_ms / 1000,
             debug_labels=self._settings.metrics_debug_labels,
             connections=self._connections(),
+            share_programs=self._settings.share_programs,
+            left_alone=() if self._programs is None else tuple(map(_left_alone, self._programs.exempt)),
         )
+
+
+def _left_alone(exemption: Exemption) -> LeftAlone:
+    program = exemption.program
+    return LeftAlone(program.display_name, exemption.why.value, exemption.sentence, program.uid, program.devices)

@@ -17,8 +17,11 @@ from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
-from gpucommons.scheduler.service.server import SchedulerServer
+from gpucommons.scheduler.service.measuring import PhaseMeter
+from gpucommons.scheduler.service.process_names import ProcessNames
+from gpucommons.scheduler.service.server import ProgramSharing, SchedulerServer
 
 # How long another thread of the agent may compute before the scheduler's thread runs, three times in a hand-off.
 # Python's default is fifty times that, and would delay every hand-off during a scrape.
@@ -31,10 +34,20 @@ class SchedulerThread:
     `document` makes the JSON text that the control socket answers with, in pieces.
     """
 
-    def __init__(self, settings: SchedulerSettings, document: Document, rules: Sequence[QuotaRule] = ()) -> None:
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        document: Document,
+        rules: Sequence[QuotaRule] = (),
+        *,
+        sharing: ProgramSharing | None = None,
+        meter: PhaseMeter | None = None,
+    ) -> None:
         self._settings = settings
         self._document = document
         self._rules = tuple(rules)
+        self._sharing = sharing
+        self._meter = meter
         self._server: SchedulerServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -66,6 +79,12 @@ class SchedulerThread:
     def update_gpus(self, facts: Sequence[GpuFacts]) -> None:
         self._to_server(lambda server: server.update_gpus(facts))
 
+    def set_names(self, names: ProcessNames) -> None:
+        self._to_server(lambda server: server.set_names(names))
+
+    def update_programs(self, reading: ProgramReading) -> None:
+        self._to_server(lambda server: server.update_programs(reading))
+
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))
 
@@ -87,7 +106,7 @@ class SchedulerThread:
             runner.run(self._serve(started))
 
     async def _serve(self, started: "Future[None]") -> None:
-        server = SchedulerServer(self._settings, self._rules)
+        server = SchedulerServer(self._settings, self._rules, sharing=self._sharing, meter=self._meter)
         control = ControlSocket(server, self._document)
         try:
             await server.start()

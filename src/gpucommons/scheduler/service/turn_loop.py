@@ -1,14 +1,14 @@
 """The policy in the event loop: carries out its actions and wakes it at its deadlines. It decides nothing."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
 from gpucommons.model.sharing import HANDOFF_BUCKETS
 from gpucommons.scheduler.policy.histogram import Histogram
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import NEVER, Action, Client, Disconnect
+from gpucommons.scheduler.policy.state import NEVER, Action, Client, Disconnect, Measure
 from gpucommons.scheduler.protocol.wire import MessageType
 
 LOCK_OK = MessageType.LOCK_OK
@@ -34,6 +34,8 @@ class TurnLoop:
         self.buffer = bytearray(_READ_BYTES)
         self.view = memoryview(self.buffer)
         self._timer: asyncio.TimerHandle | None = None
+        # Where the GPU's activity can be measured, the server sets how.
+        self.measure: Callable[[Measure], None] = lambda action: None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -51,6 +53,9 @@ class TurnLoop:
 
     def perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
+            if isinstance(action, Measure):
+                self.measure(action)
+                continue
             if action.message is LOCK_OK:
                 self.grant(action.client)
                 continue

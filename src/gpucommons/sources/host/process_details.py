@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from gpucommons.base.process_stat import session_id
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessDetails, ProcessKey
 from gpucommons.sources.host.processes import parse_stat
@@ -71,26 +72,29 @@ def _reason(error: Exception) -> Reason:
 
 
 def _details(process: int, look_for_gpu: bool) -> ProcessDetails:
-    row = parse_stat(_read(process, "stat", _STAT_BYTES), ticks_per_s=1, page_bytes=1)
+    stat = read_process_file(process, "stat", _STAT_BYTES)
+    row = parse_stat(stat, ticks_per_s=1, page_bytes=1)
     return ProcessDetails(
         row.key,
         row.name,
-        status=_read(process, "status", _STATUS_BYTES).decode("utf-8", "replace"),
+        status=read_process_file(process, "status", _STATUS_BYTES).decode("utf-8", "replace"),
         cgroup=_cgroup(process),
         holds_gpu=_holds_gpu(process) if look_for_gpu else None,
+        session_id=session_id(stat),
     )
 
 
 def _cgroup(process: int) -> str:
     try:
-        return _read(process, "cgroup", _CGROUP_BYTES).decode("utf-8", "replace")
+        return read_process_file(process, "cgroup", _CGROUP_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         # Either the process has ended, or the kernel has no cgroups: only in the first case `stat` fails as well.
-        _read(process, "stat", _STAT_BYTES)
+        read_process_file(process, "stat", _STAT_BYTES)
         return ""
 
 
-def _read(process: int, name: str, most_bytes: int) -> bytes:
+def read_process_file(process: int, name: str, most_bytes: int) -> bytes:
+    """A file in the directory of a process. Raises OSError if the process has ended: then the file is empty."""
     descriptor = os.open(name, _FILE, dir_fd=process)
     try:
         text = os.read(descriptor, most_bytes)

@@ -1,12 +1,13 @@
 """One GPU in one session: its calls, prepared and sorted into lanes, and the pass over them."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance
 from gpucommons.sources.nvml import codes, library, mig
 from gpucommons.sources.nvml.call import Call, Handle, Invoke, Slots, Store
 from gpucommons.sources.nvml.gpm import GpmSampler
+from gpucommons.sources.nvml.gpm_access import GpmTarget
 from gpucommons.sources.nvml.lanes import (
     SLOW_EVERY_S,
     Lane,
@@ -278,6 +279,17 @@ class NvmlDevice:
             return []
         return [Call("gpm", "gpm", Lane.FAST, sampler.invoke, sampler.store, sampler.clear)]
 
+    def gpm_targets(self) -> Iterator[tuple[str, GpmTarget]]:
+        """This GPU and its MIG devices, by UUID, where they have GPM."""
+        if self._gpm is not None:
+            yield self.identity.uuid, GpmTarget(self._handle)
+        if self._mig is not None and self._mig_has_gpm():
+            for instance in self._mig.alone_in_gpu_instance():
+                yield instance.uuid, GpmTarget(self._handle, instance.gpu_instance_id)
+
+    def _mig_has_gpm(self) -> bool:
+        return self.identity.gpm_supported and self._allowed("mig_gpm")
+
     def _nvlink_calls(self) -> list[Call]:
         function, key = library.function("nvmlDeviceGetFieldValues"), "nvlink_traffic"
         if function is None or not self._allowed(key):
@@ -294,7 +306,7 @@ class NvmlDevice:
         if self._allowed("mig_memory"):
             memory = (view.invoke_memory, _nothing, view.clear_memory)
             calls.append(Call("mig_memory", "mig_memory", Lane.FAST, *memory))
-        if self.identity.gpm_supported and self._allowed("mig_gpm"):
+        if self._mig_has_gpm():
             gpm = (view.invoke_gpm, view.store_gpm, view.clear_gpm)
             calls.append(Call("mig_gpm", "mig_gpm", Lane.FAST, *gpm))
         return calls

@@ -4,6 +4,7 @@ A MIG device is identified by its UUID. No handle of an instance is kept beyond 
 reuses handles, and a handle that is held blocks changes of the layout.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_uint
 from typing import NamedTuple
@@ -129,6 +130,11 @@ class MigReadings:
         # Memory and GPM belong to the GPU instance: one call for all of its compute instances.
         self._first = {instance.gpu_instance_id: instance for instance in reversed(instances)}
         self._samplers = {gi: GpmSampler(device, gi) for gi in self._first} if with_gpm else {}
+
+    def alone_in_gpu_instance(self) -> list[MigInstance]:
+        """The MIG devices whose GPU instance has no other: its GPM is theirs."""
+        counts = Counter(instance.gpu_instance_id for instance in self.layout)
+        return [instance for instance in self.layout if counts[instance.gpu_instance_id] == 1]
 
     def handles(self) -> Iterator[Instance]:
         """A handle of each MIG device, valid for this pass."""

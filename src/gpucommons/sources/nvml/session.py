@@ -10,6 +10,7 @@ from gpucommons.sources.nvml import codes, library
 from gpucommons.sources.nvml.call import Handle
 from gpucommons.sources.nvml.device import NvmlDevice
 from gpucommons.sources.nvml.events import EventSet
+from gpucommons.sources.nvml.gpm_access import GpmTarget
 from gpucommons.sources.nvml.identity import read_identity
 from gpucommons.sources.nvml.lanes import SLOW_EVERY_S
 from gpucommons.sources.nvml.notes import Notes
@@ -102,6 +103,10 @@ class Session:
             self._devices.remove(device)
         self._notes.start_times.end_pass()
         return gpus
+
+    def gpm_targets(self) -> dict[str, GpmTarget]:
+        """The GPUs and MIG devices with GPM, by UUID."""
+        return dict(target for device in self._devices for target in device.gpm_targets())
 
     def _lose(self, device: NvmlDevice, reason: str) -> None:
         identity = device.identity

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpucommons.base.backoff import RetrySchedule
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.sources.nvml import codes, library
+from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.nvml.lanes import FAST_BUDGET_S
 from gpucommons.sources.nvml.notes import Notes
 from gpucommons.sources.nvml.session import Session
@@ -28,6 +29,7 @@ class NvmlReader:
         *,
         fast_budget_s: float = FAST_BUDGET_S,
         keep_fast: frozenset[str] = frozenset(),
+        gpm_access: GpmAccess | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
@@ -36,6 +38,7 @@ class NvmlReader:
         self._monotonic = monotonic
         self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
         self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s, keep_fast)
+        self._gpm_access = GpmAccess() if gpm_access is None else gpm_access
         self._session: Session | None = None
         self._connections = 0
         self._retry = RetrySchedule(first_s=1.0, most_s=60.0)
@@ -50,8 +53,7 @@ class NvmlReader:
     def read(self) -> GpuReading:
         now_s = self._monotonic()
         session = self._session
-        if session is not None and self._should_rescan(now_s):
-            self._disconnect()
+        if session is not None and self._should_rescan(now_s) and self._disconnect():
             session = None
         if session is None:
             session = self._connect(now_s)
@@ -61,6 +63,7 @@ class NvmlReader:
             self._disconnect()
             raise self._refusal(lost.code, now_s) from lost
         self._step_aside(session, now_s)
+        self._gpm_access.lend(session.gpm_targets())
         return self._reading(session, gpus, now_s)
 
     def close(self) -> None:
@@ -89,11 +92,15 @@ class NvmlReader:
         self._kernel_gpus = self._count_kernel_gpus()
         return session
 
-    def _disconnect(self) -> None:
+    def _disconnect(self) -> bool:
+        """False if a borrower of GPM is in a driver call that does not return: the session cannot end then."""
         if self._session is not None:
+            if not self._gpm_access.take_back():
+                return False
             self._session.close()
             self._session = None
             library.stop()
+        return True
 
     def _refusal(self, code: int, now_s: float) -> SourceError | SourceAbsent:
         """Why there is no session, as an exception for the sampler."""
@@ -104,7 +111,7 @@ class NvmlReader:
             )
         if code == codes.DRIVER_NOT_LOADED and not self._connections:
             return SourceAbsent("the NVIDIA driver is installed but not loaded", "load it with: modprobe nvidia")
-        if code == codes.VERSION_MISMATCH:
+        if code == codes.VERSION_MISMATCH and self._session is None:
             # The library file was replaced while it was loaded, or the kernel still runs the old module.
             library.unload()
         self._retry.postpone(now_s)
@@ -135,9 +142,9 @@ class NvmlReader:
             self._aside.reset()
         elif self._aside.is_due(now_s):
             self._aside.postpone(now_s)
-            self._aside_until_s = now_s + _STEP_ASIDE_S
-            self._disconnect()
-            raise _stepping_aside()
+            if self._disconnect():
+                self._aside_until_s = now_s + _STEP_ASIDE_S
+                raise _stepping_aside()
 
     # -- the reading
 

@@ -1,23 +1,41 @@
 """gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram
-from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading
+from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
-_CLIENT = ("namespace", "pod", "client_id", "uuid")
+_CLIENT = ("namespace", "pod", "client_id", "uuid", "name")
+# Of programs; these are always reported while programs take turns.
+_STANDINGS = ("running", "waiting", "throttled", "resting")
 
 ON = gauge(
     "gpucommons_sharing_on", "State of the scheduler: 1 while it gives turns, 0 while all clients run freely.", "mode"
 )
 WAY = gauge(
     "gpucommons_sharing_way_info",
-    "Way in which the clients share a GPU (alone, together, turns or free) and the reason for it; always 1.",
+    "Way in which the clients share a GPU (alone, together, turns, mixed, measuring or free) and why; always 1.",
     *_GPU,
     "way",
     "reason",
+)
+GAIN = gauge(
+    "gpucommons_sharing_gain_ratio",
+    "Progress per second of a GPU's clients over that under the driver's time-slicing, as measured.",
+    *_GPU,
+)
+COARSE = gauge(
+    "gpucommons_sharing_coarse",
+    "State of the decision how to share a GPU: 1 if utilisation decides because SM activity cannot be read, else 0.",
+    *_GPU,
+)
+PROGRAMS = gauge(
+    "gpucommons_sharing_programs",
+    "Programs on the GPUs by standing: those that take turns, and left_alone for those that do not.",
+    "standing",
 )
 BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which a client held the lock of a GPU.", *_GPU)
 WAIT = histogram("gpucommons_sharing_wait_seconds", "Time from a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
@@ -56,7 +74,24 @@ WAITING = gauge(
     "why",
 )
 
-CATALOGUE = (ON, WAY, BUSY, WAIT, TURN, DRAIN, HANDOFF, REFUSALS, CONNECTIONS, REVOKED, DEMAND, BILLED, WAITING)
+CATALOGUE = (
+    ON,
+    WAY,
+    GAIN,
+    COARSE,
+    PROGRAMS,
+    BUSY,
+    WAIT,
+    TURN,
+    DRAIN,
+    HANDOFF,
+    REFUSALS,
+    CONNECTIONS,
+    REVOKED,
+    DEMAND,
+    BILLED,
+    WAITING,
+)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -64,9 +99,13 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     if sharing is None:
         return
     gpus = [(("" if gpu.index is None else str(gpu.index), gpu.uuid), gpu) for gpu in sharing.gpus]
-    clients = [((row.namespace, row.pod, row.client_id, row.gpu_uuid), row) for row in sharing.clients]
+    clients = [((row.namespace, row.pod, row.client_id, row.gpu_uuid, row.name), row) for row in sharing.clients]
     yield ON.value(int(sharing.on), sharing.mode)
     yield WAY.of(((*labels, gpu.way, gpu.way_reason), 1) for labels, gpu in gpus)
+    yield GAIN.of((labels, gpu.gain_ratio) for labels, gpu in gpus if gpu.gain_ratio is not None)
+    yield COARSE.of((labels, int(gpu.coarse)) for labels, gpu in gpus)
+    if sharing.share_programs != "off":
+        yield PROGRAMS.of(_standings(sharing))
     yield BUSY.of((labels, gpu.busy_seconds) for labels, gpu in gpus)
     yield WAIT.histogram(_point(gpu.wait_seconds, *labels) for labels, gpu in gpus)
     yield TURN.histogram(_point(gpu.turn_seconds, *labels) for labels, gpu in gpus)
@@ -79,6 +118,13 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield BILLED.of((labels, row.billed_s) for labels, row in clients)
     waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
     yield WAITING.of(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting)
+
+
+def _standings(sharing: SharingReading) -> Iterator[tuple[tuple[str], int]]:
+    found = Counter(row.standing for row in sharing.clients if row.program is not None)
+    yield from (((standing,), found.pop(standing, 0)) for standing in _STANDINGS)
+    yield from (((standing,), count) for standing, count in found.items())
+    yield ("left_alone",), len(sharing.left_alone)
 
 
 def _point(reading: HistogramReading, *labels: str) -> HistogramPoint:

@@ -25,13 +25,21 @@ export function Turns({ document, lit }) {
     <div class="shared">
       ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} />`)}
     </div>
+    <${LeftAlone} programs=${turns.left_alone} />
   </${Section}>`;
 }
 
+function LeftAlone({ programs }) {
+  if (!programs.length) return null;
+  return html`<h3>Left alone</h3>
+    <ul class="quiet left-alone">
+      ${programs.map((one, at) => html`<li key=${at}><bdi>${one.name}</bdi>: ${one.sentence}</li>`)}
+    </ul>`;
+}
+
 const clientsOf = (turns, uuid) => Object.keys(turns.clients).filter((id) => turns.clients[id].gpu_uuid === uuid);
-// The same label as in the agent's timeline.
-const nameOf = (client, id) => (client.pod ? (client.namespace ? `${client.namespace}/${client.pod}` : client.pod) : id);
-const shortOf = (name) => name.slice(name.indexOf('/') + 1);
+// A pod without its namespace. A name by owner and command stays whole.
+const shortOf = (name) => (name.includes(' · ') ? name : name.slice(name.indexOf('/') + 1));
 
 function Shared({ uuid, turns, now, ownerOf, lit }) {
   const gpu = turns.gpus[uuid];
@@ -41,6 +49,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
       <h3>${gpu.index === null ? uuid : `GPU ${gpu.index}`}</h3>
       <p class="note">
         <span data-f="way">${gpu.way_sentence}</span>
+        ${gpu.gain_sentence && html` · <span data-f="gain">${gpu.gain_sentence}</span>`}
         ${gpu.quantum_left_s !== null && html` · turn ends in <span data-f="quantum_left_s">${duration(gpu.quantum_left_s)}</span>`}
         ${' · '}${bytes(gpu.running_memory_bytes)} running of ${bytes(gpu.safe_limit_bytes)}
         ${gpu.overloaded && html` · <span class="mark bad">overloaded</span>`}
@@ -79,8 +88,8 @@ function ordered(turns, uuid) {
 function Client({ id, client, owner, window, dim }) {
   const quota = client.core_quota_percent;
   return html`<tr class=${classes(dim && 'dim')} data-client=${id}>
-    <th scope="row" class="name" title="${nameOf(client, id)}, client ${id}">
-      <div><${Swatch} name=${colour(owner)} /><bdi>${client.pod || id}</bdi></div>
+    <th scope="row" class="name" title="${client.name}, client ${id}">
+      <div><${Swatch} name=${colour(owner)} /><bdi>${shortOf(client.name)}</bdi></div>
     </th>
     <td data-f="standing">${standing(client)}</td>
     <td class="number" data-f="expected_s">${client.wait ? (client.wait.expected_s === null ? MISSING : `≈ ${duration(client.wait.expected_s)}`) : ''}</td>

@@ -1,0 +1,166 @@
+"""Rule 5a: clients that all fit into memory run in phases, and each phase is measured.
+
+`corun/` decides which clients a phase has and how long it lasts, by the device's activity. This module carries it out
+on one GPU: it drops the clients that are not in the phase, admits the others, and requests the measurement.
+"""
+
+from collections import Counter
+from itertools import chain
+from typing import Final
+
+from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.coruns import MOST_CLIENTS, SETTLE_S, Phase, Way
+from gpucommons.scheduler.policy.billing import EPSILON_S
+from gpucommons.scheduler.policy.grants import Grants
+from gpucommons.scheduler.policy.state import (
+    NEVER,
+    Action,
+    Client,
+    ClientStanding,
+    DropReason,
+    GpuQueue,
+    Measure,
+)
+from gpucommons.scheduler.policy.terms import Terms
+
+# The second sample is taken this long before the phase ends: afterwards other clients run.
+_SAMPLE_EARLY_S: Final = 0.005
+# The share of the longest pause after which a paused program runs next, whatever else is due.
+_OVERDUE_RATIO: Final = 0.5
+_BACK_WITHIN_S: Final = 2.0
+# Registered clients, idle ones included: bounds the work of one message.
+_MOST_REGISTERED: Final = 256
+
+
+class Phasing:
+    def __init__(self, terms: Terms, grants: Grants) -> None:
+        self._terms = terms
+        self._grants = grants
+
+    def applies(self, gpu: GpuQueue, now: float) -> bool:
+        """Whether the GPU's activity is known, and all clients that request it fit into memory at once."""
+        if not knows_activity(self._terms, gpu, now) or gpu.overloaded:
+            return False
+        if len(gpu.running) + len(gpu.waiting) > MOST_CLIENTS or len(gpu.clients) > _MOST_REGISTERED:
+            return False
+        room = gpu.client_limit_bytes - gpu.held_bytes
+        for client in gpu.clients.values():
+            # A client that was dropped requests again in a moment: its memory counts meanwhile.
+            if client.standing is not ClientStanding.IDLE or now - client.ran_s < _BACK_WITHIN_S:
+                if client.blind and self._terms.v1_alone:
+                    return False
+                room -= client.need_bytes
+        return room >= 0
+
+    def leave(self, gpu: GpuQueue, now: float) -> None:
+        """Phases do not apply: the present one ends."""
+        self._end(gpu, now)
+
+    def run(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
+        """Begins, continues or ends a phase. Returns the next deadline."""
+        requesting = self._requesting(gpu, now)
+        if not requesting:
+            self._end(gpu, now)
+            return self._kept_until_s(gpu, now)
+        phase = gpu.phase
+        if phase is not None and self._is_over(gpu, phase, requesting, now):
+            self._end(gpu, now)
+        if gpu.phase is None:
+            self._begin(gpu, requesting, now)
+        self._carry_out(gpu, requesting, now, actions)
+        return min(gpu.phase_until_s, self._kept_until_s(gpu, now))
+
+    def measured(
+        self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
+    ) -> tuple[int, ...]:
+        """The device's activity in phase `number`. Returns the clients that ran; none if it does not count."""
+        if number != gpu.measured_phase or gpu.changed_s > begin_s or gpu.revoked or not gpu.running:
+            return ()
+        ran = tuple(gpu.running)
+        gpu.coruns.measured(ran, activity, now)
+        return ran
+
+    def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
+        """The clients that compete: those dropped for another reason, or that cannot be stopped now, do not."""
+        return {
+            client.id: client
+            for client in chain(gpu.running.values(), gpu.waiting.values())
+            if now >= client.keep_until_s and (client.drop_s is None or client.drop_reason is DropReason.QUANTUM)
+        }
+
+    def _is_over(self, gpu: GpuQueue, phase: Phase[int], requesting: dict[int, Client], now: float) -> bool:
+        if now >= gpu.phase_until_s - EPSILON_S or not any(id in requesting for id in phase.clients):
+            return True
+        if gpu.phase_members.issuperset(requesting):
+            return False
+        # A newcomer does not wait for the end of a long phase.
+        gpu.phase_members |= requesting.keys()
+        gpu.phase_until_s = min(gpu.phase_until_s, max(now, gpu.phase_s + gpu.coruns.quantum_s))
+        return now >= gpu.phase_until_s - EPSILON_S
+
+    def _begin(self, gpu: GpuQueue, requesting: dict[int, Client], now: float) -> None:
+        gpu.coruns.coarse = not gpu.metered
+        gpu.coruns.quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
+        weights = None
+        if self._terms.fair_between_owners:
+            connections = Counter(client.owner for client in requesting.values())
+            weights = {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+        phase = gpu.coruns.phase(tuple(requesting), now, weights)
+        overdue = self._overdue(requesting, now)
+        if overdue is not None and overdue.id not in phase.clients:
+            phase = Phase((overdue.id,), gpu.coruns.quantum_s, Way.TURNS)
+        gpu.phase = phase
+        gpu.phase_members = frozenset(requesting)
+        gpu.phase_s = now
+        gpu.phase_begun = False
+        gpu.phase_until_s = NEVER
+
+    def _overdue(self, requesting: dict[int, Client], now: float) -> Client | None:
+        limit_s = _OVERDUE_RATIO * self._terms.settings.max_pause_s
+        paused = [c for c in requesting.values() if c.is_program and c.standing is ClientStanding.WAITING]
+        longest = min(paused, key=lambda client: client.wait_s, default=None)
+        return longest if longest is not None and now - longest.wait_s >= limit_s else None
+
+    def _end(self, gpu: GpuQueue, now: float) -> None:
+        phase = gpu.phase
+        if phase is not None:
+            gpu.phase = None
+            gpu.phase_until_s = NEVER
+            gpu.coruns.ended(phase, now - gpu.phase_s)
+
+    def _carry_out(self, gpu: GpuQueue, requesting: dict[int, Client], now: float, actions: list[Action]) -> None:
+        phase = gpu.phase
+        assert phase is not None
+        stopping = False
+        for client in requesting.values():
+            if client.standing is ClientStanding.RUNNING and client.id not in phase.clients:
+                stopping = True
+                if client.drop_s is None:
+                    self._grants.drop(gpu, client, DropReason.QUANTUM, now, actions)
+        if stopping:
+            return
+        for id in phase.clients:
+            chosen = requesting.get(id)
+            if chosen is not None and chosen.standing is ClientStanding.WAITING:
+                self._grants.grant(gpu, chosen, now, actions)
+        if not gpu.phase_begun and not any(id in gpu.draining for id in phase.clients):
+            self._begun(gpu, phase, now, actions)
+
+    def _begun(self, gpu: GpuQueue, phase: Phase[int], now: float, actions: list[Action]) -> None:
+        """From now on exactly the clients of the phase run: its time begins."""
+        gpu.phase_begun = True
+        # A client that was dropped for this phase may request again at any time.
+        if len(gpu.phase_members) > 1:
+            gpu.phase_until_s = now + phase.length_s
+        if phase.measure and gpu.metered:
+            gpu.measured_phase += 1
+            end_s = now + phase.length_s - _SAMPLE_EARLY_S
+            actions.append(Measure(gpu, gpu.measured_phase, now + SETTLE_S, end_s))
+
+    def _kept_until_s(self, gpu: GpuQueue, now: float) -> float:
+        return min((c.keep_until_s for c in gpu.running.values() if c.keep_until_s > now), default=NEVER)
+
+
+def knows_activity(terms: Terms, gpu: GpuQueue, now: float) -> bool:
+    """Whether mode auto has measurements to decide by."""
+    return terms.auto and (gpu.metered or now < gpu.busy_until_s)

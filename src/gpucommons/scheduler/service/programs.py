@@ -1,0 +1,241 @@
+"""Plain programs as clients of the policy: which take part, under which limits, paused and resumed by the pauser.
+
+Readings come once a second. While the pauser is not available no program takes part: all run freely.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.pauser.client import Pauser, PauserSettings
+from gpucommons.pauser.protocol import Notice
+from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.policy import quotas
+from gpucommons.scheduler.policy.devices import DeviceTable
+from gpucommons.scheduler.policy.limit_lookup import LimitLookup
+from gpucommons.scheduler.policy.quotas import ClientLimits
+from gpucommons.scheduler.policy.state import PROGRAM, Client, ClientStanding, client_name
+from gpucommons.scheduler.programs.activity import ProgramActivity
+from gpucommons.scheduler.programs.exemptions import Circumstances, Exemption, Refusal, ShareScope, divide
+from gpucommons.scheduler.programs.jobs import Program, ProgramReading
+from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn
+from gpucommons.scheduler.programs.linked import linked_gpus
+from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
+from gpucommons.scheduler.service.program_peer import ProgramPeer
+from gpucommons.scheduler.service.turn_loop import TurnLoop
+
+log = logging.getLogger(__name__)
+
+NewId = Callable[[], int]
+_REQUESTS_WITHIN_S: Final = 30.0
+_REASON_LEFT_ALONE: Final = "three attempts failed"
+
+
+@dataclass(slots=True)
+class _Member:
+    program: Program
+    client: Client
+    peer: ProgramPeer
+
+
+class Programs:
+    """Call everything from the scheduler's loop. `exempt` are the programs that are left alone, with the reason."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        rules: Sequence[ProgramRule],
+        turns: TurnLoop,
+        devices: DeviceTable,
+        limits: LimitLookup,
+        new_id: NewId,
+        pauser: PauserSettings,
+    ) -> None:
+        self.exempt: tuple[Exemption, ...] = ()
+        self._scope = ShareScope(settings.share_programs)
+        self._rules = tuple(rules)
+        self._turns = turns
+        self._policy = turns.policy
+        self._devices = devices
+        self._limits = limits
+        self._new_id = new_id
+        self._pauser = Pauser(pauser, on_resumed=self._resumed, on_change=self._pauser_changed)
+        self._roster = ProgramRoster()
+        self._members: dict[str, _Member] = {}
+        self._by_client: dict[int, _Member] = {}
+
+    async def start(self) -> None:
+        await self._pauser.start()
+
+    async def stop(self) -> None:
+        """Every program runs again."""
+        now = monotonic()
+        members = list(self._members.values())
+        for key in list(self._members):
+            self._remove(key, now)
+        for member in members:
+            await member.peer.settle()
+        await self._pauser.stop()
+
+    @property
+    def pauser(self) -> Pauser:
+        return self._pauser
+
+    def program_of(self, client: Client) -> Program | None:
+        member = self._by_client.get(client.id)
+        return None if member is None else member.program
+
+    # Readings
+
+    def update(self, reading: ProgramReading) -> None:
+        """One reading of the processes on all GPUs."""
+        now = monotonic()
+        around = Circumstances(
+            self._scope,
+            os.geteuid(),
+            agent_pids={os.getpid(), self._pauser.pid or 0},
+            nvshare_pids={client.pid for client in self._policy.clients.values() if _takes_turns(client, now)},
+            refused=self._refused(reading, now),
+            rules=self._rules,
+        )
+        found = divide(reading.processes, around, now)
+        self.exempt = found.exempt
+        programs = {program.key: program for program in found.programs} if self._pauser.available else {}
+        standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted)
+        several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
+        self._turns.apply(self._devices.link(several, now), now)
+        for key in [key for key in self._members if key not in standings]:
+            self._remove(key, now)
+        for key, program in programs.items():
+            self._update(key, program, standings[key].joined, now)
+
+    def _update(self, key: str, program: Program, joined: bool, now: float) -> None:
+        member = self._members.get(key)
+        if member is None:
+            member = self._add(key, program, now)
+        member.program = program
+        client = member.client
+        member.peer.set_processes({process: place for place, keys in program.processes_on.items() for process in keys})
+        memory = [use.memory_bytes for use in program.uses.values()]
+        known = None if None in memory else sum(amount or 0 for amount in memory)
+        self._turns.perform(self._policy.measure_memory(client, known, None, now))
+        self._apply_limits(member, now)
+        if joined and client.standing is ClientStanding.IDLE:
+            self._turns.perform(self._policy.join(client, now))
+        elif not joined:
+            self._rest(member, now)
+        self._turns.apply((), now)
+
+    def _add(self, key: str, program: Program, now: float) -> _Member:
+        pod = pod_of(program)
+        client = Client(
+            self._new_id(),
+            self._devices.queue_named(program.devices[0], now),
+            version=PROGRAM,
+            pod=pod[1] if pod else "none",
+            namespace=pod[0] if pod else "none",
+            pid=program.first.pid,
+            uid=program.uid if program.uid is not None else -1,
+            gpu_name=program.devices[0],
+            owner=owner_of(program),
+        )
+        client.device = program.devices[0]
+        peer = ProgramPeer(self._turns, self._pauser, client)
+        client.peer = peer
+        member = self._members[key] = self._by_client[client.id] = _Member(program, client, peer)
+        limits = self._look_up(member)
+        self._limits.put(client, limits)
+        self._turns.perform(self._policy.register(client, now, limits.core_percent))
+        return member
+
+    def _remove(self, key: str, now: float) -> None:
+        member = self._members.pop(key)
+        del self._by_client[member.client.id]
+        member.peer.run_freely()
+        self._limits.leave(member.client)
+        actions = self._policy.disconnect(member.client, now)
+        self._devices.forget_unused(member.client.gpu)
+        self._turns.apply(actions, now)
+
+    def _rest(self, member: _Member, now: float) -> None:
+        if member.client.standing is not ClientStanding.IDLE:
+            member.peer.run_freely()
+            self._turns.apply(self._policy.withdraw(member.client, now), now)
+
+    def _refused(self, reading: ProgramReading, now: float) -> Mapping[ProcessKey, Refusal]:
+        keys = (process.key for process in reading.processes if process.key is not None)
+        left = ((key, self._pauser.refusals.remaining_s(key, now)) for key in keys)
+        return {key: Refusal(_REASON_LEFT_ALONE, now + left_s) for key, left_s in left if left_s > 0}
+
+    # Turns
+
+    def turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
+        """A program ran alone. One that was idle while others waited rests."""
+        key = next((key for key, member in self._members.items() if member.client is client), None)
+        if key is None:
+            return
+        others_waited = bool(client.gpu.waiting)
+        did = ProgramActivity.IDLE if activity.is_idle else ProgramActivity.ACTIVE
+        standing = self._roster.end_turn(key, ProgramTurn(begin_s, end_s, did, others_waited))
+        if standing is not None and not standing.joined:
+            self._rest(self._members[key], monotonic())
+
+    def _resumed(self, notice: Notice) -> None:
+        for member in self._members.values():
+            if notice.process in member.peer.processes:
+                log.warning("%s was resumed: %s", member.program.display_name, notice.reason)
+                member.peer.resumed(notice.process)
+
+    def _pauser_changed(self) -> None:
+        if self._pauser.available:
+            return
+        log.warning("programs run freely: %s", self._pauser.reason)
+        now = monotonic()
+        for key, member in list(self._members.items()):
+            member.peer.forget()
+            self._remove(key, now)
+
+    # Limits
+
+    def limits_changed(self, now: float) -> None:
+        for member in self._members.values():
+            self._apply_limits(member, now)
+        self._turns.apply((), now)
+
+    def count_named(self, target: str) -> int:
+        return sum(target in self._names(member) for member in self._members.values())
+
+    def _apply_limits(self, member: _Member, now: float) -> None:
+        limits = self._look_up(member)
+        self._limits.put(member.client, limits)
+        self._turns.perform(self._policy.limit_core(member.client, limits.core_percent, now))
+
+    def _look_up(self, member: _Member) -> ClientLimits:
+        pod = pod_of(member.program)
+        return quotas.decide(
+            set_limit=self._limits.set_for(self._names(member)),
+            annotation=None if pod is None else self._limits.annotations.get(pod),
+            config=quota_of(self._rules, member.program),
+        )
+
+    def _names(self, member: _Member) -> Iterable[str]:
+        return (client_name(member.client.id), *sorted(names(member.program)))
+
+
+def _takes_turns(client: Client, now: float) -> bool:
+    """A connected client that requests nothing, as some libraries do without a limit, is a program like any other."""
+    requests = client.standing is not ClientStanding.IDLE or now - client.ran_s < _REQUESTS_WITHIN_S
+    return requests and not client.is_program
+
+
+def owner_of(program: Program) -> str:
+    """Programs and connections of one owner share what one program of another owner gets."""
+    workload = program.first.workload
+    if workload.container_id is not None and not workload.delegated:
+        return f"container:{workload.container_id}"
+    return program.key if program.uid is None else f"uid:{program.uid}"

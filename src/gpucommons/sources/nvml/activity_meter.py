@@ -1,0 +1,125 @@
+"""Measures the activity of a GPU between two moments that the scheduler chooses, on a thread of its own.
+
+Its methods never wait: a driver call that hangs blocks only this thread, and measurements are missing until it
+returns. GPM's counters move every 100 ms, so `begin` is called at least that long into what is to be measured.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from gpucommons.model.gpu_activity import ActivityMeasurement, GpuActivity
+from gpucommons.sources.nvml.gpm_access import GpmAccess
+
+log = logging.getLogger(__name__)
+
+OnMeasured = Callable[[ActivityMeasurement], None]
+
+# Two samples that are closer than the interval of the counters may be of the same one.
+_SHORTEST_S: Final = 0.1
+# A last sample that is taken later than this contains too much of what came after.
+_LATEST_S: Final = 0.02
+# A driver call that takes this long hangs.
+_HUNG_S: Final = 2.0
+_MOST_WAITING: Final = 128
+
+
+class _Request(NamedTuple):
+    ends: bool
+    gpu_uuid: str
+    token: object
+    asked_s: float
+
+
+class _Begun(NamedTuple):
+    token: object
+    begin_s: float
+
+
+class ActivityMeter:
+    """Call `start` once, then the other methods from the thread of its loop.
+
+    One measurement per GPU at a time: `begin` replaces one that was not ended. A measurement that failed, was too
+    short or came too late is not reported.
+    """
+
+    def __init__(self, access: GpmAccess) -> None:
+        self._access = access
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._begun: dict[str, _Begun] = {}
+        self._busy_since_s: float | None = None
+        self._stopped = False
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_measured: OnMeasured) -> None:
+        """`on_measured` is called in the loop."""
+        arguments = (loop, on_measured)
+        threading.Thread(target=self._run, args=arguments, name="activity-meter", daemon=True).start()
+
+    def stop(self) -> None:
+        """Nothing is reported from now on. Does not wait for the thread."""
+        self._stopped = True
+        self._requests.put(None)
+
+    def supports(self, gpu_uuid: str) -> bool:
+        """Whether this GPU, or MIG device, can be measured now: it has GPM, and the driver answers."""
+        busy_since_s = self._busy_since_s
+        hung = busy_since_s is not None and time.monotonic() - busy_since_s > _HUNG_S
+        return not hung and self._access.supports(gpu_uuid)
+
+    def begin(self, gpu_uuid: str, token: object) -> None:
+        self._ask(_Request(False, gpu_uuid, token, time.monotonic()))
+
+    def end(self, gpu_uuid: str, token: object) -> None:
+        """Ends the measurement that was begun with an equal token; nothing happens if that was not the last one."""
+        self._ask(_Request(True, gpu_uuid, token, time.monotonic()))
+
+    def _ask(self, request: _Request) -> None:
+        if self._requests.qsize() < _MOST_WAITING:
+            self._requests.put(request)
+
+    # -- on the thread
+
+    def _run(self, loop: asyncio.AbstractEventLoop, on_measured: OnMeasured) -> None:
+        def deliver(measurement: ActivityMeasurement) -> None:
+            if not self._stopped:
+                on_measured(measurement)
+
+        while (request := self._requests.get()) is not None:
+            self._busy_since_s = time.monotonic()
+            try:
+                measurement = self._carry_out(request)
+            except Exception:
+                log.exception("activity meter: measuring GPU %s failed", request.gpu_uuid)
+                measurement = None
+            self._busy_since_s = None
+            if measurement is not None:
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                    loop.call_soon_threadsafe(deliver, measurement)
+        self._access.release()
+
+    def _carry_out(self, request: _Request) -> ActivityMeasurement | None:
+        begun = self._begun.get(request.gpu_uuid)
+        if request.ends:
+            if begun is None or begun.token != request.token:
+                return None
+            del self._begun[request.gpu_uuid]
+            return self._end(request, begun)
+        self._begun.pop(request.gpu_uuid, None)
+        if self._access.first(request.gpu_uuid):
+            self._begun[request.gpu_uuid] = _Begun(request.token, time.monotonic())
+        return None
+
+    def _end(self, request: _Request, begun: _Begun) -> ActivityMeasurement | None:
+        if request.asked_s - begun.begin_s < _SHORTEST_S:
+            return None
+        reading = self._access.second(request.gpu_uuid)
+        end_s = time.monotonic()
+        if reading is None or reading.sm_ratio is None or end_s - request.asked_s > _LATEST_S:
+            return None
+        activity = GpuActivity(reading.sm_ratio, reading.tensor_ratio, reading.dram_ratio)
+        return ActivityMeasurement(request.gpu_uuid, request.token, activity, begun.begin_s, end_s)
