@@ -168,6 +168,10 @@ class Evaluation:
         """Admits every client that may run, then makes room for the first that may not. Returns the next deadline."""
         terms, waiting = self._terms, gpu.waiting
         gpu.biggest_waiter = None
+        if gpu.programs:
+            # Only phases stop a program: it does not queue for memory behind the others.
+            for program in [client for client in waiting.values() if client.is_program]:
+                self._grants.grant(gpu, program, now, actions)
         while waiting:
             first = next(iter(waiting.values()))
             if blocked(terms, gpu, first, now) is None:

@@ -238,6 +238,7 @@ class GpuQueue:
         "overloaded",
         "peak_running_bytes",
         "phase",
+        "phase_before",
         "phase_begun",
         "phase_members",
         "phase_s",
@@ -304,8 +305,10 @@ class GpuQueue:
         self.busy_until_s = LONG_AGO
         self.changed_s = now_s
         self.coruns: Coruns[int] = Coruns(corun_margin)
-        # The phase in force: when it was chosen, whether exactly its clients run, and the clients that it considered.
+        # The phase in force: since when time is counted for it, whether exactly its clients run, and the clients that
+        # it considered. `phase_before` is the last one that had begun.
         self.phase: Phase[int] | None = None
+        self.phase_before: Phase[int] | None = None
         self.phase_s = now_s
         self.phase_begun = False
         self.phase_until_s = NEVER
