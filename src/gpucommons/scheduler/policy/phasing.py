@@ -81,12 +81,14 @@ class Phasing:
         return ran
 
     def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
-        """The clients that compete: those dropped for another reason, or that cannot be stopped now, do not."""
-        return {
-            client.id: client
-            for client in chain(gpu.running.values(), gpu.waiting.values())
+        """The clients that compete: those that run and were dropped for another reason, or cannot be stopped now, do
+        not."""
+        competing = [
+            client
+            for client in gpu.running.values()
             if now >= client.keep_until_s and (client.drop_s is None or client.drop_reason is DropReason.QUANTUM)
-        }
+        ]
+        return {client.id: client for client in chain(competing, gpu.waiting.values())}
 
     def _is_over(self, gpu: GpuQueue, phase: Phase[int], requesting: dict[int, Client], now: float) -> bool:
         if now >= gpu.phase_until_s - EPSILON_S or not any(id in requesting for id in phase.clients):
