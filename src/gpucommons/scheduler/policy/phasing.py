@@ -83,12 +83,14 @@ class Phasing:
         return ran
 
     def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
-        """The clients that compete: those dropped for another reason, or that cannot be stopped now, do not."""
-        return {
-            client.id: client
-            for client in chain(gpu.running.values(), gpu.waiting.values())
+        """The clients that compete: those that run and were dropped for another reason, or cannot be stopped now, do
+        not."""
+        competing = [
+            client
+            for client in gpu.running.values()
             if now >= client.keep_until_s and (client.drop_s is None or self._stops(client, now))
-        }
+        ]
+        return {client.id: client for client in chain(competing, gpu.waiting.values())}
 
     def _stops(self, client: Client, now: float) -> bool:
         """A dropped client that is about to wait for its next turn."""
