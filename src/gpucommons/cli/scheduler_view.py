@@ -111,7 +111,9 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    return f"{client['name']} ({id})"
+    """A client whose owner is hidden from the viewer has its pseudonym for both."""
+    name = str(client["name"])
+    return name if name == id else f"{name} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:
