@@ -96,12 +96,14 @@ class LeaseDesk:
         token = secrets.token_hex(16)
         self._tokens[id] = hashed(token)
         self._clients[id] = client
+        self._is_dirty = True
         client.send({"event": "queued", "id": id, "token": token})
         self.settle()
         wait = self._book.waits.get(id)
         if wait is not None and not request.wait:
             self._end(id, clean=True)
             self._counters = replace(self._counters, refused=self._counters.refused + 1)
+            self.settle()
             raise LeaseBusy(f"no slot is free now: {wait.sentence}; run it without --no-wait to wait")
         return id
 
@@ -191,11 +193,14 @@ class LeaseDesk:
     def tick(self) -> None:
         """Every second: time passes also while nothing happens."""
         offset_s = self._clocks.wall() - self._clocks.monotonic()
-        if abs(offset_s - self._offset_s) > _STEP_S:
+        was_set = abs(offset_s - self._offset_s) > _STEP_S
+        if was_set:
             self._book.shift(offset_s - self._offset_s)
-            self._offset_s = offset_s
             self._is_dirty = True
-        if self._book.waiting or self._book.reservations or any(map(self._book.is_absent, self._book.leases)):
+        # A clock that is slewed moves a little all the time.
+        self._offset_s = offset_s
+        absent = any(map(self._book.is_absent, self._book.leases))
+        if was_set or absent or self._book.waiting or self._book.reservations:
             self.settle()
         if self._is_dirty:
             self._write()
