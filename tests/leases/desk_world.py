@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
 from gpucommons.leases.protocol.messages import Line
-from gpucommons.leases.service.desk import DeskClocks, LeaseClient, LeaseDesk
+from gpucommons.leases.service.desk import DeskWorld, LeaseClient, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 
@@ -22,7 +22,7 @@ class Inbox:
     lines: list[Line] = field(default_factory=list)
 
     def client(self, updates: bool = False) -> LeaseClient:
-        return LeaseClient(self.uid, self.user, self.pid, self.sees_all, self.lines.append, updates)
+        return LeaseClient(self.uid, self.user, self.pid, 77, self.sees_all, self.lines.append, updates)
 
     def events(self) -> list[str]:
         return [str(line["event"]) for line in self.lines]
@@ -32,7 +32,7 @@ class Inbox:
 
 
 @dataclass
-class DeskWorld:
+class SteppedDesk:
     directory: Path
     slots: tuple[LeasableSlot, ...]
     terms: LeaseTerms = field(default_factory=LeaseTerms)
@@ -40,6 +40,7 @@ class DeskWorld:
     monotonic_s: float = 50.0
     boot_id: str = "boot-1"
     descendants: set[tuple[int, int]] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
     desk: LeaseDesk = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,8 +49,13 @@ class DeskWorld:
 
     def open(self) -> None:
         record = LeaseRecord(self.directory / "leases.json", self.boot_id)
-        clocks = DeskClocks(lambda: self.wall_s, lambda: self.monotonic_s)
-        self.desk = LeaseDesk(self.terms, record, clocks, lambda pid, above: (pid, above) in self.descendants)
+        world = DeskWorld(
+            lambda: self.wall_s,
+            lambda: self.monotonic_s,
+            lambda pid: None if pid in self.dead else 77,
+            lambda pid, above: (pid, above) in self.descendants,
+        )
+        self.desk = LeaseDesk(self.terms, record, world)
 
     def restart(self) -> None:
         self.desk.close()

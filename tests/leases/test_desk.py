@@ -11,17 +11,19 @@ from gpucommons.leases.service.facts import GpuProgram, LeaseUse
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.model.process_identity import ProcessKey
 from leases.book_world import whole
-from leases.desk_world import DeskWorld, Inbox
+from leases.desk_world import Inbox, SteppedDesk
 
-BOB = {"uid": 1002, "user": "bob", "pid": 4712}
+
+def bobs() -> Inbox:
+    return Inbox(1002, "bob", 4712)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> DeskWorld:
-    return DeskWorld(tmp_path, (whole(0),))
+def world(tmp_path: Path) -> SteppedDesk:
+    return SteppedDesk(tmp_path, (whole(0),))
 
 
-def resumed(world: DeskWorld, inbox: Inbox, **changes: str) -> Inbox:
+def resumed(world: SteppedDesk, inbox: Inbox, **changes: str) -> Inbox:
     queued = inbox.last("queued")
     again = Inbox(inbox.uid, inbox.user, inbox.pid)
     token = {"id": queued["id"], "token": queued["token"], **changes}
@@ -29,8 +31,8 @@ def resumed(world: DeskWorld, inbox: Inbox, **changes: str) -> Inbox:
     return again
 
 
-def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: DeskWorld) -> None:
-    alice, bob = Inbox(), Inbox(**BOB)
+def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
     world.desk.open(alice.client(), RunRequest())
     world.desk.open(bob.client(), RunRequest())
     assert alice.events() == ["queued", "granted"]
@@ -49,10 +51,10 @@ def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: DeskWorld
     assert again.events() == ["waiting", "granted"]
 
 
-def test_a_lease_whose_client_does_not_come_back_is_held_for_60_s(world: DeskWorld) -> None:
+def test_a_lease_whose_client_does_not_come_back_is_held_for_60_s(world: SteppedDesk) -> None:
     world.desk.open(Inbox().client(), RunRequest())
     world.restart()
-    bob = Inbox(**BOB)
+    bob = bobs()
     world.desk.open(bob.client(), RunRequest())
     world.later(59.0)
     assert "granted" not in bob.events()
@@ -64,7 +66,19 @@ def test_a_lease_whose_client_does_not_come_back_is_held_for_60_s(world: DeskWor
     assert world.desk.reading.counters.lost == 1
 
 
-def test_after_a_reboot_only_reservations_are_left(world: DeskWorld) -> None:
+def test_a_client_that_died_while_the_agent_was_away_is_not_waited_for(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    world.desk.open(alice.client(), RunRequest())
+    world.desk.open(bob.client(), RunRequest())
+    world.dead.add(alice.pid)
+    world.restart()
+    again = resumed(world, bob)
+    world.later(1.0)
+    world.look()
+    assert "granted" in again.events()
+
+
+def test_after_a_reboot_only_reservations_are_left(world: SteppedDesk) -> None:
     world.desk.open(Inbox().client(), RunRequest())
     made = world.desk.reserve(1001, "alice", ReserveRequest(1, world.wall_s + 3600, 3600.0))
     world.boot_id = "boot-2"
@@ -73,7 +87,7 @@ def test_after_a_reboot_only_reservations_are_left(world: DeskWorld) -> None:
     assert [each.id for each in world.desk.reading.reservations] == [made.id]
 
 
-def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: DeskWorld, tmp_path: Path) -> None:
+def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: SteppedDesk, tmp_path: Path) -> None:
     alice = Inbox()
     world.desk.open(alice.client(), RunRequest())
     text = (tmp_path / "leases.json").read_text()
@@ -84,14 +98,14 @@ def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: DeskWor
     assert LeaseRecord(tmp_path / "leases.json", "boot-1").read()[0].leases == ()
     (tmp_path / "leases.json").unlink()
     (tmp_path / "leases.json").mkdir()
-    world.desk.open(Inbox(**BOB).client(), RunRequest())
+    world.desk.open(bobs().client(), RunRequest())
     world.desk.done(alice.last("queued")["id"], report=False)
     assert not world.desk.reading.recorded
     assert len(world.desk.reading.leases) == 1, "leases go on without a record"
 
 
-def test_slots_of_a_client_that_died_are_given_again_after_they_were_read(world: DeskWorld) -> None:
-    alice, bob = Inbox(), Inbox(**BOB)
+def test_slots_of_a_client_that_died_are_given_again_after_they_were_read(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
     id = world.desk.open(alice.client(), RunRequest())
     world.desk.open(bob.client(), RunRequest())
     world.desk.left(id)
@@ -101,8 +115,8 @@ def test_slots_of_a_client_that_died_are_given_again_after_they_were_read(world:
     assert "granted" in bob.events()
 
 
-def test_cancelling_is_for_the_owner_and_administrators(world: DeskWorld) -> None:
-    alice, bob = Inbox(), Inbox(**BOB)
+def test_cancelling_is_for_the_owner_and_administrators(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
     lease, request = world.desk.open(alice.client(), RunRequest()), world.desk.open(bob.client(), RunRequest())
     for id in (lease, "99"):
         with pytest.raises(LeaseRefused, match=f"no lease and no request {id} of yours"):
@@ -117,14 +131,14 @@ def test_cancelling_is_for_the_owner_and_administrators(world: DeskWorld) -> Non
     world.desk.unreserve(reservation.id, 1001, is_admin=False)
 
 
-def test_no_wait_is_refused_and_leaves_no_trace(world: DeskWorld) -> None:
+def test_no_wait_is_refused_and_leaves_no_trace(world: SteppedDesk) -> None:
     world.desk.open(Inbox().client(), RunRequest())
     with pytest.raises(LeaseRefused, match="no slot is free now: every GPU that fits is in use"):
-        world.desk.open(Inbox(**BOB).client(), RunRequest(wait=False))
+        world.desk.open(bobs().client(), RunRequest(wait=False))
     assert world.desk.reading.waiting == ()
 
 
-def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it(world: DeskWorld) -> None:
+def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it(world: SteppedDesk) -> None:
     alice = Inbox()
     world.desk.open(alice.client(), RunRequest())
     world.later(1.0)
@@ -142,7 +156,7 @@ def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it
     assert world.desk.reading.trespassers == ()
 
 
-def test_a_report_waits_until_the_last_interval_is_billed(world: DeskWorld) -> None:
+def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedDesk) -> None:
     alice = Inbox()
     id = world.desk.open(alice.client(), RunRequest())
     world.desk.done(id, report=True)
@@ -152,8 +166,8 @@ def test_a_report_waits_until_the_last_interval_is_billed(world: DeskWorld) -> N
     assert alice.last("report")["use"]["gpu_s"] == 10.0
 
 
-def test_where_another_system_allocates_requests_are_refused_with_the_reason(world: DeskWorld) -> None:
-    waits = Inbox(**BOB)
+def test_where_another_system_allocates_requests_are_refused_with_the_reason(world: SteppedDesk) -> None:
+    waits = bobs()
     world.desk.open(Inbox().client(), RunRequest())
     world.desk.open(waits.client(), RunRequest())
     world.look(off="Slurm allocates the GPUs of this node, so leases are off")
@@ -164,9 +178,9 @@ def test_where_another_system_allocates_requests_are_refused_with_the_reason(wor
 
 
 def test_a_request_before_the_first_reading_is_checked_with_it(tmp_path: Path) -> None:
-    world = DeskWorld(tmp_path, (whole(0),))
+    world = SteppedDesk(tmp_path, (whole(0),))
     world.look(slots=None)
-    too_many, fits = Inbox(), Inbox(**BOB)
+    too_many, fits = Inbox(), bobs()
     world.desk.open(too_many.client(), RunRequest(gpus=9))
     world.desk.open(fits.client(), RunRequest())
     assert too_many.events() == ["queued", "waiting"]
@@ -175,7 +189,7 @@ def test_a_request_before_the_first_reading_is_checked_with_it(tmp_path: Path) -
     assert "granted" in fits.events()
 
 
-def test_a_clock_that_is_set_changes_no_wait(world: DeskWorld) -> None:
+def test_a_clock_that_is_set_changes_no_wait(world: SteppedDesk) -> None:
     world.desk.open(Inbox().client(), RunRequest())
     world.later(10.0)
     world.wall_s += 86_400.0
@@ -184,8 +198,8 @@ def test_a_clock_that_is_set_changes_no_wait(world: DeskWorld) -> None:
     assert world.wall_s - lease.since_s == pytest.approx(11.0)
 
 
-def test_other_users_are_named_only_to_viewers_that_see_all(world: DeskWorld) -> None:
-    bob, root = Inbox(**BOB), Inbox(uid=0, user="root", sees_all=True)
+def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedDesk) -> None:
+    bob, root = bobs(), Inbox(uid=0, user="root", sees_all=True)
     world.desk.open(Inbox().client(), RunRequest())
     world.desk.open(bob.client(), RunRequest())
     world.desk.open(root.client(), RunRequest())

@@ -223,20 +223,21 @@ def test_reservations_are_made_shown_and_removed(shared_lab: Lab) -> None:
 
 
 def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
-    with lab.agent() as agent:
-        _, _, err = lab.command("run", *SMALL, "--", "sleep", "2")
-        hours = float(err.split(" GPU-hours")[0].split()[-1])
+    with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:
+        connection.send({"request": "run"})
+        granted = [connection.receive(10) or {} for _ in range(2)][-1]
+        job = f"lease-{granted['id']}"
+        until(lambda: job in agent.get("/api/v1/allocations")[1], "the lease holds its slot")
+        time.sleep(1)
+        connection.send({"request": "done", "report": True})
+        use: Any = (connection.receive(10) or {})["use"]
         agent.stop()
     status, out, _ = lab.command("report", "--simulate", "lab", "--by", "job", "--format", "json")
     assert status == 0
-    (period,) = json.loads(out)["accounts"].values() if "accounts" in json.loads(out) else json.loads(out).values()
-    rows = {name: row for name, row in _rows(period).items() if name.startswith("lease-")}
-    (row,) = rows.values()
-    assert hours == pytest.approx(row["held_gpu_hours"], abs=0.0006)
-
-
-def _rows(period: dict[str, Any]) -> dict[str, Any]:
-    return next(value for value in period.values() if isinstance(value, dict) and any("lease-" in key for key in value))
+    row = json.loads(out)["accounts"]["30d"]["jobs"][job]
+    hours = {"held_gpu_hours": "gpu_s", "active_gpu_hours": "active_s", "sm_gpu_hours": "sm_s"}
+    assert {name: round(use[of] / 3600, 6) for name, of in hours.items()} == {name: row[name] for name in hours}
+    assert use["gpu_s"] > 1
 
 
 def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:
