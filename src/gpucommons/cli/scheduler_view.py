@@ -66,9 +66,7 @@ def _conduct(client: Document) -> str:
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client or program that the target means: see `_targets`."""
     clients = [
-        _explanation(turns, id, client)
-        for id, client in turns["clients"].items()
-        if target in _targets(id, client)
+        _explanation(turns, id, client) for id, client in turns["clients"].items() if target in _targets(id, client)
     ]
     alone = [one for one in turns["left_alone"] if target == one["name"]]
     return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
@@ -98,6 +96,8 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["turn_s"] is not None:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
+    if client["standing"] == "resting":
+        return f"{subject} rests: it does not use the GPU, and is not paused."
     return f"{subject} is idle: it has no request."
 
 
