@@ -17,7 +17,7 @@ SECTIONS = """
 quarter = { user = "games", core = 25 }
 exempt = { user = "backup", share = false }
 """
-MEASURED_S = 6.0
+MEASURED_S = 5.0
 QUARTER, BY_PID, BY_USER, EXEMPT, SWITCHED = range(5)
 
 
