@@ -10,7 +10,6 @@ import typer
 
 from gpucommons.base.period import parse_since
 from gpucommons.base.printable import Printable, printable, printable_json, printable_lines
-from gpucommons.base.state_file import refused
 from gpucommons.cli.command_line import CommandError, say
 from gpucommons.cli.options import (
     AsJson,
@@ -78,8 +77,10 @@ def events(
     if follow:
         found = _of_log(reader, since, type, user, follow=True) if document is None else _of_agent(reader, chosen)
         for id, event in found:
-            is_json = format is Format.JSON
-            show_line(printable_json(encoded({id: event}).decode()) if is_json else printable(_line(event)))
+            if format is Format.JSON:
+                show_line(printable_json(encoded({id: event}).decode()))
+            else:
+                show_line(printable(_line(event)))
         return
     if document is None:
         # Newest first, as the API has them.
@@ -126,6 +127,7 @@ def _of_log(
 ) -> Iterator[tuple[str, Document]]:
     """The events of the log file, oldest first."""
     # Imported here: with an agent, they are not needed.
+    from gpucommons.base.state_file import refused
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching
     from gpucommons.ledger.event_log import older, read_events
@@ -137,8 +139,9 @@ def _of_log(
         since_s = None if since is None else parse_since(since, time.time(), None)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    if reason := refused(older(own)):
-        raise CommandError(reason)
+    for file in (own, older(own)):
+        if reason := refused(file):
+            raise CommandError(reason)
     path = own if older(own).exists() else readable_file(reader, own, file_of_node(own), "event log")
     reader.say_alone(f"this command reads {path}")
     found = _followed(path) if follow else read_events(path)

@@ -1,8 +1,10 @@
 """`gpucommons gpus`: the GPUs of this node, as a table or as the API's JSON."""
 
-from gpucommons.cli.gpus_view import gpu_lines, missing
+import sys
+
+from gpucommons.cli.gpus_view import missing, render
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show, show_coloured, show_line, terminal_width
+from gpucommons.cli.output import show, show_line
 from gpucommons.cli.reader import Reader
 from gpucommons.faces.documents.values import indented
 

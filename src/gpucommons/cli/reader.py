@@ -134,8 +134,8 @@ def local_urls(listen: str) -> list[str]:
 def hidden_note(document: Document, section: str) -> Printable:
     """A line for the end of a text where the agent hides rows of other owners; empty where it does not."""
     hidden = document["hidden"]
-    is_hidden = hidden is not None and section in hidden["sections"]
-    return printable_lines([f"rows of other owners are {hidden['sentence']}"] if is_hidden else [])
+    shown = hidden and section in hidden["sections"]
+    return printable_lines([f"rows of other owners are {hidden['sentence']}"] if shown else [])
 
 
 def _given(parameters: Mapping[str, str | None] | None) -> dict[str, str]:

@@ -28,14 +28,14 @@ app = typer.Typer(
 _TIMEOUT_S = 5.0
 
 Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
-Explained = Annotated[
-    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
-]
 SocketPath = Annotated[
     str | None,
     typer.Option(
         "--socket", metavar="PATH", help="The scheduler's socket. Default: from the settings.", show_default=False
     ),
+]
+Explained = Annotated[
+    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
 ]
 Document = Mapping[str, Any]
 _NOT_RUNNING = "the scheduler does not run here"

@@ -74,8 +74,15 @@ def explanations(turns: Document, target: str) -> list[str]:
 
 
 def clients_named(turns: Document, target: str) -> list[str]:
-    """The ids of the clients that the target means: see `_targets`."""
+    """The ids of the clients and programs that the target means: see `_targets`."""
     return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
+
+
+def _targets(id: str, client: Document) -> set[str]:
+    """A client id, a name as `status` prints it, a pod, NAMESPACE/POD, a program's key, or pid:4711."""
+    pids = {client["pid"], *client["processes"]} - {None}
+    pod = () if client["pod"] in NO_POD else (client["pod"], f"{client['namespace']}/{client['pod']}")
+    return {id, client["name"], client["program"] or id, *pod, *(f"pid:{pid}" for pid in pids)}
 
 
 def behind(turns: Document, id: str) -> list[str]:
@@ -89,16 +96,19 @@ def behind(turns: Document, id: str) -> list[str]:
     return [each for each in dict.fromkeys([*gpu["running"], *before]) if each != id]
 
 
-def _targets(id: str, client: Document) -> set[str]:
-    """A client id, a name as `status` prints it, a pod, NAMESPACE/POD, a program's key, or pid:4711."""
-    pids = {client["pid"], *client["processes"]} - {None}
-    pod = () if client["pod"] in NO_POD else (client["pod"], f"{client['namespace']}/{client['pod']}")
-    return {id, client["name"], client["program"] or id, *pod, *(f"pid:{pid}" for pid in pids)}
+def explanations(turns: Document, target: str) -> list[str]:
+    """One line for each client or program that the target means."""
+    alone = [one for one in turns["left_alone"] if target == one["name"]]
+    clients = [explanation(turns, id) for id in clients_named(turns, target)]
+    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
 
 
 def explanation(turns: Document, id: str) -> str:
-    """Why a client waits, or that it does not."""
-    client = turns["clients"][id]
+    """Why a client waits, or that it does not, in one line."""
+    return _explanation(turns, id, turns["clients"][id])
+
+
+def _explanation(turns: Document, id: str, client: Document) -> str:
     gpu = turns["gpus"].get(client["gpu_uuid"])
     subject = f"{_client_name(id, client)} on {_gpu_name(client['gpu_uuid'], gpu)}"
     wait = client["wait"]

@@ -121,7 +121,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             allocations=None if readings.allocations is None else _allocations(readings.allocations, viewer),
             slots=None if readings.slots is None else _slots(readings.slots, viewer),
             ledger=None if readings.ledger is None else _ledger(readings.ledger, viewer),
-            sharing=None if readings.sharing is None else _sharing(readings.sharing, viewer),
+            sharing=None if readings.sharing is None else sharing_seen_by(readings.sharing, viewer),
             leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
@@ -134,6 +134,21 @@ def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
     if viewer.sees_all:
         return timeline
     return {uuid: tuple(_turn(turn, viewer) for turn in turns) for uuid, turns in timeline.items()}
+
+
+def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
+    """Clients of other users have pseudonyms; their programs that are left alone are not shown."""
+    if viewer.sees_all:
+        return sharing
+    clients = tuple(_client(client, viewer) for client in sharing.clients)
+    names = {real.client_id: shown.client_id for real, shown in zip(sharing.clients, clients, strict=True)}
+    return replace(
+        sharing,
+        gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
+        clients=clients,
+        departed=(),
+        left_alone=tuple(one for one in sharing.left_alone if viewer.uid is not None and one.uid == viewer.uid),
+    )
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
@@ -231,7 +246,6 @@ def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
         gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
         clients=clients,
         departed=(),
-        left_alone=tuple(one for one in sharing.left_alone if viewer.uid is not None and one.uid == viewer.uid),
     )
 
 
