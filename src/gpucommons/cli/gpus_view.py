@@ -25,8 +25,17 @@ def missing(document: Document) -> Printable:
     return printable(f"no GPU readings: {why}")
 
 
-def render(gpus: Document, to: TextIO) -> None:
-    width = get_terminal_size().columns if to.isatty() else _PIPE_WIDTH
+class GpuLine(NamedTuple):
+    """One line of the table. Only its end, the health, is coloured."""
+
+    text: Printable
+    end: Printable
+    colour: str = ""
+
+
+def gpu_lines(gpus: Document, terminal_width: int | None) -> Iterator[GpuLine]:
+    """The table and a summary, as wide as the terminal; in full where there is none."""
+    width = _PIPE_WIDTH if terminal_width is None else terminal_width
     short = width < _NARROW
     rows: list[tuple[list[str], str]] = [(list(_COLUMNS), "bold")]
     for uuid, gpu in sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"])):
@@ -47,13 +56,12 @@ def _line(cells: Sequence[str], widths: Sequence[int], width: int, colour: str) 
     )
     text = "  ".join(aligned) + "  "
     end = last[: max(0, width - len(text))]
-    return f"{text}{style}{end}{_PLAIN}" if style and end else f"{text}{end}"[:width].rstrip()
+    return GpuLine(printable(text[:width] if end else text[:width].rstrip()), printable(end), colour)
 
 
 def _summary(gpus: Document) -> str:
     of_all = f" of {gpus['expected']}" if gpus["present"] != gpus["expected"] else ""
-    versions = printable(f"driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}")
-    return f"{gpus['present']} GPUs{of_all}, {versions}"
+    return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
 
 
 def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable, printable_lines
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate

@@ -66,13 +66,6 @@ def _conduct(client: Document) -> str:
     return f"{process}: it does not release; {memory}{claimed}"
 
 
-def explanations(turns: Document, target: str) -> list[str]:
-    """One line for each client or program that the target means: see `_targets`."""
-    clients = [explanation(turns, id) for id in clients_named(turns, target)]
-    alone = [one for one in turns["left_alone"] if target == one["name"]]
-    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
-
-
 def clients_named(turns: Document, target: str) -> list[str]:
     """The ids of the clients and programs that the target means: see `_targets`."""
     return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
