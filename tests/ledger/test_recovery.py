@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import signal
 import sqlite3
 import stat
@@ -20,8 +19,8 @@ from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import By, OwnerKey
 from gpucommons.model.usage import Account, Slot
 from ledger.builders import WALL_S, batch, moment
+from ledger.damage import PAGE, damaged_at_random
 
-PAGE = 4096
 USERS, SLOTS, BATCHES, EVERY_S = 37, 8, 1200, 420
 LAST_S = int(WALL_S) + BATCHES * EVERY_S
 USER_1 = OwnerKey("user", "user1", "")
@@ -184,26 +183,6 @@ def test_the_write_ahead_log_of_a_killed_agent_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"\xa5" * max(PAGE, path.stat().st_size))
     new, _ = recovered_from(path, tmp_path)
     assert held_ns(new) == 190 * NS
-
-
-def damaged_at_random(content: bytes, seed: int) -> bytes:
-    dice = random.Random(seed)
-    damaged = bytearray(content)
-    match dice.choice(("bytes", "pages", "end", "head")):
-        case "bytes":
-            for _ in range(dice.choice((1, 4, 16, 64))):
-                at, length = dice.randrange(len(damaged)), dice.choice((1, 8, 64))
-                damaged[at : at + length] = dice.randbytes(len(damaged[at : at + length]))
-        case "pages":
-            for _ in range(dice.choice((1, 2, 4))):
-                at = dice.randrange(len(damaged) // PAGE) * PAGE
-                damaged[at : at + PAGE] = dice.choice((bytes(PAGE), dice.randbytes(PAGE)))
-        case "end":
-            del damaged[dice.randrange(len(damaged) // 2, len(damaged)) :]
-        case "head":
-            for at in (dice.randrange(100), dice.randrange(PAGE)):
-                damaged[at] = dice.randrange(256)
-    return bytes(damaged)
 
 
 def is_corrupt(path: Path) -> bool:
