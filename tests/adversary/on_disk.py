@@ -20,7 +20,8 @@ from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.usage import UsageSample
 from ledger import crash_rounds
 from ledger.builders import ALICE, BOB, batch, moment, sample
-from ledger.test_recovery import damaged_at_random, held_ns, is_corrupt, write_days
+from ledger.damage import damaged_at_random
+from ledger.test_recovery import held_ns, is_corrupt, write_days
 from ledger.test_writer import fill, tmpfs
 from running import running_agent
 from waiting import until
