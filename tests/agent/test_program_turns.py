@@ -49,7 +49,7 @@ def seen(node: SharedNode) -> Seen:
         return [node.program(activity, gpu=gpu) for activity in activities]
 
     rests = node.program(phases=[Phase(HEAVY, 2.0), Phase(None, 4.0), Phase(HEAVY)], gpu=RESTING)
-    jobs = {
+    jobs: dict[int, list[SharedJob]] = {
         TURNS: programs(TURNS, HEAVY, HEAVY),
         TOGETHER: programs(TOGETHER, LIGHT, LIGHT),
         MIXED: programs(MIXED, HEAVY, LIGHT),

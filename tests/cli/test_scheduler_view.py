@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from demo_node import DemoNode
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
@@ -66,15 +67,16 @@ def test_what_is_left_alone_is_a_section_with_reasons() -> None:
 
 
 def test_names_cannot_control_the_terminal() -> None:
-    """The names are printable already; the terminal's text is escaped once more, whatever the agent sent."""
+    """The names are printable already; the text is escaped once more where it is printed, whatever the agent sent."""
     hostile = replace(
         READING,
         clients=tuple(client._replace(name="a\x1b[2J\n") for client in READING.clients),
         left_alone=(LeftAlone("b\x1b[2J", "label", "c\x1b[2J\n"),),
     )
     lines = [*status_lines(document(hostile)), *explanations(document(hostile), READING.clients[0].client_id)]
-    assert len(lines) > 5
-    assert all(line.isprintable() for line in lines)
+    printed = printable_lines(lines).splitlines()
+    assert len(printed) == len(lines) > 5
+    assert all(line.isprintable() for line in printed)
 
 
 def test_explain_finds_a_program_by_each_of_its_names() -> None:

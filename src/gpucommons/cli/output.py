@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _CLEAR_SCREEN = "\033[2J\033[H"
+_CLEAR_LINE = "\r\033[K"
 
 
 def show(text: Printable) -> None:
@@ -26,6 +27,23 @@ def show_line(line: Printable) -> None:
 def show_error(line: Printable) -> None:
     _write(line, sys.stderr)
     sys.stderr.write("\n")
+
+
+def has_live_line() -> bool:
+    """Whether a line of progress can be written again and again: stderr is a terminal."""
+    return sys.stderr.isatty()
+
+
+def show_live(line: Printable) -> None:
+    """Replaces the line of progress."""
+    clear_live()
+    _write(line, sys.stderr)
+    sys.stderr.flush()
+
+
+def clear_live() -> None:
+    sys.stderr.write(_CLEAR_LINE)
+    sys.stderr.flush()
 
 
 def show_data(text: str) -> None:

@@ -10,8 +10,8 @@ import pynvml
 import typer
 
 from gpucommons.base.printable import Printable, printable_json, printable_lines
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.output import show
-from gpucommons.cli.run import CommandError
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Failure, PauseBackend
 from gpucommons.pauser.freeze import Freeze

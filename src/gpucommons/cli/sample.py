@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
 from gpucommons.cli.output import show, show_data
-from gpucommons.cli.run import CommandError
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.documents.values import indented
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError, command_group, run
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import show_error, show_line
-from gpucommons.cli.run import CommandError, command_group, run
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose

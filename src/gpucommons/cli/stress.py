@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.output import show_line
-from gpucommons.cli.run import CommandError
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
 from gpucommons.stress.control import UtilizationController

@@ -192,7 +192,8 @@ class Coruns(Generic[Client]):
             verdict = self._verdicts[frozenset(clients)] = self._coarse_verdict(clients, verdict, now_s)
         division = verdict.division
         if division.is_turns:
-            return Phase((self._least_served(clients),), self.quantum_s, Way.TURNS, measure=not self.coarse)
+            measure = not self.coarse and self.quantum_s >= LEAST_MEASURED_S
+            return Phase((self._least_served(clients),), self.quantum_s, Way.TURNS, measure)
         if division.is_together:
             return Phase(clients, _TOGETHER_S, Way.TOGETHER, measure=True)
         return self._next_part(clients, verdict)

@@ -25,8 +25,12 @@ from gpucommons.scheduler.policy.terms import Terms
 
 # The second sample is taken this long before the phase ends: afterwards other clients run.
 _SAMPLE_EARLY_S: Final = 0.005
-# The share of the longest pause after which a paused program runs next, whatever else is due.
+# Shares of the longest pause: in turns, every program has one within the first; a program that was paused for longer
+# than the second runs next, whatever else is due.
+_PERIOD_RATIO: Final = 0.4
 _OVERDUE_RATIO: Final = 0.5
+# Shorter turns cost more than a long pause.
+_SHORTEST_QUANTUM_S: Final = 0.05
 _BACK_WITHIN_S: Final = 2.0
 # Clients that wait for another to stop wait no longer than this: it may have much work submitted, or hang.
 _PATIENCE_S: Final = 1.0
@@ -83,12 +87,14 @@ class Phasing:
         return ran
 
     def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
-        """The clients that compete: those dropped for another reason, or that cannot be stopped now, do not."""
-        return {
-            client.id: client
-            for client in chain(gpu.running.values(), gpu.waiting.values())
+        """The clients that compete: those that run and were dropped for another reason, or cannot be stopped now, do
+        not."""
+        competing = [
+            client
+            for client in gpu.running.values()
             if now >= client.keep_until_s and (client.drop_s is None or self._stops(client, now))
-        }
+        ]
+        return {client.id: client for client in chain(competing, gpu.waiting.values())}
 
     def _stops(self, client: Client, now: float) -> bool:
         """A dropped client that is about to wait for its next turn."""
@@ -107,25 +113,39 @@ class Phasing:
             return False
         # A newcomer does not wait for the end of a long phase.
         gpu.phase_members |= requesting.keys()
-        gpu.phase_until_s = min(gpu.phase_until_s, max(now, gpu.phase_s + gpu.coruns.quantum_s))
+        quantum_s = self._quantum_s(requesting, self._weights(requesting))
+        gpu.phase_until_s = min(gpu.phase_until_s, max(now, gpu.phase_s + quantum_s))
         return now >= gpu.phase_until_s - EPSILON_S
 
     def _begin(self, gpu: GpuQueue, requesting: dict[int, Client], now: float) -> None:
+        weights = self._weights(requesting)
         gpu.coruns.coarse = not gpu.metered
-        gpu.coruns.quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
-        weights = None
-        if self._terms.fair_between_owners:
-            connections = Counter(client.owner for client in requesting.values())
-            weights = {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+        gpu.coruns.quantum_s = self._quantum_s(requesting, weights)
         phase = gpu.coruns.phase(tuple(requesting), now, weights)
         overdue = self._overdue(requesting, now)
-        if overdue is not None and overdue.id not in phase.clients:
+        # Many programs would wait too long while each is measured.
+        if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
             phase = Phase((overdue.id,), gpu.coruns.quantum_s, Way.TURNS)
         gpu.phase = phase
         gpu.phase_members = frozenset(requesting)
         gpu.phase_s = now
         gpu.phase_begun = False
         gpu.phase_until_s = NEVER
+
+    def _weights(self, requesting: dict[int, Client]) -> dict[int, float]:
+        if not self._terms.fair_between_owners:
+            return dict.fromkeys(requesting, 1.0)
+        connections = Counter(client.owner for client in requesting.values())
+        return {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+
+    def _quantum_s(self, requesting: dict[int, Client], weights: dict[int, float]) -> float:
+        """Short enough that no program is paused for too long between two turns."""
+        quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
+        programs = [weights[id] for id, client in requesting.items() if client.is_program]
+        if not programs:
+            return quantum_s
+        period_s = _PERIOD_RATIO * self._terms.settings.max_pause_s
+        return min(quantum_s, max(_SHORTEST_QUANTUM_S, period_s * min(programs) / sum(weights.values())))
 
     def _overdue(self, requesting: dict[int, Client], now: float) -> Client | None:
         limit_s = _OVERDUE_RATIO * self._terms.settings.max_pause_s

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 NewId = Callable[[], int]
 _SETTLE_S: Final = 0.5
+_REQUESTS_WITHIN_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -107,7 +108,7 @@ class Programs:
             self._scope,
             os.geteuid(),
             agent_pids={os.getpid(), self._pauser.pid or 0},
-            nvshare_pids={client.pid for client in self._policy.clients.values() if not client.is_program},
+            nvshare_pids={client.pid for client in self._policy.clients.values() if _takes_turns(client, now)},
             obstacle=self._pauser.reason,
             refused=self._refused(reading, now),
             rules=self._rules,
@@ -235,6 +236,12 @@ class Programs:
 
     def _names(self, member: _Member) -> Iterable[str]:
         return (client_name(member.client.id), *sorted(names(member.program)))
+
+
+def _takes_turns(client: Client, now: float) -> bool:
+    """A connected client that requests nothing, as some libraries do without a limit, is a program like any other."""
+    requests = client.standing is not ClientStanding.IDLE or now - client.ran_s < _REQUESTS_WITHIN_S
+    return requests and not client.is_program
 
 
 def owner_of(program: Program) -> str:
