@@ -12,6 +12,7 @@ from gpucommons.scheduler.corun.coruns import MEASURE_S, TRIAL_S
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.state import NEVER, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Mode
+from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 
 QUANTUM_S = SchedulerSettings().turn_quantum_s
@@ -265,7 +266,7 @@ def served(world: World, peers: list[Peer], seconds: int) -> list[float]:
 @pytest.mark.parametrize("kind", ["serial", "v1", "memory"])
 def test_twenty_connections_of_one_user_count_as_one(kind: str) -> None:
     world = World(SchedulerSettings(mode=Mode.SERIAL if kind == "serial" else Mode.AUTO))
-    version = 1 if kind == "v1" else 2
+    version: Version = 1 if kind == "v1" else 2
     many = [world.join(version, 100, "ann") for _ in range(20)]
     single = world.join(version, 100, "bob")
     if kind == "memory":
