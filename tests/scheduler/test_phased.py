@@ -90,19 +90,33 @@ def test_every_long_phase_of_jobs_that_change_is_near_the_best(walk_steps: int) 
     assert phases > walk_steps // 1000
 
 
-@pytest.mark.parametrize(("slow", "failing"), [(0.1, 0.0), (1.0, 0.0), (0.0, 0.1), (0.05, 0.05)])
-def test_slow_and_failing_pauses_cost_little(slow: float, failing: float) -> None:
-    """Pauses that wait 450 ms for a deep queue, or that fail and are tried again after 250 ms."""
+@pytest.mark.parametrize("slow", [0.1, 1.0])
+def test_slow_pauses_cost_little_and_are_not_to_the_cost_of_others(slow: float, walk_steps: int) -> None:
+    """Pauses that wait 450 ms for a deep queue: of every job at times, or of one job at all times."""
+    for seed in range(walk_steps // 2000):
+        dice = random.Random(seed)
+        kinds = [dice.choice(ALL_KINDS) for _ in range(dice.randint(2, 5))]
+        simulation = PhasedSimulation(0.7, seed)
+        for number, kind in enumerate(kinds):
+            simulation.start([(FOREVER, kind)], slow=slow if slow < 1.0 or number == 0 else 0.0)
+        simulation.run(SETTLE_S)
+        rates = simulation.play(30.0)
+        assert sum(rates.values()) >= enough(simulation.best(kinds), len(kinds), 30.0), (seed, kinds)
+        assert min(rates.values()) >= 1.0 / len(kinds) - 0.03, (seed, kinds)
+
+
+def test_failing_pauses_cost_little() -> None:
+    """One in ten pauses fails: the program runs together with the next one for 250 ms."""
     for seed in range(10):
         dice = random.Random(seed)
         kinds = [dice.choice((4096, 2048, 8192)) for _ in range(dice.randint(2, 5))]
         simulation = PhasedSimulation(0.7, seed)
         for kind in kinds:
-            simulation.start([(FOREVER, kind)], slow=slow, failing=failing)
+            simulation.start([(FOREVER, kind)], failing=0.1)
         simulation.run(SETTLE_S)
         rates = simulation.play(60.0)
         assert min(rates.values()) >= 1.0 / len(kinds) - 0.05, (seed, kinds)
-        assert sum(rates.values()) >= 0.9, (seed, kinds)
+        assert sum(rates.values()) >= 0.94, (seed, kinds)
 
 
 def test_a_lone_program_is_never_stopped_and_nothing_is_measured() -> None:

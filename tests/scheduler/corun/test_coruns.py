@@ -131,7 +131,7 @@ def test_a_division_that_mixes_is_checked_once() -> None:
     division = coruns.division(["a", "b"])
     assert division is not None
     assert division.is_mixed
-    measured = []
+    measured: list[str] = []
     while (phase := coruns.phase(["a", "b"], 2.0)).way is Way.MEASURING:
         measured += phase.clients
         coruns.measured(phase.clients, heavy if phase.clients == ("a",) else light, 2.5)
@@ -257,6 +257,16 @@ def test_a_device_that_is_never_measured_gives_every_client_its_share() -> None:
 def test_a_client_that_stops_slowly_gets_no_more_than_its_share() -> None:
     found = shares(Coruns(), {"a": 1.0, "b": 1.0}, {"a": 0.7}, 400)
     assert found == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.01)
+
+
+def test_a_client_that_left_is_forgotten() -> None:
+    coruns = Coruns[str]()
+    phase = coruns.phase(["a", "b"], 0.0)
+    left = phase.clients[0]
+    coruns.measured([left], DeviceActivity(0.5), 0.5)
+    coruns.forget(left)
+    coruns.ended(phase, 0.5)
+    assert not any(left in kept for kept in (coruns._served_s, coruns._solo, coruns._weights, coruns._arrival))
 
 
 def test_shares_follow_the_weights() -> None:

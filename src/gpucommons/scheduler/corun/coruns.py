@@ -210,10 +210,10 @@ class Coruns(Generic[Client]):
         return self._next_part(clients, verdict)
 
     def ended(self, phase: Phase[Client], length_s: float) -> None:
-        """The phase lasted this long: it may have been cut short, or its clients may have stopped slowly."""
+        """The phase lasted this long, or this much longer: its clients may have stopped slowly."""
         if phase.way is Way.MIXED:
             verdict = self._verdicts.get(self._requesting)
-            if verdict is not None:
+            if verdict is not None and self._requesting.issuperset(phase.clients):
                 clients = self._in_order(tuple(self._requesting))
                 part = 0 if len(phase.clients) > 1 else 1 + clients.index(phase.clients[0])
                 for index, share in enumerate((verdict.division.together, *verdict.division.alone)):
@@ -221,7 +221,8 @@ class Coruns(Generic[Client]):
                 verdict.owed_s[part] -= length_s
         elif len(phase.clients) == 1 and phase.way is not Way.ALONE:
             client = phase.clients[0]
-            self._served_s[client] = self._served_s.get(client, 0.0) + length_s / self._weights.get(client, 1.0)
+            if client in self._served_s:
+                self._served_s[client] += length_s / self._weights.get(client, 1.0)
 
     def _enter(self, requesting: frozenset[Client]) -> None:
         """A client that requested nothing for a while has no claim to the time that it did not use."""

@@ -57,14 +57,15 @@ class Phasing:
         return room >= 0
 
     def leave(self, gpu: GpuQueue, now: float) -> None:
-        """Phases do not apply: the present one ends."""
+        """The present phase ends, and no other follows it."""
         self._end(gpu, now)
+        gpu.last_phase = None
 
     def run(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Begins, continues or ends a phase. Returns the next deadline."""
         requesting = self._requesting(gpu, now)
         if not requesting:
-            self._end(gpu, now)
+            self.leave(gpu, now)
             return self._kept_until_s(gpu, now)
         phase = gpu.phase
         if phase is not None and self._is_over(gpu, phase, requesting, now):
@@ -144,9 +145,17 @@ class Phasing:
     def _end(self, gpu: GpuQueue, now: float) -> None:
         phase = gpu.phase
         if phase is not None:
+            if gpu.phase_begun:
+                gpu.last_phase = phase
             gpu.phase = None
             gpu.phase_until_s = NEVER
-            gpu.coruns.ended(phase, now - gpu.phase_s)
+            self._account(gpu, now)
+
+    def _account(self, gpu: GpuQueue, now: float) -> None:
+        """The time since the last account went to the phase that began last: a client that stops slowly has it."""
+        if gpu.last_phase is not None:
+            gpu.coruns.ended(gpu.last_phase, now - gpu.phase_s)
+        gpu.phase_s = now
 
     def _carry_out(self, gpu: GpuQueue, requesting: dict[int, Client], now: float, actions: list[Action]) -> None:
         phase = gpu.phase
@@ -169,6 +178,8 @@ class Phasing:
     def _begun(self, gpu: GpuQueue, phase: Phase[int], now: float, actions: list[Action]) -> None:
         """From now on exactly the clients of the phase run: its time begins."""
         gpu.phase_begun = True
+        self._account(gpu, now)
+        gpu.last_phase = None
         # A client that was dropped for this phase may request again at any time.
         if len(gpu.phase_members) > 1:
             gpu.phase_until_s = now + phase.length_s

@@ -243,6 +243,7 @@ class GpuQueue:
         "held_bytes",
         "index",
         "key",
+        "last_phase",
         "limited",
         "limited_percent",
         "limited_running",
@@ -324,8 +325,10 @@ class GpuQueue:
         self.busy_until_s = LONG_AGO
         self.changed_s = now_s
         self.coruns: Coruns[int] = Coruns(corun_margin)
-        # The phase in force: when it was chosen, whether exactly its clients run, and the clients that it considered.
+        # The phase in force: when it was chosen or began, whether exactly its clients run, and the clients that it
+        # considered; the phase before it, whose clients may run still.
         self.phase: Phase[int] | None = None
+        self.last_phase: Phase[int] | None = None
         self.phase_s = now_s
         self.phase_begun = False
         self.phase_until_s = NEVER
