@@ -59,14 +59,15 @@ class Phasing:
         return room >= 0
 
     def leave(self, gpu: GpuQueue, now: float) -> None:
-        """Phases do not apply: the present one ends."""
+        """The present phase ends, and no other follows it."""
         self._end(gpu, now)
+        gpu.phase_before = None
 
     def run(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Begins, continues or ends a phase. Returns the next deadline."""
         requesting = self._requesting(gpu, now)
         if not requesting:
-            self._end(gpu, now)
+            self.leave(gpu, now)
             return self._kept_until_s(gpu, now)
         phase = gpu.phase
         if phase is not None and self._is_over(gpu, phase, requesting, now):
