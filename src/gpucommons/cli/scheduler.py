@@ -44,7 +44,7 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
                 reply = json.loads(answers.readline())
     except FileNotFoundError:
         raise CommandError(
-            f"the scheduler does not run here: {path} does not exist; start it with: gpucommons up --scheduler"
+            f"the scheduler does not run here: {path} does not exist; start it with: gpucommons up --share"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise CommandError(f"the scheduler at {path} does not answer: {error}") from error
