@@ -27,6 +27,8 @@ from gpucommons.scheduler.policy.terms import Terms
 _SAMPLE_EARLY_S: Final = 0.005
 # The share of the longest pause after which a paused program runs next, whatever else is due.
 _OVERDUE_RATIO: Final = 0.5
+# Its turn then is as short as the share of a program of its owner, but not shorter than this: pausing takes time.
+_LEAST_OVERDUE_S: Final = 0.05
 _BACK_WITHIN_S: Final = 2.0
 # Registered clients, idle ones included: bounds the work of one message.
 _MOST_REGISTERED: Final = 256
@@ -101,14 +103,16 @@ class Phasing:
     def _begin(self, gpu: GpuQueue, requesting: dict[int, Client], now: float) -> None:
         gpu.coruns.coarse = not gpu.metered
         gpu.coruns.quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
-        weights = None
+        weights: dict[int, float] = {}
         if self._terms.fair_between_owners:
             connections = Counter(client.owner for client in requesting.values())
             weights = {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
         phase = gpu.coruns.phase(tuple(requesting), now, weights)
         overdue = self._overdue(requesting, now)
         if overdue is not None and overdue.id not in phase.clients:
-            phase = Phase((overdue.id,), gpu.coruns.quantum_s, Way.TURNS)
+            # With full turns, a user with many programs would take the time of the other users.
+            length_s = max(_LEAST_OVERDUE_S, gpu.coruns.quantum_s * weights.get(overdue.id, 1.0))
+            phase = Phase((overdue.id,), length_s, Way.TURNS)
         gpu.phase = phase
         gpu.phase_members = frozenset(requesting)
         gpu.phase_s = now
@@ -116,10 +120,21 @@ class Phasing:
         gpu.phase_until_s = NEVER
 
     def _overdue(self, requesting: dict[int, Client], now: float) -> Client | None:
+        """A program that has been paused for long: that of the owner whose programs ran least recently.
+
+        By its own wait alone, a user who starts many programs at once would come before all others.
+        """
         limit_s = _OVERDUE_RATIO * self._terms.settings.max_pause_s
         paused = [c for c in requesting.values() if c.is_program and c.standing is ClientStanding.WAITING]
-        longest = min(paused, key=lambda client: client.wait_s, default=None)
-        return longest if longest is not None and now - longest.wait_s >= limit_s else None
+        long = [client for client in paused if now - client.wait_s >= limit_s]
+        if not long:
+            return None
+        ran_s: dict[str, float] = {}
+        if self._terms.fair_between_owners:
+            for client in requesting.values():
+                since_s = client.wait_s if client.standing is ClientStanding.WAITING else now
+                ran_s[client.owner] = max(since_s, ran_s.get(client.owner, since_s))
+        return min(long, key=lambda client: (ran_s.get(client.owner, client.wait_s), client.wait_s))
 
     def _end(self, gpu: GpuQueue, now: float) -> None:
         phase = gpu.phase
