@@ -8,7 +8,7 @@ from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons import sharing as own
 from gpucommons.faces.dialects.nvshare import NVSHARE, clients, scheduler
 from gpucommons.faces.exposition.families import Family
-from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
+from gpucommons.faces.exposition.text import FamilyRenderer, bounded_name, prometheus_head
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.scheduler.policy.devices import GpuFacts
@@ -163,12 +163,12 @@ def test_a_departed_client_disappears_at_once_or_after_the_ttl(tmp_path: Path) -
         served.until(lambda reading: reading.disconnects.get("closed") == 1 and not reading.departed)
 
 
-def test_hostile_names_are_served_whole(tmp_path: Path) -> None:
+def test_hostile_names_are_one_series_each(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         crowd = [Scripted(served.path).register(name, name) for name in HOSTILE]
         found = series(served.reading())
     pods = {dict(labels)["pod"] for name, labels in found if name == "nvshare_client_info"}
-    assert pods == set(HOSTILE)
+    assert pods == {bounded_name(name) for name in HOSTILE}
     assert len(crowd) == len(HOSTILE)
 
 

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
-from gpucommons.faces.exposition.text import FamilyRenderer, escape_value, openmetrics_head, prometheus_head
+from gpucommons.faces.exposition.text import (
+    FamilyRenderer,
+    bounded_name,
+    escape_value,
+    openmetrics_head,
+    prometheus_head,
+)
 from parsing import parsed, same
 
 X = gauge("x_bytes", "Some bytes.", "pid", "name")
@@ -29,7 +35,7 @@ def test_round_trip(openmetrics: bool, series: dict[tuple[str, str], float]) -> 
     found = parsed(page(X, rendered.lines, openmetrics), openmetrics)
     assert len(found) == len(series)
     for (pid, name), number in series.items():
-        assert same(found["x_bytes", (("name", name), ("pid", pid))], float(number))
+        assert same(found["x_bytes", (("name", bounded_name(name)), ("pid", bounded_name(pid)))], float(number))
 
 
 @given(first=points, second=points)
@@ -104,6 +110,7 @@ def test_histograms(openmetrics: bool, counts: list[int], total: float, pod: str
     cumulative = tuple(sum(counts[: i + 1]) for i in range(4))
     rendered = FamilyRenderer(metric).render(metric.histogram([HistogramPoint((pod,), cumulative, total)]))
     found = parsed(page(metric, rendered.lines, openmetrics), openmetrics)
+    pod = bounded_name(pod)
     for bound, count in zip(("0.1", "1.0", "10.0", "+Inf"), cumulative, strict=True):
         assert found["wait_seconds_bucket", (("le", bound), ("pod", pod))] == count
     assert found["wait_seconds_count", (("pod", pod),)] == cumulative[-1]
@@ -130,6 +137,30 @@ def test_escaping_never_breaks_the_line(text: str) -> None:
     escaped = escape_value(text)
     assert "\n" not in escaped
     escaped.encode("utf-8")
+
+
+@given(st.text(min_size=1), st.text(), st.text())
+def test_long_names_are_bounded_and_stay_distinct(beginning: str, one: str, other: str) -> None:
+    long = beginning * 65
+    names = {long + one, long + other}
+    shown = {bounded_name(name) for name in names}
+    assert len(shown) == len(names)
+    assert all(len(name.encode("utf-8", "surrogatepass")) <= 64 for name in shown)
+    assert all(name.startswith(bounded_name(long)[:8]) for name in shown)
+
+
+@pytest.mark.parametrize("name", ["", "é" * 32, "GPU-4b1c8b7e-58a2-8c1e-7b0c-0123456789ab", "0123456789abcdef" * 4])
+def test_short_names_uuids_and_container_ids_are_not_cut(name: str) -> None:
+    assert bounded_name(name) == name
+
+
+def test_a_long_name_is_bounded_in_every_sample_unless_the_dialect_keeps_it() -> None:
+    family = X.of([(("1", "n" * 300), 1)])
+    assert len(FamilyRenderer(X).render(family).lines) < 120
+    assert "n" * 300 in FamilyRenderer(X, bounds_names=False).render(family).lines
+    waits = histogram("wait_seconds", "Wait.", "pod", buckets=(1,))
+    lines = FamilyRenderer(waits).render(waits.histogram([HistogramPoint(("n" * 300,), (1, 2), 3.0)])).lines
+    assert len(lines) < 4 * 120
 
 
 def test_an_empty_family_has_no_lines() -> None:

@@ -30,6 +30,8 @@ class Collector(Protocol):
     @property
     def on_main(self) -> bool: ...
     @property
+    def bounds_names(self) -> bool: ...
+    @property
     def collect(self) -> Callable[[Snapshot], Iterable[Family]]: ...
 
 
@@ -59,7 +61,7 @@ class DialectRenderer:
     def _render(self, family: Family) -> RenderedFamily:
         renderer = self._renderers.get(family.metric)
         if renderer is None:
-            renderer = self._renderers[family.metric] = FamilyRenderer(family.metric)
+            renderer = self._renderers[family.metric] = FamilyRenderer(family.metric, self.dialect.bounds_names)
         rendered = renderer.render(family)
         if rendered.duplicates:
             if not self.duplicates:

@@ -6,13 +6,19 @@ sample lines, the costly part, are rendered once for both. Pure.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from operator import add
+from typing import Final
 
 from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType
 
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "True": "1", "False": "0"}
 _VALUE_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+# Of a label value, in UTF-8. UUIDs and full container ids (64 hexadecimal digits) are within it.
+MOST_NAME_BYTES: Final = 64
+_HASH_BYTES: Final = 6
+_KEPT_BYTES: Final = MOST_NAME_BYTES - len("~") - 2 * _HASH_BYTES
 # The cache may hold this many prefixes of series that are gone before it is cleared.
 _SLACK = 256
 
@@ -29,13 +35,16 @@ def escape_value(value: str) -> str:
     return value.translate(_VALUE_ESCAPES)
 
 
-def labels_text(names: tuple[str, ...], values: LabelValues, optional: frozenset[str]) -> str:
-    pairs = [
-        f'{name}="{escape_value(value)}"'
-        for name, value in zip(names, values, strict=True)
-        if value or name not in optional
-    ]
-    return "{" + ",".join(pairs) + "}" if pairs else ""
+def bounded_name(value: str) -> str:
+    """A label value of at most 64 bytes. Of a longer one the beginning stays, with a hash of the whole: two long names
+    stay two series."""
+    if len(value) <= MOST_NAME_BYTES and value.isascii():
+        return value
+    encoded = value.encode("utf-8", "surrogatepass")
+    if len(encoded) <= MOST_NAME_BYTES:
+        return value
+    beginning = encoded[:_KEPT_BYTES].decode("utf-8", "ignore")
+    return f"{beginning}~{blake2b(encoded, digest_size=_HASH_BYTES).hexdigest()}"
 
 
 def _first_of_each(prefixes: list[str], lines: list[str]) -> list[str]:
@@ -58,13 +67,14 @@ class FamilyRenderer:
     """Renders one family repeatedly and caches the name and labels of each series.
 
     Usually the same series arrive in the same order as before: then the cached prefixes are used as they are, without
-    a lookup or a check for duplicates.
+    a lookup or a check for duplicates. With `bounds_names`, label values have at most 64 bytes.
     """
 
-    __slots__ = ("_cache", "_labels", "_prefixes", "_repeated", "metric")
+    __slots__ = ("_bounds_names", "_cache", "_labels", "_prefixes", "_repeated", "metric")
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: Metric, bounds_names: bool = True) -> None:
         self.metric = metric
+        self._bounds_names = bounds_names
         self._cache: dict[LabelValues, str] = {}
         self._labels: list[LabelValues] = []
         self._prefixes: list[str] = []
@@ -98,8 +108,16 @@ class FamilyRenderer:
         self._repeated = len(set(self._prefixes)) != len(self._prefixes)
 
     def _prefix(self, labels: LabelValues) -> str:
-        metric = self.metric
-        return f"{metric.name}{labels_text(metric.labels, labels, metric.optional)} "
+        return f"{self.metric.name}{self._labels_text(self.metric.labels, labels)} "
+
+    def _labels_text(self, names: tuple[str, ...], values: LabelValues) -> str:
+        optional = self.metric.optional
+        pairs = [
+            f'{name}="{escape_value(bounded_name(value) if self._bounds_names else value)}"'
+            for name, value in zip(names, values, strict=True)
+            if value or name not in optional
+        ]
+        return "{" + ",".join(pairs) + "}" if pairs else ""
 
     def _render_histograms(self, points: Iterable[HistogramPoint]) -> RenderedFamily:
         metric, lines, seen, duplicates = self.metric, [], set(), 0
@@ -110,9 +128,9 @@ class FamilyRenderer:
                 continue
             seen.add(point.labels)
             for bound, count in zip(bounds, point.counts, strict=True):
-                with_bound = labels_text((*metric.labels, "le"), (*point.labels, bound), metric.optional)
+                with_bound = self._labels_text((*metric.labels, "le"), (*point.labels, bound))
                 lines.append(f"{metric.name}_bucket{with_bound} {count}")
-            labels = labels_text(metric.labels, point.labels, metric.optional)
+            labels = self._labels_text(metric.labels, point.labels)
             lines.append(f"{metric.name}_sum{labels} {number(point.sum)}")
             lines.append(f"{metric.name}_count{labels} {point.counts[-1]}")
         lines.append("")
