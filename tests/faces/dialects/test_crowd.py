@@ -1,17 +1,25 @@
-"""A user with many clients: the number of series is limited, and the sums of all series stay the same."""
+"""An owner with many clients or processes: the number of series is limited, and the sums stay the same."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from demo_node import DemoNode
 from gpucommons.faces.dialects import crowd
-from gpucommons.faces.dialects.crowd import MOST_OF_USER
+from gpucommons.faces.dialects.crowd import MOST_OF_OWNER
+from gpucommons.faces.dialects.dialect import MetricModule
+from gpucommons.faces.dialects.gpucommons import gpu_parts
 from gpucommons.faces.dialects.gpucommons import sharing as own
+from gpucommons.faces.dialects.node import gpus as node_gpus
 from gpucommons.faces.dialects.nvshare import clients as nvshare
 from gpucommons.faces.dialects.xpushare import XPUSHARE
+from gpucommons.faces.exposition.families import Metric
+from gpucommons.model.gpu import GpuProcess
 from gpucommons.model.sharing import ClientSharing, HistogramReading, SharingReading, WaitReading, WaitReason
 from gpucommons.model.snapshot import Readings, Snapshot
+from played import snapshot_of
 
 GREEDY, MODEST = 1000, 1001
 EMPTY = HistogramReading((), (0,), 0.0)
@@ -86,14 +94,14 @@ def test_clients_beyond_the_limit_share_a_series_that_keeps_the_sums(
     unlimited, all_counts = sums(sharing, part)
     assert max(all_counts.values()) == 4003
     # Two more: the overflow on each of the two GPUs.
-    assert max(counts.values()) == MOST_OF_USER + 3 + 2
+    assert max(counts.values()) == MOST_OF_OWNER + 3 + 2
     for name, total in unlimited.items():
         if not name.endswith(NOT_SUMS):
             assert found[name] == pytest.approx(total), name
 
 
 def test_clients_of_other_users_keep_their_series() -> None:
-    crowded = [client(number, GREEDY) for number in range(2 * MOST_OF_USER)]
+    crowded = [client(number, GREEDY) for number in range(2 * MOST_OF_OWNER)]
     modest = [client(number, MODEST) for number in range(5000, 5003)]
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=reading([*crowded, *modest], True)))
     info = next(family for family in nvshare.collect(snapshot) if family.metric is nvshare.INFO)
@@ -103,7 +111,7 @@ def test_clients_of_other_users_keep_their_series() -> None:
 
 
 def test_a_client_that_calls_itself_overflow_is_counted_once() -> None:
-    crowded = [client(number, GREEDY) for number in range(MOST_OF_USER + 10)]
+    crowded = [client(number, GREEDY) for number in range(MOST_OF_OWNER + 10)]
     crowded[0] = client(0, GREEDY, pod="overflow")
     sharing = reading(crowded, debug_labels=False)
     totals, _ = sums(sharing, nvshare)
@@ -111,8 +119,54 @@ def test_a_client_that_calls_itself_overflow_is_counted_once() -> None:
 
 
 def test_departed_clients_count_towards_the_limit() -> None:
-    rows = tuple(client(number, GREEDY) for number in range(MOST_OF_USER))
-    gone = tuple(client(number, GREEDY) for number in range(MOST_OF_USER, 2 * MOST_OF_USER))
+    rows = tuple(client(number, GREEDY) for number in range(MOST_OF_OWNER))
+    gone = tuple(client(number, GREEDY) for number in range(MOST_OF_OWNER, 2 * MOST_OF_OWNER))
     totals, counts = sums(replace(reading(list(rows), True), departed=gone), nvshare)
-    assert counts["nvshare_client_info"] == MOST_OF_USER + 2
-    assert totals["nvshare_client_info"] == 2 * MOST_OF_USER
+    assert counts["nvshare_client_info"] == MOST_OF_OWNER + 2
+    assert totals["nvshare_client_info"] == 2 * MOST_OF_OWNER
+
+
+def crowded_gpus() -> Snapshot:
+    """A node on whose GPUs the driver lists each process that has a share."""
+    readings = DemoNode(gpus=8, processes_a_gpu=40).readings(0.0)
+    assert readings.gpus is not None
+    assert readings.attribution is not None
+    shares = readings.attribution.processes
+    listed = [
+        replace(
+            gpu,
+            processes=tuple(
+                GpuProcess(share.pid, share.key, "compute", 1000 + share.pid, share.pid % 5, 1, 0, 0)
+                for share in shares
+                if share.place.gpu_uuid == gpu.identity.uuid
+            ),
+        )
+        for gpu in readings.gpus.gpus
+    ]
+    return snapshot_of(replace(readings, gpus=replace(readings.gpus, gpus=tuple(listed))))
+
+
+@pytest.mark.parametrize(
+    ("part", "metric"), [(gpu_parts, gpu_parts.PROCESS), (node_gpus, node_gpus.PROCESS_MEMORY)], ids=["ours", "node"]
+)
+def test_processes_beyond_the_limit_share_a_series_on_each_gpu(
+    part: MetricModule, metric: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = crowded_gpus()
+
+    def by_gpu() -> tuple[Mapping[tuple[str, ...], float], int]:
+        (family,) = [family for family in part.collect(snapshot) if family.metric is metric]
+        totals: dict[tuple[str, ...], float] = {}
+        for labels, value in family.points:
+            key = tuple(text for name, text in zip(metric.labels, labels, strict=True) if name != "pid")
+            totals[key] = totals.get(key, 0) + value
+        assert len(dict(family.points)) == len(family.points)
+        return totals, len(family.points)
+
+    unlimited, all_series = by_gpu()
+    monkeypatch.setattr(crowd.processes_beyond_limit, "__defaults__", (16,))
+    limited, series = by_gpu()
+    assert series < 0.6 * all_series
+    assert limited.keys() == unlimited.keys()
+    for key, total in unlimited.items():
+        assert limited[key] == pytest.approx(total)

@@ -29,7 +29,7 @@ def families(reading: SharingReading | None, *parts: object) -> list[Family]:
 
 def text(reading: SharingReading, *parts: object) -> str:
     return "".join(
-        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines
+        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
         for family in families(reading, *parts)
     )
 

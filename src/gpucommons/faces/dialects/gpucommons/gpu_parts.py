@@ -1,7 +1,9 @@
 """gpucommons_gpu_mig_*, _pipe_*, _process_*: MIG devices, pipes and processes of a GPU."""
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
+from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance
 from gpucommons.model.snapshot import Snapshot
@@ -49,7 +51,7 @@ PIPE = gauge(
 )
 PROCESS = gauge(
     "gpucommons_gpu_process_utilization_ratio",
-    "Share of the SM, memory, encoder or decoder time of a GPU that a process used, 0 to 1.",
+    'Share of the SM, memory, encoder or decoder time of a GPU that a process used, 0 to 1; pid "overflow" is a sum.',
     *_GPU,
     "pid",
     "engine",
@@ -84,7 +86,9 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         yield _by_device(metric, devices, size)
     yield MIG_MEMORY.of(point for labels, gpu in gpus for point in _memory(labels, gpu))
     yield PIPE.of(point for labels, gpu in gpus for point in _pipes(labels, gpu))
-    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu))
+    attribution = snapshot.readings.attribution
+    beyond = processes_beyond_limit(() if attribution is None else attribution.processes)
+    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu, beyond))
 
 
 def _device(instance: MigInstance) -> tuple[str, ...]:
@@ -123,14 +127,23 @@ def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
                 yield (*labels, instance, name), value
 
 
-def _processes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
+def _processes(labels: tuple[str, str], gpu: Gpu, beyond: AbstractSet[tuple[str, int]]) -> Iterator[Point]:
     """One series per process: the driver measures its utilisation of the whole GPU, not of an instance."""
     seen: set[int] = set()
+    overflow: dict[str, int] = {}
+    uuid = labels[1]
     for process in gpu.processes or ():
         if process.pid in seen:
             continue
         seen.add(process.pid)
+        has_series, pid = (uuid, process.pid) not in beyond, str(process.pid)
         for name, read in _ENGINES:
             percent = read(process)
-            if percent is not None:
-                yield (*labels, str(process.pid), name), percent / 100
+            if percent is None:
+                continue
+            if has_series:
+                yield (*labels, pid, name), percent / 100
+            else:
+                overflow[name] = overflow.get(name, 0) + percent
+    for name, percent in overflow.items():
+        yield (*labels, OVERFLOW, name), percent / 100

@@ -5,7 +5,7 @@ The clients beyond the limit of series of their user are summed in one series pe
 
 from collections.abc import Iterator
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, within_limit
+from gpucommons.faces.dialects.crowd import OVERFLOW, client_labels, within_limit
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
 from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading
 from gpucommons.model.snapshot import Snapshot
@@ -71,10 +71,9 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         return
     gpus = [(("" if gpu.index is None else str(gpu.index), gpu.uuid), gpu) for gpu in sharing.gpus]
     own, rest = within_limit(sharing.clients, lambda row: row.uid)
-    clients = [
-        *(((row.namespace, row.pod, row.client_id, row.gpu_uuid), row) for row in own),
-        *((("", OVERFLOW, "", row.gpu_uuid), row) for row in rest),
-    ]
+    clients = [(client_labels(row.namespace, row.pod, row.client_id, row.gpu_uuid), row) for row in own]
+    clients += [(client_labels("", OVERFLOW, "", row.gpu_uuid), row) for row in rest]
+    together = summed if rest else iter
     yield ON.value(int(sharing.on), sharing.mode)
     yield WAY.of(((*labels, gpu.way, gpu.way_reason), 1) for labels, gpu in gpus)
     yield BUSY.of((labels, gpu.busy_seconds) for labels, gpu in gpus)
@@ -84,11 +83,11 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield HANDOFF.histogram([_point(sharing.handoff_seconds)])
     yield REFUSALS.of(((reason,), count) for reason, count in sharing.refusals.items())
     yield CONNECTIONS.value(sharing.connections)
-    yield REVOKED.of(summed((labels, 1) for labels, row in clients if row.revoked))
-    yield DEMAND.of(summed((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None))
-    yield BILLED.of(summed((labels, row.billed_s) for labels, row in clients))
+    yield REVOKED.of(together((labels, 1) for labels, row in clients if row.revoked))
+    yield DEMAND.of(together((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None))
+    yield BILLED.of(together((labels, row.billed_s) for labels, row in clients))
     waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
-    yield WAITING.of(summed(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting))
+    yield WAITING.of(together(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting))
 
 
 def _point(reading: HistogramReading, *labels: str) -> HistogramPoint:

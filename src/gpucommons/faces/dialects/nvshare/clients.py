@@ -7,7 +7,7 @@ summed, and a flag is 1 if it is 1 for any of them. So do the clients beyond the
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, overflow_by_gpu, within_limit
+from gpucommons.faces.dialects.crowd import OVERFLOW, client_labels, overflow_by_gpu, within_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
 from gpucommons.model.sharing import ClientSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
@@ -182,7 +182,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
 
 def _by_client(clients: list[ClientSharing]) -> Iterator[Family]:
     own, rest = within_limit(clients, lambda client: client.uid)
-    rows = [((client.namespace, client.pod, client.client_id, client.gpu_uuid), client) for client in own]
+    rows = [(client_labels(c.namespace, c.pod, c.client_id, c.gpu_uuid), c) for c in own]
     others = _overflow(rest)
     yield INFO.of([*(((*labels, _index(client), str(client.pid)), 1) for labels, client in rows), *_info(others)])
     used = [((*labels, str(c.pid)), c.nvml_bytes) for labels, c in rows if c.nvml_bytes is not None]
