@@ -177,7 +177,7 @@ class ProcessUsage:
         count = self._count.value
         if count:
             for fields in _SAMPLE.iter_unpack(self._view[: count * _SAMPLE.size]):
-                reason = self.window.add(ProcessSample._make(fields), self._now_us)
+                reason = self.window.add(fields, self._now_us)
                 if reason is not None:
                     self._dropped(reason)
         return None
