@@ -5,6 +5,7 @@ NAMES = (
     "pass_cost",
     "growth",
     "idle",
+    "scale",
     "nvml_pass",
     "nvml_peers",
     "nvml_day",

@@ -145,6 +145,7 @@ static void read_line(struct control *c, const char *line)
     else if (sscanf(line, "absent %d", &gpu) == 1) c->absent[gpu & (MAX_GPUS - 1)] = 1;
     else if (!strncmp(line, "recording busy", 14)) c->busy = 1;
     else if (!strncmp(line, "replay_cost", 11)) c->replay_cost = 1;
+    else if (!strncmp(line, "vary", 4)) c->vary = 1; /* the use of each busy process changes every second */
     else if (!strncmp(line, "held", 4)) c->held = 1; /* another process has the GPU open */
     else if (!strncmp(line, "unprivileged", 12)) c->unprivileged = 1;
     else if (sscanf(line, "driver %63s", c->driver) == 1) return;

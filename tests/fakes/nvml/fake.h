@@ -72,7 +72,7 @@ enum { RULE_FAIL, RULE_HANG, RULE_SLOW, RULE_LOST };
 enum { LIST_COMPUTE, LIST_GRAPHICS, LIST_MPS };
 
 struct control {
-    int gpus, absent[MAX_GPUS], busy, replay_cost, unprivileged, held;
+    int gpus, absent[MAX_GPUS], busy, replay_cost, vary, unprivileged, held;
     char driver[64];
     int mig_mode[MAX_GPUS], mig_pending[MAX_GPUS], mig_count[MAX_GPUS];
     struct mig_device mig[MAX_GPUS][MAX_MIG];
