@@ -17,6 +17,7 @@ NAMES = (
     "containers",
     "handoff",
     "sharing_scrape",
+    "malformed",
     "viewers",
     "page",
     "sharing",

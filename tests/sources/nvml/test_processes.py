@@ -1,5 +1,9 @@
 """The processes of a GPU: merged lists, unknown memory is missing, implausible utilisation is dropped."""
 
+import ctypes
+import struct
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +12,7 @@ from fakes.nvml.rig import Rig
 from gpucommons.base.process_stat import start_ticks
 from gpucommons.model.gpu import GpuProcess
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.sources.nvml.processes import ProcessList
 from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, ProcessSample, UsageWindow
 
 GIB = 2**30
@@ -46,6 +51,29 @@ def test_the_lists_are_merged(rig: Rig) -> None:
         13: "graphics",
     }
     assert found[11].used_memory_bytes == 3 * GIB, "the same memory in two lists is not twice as much"
+
+
+def test_a_list_is_decoded_again_only_if_it_has_changed() -> None:
+    listed = [(10, GIB, 1, 0), (11, 2 * GIB, 1, 0)]
+
+    def function(handle: Any, count: Any, buffer: Any) -> int:
+        data = b"".join(struct.pack("=I4xQII", *entry) for entry in listed)
+        ctypes.memmove(buffer, data, len(data))
+        count._obj.value = len(listed)
+        return 0
+
+    found = ProcessList(function, True, None)
+    assert found.invoke() == 0
+    before = found.entries
+    assert before == listed
+    assert found.invoke() == 0
+    assert found.entries is before
+    listed[0] = (10, 3 * GIB, 1, 0)
+    assert found.invoke() == 0
+    assert found.entries == listed
+    listed.clear()
+    assert found.invoke() == 0
+    assert found.entries == []
 
 
 def test_an_empty_list_differs_from_a_failed_one(rig: Rig) -> None:
