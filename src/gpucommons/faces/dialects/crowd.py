@@ -49,10 +49,15 @@ def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MOST_OF_O
     if len(shares) <= most:
         return frozenset()
     by_owner: dict[tuple[str, str], dict[str, list[int]]] = {}
+    # The shares of a process on several GPUs have the same Owner: its identity is faster to look up.
+    known: dict[int, dict[str, list[int]]] = {}
     for share in shares:
         owner = share.owner
-        gpus = by_owner.setdefault(("", "") if owner is None else (owner.kind, owner.id), {})
-        gpus.setdefault(share.place.gpu_uuid, []).append(share.pid)
+        found = known.get(id(owner))
+        if found is None:
+            found = by_owner.setdefault(("", "") if owner is None else (owner.kind, owner.id), {})
+            known[id(owner)] = found
+        found.setdefault(share.place.gpu_uuid, []).append(share.pid)
     beyond: set[tuple[str, int]] = set()
     for gpus in by_owner.values():
         if sum(map(len, gpus.values())) > most:

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
-from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance
+from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
@@ -66,12 +66,7 @@ _PIPES: tuple[tuple[str, Callable[[GpmReading], float | None]], ...] = (
     ("tensor_half", lambda gpm: gpm.tensor_half_ratio),
     ("tensor_integer", lambda gpm: gpm.tensor_integer_ratio),
 )
-_ENGINES: tuple[tuple[str, Callable[[GpuProcess], int | None]], ...] = (
-    ("sm", lambda process: process.sm_percent),
-    ("memory", lambda process: process.memory_percent),
-    ("encoder", lambda process: process.encoder_percent),
-    ("decoder", lambda process: process.decoder_percent),
-)
+_ENGINES = ("sm", "memory", "encoder", "decoder")
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -127,23 +122,26 @@ def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
                 yield (*labels, instance, name), value
 
 
-def _processes(labels: tuple[str, str], gpu: Gpu, beyond: AbstractSet[tuple[str, int]]) -> Iterator[Point]:
+def _processes(labels: tuple[str, str], gpu: Gpu, beyond: AbstractSet[tuple[str, int]]) -> list[Point]:
     """One series per process: the driver measures its utilisation of the whole GPU, not of an instance."""
+    index, uuid = labels
     seen: set[int] = set()
-    overflow: dict[str, int] = {}
-    uuid = labels[1]
+    points: list[Point] = []
+    overflow: list[tuple[int | None, ...]] = []
     for process in gpu.processes or ():
         if process.pid in seen:
             continue
         seen.add(process.pid)
-        has_series, pid = (uuid, process.pid) not in beyond, str(process.pid)
-        for name, read in _ENGINES:
-            percent = read(process)
-            if percent is None:
-                continue
-            if has_series:
-                yield (*labels, pid, name), percent / 100
-            else:
-                overflow[name] = overflow.get(name, 0) + percent
-    for name, percent in overflow.items():
-        yield (*labels, OVERFLOW, name), percent / 100
+        percents = (process.sm_percent, process.memory_percent, process.encoder_percent, process.decoder_percent)
+        if (uuid, process.pid) in beyond:
+            overflow.append(percents)
+            continue
+        pid = str(process.pid)
+        for engine, percent in zip(_ENGINES, percents, strict=True):
+            if percent is not None:
+                points.append(((index, uuid, pid, engine), percent / 100))
+    for engine, column in zip(_ENGINES, zip(*overflow, strict=True), strict=False):
+        known = [percent for percent in column if percent is not None]
+        if known:
+            points.append(((index, uuid, OVERFLOW, engine), sum(known) / 100))
+    return points
