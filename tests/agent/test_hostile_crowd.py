@@ -6,7 +6,7 @@ import urllib.parse
 from pathlib import Path
 
 from parsing import parsed
-from running import RunningAgent, running_agent
+from running import running_agent
 from scheduler.served import Scripted
 from waiting import until
 
@@ -15,11 +15,6 @@ CLIENTS, SLOW_READERS, VIEWERS = 2000, 24, 60
 MOST_BODY_BYTES = 8_000_000
 # Without the limits: more than 400 MB.
 MOST_RSS_KB = 260_000
-
-
-def rss_kb(agent: RunningAgent) -> int:
-    status = Path(f"/proc/{agent.process.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 def deaf(address: tuple[str, int], path: str) -> socket.socket:
@@ -56,6 +51,6 @@ def test_a_crowd_with_long_names_and_deaf_peers_takes_limited_memory(tmp_path: P
                 stack.enter_context(deaf(address, "/metrics"))
             if number < VIEWERS:
                 stack.enter_context(deaf(address, "/api/v1/stream"))
-        assert rss_kb(agent) < MOST_RSS_KB
+        assert agent.rss_kb() < MOST_RSS_KB
         assert shown() == CLIENTS
         assert agent.stop() == 0
