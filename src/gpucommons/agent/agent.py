@@ -72,7 +72,9 @@ class Agent:
             optional_socket=default_socket,
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
             hosts=parse_host_names(settings.web.hosts),
-            limits=ConnectionLimits(connections=settings.web.max_connections),
+            limits=ConnectionLimits(
+                connections=settings.web.max_connections, unread_bytes=settings.web.max_unread_mb * 1_000_000
+            ),
             api=self.api,
             show_owners=settings.privacy.show_owners,
             snapshot_stale_after_s=max(10.0, 5 * interval_s),

@@ -55,6 +55,12 @@ class WebSettings:
         check=parse_host_names,
     )
     max_connections: int = option(512, "number of HTTP connections that may be open at once", minimum=1)
+    max_unread_mb: int = option(
+        64,
+        "memory of responses that peers have not read yet, in MB (1,000,000 bytes); above it the connections that have "
+        "been reading for longest are closed",
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
