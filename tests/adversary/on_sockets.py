@@ -227,7 +227,6 @@ def hostile_names(victim: Victim, budget: Budget) -> Counter[str]:
             clients = []
             for _ in range(30):
                 pod, namespace, gpu = (hostile_name(budget.dice, 60) for _ in range(3))
-                # A connection that waits before it registers is closed.
                 clients.append(Scripted(victim.socket_path).register(pod, namespace, gpu).ask())
                 counts["clients"] += 1
             ids = {client.id for client in clients}
