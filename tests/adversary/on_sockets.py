@@ -224,10 +224,10 @@ def hostile_names(victim: Victim, budget: Budget) -> Counter[str]:
     counts: Counter[str] = Counter()
     with victim.in_use(counts):
         for number in budget:
-            clients = [Scripted(victim.socket_path) for _ in range(30)]
-            for client in clients:
+            clients = []
+            for _ in range(30):
                 pod, namespace, gpu = (hostile_name(budget.dice, 60) for _ in range(3))
-                client.register(pod, namespace, gpu).ask()
+                clients.append(Scripted(victim.socket_path).register(pod, namespace, gpu).ask())
                 counts["clients"] += 1
             ids = {client.id for client in clients}
             until(lambda ids=ids: ids <= _shown_clients(victim), "the clients are in a snapshot")  # type: ignore[misc]

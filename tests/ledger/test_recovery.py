@@ -193,8 +193,9 @@ def is_corrupt(path: Path) -> bool:
         store = Store(path, "next", "boot")
         store.totals()
         store.gap_ns()
-    except LedgerCorrupt:
-        return True
+    except LedgerError as error:
+        # A damaged version number may be that of a later release, whose file is left alone.
+        return isinstance(error, LedgerCorrupt)
     finally:
         if store is not None:
             store.close()
