@@ -1,11 +1,10 @@
 """Quotas, exemptions and the switch for plain programs, under a whole agent. Each check has a GPU of its own."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
-from fakes.shared_gpu import MATMUL, SharedProgram
+from fakes.shared_gpu import MATMUL
 from shared_node import SharedNode, shared_node
 from waiting import until
 
@@ -51,15 +50,9 @@ def test_a_quota_is_a_share_of_the_time(node: SharedNode) -> None:
         program.end()
 
 
-def left_alone(node: SharedNode, program: SharedProgram) -> str:
-    """The sentence of status about it; empty while there is none."""
-    rows = json.loads(node.scheduler("status", "--json"))["left_alone"]
-    return next((str(row["sentence"]) for row in rows if f"(pid {program.pid})" in row["name"]), "")
-
-
 def test_an_exempt_program_is_never_paused(node: SharedNode) -> None:
     exempt, others = node.program(HEAVY, gpu=EXEMPT, uid=BACKUP), [node.program(HEAVY, gpu=EXEMPT) for _ in range(2)]
-    assert until(lambda: left_alone(node, exempt)) == "sharing_quotas.exempt has share = false"
+    assert until(lambda: node.left_alone().get(exempt.pid)) == "sharing_quotas.exempt has share = false"
     assert "left alone\n" in node.scheduler("status")
     until(lambda: all(other.program.locks for other in others), "the others are paused in turn")
     assert exempt.program.locks == 0
@@ -83,7 +76,7 @@ def test_own_leaves_the_programs_of_others_alone() -> None:
     with shared_node(1) as node:
         node.start_agent("--scheduler", environment=environment)
         theirs, ours = node.program(HEAVY, uid=MAIL), [node.program(HEAVY) for _ in range(2)]
-        sentence = until(lambda: left_alone(node, theirs))
+        sentence = until(lambda: node.left_alone().get(theirs.pid))
         assert sentence == f'it runs as uid {MAIL}, and share_programs = "own" shares only those of uid 0'
         until(lambda: all(program.program.locks for program in ours), "our own are paused in turn")
         assert theirs.program.locks == 0

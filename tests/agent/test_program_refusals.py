@@ -1,11 +1,10 @@
 """Programs that cannot be paused, and drivers that cannot pause: status has the reason, and the others go on."""
 
-import json
 from pathlib import Path
 
 from fakes.cuda.build import build_driver
 from fakes.shared_gpu import MATMUL, SharedProgram
-from shared_node import SharedNode, shared_node
+from shared_node import shared_node
 from waiting import until
 
 HEAVY = MATMUL[4096]
@@ -16,12 +15,6 @@ REASONS = {
     801: "not supported for this process",
 }
 HANGING, SLOW = len(REASONS), len(REASONS) + 1
-
-
-def left_alone(node: SharedNode) -> dict[int, str]:
-    """The sentences of status, by pid."""
-    rows = json.loads(node.scheduler("status", "--json"))["left_alone"]
-    return {int(row["name"].split("(pid ")[1].rstrip(")")): str(row["sentence"]) for row in rows}
 
 
 def test_a_program_that_cannot_be_paused_is_left_alone_with_the_reason() -> None:
@@ -37,7 +30,7 @@ def test_a_program_that_cannot_be_paused_is_left_alone_with_the_reason() -> None
         slow, *quick = (node.program(HEAVY, gpu=SLOW) for _ in range(3))
         slow.program.drain_in(0.3)
         node.start_agent()
-        found = until(lambda: rows if len(rows := left_alone(node)) >= len(REASONS) else None)
+        found = until(lambda: rows if len(rows := node.left_alone()) >= len(REASONS) else None)
         for code, program in refusing.items():
             assert found[program.pid].startswith(f"pid {program.pid} cannot be paused: {REASONS[code]}; it is tried ")
             assert program.program.locks == 0
@@ -49,9 +42,15 @@ def test_a_program_that_cannot_be_paused_is_left_alone_with_the_reason() -> None
         node.shared.let_pass(4.0)
         rates = node.shared.rates_since(before)
         assert min(rates.of(program) for program in neighbours) >= 0.1, rates
-        assert min(rates.of(program) for program in quick) >= 0.22, rates
-        assert rates.of(slow) >= 0.22, rates
+        assert 0.15 <= rates.of(slow) <= 0.6, rates
+        assert sum(rates.of(program) for program in (slow, *quick)) >= 0.8, rates
+
+        # The agent ends, and resumes all others, although a call has not returned.
+        assert node.agent.stop() == 0
+        programs = [job for job in node.shared.jobs if isinstance(job, SharedProgram)]
+        assert not any(program.locked for program in programs)
         node.shared.cuda.unsay("hang")
+        hanging.program.runs()
 
 
 def test_without_the_calls_programs_run_and_status_says_why(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_without_the_calls_programs_run_and_status_says_why(tmp_path: Path) -> N
         libraries = f"{node.shared.nvml.library.parent}:{old.parent}"
         node.start_agent(environment={"LD_LIBRARY_PATH": libraries})
         programs = [node.program(HEAVY) for _ in range(2)]
-        found = until(lambda: rows if len(rows := left_alone(node)) == 2 else None)
+        found = until(lambda: rows if len(rows := node.left_alone()) == 2 else None)
         for program in programs:
             assert found[program.pid].startswith("no program can be paused: ")
             assert "r570" in found[program.pid]

@@ -3,9 +3,11 @@
 Readings come once a second. While the pauser is not available no program takes part: all run freely.
 """
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -32,6 +34,7 @@ from gpucommons.scheduler.service.turn_loop import TurnLoop
 log = logging.getLogger(__name__)
 
 NewId = Callable[[], int]
+_SETTLE_S: Final = 0.5
 _REQUESTS_WITHIN_S: Final = 30.0
 
 
@@ -67,18 +70,23 @@ class Programs:
         self._roster = ProgramRoster()
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
+        self._stopping = False
 
     async def start(self) -> None:
         await self._pauser.start()
 
     async def stop(self) -> None:
         """Every program runs again."""
+        self._stopping = True
         now = monotonic()
         members = list(self._members.values())
         for key in list(self._members):
             self._remove(key, now)
-        for member in members:
-            await member.peer.settle()
+        # A lock that hangs is left to the pauser, which resumes everything that is paused.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_S):
+                for member in members:
+                    await member.peer.settle()
         await self._pauser.stop()
 
     @property
@@ -93,6 +101,8 @@ class Programs:
 
     def update(self, reading: ProgramReading) -> None:
         """One reading of the processes on all GPUs."""
+        if self._stopping:
+            return
         now = monotonic()
         around = Circumstances(
             self._scope,
