@@ -16,7 +16,8 @@ def test_the_agent_serves_one_place(tmp_path: Path) -> None:
     user = {"XDG_RUNTIME_DIR": str(tmp_path)}
     assert served_socket("auto", user, uid=0) == SYSTEM
     assert served_socket("auto", user, uid=1000) == f"unix:{tmp_path}/gpucommons/api.sock"
-    assert served_socket("auto", {}, uid=4_000_000) == "", "a user without a runtime directory has no place for it"
+    absent = {"XDG_RUNTIME_DIR": str(tmp_path / "absent")}
+    assert served_socket("auto", absent, uid=1000) == "", "a user without a runtime directory has no place for it"
     assert served_socket("auto", SERVICE, uid=61_234) == SYSTEM
     assert served_socket("unix:/x/y", user, uid=0) == "unix:/x/y"
     assert served_socket("", user, uid=0) == ""

@@ -3,11 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-# Imported for its type only: the commands look for an agent without loading the settings.
-if TYPE_CHECKING:
-    from gpucommons.config.settings import LeasesSettings
+from typing import Final
 
 _OF_ROOT: Final = Path("/run/gpucommons")
 _LEASES: Final = "leases.sock"
@@ -27,14 +23,14 @@ def known_directories(environment: Mapping[str, str] | None = None, uid: int | N
     return [given] if given else [_OF_ROOT, _of_user(environment, os.getuid() if uid is None else uid)]
 
 
-def lease_socket(settings: "LeasesSettings") -> Path:
-    """The socket that an agent serves."""
-    return Path(settings.socket) if settings.socket else runtime_directory() / _LEASES
+def lease_socket(setting: str) -> Path:
+    """The socket that an agent serves. `setting` is `leases.socket`."""
+    return Path(setting) if setting else runtime_directory() / _LEASES
 
 
-def lease_sockets(settings: "LeasesSettings") -> list[Path]:
+def lease_sockets(setting: str) -> list[Path]:
     """The sockets that a command tries, in this order."""
-    return [Path(settings.socket)] if settings.socket else [each / _LEASES for each in known_directories()]
+    return [Path(setting)] if setting else [each / _LEASES for each in known_directories()]
 
 
 def _given(environment: Mapping[str, str]) -> Path | None:
