@@ -87,7 +87,7 @@ class Agent:
         """Open the listeners first: a port in use is reported before anything else happens."""
         await self.web.start()
         if self._no_place_for_socket:
-            log.info("no API socket: the agent is not root and XDG_RUNTIME_DIR is not set; set web.socket to open one")
+            log.info("no API socket: this user has no runtime directory (XDG_RUNTIME_DIR); set web.socket to open one")
         for part in self._parts:
             await part.start()
 

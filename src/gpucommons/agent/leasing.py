@@ -67,7 +67,7 @@ class Leasing:
         self._settings = settings
         self._terms = lease_terms(settings)
         self._scenario = None if scenario is None else scenario.name
-        self._path = lease_socket(settings.leases)
+        self._path = lease_socket(settings.leases.socket)
         self._cadence_s = settings.sampling.interval_s
         self._thread = LoopThread("leases", self._close)
         self._server: LeaseServer | None = None
