@@ -64,3 +64,4 @@ def test_without_the_calls_programs_run_and_status_says_why(tmp_path: Path) -> N
             assert found[program.pid].startswith("no program can be paused: ")
             assert "r570" in found[program.pid]
             assert program.program.locks == 0
+        assert len([line for line in node.agent.lines if "r570" in line]) == 1, "logged once, not for each attempt"

@@ -89,6 +89,12 @@ def test_explain_finds_a_program_by_each_of_its_names() -> None:
     assert len(explanations(turns, READING.clients[1].pod)) == 1
 
 
+def test_explain_says_that_a_program_rests() -> None:
+    rests = program(READING.clients[0])._replace(standing="resting", wait=None, turn_s=None)
+    (line,) = explanations(document(replace(READING, clients=(rests,))), "pid:4711")
+    assert line.endswith(" rests: it does not use the GPU, and is not paused.")
+
+
 def test_explain_says_why_a_program_is_left_alone() -> None:
     (line,) = explanations(document(), "alice · Xorg (pid 77)")
     assert line == "alice · Xorg (pid 77) is left alone: it is a display server (Xorg)."

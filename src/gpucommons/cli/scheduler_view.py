@@ -118,6 +118,8 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["turn_s"] is not None:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
+    if client["standing"] == "resting":
+        return f"{subject} rests: it does not use the GPU, and is not paused."
     return f"{subject} is idle: it has no request."
 
 
