@@ -26,8 +26,10 @@ def play(
     scenario: Callable[[ProgramPeer, Pauser, list[SharedProgram]], Awaitable[None]],
 ) -> None:
     """Two programs, of which the first is the peer's."""
+    errors: list[object] = []
 
     async def whole(shared: SharedGpu) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         settings = PauserSettings(
             record=directory / "run" / "paused", environment={**environment(), **shared.environment()}
         )
@@ -44,6 +46,7 @@ def play(
 
     with SharedGpu(directory) as shared:
         asyncio.run(whole(shared))
+    assert not errors
 
 
 def test_a_process_that_begins_while_the_program_is_paused_is_paused(tmp_path: Path) -> None:
