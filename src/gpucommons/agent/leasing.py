@@ -101,7 +101,9 @@ class Leasing:
         server = self._server
         if server is None:
             return
-        self._meter.step(snapshot)
+        reading = snapshot.readings.leases
+        if self._meter.is_active or (reading is not None and reading.leases):
+            self._meter.step(snapshot)
         facts = self._facts(snapshot)
         self._thread.call(lambda: server.desk.update(facts))
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable, printable_lines
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
@@ -89,14 +89,13 @@ def _user_name(uid: int) -> str:
 
 
 def _lines(me: Document, turns: Document | None) -> Iterator[str]:
-    yield printable(f"{me['user']} (uid {me['uid']})")
+    yield f"{me['user']} (uid {me['uid']})"
     if me["jobs"] is None:
         yield "jobs: not known"
     elif not me["jobs"]:
         yield "jobs: none holds a GPU"
     else:
-        table = TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS)
-        yield table.as_table().rstrip("\n")
+        yield from TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS).lines()
     if turns is not None:
         waiting = [id for id, client in me["clients"].items() if client["wait"] is not None]
         yield from (f"wait: {explanation(turns, id)}" for id in waiting)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.base.printable import printable, printable_lines
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile
@@ -51,9 +51,7 @@ def why(
         return
     lines = [explanation(turns, id) for id in chosen]
     lines += [
-        printable(
-            f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
-        )
+        f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
         for row in unscheduled
     ]
     show(printable_lines(lines))
@@ -74,5 +72,5 @@ def _processes(reader: Reader, target: str) -> list[Document]:
 
 def _clients(turns: Document, target: str, processes: list[Document]) -> list[str]:
     pids = {row["pid"] for row in processes} | {parse_decimal(target)} - {None}
-    by_pid = [id for id, client in turns["clients"].items() if client["pid"] in pids]
+    by_pid = [id for id, client in turns["clients"].items() if pids & {client["pid"], *client["processes"]}]
     return list(dict.fromkeys([*clients_named(turns, target), *by_pid]))

@@ -193,7 +193,7 @@ class VgpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """The scheduler of nvshare and XPUShare clients. The variables of nvshare keep their meaning and units."""
+    """Turns for plain programs and for clients of nvshare and XPUShare. nvshare's variables keep their meaning."""
 
     enabled: bool = option(False, "run the scheduler for the clients of nvshare and XPUShare")
     socket: str = option("/var/run/nvshare/scheduler.sock", "socket for libnvshare.so and nvsharectl")
@@ -238,11 +238,15 @@ class SchedulerSettings:
     pause: str = option(
         "driver",
         "how plain programs are paused: by the driver, from r570 on; freeze: by the cgroup freezer or SIGSTOP, "
-        "which also stops their CPU work, for older drivers",
+        "which also stops their CPU work, for older drivers; a pauser that runs as a service has --backend instead",
         choices=("driver", "freeze"),
     )
     max_pause_s: float = option(
-        10.0, "longest time in seconds for which a plain program is paused", minimum=0.1, maximum=3600
+        10.0,
+        "longest time in seconds for which a plain program is paused; a pauser that runs as a service also has a limit "
+        "of its own, --max-pause-s",
+        minimum=0.1,
+        maximum=3600,
     )
     pauser_socket: str = option(
         "",

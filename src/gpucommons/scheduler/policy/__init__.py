@@ -18,12 +18,15 @@ The rules, in the order in which an evaluation applies them:
     clients that run, wait or are throttled are scaled down in proportion. With `work_conserving` a client that runs
     alone while no other waits is not dropped.
  5. Admission. First come, first served. A client may run if nothing runs, or if it fits next to the running clients:
-      - serial: nothing fits. v1 clients do not report their memory: they run alone, except in concurrent mode.
+      - serial: nothing fits. v1 clients do not report their memory: while NVML does not show it either, they run
+        alone, except in concurrent mode.
       - memory: the needs of all running clients, and the memory that revoked clients hold, stay within the safe
         limit. The need is the memory that a client reports, at most the device's, and its overhead; NVML's value for
         its process where that is more.
-      - auto, while the GPU's utilisation is known: the demands sum to at most `corun_limit`. A client of unknown
-        demand runs alone until it is measured; each minute one client per GPU is measured again.
+      - auto, while the GPU's activity is known: together with the running clients it uses little of the GPU. A client
+        whose activity is not known runs alone until it is measured.
+    In auto, while all clients fit into memory, phases decide instead (phasing.py): together, turns or both, by
+    measured gain. Programs wait for nothing but phases and core quotas: their memory stays on the GPU.
     Later clients that fit may pass one that does not, until it has waited `max_bypass_s` or a running client was just
     dropped: then the room is reserved. A client that waits for memory gets WAIT_FOR_MEM once, and MEM_AVAILABLE before
     LOCK_OK.

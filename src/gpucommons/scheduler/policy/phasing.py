@@ -59,14 +59,15 @@ class Phasing:
         return room >= 0
 
     def leave(self, gpu: GpuQueue, now: float) -> None:
-        """Phases do not apply: the present one ends."""
+        """The present phase ends, and no other follows it."""
         self._end(gpu, now)
+        gpu.phase_before = None
 
     def run(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Begins, continues or ends a phase. Returns the next deadline."""
         requesting = self._requesting(gpu, now)
         if not requesting:
-            self._end(gpu, now)
+            self.leave(gpu, now)
             return self._kept_until_s(gpu, now)
         phase = gpu.phase
         if phase is not None and self._is_over(gpu, phase, requesting, now):
@@ -125,7 +126,9 @@ class Phasing:
         overdue = self._overdue(requesting, now)
         # Many programs would wait too long while each is measured.
         if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
-            phase = Phase((overdue.id,), gpu.coruns.quantum_s, Way.TURNS)
+            # With full turns, a user with many programs would take the time of the other users.
+            length_s = max(_SHORTEST_QUANTUM_S, gpu.coruns.quantum_s * weights[overdue.id])
+            phase = Phase((overdue.id,), length_s, Way.TURNS)
         gpu.phase = phase
         gpu.phase_members = frozenset(requesting)
         gpu.phase_s = now
@@ -148,10 +151,21 @@ class Phasing:
         return min(quantum_s, max(_SHORTEST_QUANTUM_S, period_s * min(programs) / sum(weights.values())))
 
     def _overdue(self, requesting: dict[int, Client], now: float) -> Client | None:
+        """A program that has been paused for long: that of the owner whose programs ran least recently.
+
+        By its own wait alone, a user who starts many programs at once would come before all others.
+        """
         limit_s = _OVERDUE_RATIO * self._terms.settings.max_pause_s
         paused = [c for c in requesting.values() if c.is_program and c.standing is ClientStanding.WAITING]
-        longest = min(paused, key=lambda client: client.wait_s, default=None)
-        return longest if longest is not None and now - longest.wait_s >= limit_s else None
+        long = [client for client in paused if now - client.wait_s >= limit_s]
+        if not long:
+            return None
+        ran_s: dict[str, float] = {}
+        if self._terms.fair_between_owners:
+            for client in requesting.values():
+                since_s = client.wait_s if client.standing is ClientStanding.WAITING else now
+                ran_s[client.owner] = max(since_s, ran_s.get(client.owner, since_s))
+        return min(long, key=lambda client: (ran_s.get(client.owner, client.wait_s), client.wait_s))
 
     def _end(self, gpu: GpuQueue, now: float) -> None:
         phase = gpu.phase
