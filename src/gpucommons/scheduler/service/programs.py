@@ -205,7 +205,9 @@ class Programs:
     def _pauser_changed(self) -> None:
         if self._pauser.available:
             return
-        log.warning("programs run freely: %s", self._pauser.reason)
+        # Called for each attempt to start one.
+        if self._members:
+            log.warning("programs run freely: %s", self._pauser.reason)
         now = monotonic()
         for key, member in list(self._members.items()):
             member.peer.forget()
