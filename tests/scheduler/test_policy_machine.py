@@ -58,7 +58,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.world.ask(self.world.start_program(core, owner, sm))
 
     def programs(self, holds: bool) -> list[Peer]:
-        """Programs that were told to stop and run still, or that are stopped."""
+        """Programs that got DROP_LOCK and run still, or that are stopped."""
         peers = [peer for peer in self.world.peers if peer.client.is_program]
         return [peer for peer in peers if (peer.must_drop if holds else peer.stopped_s < NEVER)]
 

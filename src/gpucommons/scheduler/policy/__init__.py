@@ -6,7 +6,7 @@ verdicts that change nothing (admission.py). `deadline_s` of a GPU is when `tick
 
 A client is a connection of nvshare (v1 or v2), or a plain program (`is_program`). A program neither requests nor
 releases: it joins, is paused after DROP_LOCK and resumed by LOCK_OK, and withdraws. Its memory stays on the GPU while
-it is paused, so it is taken off the safe limit of the others and is no need of a turn.
+it is paused, so it is taken off the safe limit of the other clients and does not count as the need of a turn.
 
 The rules, in the order in which an evaluation applies them:
 
