@@ -132,8 +132,8 @@ BOARD = Board(
                     "Waiting now",
                     (
                         Query(
-                            f"max by (node, namespace, pod, why) (gpucommons_sharing_client_wait_seconds{NODE})",
-                            "{{node}} {{namespace}}/{{pod}} for {{why}}",
+                            f"max by (node, name, why) (gpucommons_sharing_client_wait_seconds{NODE})",
+                            "{{node}} {{name}} for {{why}}",
                         ),
                     ),
                     "s",

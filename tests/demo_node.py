@@ -4,8 +4,9 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpucommons.holding.slot_states import Now, judge
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
@@ -22,6 +23,15 @@ from gpucommons.model.gpu import (
     XidRecord,
 )
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.leases import (
+    Lease,
+    LeaseRequest,
+    LeasesReading,
+    LeaseWait,
+    Reservation,
+    Trespasser,
+    WaitCause,
+)
 from gpucommons.model.ownership import (
     Attribution,
     Basis,
@@ -183,7 +193,7 @@ class DemoNode:
         )
 
     def readings(self, elapsed_s: float) -> Readings:
-        return Readings(
+        readings = Readings(
             cpu=lab_host.cpu(elapsed_s + 1),
             memory=lab_host.memory(elapsed_s),
             pressure=lab_host.pressure(elapsed_s),
@@ -191,9 +201,30 @@ class DemoNode:
             attribution=self.attribution(elapsed_s),
             allocations=self.allocations(),
             sharing=self.sharing(elapsed_s),
+            leases=self.leases(elapsed_s),
             accounts=self.accounts(elapsed_s),
             event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
+        )
+        return replace(readings, slots=judge(readings, {}, Now(self.start_wall_s + elapsed_s, elapsed_s))[0])
+
+    def leases(self, elapsed_s: float) -> LeasesReading:
+        """Alice and bob have leases, alice's with a trespasser; chen and bob wait; dana has reserved a GPU."""
+        wall_s = self.start_wall_s
+        requests = [
+            LeaseRequest(str(number), 1000 + uid, USERS[uid], number, wall_s - 60, name=f"{USERS[uid]}'s training")
+            for number, uid in enumerate((0, 1, 2, 1), 1)
+        ]
+        return LeasesReading(
+            slots={"GPU-a": "0", "GPU-b": "1"},
+            leases=(Lease(requests[0], ("GPU-a",), 1.0, wall_s - 50), Lease(requests[1], ("GPU-b",), 1.0, wall_s)),
+            waiting=(
+                (requests[2], LeaseWait(1, WaitCause.BUSY, wall_s + 600 + elapsed_s)),
+                (requests[3], LeaseWait(2, WaitCause.QUOTA, None, "user bob has 1 of 1 GPUs")),
+            ),
+            reservations=(Reservation("r1", 1003, "dana", 1, wall_s + 3600, wall_s + 7200, ("GPU-a",)),),
+            trespassers=(Trespasser("1", "0", 30001, ProcessKey(30001, 77), "farah", "python"),),
+            no_shows=(Reservation("r0", 1004, "emeka", 1, wall_s - 7200, wall_s - 3600),),
         )
 
     def scenario(self) -> Scenario:

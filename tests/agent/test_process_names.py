@@ -5,7 +5,9 @@ from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.users import UsersReading
+from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import Client, ClientProcess
 from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -42,3 +44,15 @@ def test_a_reused_pid_does_not_get_the_name_of_the_last_process() -> None:
 
 def test_a_client_with_a_pod_is_named_by_it() -> None:
     assert names().of_client(client(4711, pod="train-0", namespace="ml")) == "ml/train-0"
+
+
+def test_the_pod_of_a_client_is_that_of_its_process_not_the_one_it_claims() -> None:
+    limits = LimitLookup([QuotaRule("trusted", quota=QuotaValues(None, 90)), QuotaRule(quota=QuotaValues(None, 10))])
+    claims = client(4711, pod="trusted", namespace="ml")
+    assert limits.enter(claims, 0, 0).core_percent == 90
+    known = names().pod_of(claims)
+    assert known == ("none", "none")
+    assert limits.identify(claims, known)
+    assert limits.decide(claims).core_percent == 10
+    assert "trusted" not in limits.names(claims)
+    assert names().pod_of(client(4711, start_ticks=101)) is None, "a reused pid"

@@ -20,7 +20,18 @@ EVERYTHING = Settings(
     vgpu=VgpuSettings(allocation_file="/nowhere/ratio"),
 )
 # Made by the accounts and the scheduler, or derived from other readings.
-ELSEWHERE = {"ledger", "event_log", "accounts", "sharing", "agent", "attribution", "process_contexts", "allocations"}
+ELSEWHERE = {
+    "leases",
+    "ledger",
+    "event_log",
+    "accounts",
+    "sharing",
+    "agent",
+    "attribution",
+    "process_contexts",
+    "allocations",
+    "slots",
+}
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 

@@ -143,9 +143,7 @@ def test_a_process_keeps_its_command_line_while_none_can_be_read(node: Node) -> 
 
 
 def test_devices_of_pods_are_placed(node: Node) -> None:
-    devices = PodDevicesReading(
-        (PodDevices("ml", "train", "main", "nvidia.com/gpu", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),)
-    )
+    devices = PodDevicesReading((PodDevices("ml", "train", "main", (DeviceId("GPU-0", gpu_uuid="GPU-0"),)),))
     assert node.stage(Readings(gpus=gpus_of(node), pod_devices=devices)).attribution is not None
 
 

@@ -1,9 +1,11 @@
 """Text from outside in a terminal."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable, printable_json, printable_lines
 
 
 def test_what_is_not_printable_is_escaped() -> None:
@@ -19,3 +21,24 @@ def test_a_long_text_is_cut() -> None:
 @given(st.text())
 def test_every_text_becomes_printable(text: str) -> None:
     assert printable(text).isprintable()
+
+
+@given(st.lists(st.text()))
+def test_a_text_has_as_many_lines_as_were_given(lines: list[str]) -> None:
+    text = printable_lines(lines)
+    assert text.count("\n") == len(lines)
+    assert text.replace("\n", "").isprintable()
+    assert [line.isprintable() for line in text.splitlines()] == [True] * len(lines)
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)), st.booleans())
+def test_json_keeps_its_value(value: object, ascii: bool) -> None:
+    text = printable_json(json.dumps(value, indent=1, ensure_ascii=ascii))
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text) == value
+
+
+def test_text_that_is_joined_is_no_longer_printable_by_type() -> None:
+    assert isinstance(printable("a"), Printable)
+    assert not isinstance(printable("a") + "\x1b", Printable)
+    assert not isinstance(f"{printable('a')}", Printable)

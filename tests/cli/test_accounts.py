@@ -8,24 +8,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from attribution.builders import gpu
-from gpucommons.cli.allocations import rendered as rendered_allocations
+from gpucommons.cli.allocations import rendered
 from gpucommons.cli.main import main
+from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.accounts import SCHEMA as ACCOUNTS
 from gpucommons.faces.documents.allocations import SCHEMA as ALLOCATIONS
 from gpucommons.faces.documents.events import SCHEMA as EVENTS
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.batch import Batch, Gap
+from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.store import Store
+from gpucommons.model.containers import Container
 from gpucommons.model.events import Event, format_line
-from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import Account
-from holding.test_allocations import SPLIT, docker, folded, managed, process
+from holding.test_allocations import SPLIT, docker, managed, process, readings
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 
 HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group="lab")
@@ -34,6 +41,8 @@ HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("GPUCOMMONS_WEB_LISTEN", "")
     with monkeypatch.context() as clock:
         clock.setenv("TZ", "UTC")
         time.tzset()
@@ -55,6 +64,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     out, err = capsys.readouterr()
     assert ended.value.code == 0, err
     return out
+
+
+def rendered_allocations(snapshot: Snapshot, user: str | None, format: Format) -> str:
+    chosen = {} if user is None else {"user": user}
+    allocations, slots = api_document(snapshot, "allocations", chosen), api_document(snapshot, "slots")
+    return rendered(allocations["allocations"], slots["slots"], user, format)
+
+
+def allocated(*containers: Container, **more: Any) -> Snapshot:
+    return Snapshot(1, 0.0, 0.0, "host", readings=AllocationStage()(readings(*containers, **more)))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -147,7 +166,7 @@ def test_report_errors_are_one_line(ledger: Path, capsys: pytest.CaptureFixture[
 
 def test_allocations() -> None:
     busy = managed("busy", "bob", "0")
-    reading = folded(
+    snapshot = allocated(
         managed("kept", "alice", "1:0", running=False),
         busy,
         docker("sneaky", "2", labels={"ds01.user": "eve"}, privileged=True),
@@ -155,7 +174,6 @@ def test_allocations() -> None:
         gpus=(gpu(0), SPLIT, gpu(2)),
         processes=[process(busy)],
     )
-    snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(allocations=reading))
     lines = rendered_allocations(snapshot, None, Format.TABLE).splitlines()
     assert [line.split()[:5] for line in lines[1:]] == [
         ["0", "bob", "busy", "container", "active"],
@@ -164,7 +182,7 @@ def test_allocations() -> None:
         ["2", "eve", "sneaky", "container", "running"],
         ["any", "unattributed", "monitor", "container", "running"],
     ]
-    document = json.loads(rendered_allocations(snapshot, None, Format.JSON))["allocations"]
+    document = api_document(snapshot, "allocations")["allocations"]
     Draft202012Validator(ALLOCATIONS).validate(document)
     held = {
         row["workload"]: (row["slot"], row["managed"], row["gpu_equivalents"])
@@ -243,3 +261,40 @@ def test_a_table_escapes_names() -> None:
     assert grid.as_table() == "NAME    N\na|b\\    1\n=1+1   20\n-----  --\ntotal  21\n"
     assert grid.as_markdown().splitlines()[2] == "| a\\|b\\\\ | 1 |"
     assert grid.as_csv().splitlines() == ["name,n", "a|b\\,1", "'=1+1,20", "total,21"]
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Files are opened as another user and group, without supplementary groups."""
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_another_user_reads_neither_the_ledger_nor_the_events(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """An empty report would say that nothing was used."""
+    # Not below pytest's directory, which only its user may enter.
+    with TemporaryDirectory() as name:
+        state = Path(name)
+        monkeypatch.setenv("STATE_DIRECTORY", name)
+        written(state, [batch(10, wall_s=time.time() - 60)])
+        events = EventLog(state / "events.jsonl")
+        events.start()
+        events.record([Event(time.time() - 30, "gpu.lost", "alice", "gpucommons", {})])
+        assert events.close(5.0)
+        state.chmod(mode)
+        for command in ("report", "events"):
+            assert "alice" in run(capsys, command)
+            with as_nobody():
+                assert "no permission to read it; use sudo" in refused(capsys, command)

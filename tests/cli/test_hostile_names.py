@@ -3,6 +3,11 @@
 import csv
 import io
 import json
+import logging
+import os
+import pty
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,18 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_accounts import run, state, written
+from cli.test_accounts import allocated, rendered_allocations, run, state, written
 from cli.test_gpus import START, table_of
-from gpucommons.cli.allocations import rendered as rendered_allocations
 from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.logs import HumanFormatter, JsonFormatter
 from gpucommons.cli.stack import _print_states
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.model.events import Event, format_line
-from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.usage import Account
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.stack.health import ServiceHealth
-from holding.test_allocations import SPLIT, folded, managed
+from holding.test_allocations import SPLIT, managed
 from ledger.builders import batch
 from running import command, running_agent
 from scheduler.served import Scripted
@@ -29,7 +33,6 @@ from waiting import until
 
 # Clears the screen, sets the title, returns to the start of the line, reverses the text, begins a line.
 NAME = "=eve\x1b[2J\x1b]0;t\x07\x9b31m\r\u202e\u2066\u200b\nroot"
-HUMAN = (Format.TABLE, Format.MARKDOWN, Format.CSV)
 
 __all__ = ["state"]
 
@@ -37,7 +40,7 @@ __all__ = ["state"]
 def assert_harmless(text: str, *, name: bool = True) -> None:
     found = sorted({character for character in text if not character.isprintable()} - {"\n"})
     assert not found, found
-    assert not name or "x1b[2J" in text
+    assert not name or "1b[2J" in text
     assert not any(line.startswith("root") for line in text.splitlines())
 
 
@@ -70,7 +73,7 @@ def test_the_scheduler_commands(socket_path: str) -> None:
     assert_harmless(text("status", "--json"), name=False)
 
 
-@pytest.mark.parametrize("format", HUMAN)
+@pytest.mark.parametrize("format", Format)
 def test_report_allocations_and_events(state: Path, capsys: pytest.CaptureFixture[str], format: Format) -> None:
     written(state, [batch(1201, Account("user", NAME, user=NAME, group=NAME), time.time() - 3600)])
     event = Event(time.time() - 30, "allocation.seen", NAME, "gpucommons", {"slot": NAME})
@@ -78,9 +81,46 @@ def test_report_allocations_and_events(state: Path, capsys: pytest.CaptureFixtur
     for by in ("user", "group"):
         assert_harmless(run(capsys, "report", "--by", by, "--format", format))
     assert_harmless(run(capsys, "events", "--format", format))
-    holding = folded(managed(NAME, NAME, "1:0"), gpus=(SPLIT,))
-    snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(allocations=holding))
+    snapshot = allocated(managed(NAME, NAME, "1:0"), gpus=(SPLIT,))
     assert_harmless(rendered_allocations(snapshot, None, format))
+
+
+def test_json_has_the_same_values(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    event = Event(time.time() - 30, "allocation.seen", NAME, "gpucommons", {"slot": NAME + "\x7f\U000e0041é研"})
+    (state / "events.jsonl").write_bytes(format_line(event))
+    text = run(capsys, "events", "--format", "json")
+    assert_harmless(text)
+    assert "é研" in text
+    (found,) = json.loads(text)["events"].values()
+    assert (found["user"], found["details"]) == (NAME, event.details)
+
+
+@pytest.mark.parametrize("formatter", [HumanFormatter(), JsonFormatter()])
+def test_log_lines(formatter: logging.Formatter) -> None:
+    try:
+        raise ValueError(NAME)
+    except ValueError:
+        line = formatter.format(logging.LogRecord("n", logging.INFO, "p", 1, "client %s", (NAME,), sys.exc_info()))
+    assert_harmless(line)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_metrics_are_exact_in_a_pipe_and_escaped_in_a_terminal(is_terminal: bool) -> None:
+    """As `sample` prints them. A label's value may hold any character but a line break."""
+    text = 'a{b="\x1b[2J\u202e"} 1\nc 2\n'
+    reader, writer = pty.openpty() if is_terminal else os.pipe()
+    with os.fdopen(reader, "rb", 0) as output, os.fdopen(writer, "wb", 0):
+        child = [
+            sys.executable,
+            "-c",
+            "import sys; from gpucommons.cli.output import show_data; show_data(sys.argv[1])",
+        ]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}
+        subprocess.run([*child, text], stdout=writer, env=environment, check=True)
+        shown = output.read(1000).decode().replace("\r\n", "\n")
+    assert (shown == text) is not is_terminal
+    if is_terminal:
+        assert_harmless(shown)
 
 
 def test_gpus() -> None:

@@ -64,7 +64,7 @@ def test_status_json_is_the_document_of_the_api(agent: RunningAgent, path: str) 
     turns = until(both_clients)
     done = scheduler(path, "status", "--json")
     assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
+    printed = json.loads(done.stdout)["turns"]
     assert steady(printed) == steady(turns)
     assert printed["clients"][waiter.id]["wait"]["sentence"] == "another client has the turn"
     for client in (holder, waiter):
@@ -82,12 +82,13 @@ def test_status_and_explain_name_running_and_waiting_clients(agent: RunningAgent
     assert f"  waiting  ns/se\\x1b[31mcond ({waiter.id}) for " in status
     explained = scheduler(path, "explain", waiter.id).stdout
     assert explained.startswith(f"ns/se\\x1b[31mcond ({waiter.id}) on ")
-    assert "another client has the turn; 0 ahead; next turn in about" in explained
+    assert f"another client has the turn; 0 ahead; behind ns/first ({holder.id}); next turn in about" in explained
     assert "has been running for" in scheduler(path, "explain", "ns/first").stdout
     waiter.close()
     idle = Scripted(path).register("idle", "ns")
     assert "is idle: it has no request" in scheduler(path, "explain", "idle").stdout
-    assert scheduler(path, "off").stdout == "the scheduler is off: every client runs, unscheduled and unbilled\n"
+    off = "the scheduler is off: every client and program runs, unscheduled and unbilled\n"
+    assert scheduler(path, "off").stdout == off
     assert "runs unscheduled: the scheduler is off" in scheduler(path, "explain", "idle").stdout
     assert scheduler(path, "status").stdout.startswith("scheduler OFF")
     scheduler(path, "on")
@@ -117,4 +118,4 @@ def test_errors_are_one_line(agent: RunningAgent, path: str, tmp_path: Path) -> 
         assert expected in done.stderr
         assert done.stderr.count("\n") == 1
     done = scheduler(str(tmp_path / "s.sock"), "status")
-    assert "start it with: gpucommons up --scheduler" in done.stderr
+    assert "start it with: gpucommons up --share" in done.stderr

@@ -366,7 +366,7 @@ def test_the_state_file_of_older_installs() -> None:
 
 
 def given_to(pod: str, *devices: DeviceId, namespace: str = "research") -> PodDevices:
-    return PodDevices(namespace, pod, "main", "nvidia.com/gpu", devices)
+    return PodDevices(namespace, pod, "main", devices)
 
 
 def test_pods_hold_what_the_kubelet_allocated() -> None:

@@ -40,7 +40,11 @@ ROOMS: dict[str, set[str]] = {
         "scheduler.programs",
         "scheduler.protocol",
     },
-    "ledger": {"model", "rules"},
+    "leases": set(),
+    "leases.policy": {"model"},
+    "leases.protocol": {"base"},
+    "leases.service": {"base", "leases.policy", "leases.protocol", "model", "scheduler.service"},
+    "ledger": {"base", "model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},
     "faces": set(),
@@ -52,7 +56,7 @@ ROOMS: dict[str, set[str]] = {
     "web": set(),
     "web.routes": {"faces.documents", "faces.history", "model", "rules"},
     "web.access": {"base", "web.routes"},
-    "web.http": {"base", "rules", "web.access", "web.routes"},
+    "web.http": {"base", "model", "rules", "web.access", "web.routes"},
 }
 # These put the parts together: they may import every room above them.
 ASSEMBLY = ("agent", "cli")

@@ -1,5 +1,6 @@
 """Our own event log: appended in whole lines, read at the start, rotated; a disk that fails does not block it."""
 
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,17 @@ def test_a_restart_reads_the_existing_log(tmp_path: Path) -> None:
     second.record([event(2)])
     second.close(5.0)
     assert [entry.wall_s for entry in second.reading().events] == [2, 1]
+
+
+def test_the_log_is_readable_by_the_owner_and_the_group(tmp_path: Path) -> None:
+    new, strict = tmp_path / "events.jsonl", tmp_path / "strict.jsonl"
+    strict.touch(0o600)
+    for path in (new, strict):
+        events = started(path)
+        events.record([event(1)])
+        events.close(5.0)
+        assert len(list(read_events(path))) == 1
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (new, strict)] == [0o640, 0o600]
 
 
 def test_a_partial_line_after_a_crash_does_not_damage_the_next(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """The ledger on a failing disk: full, read-only, damaged, unclear. The agent continues and reports it."""
 
 import contextlib
+import re
+import shutil
 import sqlite3
+import stat
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ import pytest
 from descriptors import open_descriptors
 from gpucommons.ledger.batch import NOT_WRITTEN, NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerError
+from gpucommons.ledger.query import read_totals
 from gpucommons.ledger.store import Store
 from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import OwnerKey
@@ -45,6 +49,10 @@ def held_s(writer: LedgerWriter) -> float:
 def on_disk_s(path: Path) -> float:
     with sqlite3.connect(path) as connection:
         return float(connection.execute("SELECT ifnull(sum(held_ns), 0) FROM usage_day").fetchone()[0]) / NS
+
+
+def totals_on_disk_s(path: Path) -> float:
+    return read_totals(path)[KEY].amounts.held_ns / NS
 
 
 def test_a_write_that_failed_after_it_reached_the_disk_counts_once(path: Path) -> None:
@@ -142,6 +150,88 @@ def test_damage_while_it_runs_keeps_the_counters(path: Path) -> None:
         until(lambda: held_s(again) == 30, "the new file knows the old counters")
 
 
+def test_what_could_be_recovered_is_in_the_new_file_and_said_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(path) as writer:
+        for number in range(1, 40):
+            writer.submit(batch(10, Account("user", f"user{number}")), moment(10 * number))
+        writer.submit(batch(10), moment(500))
+        until(lambda: held_s(writer) == 10 and writer.state.backlog_s == 0, "written")
+    before_s = on_disk_s(path)
+    content = path.read_bytes()
+    path.write_bytes(b"\xa5" * 4096 + content[4096:])
+    with running(path) as writer:
+        until(lambda: held_s(writer) == 10, "recovered")
+        for number in range(60, 63):
+            writer.submit(batch(10), moment(10 * number))
+        until(lambda: held_s(writer) == 40, "continued")
+    assert on_disk_s(path) == before_s + 30
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert re.search(r"damaged .* renamed to .*corrupt-\S+; the new file has \d{2,} rows of usage", line), line
+
+
+@pytest.mark.parametrize("suffixes", [("", "-wal", "-shm"), ("",), ("-wal",)])
+def test_a_ledger_that_is_deleted_while_in_use_is_begun_again_at_the_next_flush(
+    path: Path, suffixes: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        until(lambda: held_s(writer) == 10, "written")
+        for suffix in suffixes:
+            path.with_name(f"{path.name}{suffix}").unlink()
+        writer.submit(batch(10), moment(20))
+        until(lambda: held_s(writer) == 20 and writer.state.backlog_s == 0, "written")
+        assert totals_on_disk_s(path) == 20
+        assert writer.state.failures == {"replaced": 1}
+        writer.submit(batch(10), moment(30))
+        until(lambda: held_s(writer) == 30, "continued")
+    assert writer.state.failures == {"replaced": 1}
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    with running(path) as again:
+        until(lambda: held_s(again) == 30, "the new file has the counters")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_ledger_that_is_replaced_while_in_use_is_used_and_no_counter_decreases(path: Path) -> None:
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        until(lambda: held_s(writer) == 10, "written")
+    backup = path.with_name("backup")
+    shutil.copyfile(path, backup)
+    with running(path) as writer:
+        writer.submit(batch(10), moment(20))
+        until(lambda: held_s(writer) == 20, "written")
+        backup.replace(path)
+        writer.submit(batch(10), moment(30))
+        until(lambda: held_s(writer) == 30 and writer.state.backlog_s == 0, "written")
+    assert totals_on_disk_s(path) == 30
+    assert on_disk_s(path) == 20, "the use of one flush was in the file that was replaced"
+
+
+def test_a_directory_that_is_deleted_while_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ledger.sqlite"
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        until(lambda: held_s(writer) == 10, "written")
+        shutil.rmtree(path.parent)
+        writer.submit(batch(10), moment(20))
+        until(lambda: held_s(writer) == 20 and writer.state.backlog_s == 0, "written")
+        assert totals_on_disk_s(path) == 20
+
+
+def test_files_are_readable_by_the_owner_and_the_group(path: Path) -> None:
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        until(lambda: held_s(writer) == 10, "written")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == dict.fromkeys([path.name, *(f"{path.name}{more}" for more in ("-wal", "-shm", ".lock"))], 0o640)
+    path.chmod(0o600)
+    with running(path) as writer:
+        writer.submit(batch(10), moment(20))
+        until(lambda: held_s(writer) == 20, "written")
+        assert stat.S_IMODE(path.with_name(f"{path.name}-wal").stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "a stricter mode stays"
+
+
 def test_only_the_last_hour_is_kept_and_the_rest_is_a_gap() -> None:
     backlog = Backlog(3600)
     for number in range(1, 721):
@@ -214,6 +304,25 @@ def test_a_full_disk(tmp_path: Path) -> None:
             until(lambda: writer.state.writing, "writes again")
             assert held_s(writer) == 10 * (number + 2)
             assert writer.state.backlog_s == 0
+
+
+def test_a_damaged_ledger_waits_for_room_to_be_recovered(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "size=512k") as disk:
+        path, ballast = disk / "ledger.sqlite", disk / "ballast"
+        with running(path) as writer:
+            writer.submit(batch(10), moment(10))
+            until(lambda: held_s(writer) == 10, "written")
+        with path.open("r+b") as file:
+            file.write(b"\xa5" * 4096)
+        fill(ballast)
+        with running(path) as writer:
+            until(lambda: writer.state.failures.get("full"), "there is no room")
+            assert not list(disk.glob("*.corrupt-*"))
+            ballast.unlink()
+            writer.submit(batch(10), moment(20))
+            until(lambda: held_s(writer) == 20, "recovered and continued")
+        assert list(disk.glob("*.corrupt-*"))
+        assert on_disk_s(path) == 20
 
 
 def test_a_read_only_directory(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ GPUS = (gpu(0, minor=2), SPLIT, gpu(2, minor=0))
 
 
 def given(pod: str, *devices: DeviceId, container: str = "main", namespace: str = "ml") -> PodDevices:
-    return PodDevices(namespace, pod, container, "nvidia.com/gpu", devices)
+    return PodDevices(namespace, pod, container, devices)
 
 
 @pytest.mark.parametrize(

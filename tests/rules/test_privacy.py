@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.accounts import AccountsReading, HeldKey, PeriodAccounts
+from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Turn
+from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules import privacy
 from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, seen_by
@@ -32,13 +34,15 @@ PATHS = (
     "who?by=pod",
     "who?by=container",
     "allocations",
+    "slots",
     "turns",
+    "queue",
     "accounts",
     "events?limit=1000",
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "allocations", "sharing", "accounts", "event_log", "alerts"}
+FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "leases", "accounts", "event_log", "alerts"}
 HIDDEN = {
     "processes",
     "docker",
@@ -50,7 +54,6 @@ HIDDEN = {
     "allocation_ratio",
     "ds01",
     "users",
-    "ledger",
     "events",
     "kernel",
     "filesystems",
@@ -108,7 +111,18 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "billed_s demand_ratio over_claimed name program processes"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
+    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded",
+    Lease: "request slots gpus since_s",
+    LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name",
+    LeaseWait: "position cause start_s detail",
+    Reservation: "id uid user gpus from_s until_s slots used_s",
     AllocationReading: "slots allocations containers unmanaged complete",
+    SlotsReading: "slots",
+    SlotStatus: (
+        "slot gpu_index profile state why holders hidden_holders since_wall_s idle_s memory_total_bytes "
+        "memory_free_bytes"
+    ),
+    LedgerReading: "ledger totals quotas event_log_writing",
     AccountsReading: "by_period held_today_ns",
     PeriodAccounts: "by since_s until_s rows slot_time gap_ns",
     HeldKey: "owner account gpu_uuid",
@@ -211,6 +225,17 @@ def test_programs_of_others_have_no_name_and_no_pid() -> None:
     unidentified = seen_by(shared, UNIDENTIFIED).readings.sharing
     assert unidentified is not None
     assert unidentified.left_alone == ()
+
+
+def test_own_leases_are_complete_and_others_keep_their_place_in_the_queue() -> None:
+    played = Played(NODE).play(3)
+    everything, own = (played.get("queue", viewer)["queue"] for viewer in (SEES_ALL, BOB))
+    assert own["leases"]["2"] == everything["leases"]["2"]
+    assert own["waiting"]["4"] == everything["waiting"]["4"]
+    assert own["leases"]["1"]["slots"] == ["0"]
+    assert own["leases"]["1"]["trespassers"] == []
+    assert [row["user"] for row in own["waiting"].values()] == ["others", "bob"]
+    assert [row["position"] for row in own["waiting"].values()] == [1, 2]
 
 
 def test_another_client_has_one_pseudonym_everywhere() -> None:

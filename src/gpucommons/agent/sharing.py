@@ -18,6 +18,7 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.pauser.places import SERVICE_SOCKET
+from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import read_programs
@@ -45,7 +46,12 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
     check_scheduler(settings.scheduler)
     programs = _program_sharing(settings)
     thread = SchedulerThread(
-        settings.scheduler, turn_pieces, client_rules(settings), sharing=programs, meter=ActivityMeter(gpm)
+        settings.scheduler,
+        turn_pieces,
+        client_rules(settings),
+        privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
+        sharing=programs,
+        meter=ActivityMeter(gpm),
     )
     return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
 

@@ -4,6 +4,7 @@ from typing import Final
 
 # Among the fields that follow the name.
 _STATE: Final = 0
+_PARENT: Final = 1
 _SESSION: Final = 3
 _START_TICKS: Final = 19
 
@@ -16,6 +17,10 @@ def start_ticks(stat: bytes) -> int:
 def session_id(stat: bytes) -> int | None:
     """The POSIX session; None where its first process is outside the pid namespace of this procfs."""
     return int(_fields(stat)[_SESSION]) or None
+
+
+def parent_pid(stat: bytes) -> int:
+    return int(_fields(stat)[_PARENT])
 
 
 def state_letter(stat: bytes) -> str:

@@ -9,6 +9,7 @@ from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import check_rules
 from gpucommons.base.printable import printable
 from gpucommons.cli.options import load_settings
+from gpucommons.cli.output import show_error, show_line
 from gpucommons.config.load import as_toml, free_sections, keys, keys_of
 
 # A longer value, such as a regular expression, moves the origin in its own line only.
@@ -36,6 +37,6 @@ def check_config(
     path_width = max(len(path) for path, _, _ in rows)
     value_width = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
     for warning in loaded.warnings:
-        typer.echo(printable(f"warning: {warning}"), err=True)
+        show_error(printable(f"warning: {warning}"))
     for path, value, origin in rows:
-        typer.echo(printable(f"{path:<{path_width}}  {value:<{value_width}}  {origin}"))
+        show_line(printable(f"{path:<{path_width}}  {value:<{value_width}}  {origin}"))

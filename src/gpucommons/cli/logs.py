@@ -1,17 +1,21 @@
-"""Log lines as text, or as one JSON object per line."""
+"""Log lines as text, or as one JSON object per line. Names in them come from users: they are escaped."""
 
 import json
 import logging
 import sys
 import time
 
+from gpucommons.base.printable import printable_json, printable_lines
+
 
 class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        text = f"{clock} {level}{record.getMessage()}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        lines = [f"{clock} {level}{record.getMessage()}"]
+        # Indented, so that a line of an exception's text does not look like a log line.
+        lines += [f"  {line}" for line in self.formatException(record.exc_info).splitlines()] if record.exc_info else []
+        return printable_lines(lines).removesuffix("\n")
 
 
 class JsonFormatter(logging.Formatter):
@@ -24,7 +28,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return printable_json(json.dumps(line, ensure_ascii=False))
 
 
 def configure(format: str, level: str) -> None:

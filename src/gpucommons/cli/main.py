@@ -7,13 +7,22 @@ from typing import Annotated, Final
 
 import typer
 
-from gpucommons.cli.run import command_group, run
+from gpucommons.cli.command_line import command_group, run
 from gpucommons.cli.version import version
 
 # In the order of --help. Each is a module of this package that holds a function of the same name, or an `app`.
 _COMMANDS: Final = (
     "up",
+    "run",
+    "queue",
+    "cancel",
+    "reserve",
+    "reservations",
+    "unreserve",
     "gpus",
+    "free",
+    "me",
+    "why",
     "who",
     "top",
     "allocations",
@@ -53,7 +62,7 @@ def command_line(names: Iterable[str]) -> typer.Typer:
         if name in _GROUPS:
             app.add_typer(module.app, name=name)
         else:
-            app.command()(getattr(module, name))
+            app.command(context_settings=getattr(module, "CONTEXT_SETTINGS", None))(getattr(module, name))
     return app
 
 

@@ -9,7 +9,9 @@ from typing import Annotated
 import pynvml
 import typer
 
-from gpucommons.cli.run import CommandError
+from gpucommons.base.printable import Printable, printable_json, printable_lines
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.output import show
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Failure, PauseBackend
 from gpucommons.pauser.freeze import Freeze
@@ -58,7 +60,7 @@ def resume(
         found.append(_resume_one(pid, backends))
     if isinstance(driver, Failure) and any(not left.is_resumed for left in found):
         notes.append(driver.meaning)
-    typer.echo(_as_json(found, notes) if as_json else "\n".join(_lines(found, notes)))
+    show(_as_json(found, notes) if as_json else printable_lines(_lines(found, notes)))
     if any(not left.is_resumed for left in found):
         raise typer.Exit(1)
 
@@ -137,7 +139,7 @@ def _lines(found: list[Leftover], notes: list[str]) -> list[str]:
     return [*(lines or ["nothing is paused"]), *(f"note: {note}" for note in notes)]
 
 
-def _as_json(found: list[Leftover], notes: list[str]) -> str:
+def _as_json(found: list[Leftover], notes: list[str]) -> Printable:
     rows = [
         {
             "pid": left.entry.pid,
@@ -149,4 +151,4 @@ def _as_json(found: list[Leftover], notes: list[str]) -> str:
         }
         for left in found
     ]
-    return json.dumps({"programs": rows, "notes": notes}, indent=2)
+    return printable_json(json.dumps({"programs": rows, "notes": notes}, indent=2) + "\n")

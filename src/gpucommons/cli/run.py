@@ -1,57 +1,354 @@
-"""Build and run a command line. Every failure is one line on stderr and exit status 2."""
+"""`gpucommons run`: get GPUs from the agent, wait in line, run a command with them, and report what it used."""
 
-import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import math
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from gpucommons.base.backoff import RetrySchedule
+from gpucommons.base.duration_text import parse_duration, spoken_duration
 from gpucommons.base.printable import printable
-from gpucommons.config.option import ConfigError
+from gpucommons.cli.child import TIMED_OUT, Child, missing_status, status_of_error
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.lease_view import report_lines, slot_names, waiting_line
+from gpucommons.cli.options import ConfigFile, load_settings
+from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
+from gpucommons.config.runtime_directory import lease_sockets
+from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone
+from gpucommons.scheduler.policy.quotas import parse_memory
+
+CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
+# No slot was free in time: the same command may succeed later.
+NO_SLOT: Final = 75
+_REPORT_S: Final = 4.0
+_AGENT_START_S: Final = 5.0
 
 
-class CommandError(Exception):
-    """The one line that the user reads: what failed with which value, why, and what to do."""
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command and its arguments.")],
+    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs.")] = 1,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Least free memory of each GPU or MIG device, such as 20G.", show_default=False
+        ),
+    ] = None,
+    share: Annotated[
+        bool, typer.Option("--share/--exclusive", help="Accept a GPU that others use, too. Default: --exclusive.")
+    ] = False,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name in the queue. Default: the command.", show_default=False)
+    ] = "",
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="End the command after this time, such as 2h; it may then use GPUs that are reserved later.",
+            show_default=False,
+        ),
+    ] = None,
+    max_wait: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Give up after this time, such as 2h.", show_default=False)
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Give up at once if no GPU is free.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no report at the end.")] = False,
+    config: ConfigFile = None,
+) -> None:
+    """Run a command with GPUs of its own: wait for them, set CUDA_VISIBLE_DEVICES, report what it used.
 
-
-def command_group(name: str, help: str) -> typer.Typer:
-    """A group of commands with the options and the error handling of `gpucommons`."""
-    return typer.Typer(
-        name=name,
-        help=help,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+    The exit status is that of the command; 75 if no GPU was free in time, 124 after --for.
+    """
+    job = _Job(
+        command,
+        {
+            "request": "run",
+            "gpus": gpus,
+            "memory_bytes": None if memory is None else _parsed("--memory", parse_memory, memory),
+            "share": share,
+            "limit_s": None if limit is None else _parsed("--for", parse_duration, limit),
+            "name": printable(name or " ".join(command))[:64],
+            "wait": not no_wait,
+            "updates": has_live_line(),
+        },
+        None if max_wait is None else _parsed("--max-wait", parse_duration, max_wait),
+        quiet,
     )
-
-
-def run(command: typer.Typer, name: str, arguments: Sequence[str]) -> NoReturn:
-    """Run the command and exit. A closed output pipe, as from `| head`, is not an error."""
+    missing = missing_status(command[0])
+    if missing is not None:
+        why = "command not found" if missing == 127 else "not executable"
+        _note(f"{printable(command[0])}: {why}")
+        raise typer.Exit(missing)
+    paths = lease_sockets(load_settings(config, {}).settings.leases)
     try:
-        status = command(args=list(arguments), prog_name=name, standalone_mode=False)
-    except (CommandError, ConfigError) as error:
-        status = _fail(name, str(error))
-    except typer.Exit as stop:
-        status = stop.exit_code
-    except (typer.Abort, KeyboardInterrupt):
-        status = 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        status = 0
-    except Exception as error:
-        status = _fail(name, _usage_message(name, error))
-    sys.exit(status if isinstance(status, int) else 0)
+        connection = _connected(paths)
+    except LeaseServiceGone as gone:
+        raise typer.Exit(_without_agent(job, config, str(gone))) from None
+    raise typer.Exit(_Run(job, paths, connection).run())
 
 
-def _usage_message(name: str, error: Exception) -> str:
-    """The message of the command-line parser, or that of an unexpected exception."""
-    message = getattr(error, "format_message", None)
-    if message is not None:
-        return f"{message()} (see: {name} --help)"
-    return f"internal error: {type(error).__name__}: {error}; please report it"
+def _connected(paths: list[Path]) -> LeaseConnection:
+    """Where an agent has been, it may be about to start again. Raises LeaseServiceGone."""
+    patience_s = _AGENT_START_S if any(path.parent.is_dir() for path in paths) else 0.0
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return LeaseConnection(paths)
+        except LeaseServiceGone:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(0.2)
 
 
-def _fail(name: str, line: str) -> int:
-    typer.echo(f"{name}: {printable(' '.join(line.split()))}", err=True)
-    return 2
+class _Job:
+    def __init__(
+        self, command: Sequence[str], request: Mapping[str, Any], max_wait_s: float | None, quiet: bool
+    ) -> None:
+        self.command = command
+        self.request = request
+        self.max_wait_s = max_wait_s
+        self.quiet = quiet
+
+    @property
+    def limit_s(self) -> float | None:
+        limit_s: float | None = self.request["limit_s"]
+        return limit_s
+
+
+class _Run:
+    """One command with its connection. The agent may restart at any time: then the connection is made again."""
+
+    def __init__(self, job: _Job, paths: list[Path], connection: LeaseConnection) -> None:
+        self._job = job
+        self._paths = paths
+        self._connection: LeaseConnection | None = connection
+        self._retry = RetrySchedule(0.2, 2.0)
+        self._id = ""
+        self._token = ""
+        self._line = _LiveLine()
+        self._lease_known = True
+        self._granted: dict[str, Any] | None = None
+
+    def run(self) -> int:
+        begun_s = time.monotonic()
+        deadline_s = math.inf if self._job.max_wait_s is None else begun_s + self._job.max_wait_s
+        try:
+            self._send(self._job.request)
+            slots = self._wait(deadline_s)
+        except KeyboardInterrupt:
+            self._leave()
+            self._line.clear()
+            _note("left the queue")
+            return 130
+        waited_s = time.monotonic() - begun_s
+        if slots is None:
+            self._leave()
+            self._line.clear()
+            _note(f"no GPU was free within {spoken_duration(waited_s)} (--max-wait): the command was not run")
+            return NO_SLOT
+        self._line.clear()
+        if has_live_line() and waited_s >= 1:
+            _note(f"waited {spoken_duration(waited_s)}, runs on {slot_names(slots)}")
+        return self._run_child(slots, waited_s)
+
+    def _wait(self, deadline_s: float) -> list[dict[str, Any]] | None:
+        """The slots; None if the deadline has passed."""
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            line = self._receive(min(left_s, 1.0))
+            if line is None:
+                continue
+            event = line.get("event")
+            if event == "queued":
+                self._id, self._token = str(line["id"]), str(line["token"])
+            elif event == "waiting" and self._job.request["wait"]:
+                self._line.show(waiting_line(line))
+            elif event == "granted":
+                self._granted = line
+                if line.get("simulated"):
+                    _note(f"SIMULATED: the GPUs are those of scenario {line['simulated']}")
+                return [dict(slot) for slot in line["slots"]]
+            elif event == "cancelled":
+                self._line.clear()
+                _fail(f"the request was {line['sentence']}; the command was not run", NO_SLOT)
+            elif event == "error":
+                self._refused(line)
+        return None
+
+    def _refused(self, line: Mapping[str, Any]) -> None:
+        self._line.clear()
+        if line.get("unknown"):
+            # The agent was away for longer than it keeps a place in the queue.
+            self._id = ""
+            _note("the place in the queue is lost: the agent restarted; queued again")
+            self._reconnect()
+            return
+        if line.get("busy"):
+            _fail(str(line.get("error")), NO_SLOT)
+        raise CommandError(str(line.get("error")))
+
+    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next line. Without a connection, waits and tries to connect."""
+        if self._connection is None:
+            self._reconnect()
+            if self._connection is None:
+                time.sleep(min(timeout_s, 0.1))
+                return None
+        try:
+            return self._connection.receive(timeout_s)
+        except LeaseServiceGone:
+            self._drop()
+            return None
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _reconnect(self) -> None:
+        """One attempt, when it is due."""
+        self._drop()
+        now_s = time.monotonic()
+        if not self._retry.is_due(now_s):
+            return
+        try:
+            self._connection = LeaseConnection(self._paths)
+        except LeaseServiceGone:
+            self._retry.postpone(now_s)
+            return
+        self._retry.reset()
+        resume = {"request": "resume", "id": self._id, "token": self._token, "updates": has_live_line()}
+        self._send(resume if self._id else self._job.request)
+
+    def _send(self, line: Mapping[str, Any]) -> None:
+        try:
+            if self._connection is not None:
+                self._connection.send(line)
+        except LeaseServiceGone:
+            self._drop()
+
+    def _leave(self) -> None:
+        self._send({"request": "done"})
+        self._drop()
+
+    def _run_child(self, slots: list[dict[str, Any]], waited_s: float) -> int:
+        job = self._job
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(str(slot["uuid"]) for slot in slots)}
+        begun_s = time.monotonic()
+        try:
+            child = Child(job.command, environment)
+        except OSError as error:
+            self._leave()
+            _note(f"{printable(job.command[0])}: {error.strerror}")
+            return status_of_error(error)
+        status, reason = child.wait(self._watch, job.limit_s)
+        ran_s = time.monotonic() - begun_s
+        if reason is not None:
+            _note(f"the command was ended: {reason}")
+            status = TIMED_OUT if job.limit_s is not None and ran_s >= job.limit_s else status
+        self._finish(slots, waited_s, ran_s)
+        return status
+
+    def _watch(self) -> str | None:
+        """Each second while the command runs: why it must end. A lost connection is made again."""
+        if not self._lease_known:
+            return None
+        if self._connection is None:
+            self._reconnect()
+            return None
+        line = self._receive(0.0)
+        if line is not None and line.get("event") == "cancelled":
+            return f"the lease was {line.get('sentence')}"
+        if line is not None and line.get("event") == "error":
+            _note(f"the command goes on without a lease: {line.get('error')}")
+            self._lease_known = False
+        return None
+
+    def _finish(self, slots: list[dict[str, Any]], waited_s: float, ran_s: float) -> None:
+        self._send({"request": "done", "report": not self._job.quiet})
+        if self._job.quiet:
+            self._drop()
+            return
+        use: Mapping[str, Any] | None = None
+        deadline_s = time.monotonic() + _REPORT_S
+        answered = False
+        while self._connection is not None and not answered and (left_s := deadline_s - time.monotonic()) > 0:
+            line = self._receive_last(left_s)
+            if line is None:
+                break
+            if line.get("event") == "report":
+                answered, use = True, line.get("use")
+        self._drop()
+        lines = list(report_lines(slots, waited_s, ran_s, self._job.request["memory_bytes"], use))
+        for text in lines if answered else lines[:1]:
+            _note(text)
+
+    def _receive_last(self, timeout_s: float) -> dict[str, Any] | None:
+        try:
+            return None if self._connection is None else self._connection.receive(timeout_s)
+        except LeaseServiceGone:
+            self._drop()
+            return None
+
+
+class _LiveLine:
+    """One line that is written again on a terminal, and written once elsewhere."""
+
+    def __init__(self) -> None:
+        self._is_terminal = has_live_line()
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns
+            show_live(printable(text, max(20, width - 1)))
+        elif not self._shown:
+            _note(text)
+        self._shown = True
+
+    def clear(self) -> None:
+        if self._is_terminal and self._shown:
+            clear_live()
+        self._shown = False
+
+
+def _without_agent(job: _Job, config: Path | None, why: str) -> int:
+    """Takes the emptiest GPUs as they are now. Another program may take the same ones."""
+    from gpucommons.cli.emptiest import emptiest_slots
+
+    _note(f"no agent runs here ({why}): takes the emptiest GPU, which is not kept for this command")
+    slots = emptiest_slots(config, job.request["gpus"], job.request["memory_bytes"])
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(slot["uuid"] for slot in slots)}
+    begun_s = time.monotonic()
+    try:
+        child = Child(job.command, environment)
+    except OSError as error:
+        _note(f"{printable(job.command[0])}: {error.strerror}")
+        return status_of_error(error)
+    status, reason = child.wait(lambda: None, job.limit_s)
+    if reason is not None:
+        _note(f"the command was ended: {reason}")
+        return TIMED_OUT
+    if not job.quiet:
+        _note(f"ran {spoken_duration(time.monotonic() - begun_s)} on {slot_names(slots)}")
+    return status
+
+
+def _parsed(option: str, parse: Any, text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}") from None
+
+
+def _note(text: str) -> None:
+    show_error(printable(f"gpucommons: {text}"))
+
+
+def _fail(text: str, status: int) -> NoReturn:
+    _note(text)
+    raise typer.Exit(status)

@@ -1,14 +1,14 @@
 """`gpucommons sample`: take one sample, print it, exit."""
 
-import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate
-from gpucommons.cli.run import CommandError
+from gpucommons.cli.output import show, show_data
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.documents.values import indented
 
@@ -43,7 +43,7 @@ def sample(
         raise CommandError(f"--dialect: unknown dialect {dialect!r}; use one of {_DIALECTS}")
     agent, snapshot = take_sample(config, simulate, procfs)
     if format is SampleFormat.JSON:
-        sys.stdout.write(indented(api_document(snapshot, "snapshot")))
+        show(indented(api_document(snapshot, "snapshot")))
     else:
         body, _ = agent.exposition.metrics(dialect, openmetrics=format is SampleFormat.OPENMETRICS, gzip=False)
-        sys.stdout.write(body.decode())
+        show_data(body.decode())

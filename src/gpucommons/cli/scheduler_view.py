@@ -1,29 +1,28 @@
 """The document of turns as text, for `gpucommons scheduler status` and `explain`. Pure.
 
-Pods, namespaces and names of GPUs come from clients: every line is escaped as a whole.
+Pods, namespaces and names of GPUs come from clients: the lines are escaped when they are printed.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable
 from gpucommons.rules.identities import NO_POD
 from gpucommons.rules.wait_reasons import gibibytes
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
 Document = Mapping[str, Any]
 
+# More clients than this are not named in one line.
+_NAMED = 3
+
 
 def status_lines(turns: Document) -> Iterator[str]:
-    return map(printable, _status_lines(turns))
-
-
-def _status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
     fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
-    shared = "" if turns["share_programs"] == "off" else f", programs {turns['share_programs']}"
+    shared = "" if turns["share_programs"] == "off" else f", share_programs = {turns['share_programs']}"
     state = f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}{shared}"
-    yield f"{state}, {len(turns['clients'])} clients"
+    count = len(turns["clients"])
+    yield f"{state}, {count} client{'' if count == 1 else 's'}"
     for uuid, gpu in turns["gpus"].items():
         yield from _gpu_lines(uuid, gpu, turns["clients"])
     if turns["left_alone"]:
@@ -35,7 +34,7 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     left = gpu["quantum_left_s"]
     end = "" if left is None else f", turn ends in about {seconds(left)}"
     assumed = "" if gpu["total_memory_measured"] else " (assumed)"
-    memory = f"{gibibytes(gpu['running_memory_bytes'])} running, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
+    memory = f"{_memory(uuid, gpu, clients)}, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
     gain = f"; {gpu['gain_sentence']}" if gpu["gain_sentence"] else ""
     yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}{gain}"
     yield f"  memory: {memory}{assumed}"
@@ -50,6 +49,16 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     for id, client in _unresponsive(uuid, clients):
         state = "revoked" if client["revoked"] else "late"
         yield f"  {state:<8} {_client_name(id, client)}, {_conduct(client)}"
+
+
+def _memory(uuid: str, gpu: Document, clients: Document) -> str:
+    """The memory of a program stays on the GPU while it is paused; that of a client of nvshare counts while it runs."""
+    there = [client for client in clients.values() if client["gpu_uuid"] == uuid]
+    programs = [client["nvml_bytes"] or 0 for client in there if client["program"] is not None]
+    held = [f"{gibibytes(sum(programs))} held by programs"] if programs else []
+    if len(programs) == len(there) > 0:
+        return held[0]
+    return ", ".join([*held, f"{gibibytes(gpu['running_memory_bytes'])} running"])
 
 
 def _unresponsive(uuid: str, clients: Document) -> Iterator[tuple[str, Document]]:
@@ -68,15 +77,15 @@ def _conduct(client: Document) -> str:
     return f"{process}: it does not release; {memory}{claimed}"
 
 
-def explanations(turns: Document, target: str) -> list[str]:
-    """One line for each client or program that the target means: see `_targets`."""
-    clients = [
-        printable(_explanation(turns, id, client))
-        for id, client in turns["clients"].items()
-        if target in _targets(id, client)
-    ]
-    alone = [one for one in turns["left_alone"] if target == one["name"]]
-    return clients + [printable(f"{one['name']} is left alone: {one['sentence']}.") for one in alone]
+def clients_named(turns: Document, target: str) -> list[str]:
+    """The ids of the clients and programs that the target means: see `_targets`."""
+    return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
+
+
+def _is_pid_of(target: str, name: str) -> bool:
+    """Whether the target `pid:4711` means the program whose name ends with `(pid 4711)`."""
+    kind, _, pid = target.partition(":")
+    return kind == "pid" and name.endswith(f"(pid {pid})")
 
 
 def _targets(id: str, client: Document) -> set[str]:
@@ -84,6 +93,29 @@ def _targets(id: str, client: Document) -> set[str]:
     pids = {client["pid"], *client["processes"]} - {None}
     pod = () if client["pod"] in NO_POD else (client["pod"], f"{client['namespace']}/{client['pod']}")
     return {id, client["name"], client["program"] or id, *pod, *(f"pid:{pid}" for pid in pids)}
+
+
+def behind(turns: Document, id: str) -> list[str]:
+    """The clients that a waiting client waits for: those that run on its GPU, and those before it in the queue."""
+    client = turns["clients"][id]
+    gpu = turns["gpus"].get(client["gpu_uuid"])
+    if client["wait"] is None or gpu is None:
+        return []
+    queue = gpu["waiting"]
+    before = queue[: queue.index(id)] if id in queue else []
+    return [each for each in dict.fromkeys([*gpu["running"], *before]) if each != id]
+
+
+def explanations(turns: Document, target: str) -> list[str]:
+    """One line for each client or program that the target means."""
+    alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
+    clients = [explanation(turns, id) for id in clients_named(turns, target)]
+    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
+
+
+def explanation(turns: Document, id: str) -> str:
+    """Why a client waits, or that it does not, in one line."""
+    return _explanation(turns, id, turns["clients"][id])
 
 
 def _explanation(turns: Document, id: str, client: Document) -> str:
@@ -95,7 +127,7 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["revoked"]:
         return f"{subject} did not release its turn in time: the turn was revoked; {_conduct(client)}."
     if wait is not None:
-        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; "
+        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; {_behind(turns, id)}"
         return (
             f"{subject} has been waiting for {seconds(wait['waited_s'])}: {wait['sentence']}; "
             f"{ahead}{_expected(wait['expected_s'])}{_culprits(client['gpu_uuid'], turns['clients'])}."
@@ -103,7 +135,16 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["turn_s"] is not None:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
+    if client["standing"] == "resting":
+        return f"{subject} is not paused: it does not use the GPU now, and takes no turns."
     return f"{subject} is idle: it has no request."
+
+
+def _behind(turns: Document, id: str) -> str:
+    clients = turns["clients"]
+    names = [_client_name(each, clients[each]) if each in clients else each for each in behind(turns, id)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"behind {', '.join(names[:_NAMED])}{more}; " if names else ""
 
 
 def _culprits(uuid: str, clients: Document) -> str:
@@ -118,7 +159,9 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    return f"{client['name']} ({id})"
+    """A client whose owner is hidden from the viewer has its pseudonym for both."""
+    name = str(client["name"])
+    return name if name == id else f"{name} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError, command_group, run
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.run import CommandError, command_group, run
+from gpucommons.cli.output import show_error, show_line
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
@@ -39,6 +40,10 @@ DataDirectory = Annotated[
 ]
 
 
+def _show(line: str) -> None:
+    show_line(printable(line))
+
+
 def _root(settings: StackSettings) -> Path:
     if settings.data_dir:
         return Path(settings.data_dir).absolute()
@@ -54,12 +59,12 @@ def _stack(config: Path | None, engine: str | None, data_dir: str | None) -> Ite
     }
     settings = load_settings(config, flags).settings.stack
     try:
-        stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), typer.echo, port_owner)
+        stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), _show, port_owner)
         yield ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
     except StackError as error:
         *all_but_last, last = str(error).splitlines()
         for line in all_but_last:
-            typer.echo(printable(f"gpucommons: {line}"), err=True)
+            show_error(printable(f"gpucommons: {line}"))
         raise CommandError(last) from error
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
@@ -115,7 +120,7 @@ def check(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDi
     """Check configuration and rules, and print file and line of errors."""
     with _stack(config, engine, data_dir) as chosen:
         _require_valid(chosen)
-        typer.echo(f"the configuration is valid ({chosen.name} engine)")
+        _show(f"the configuration is valid ({chosen.name} engine)")
 
 
 @app.command()
@@ -123,7 +128,7 @@ def status(config: ConfigFile = None, engine: EngineName = None, data_dir: DataD
     """Print the state of each service; exit status 0 if all work."""
     with _stack(config, engine, data_dir) as chosen:
         healths = chosen.status()
-    typer.echo(f"engine: {chosen.name}")
+    _show(f"engine: {chosen.name}")
     _print_states(healths)
     raise typer.Exit(0 if healthy(healths) else 1)
 
@@ -177,7 +182,7 @@ def _print_states(healths: Sequence[ServiceHealth]) -> None:
     width = max(len(health.service) for health in healths)
     for health in healths:
         state = "UP" if health.ok else "DOWN"
-        typer.echo(printable(f"{health.service:<{width}}  {state:<4}  {health.detail}"))
+        _show(f"{health.service:<{width}}  {state:<4}  {health.detail}")
 
 
 _status_command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

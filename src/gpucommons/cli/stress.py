@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.printable import printable
-from gpucommons.cli.run import CommandError
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.output import show_line
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
 from gpucommons.stress.control import UtilizationController
@@ -48,7 +49,7 @@ def stress(
         _stress(device, target_util, duration, backend)
     except KeyboardInterrupt:
         # Covers the import of the library too, which takes seconds.
-        typer.echo("stopped")
+        show_line(printable("stopped"))
 
 
 def _stress(device: int, target_percent: int, duration_s: float, backend: Backend | None) -> None:
@@ -60,11 +61,11 @@ def _stress(device: int, target_percent: int, duration_s: float, backend: Backen
         worker = backends.worker(name)
     except (NoGpu, BackendMissing) as error:
         raise CommandError(str(error)) from error
-    gpu = f"GPU {device} ({printable(meter.name)})"
-    typer.echo(f"{gpu}, target {target_percent} %, {duration_s:g} s, {name}; stop with Ctrl-C")
+    gpu = f"GPU {device} ({meter.name})"
+    show_line(printable(f"{gpu}, target {target_percent} %, {duration_s:g} s, {name}; stop with Ctrl-C"))
     summary = _run_with_progress(target_percent / 100, duration_s, worker, meter)
     reached = "unknown (no reading from the driver)" if summary.mean is None else f"{summary.mean:.1%}"
-    typer.echo(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {reached}")
+    show_line(printable(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {reached}"))
 
 
 def _run_with_progress(target: float, duration_s: float, worker: Worker, meter: Meter) -> Summary:

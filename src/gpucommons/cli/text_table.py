@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable, printable_lines
 
 _LONGEST = 48
 _FORMULA = ("=", "+", "-", "@")
@@ -34,27 +34,34 @@ class TextTable:
     total: Sequence[str] | None = None
     numbers: frozenset[int] = frozenset()
 
-    def as_table(self) -> str:
-        rows = [[printable(cell, _LONGEST) for cell in row] for row in self.rows]
-        total = [] if self.total is None else [[printable(cell) for cell in self.total]]
+    def as_table(self) -> Printable:
+        return printable_lines(self.lines())
+
+    def lines(self) -> list[str]:
+        rows: list[list[str]] = [[printable(cell, _LONGEST) for cell in row] for row in self.rows]
+        total: list[list[str]] = [] if self.total is None else [[printable(cell) for cell in self.total]]
         everything = [[title.upper() for title in self.header], *rows, *total]
         widths = [max(len(row[column]) for row in everything) for column in range(len(self.header))]
         lines = [self._aligned(row, widths) for row in everything]
         if total:
             lines.insert(-1, "  ".join("-" * width for width in widths))
-        return "\n".join(lines) + "\n"
+        return lines
 
-    def as_markdown(self) -> str:
+    def as_markdown(self) -> Printable:
+        return printable_lines(self.markdown_lines())
+
+    def markdown_lines(self) -> list[str]:
         marks = ["---:" if column in self.numbers else "---" for column in range(len(self.header))]
         rows = [self.header, marks, *self.rows, *([] if self.total is None else [self.total])]
-        return "".join("| " + " | ".join(_markdown_cell(cell) for cell in row) + " |\n" for row in rows)
+        return ["| " + " | ".join(_markdown_cell(cell) for cell in row) + " |" for row in rows]
 
-    def as_csv(self) -> str:
+    def as_csv(self) -> Printable:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         rows = [self.header, *self.rows, *([] if self.total is None else [self.total])]
         writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
-        return out.getvalue()
+        # No cell has a line break.
+        return printable_lines(out.getvalue().splitlines())
 
     def _aligned(self, row: Sequence[str], widths: Sequence[int]) -> str:
         cells = (

@@ -13,6 +13,8 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
+from gpucommons.base.printable import printable
+from gpucommons.cli.output import rich_text
 from gpucommons.cli.top_feed import RECENT_S, Feed, FeedUpdate
 from gpucommons.cli.top_rows import (
     GPU_COLUMNS,
@@ -93,11 +95,11 @@ class Top(App[None]):
         self._spare = 0
 
     def compose(self) -> ComposeResult:
-        yield Static(f"connecting to {self._feed.where} ...", id="head", markup=False)
+        yield Static(printable(f"connecting to {self._feed.where} ..."), id="head", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
         with Horizontal(id="bar"):
             for name, view in TABS.items():
-                yield Static(view.title, id=f"bar-{name}")
+                yield Static(printable(view.title), id=f"bar-{name}")
             yield Static("", id="note", markup=False)
         yield Input(placeholder="filter", id="filter")
         yield DataTable(id="rows", cursor_type="row")
@@ -179,7 +181,7 @@ class Top(App[None]):
             table = self.query_one(f"#{id}", DataTable)
             table.clear(columns=True)
             for column in columns:
-                title = Text(column.title, justify="right" if column.number else "left")
+                title = rich_text(printable(column.title), justify="right" if column.number else "left")
                 table.add_column(title, width=column.width + (self._spare if column.wide else 0), key=column.title)
         self._draw()
 
@@ -190,7 +192,7 @@ class Top(App[None]):
         head.set_class(bool(self._lost), "lost")
         if document is None:
             if self._lost:
-                head.update(f"no agent answers at {self._feed.where}: {self._lost}")
+                head.update(printable(f"no agent answers at {self._feed.where}: {self._lost}"))
             return
         head.update(head_line(document, self._lost))
         _fill(
@@ -213,7 +215,7 @@ class Top(App[None]):
             by = "" if self._sort is None else f"by {TABS[self._view].columns[self._sort].title.lower()}"
             note = f"{shown} {by} {'' if self._sort is None else '↓' if self._down else '↑'}"
             note += f" · filter: {self._text}" if self._text else ""
-        self.query_one("#note", Static).update(note)
+        self.query_one("#note", Static).update(printable(note))
 
 
 def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: tuple[Column, ...]) -> None:
@@ -238,6 +240,6 @@ def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: tuple[Column, .
 def _cells(row: TopRow, columns: tuple[Column, ...]) -> list[Text]:
     style = "bold red" if row.grave else ""
     return [
-        Text(cell, style, justify="right" if column.number else "left", no_wrap=True, overflow="ellipsis")
+        rich_text(cell, style, justify="right" if column.number else "left", overflow="ellipsis")
         for cell, column in zip(row.cells, columns, strict=True)
     ]

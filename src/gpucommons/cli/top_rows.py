@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable
 
 MISSING = "-"
 SPARK_WIDTH = 15
@@ -31,7 +31,7 @@ class TopRow:
     """`sort` has the value to sort by for each cell; `grave` rows are red."""
 
     key: str
-    cells: tuple[str, ...]
+    cells: tuple[Printable, ...]
     sort: tuple[float | str | None, ...]
     grave: bool = False
     search: str = field(default="")
@@ -72,10 +72,10 @@ TURN_COLUMNS = (
 )
 
 
-def head_line(document: Document, lost: str) -> str:
+def head_line(document: Document, lost: str) -> Printable:
     node = document["node"]
     health, cpu, memory = node["health"], node["cpu"], node["memory"]
-    parts = [printable(document["hostname"])]
+    parts = [document["hostname"]]
     if document["simulated"]:
         parts.append(f"SIMULATED {document['simulated']}")
     parts.append(f"health {MISSING if health is None else format(health['score'], '.1f')}")
@@ -87,7 +87,11 @@ def head_line(document: Document, lost: str) -> str:
         parts.append(f"not read: {', '.join(failing)}")
     if lost:
         parts.insert(0, "LOST, last known state")
-    return " · ".join(parts)
+    return printable(" · ".join(parts))
+
+
+def _printables(cells: Iterable[str]) -> tuple[Printable, ...]:
+    return tuple(map(printable, cells))
 
 
 def gpu_rows(
@@ -104,8 +108,8 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
     index, level, reasons = gpu["index"], gpu["health"]["level"], gpu["health"]["reasons"]
     if not gpu["up"]:
         reason = ", ".join(reasons).replace("_", " ")
-        cells = (f"{index}!", "LOST", printable(reason)[:17], "", "", "", lately)
-        return TopRow(uuid, cells, (index, None, None, None, None, None, None), grave=True)
+        cells = (f"{index}!", "LOST", reason[:17], "", "", "", lately)
+        return TopRow(uuid, _printables(cells), (index, None, None, None, None, None, None), grave=True)
     healthy = level == "ok"
     cells = (
         str(index) if healthy else f"{index}!",
@@ -125,7 +129,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
         gpu["processes"],
         None,
     )
-    return TopRow(uuid, cells, sort, grave=not healthy)
+    return TopRow(uuid, _printables(cells), sort, grave=not healthy)
 
 
 def owner_rows(document: Document) -> list[TopRow]:
@@ -161,7 +165,7 @@ def _owner_row(key: str, owner: Mapping[str, Any]) -> TopRow:
         " ".join(map(str, gpus)),
     )
     sort = (label, owner["memory_bytes"], owner["sm_ratio"], owner["power_watts"], hours, gpus[0] if gpus else None)
-    return TopRow(key, cells, sort, search=f"{label} {owner['kind']}")
+    return TopRow(key, _printables(cells), sort, search=f"{label} {owner['kind']}")
 
 
 def _rest_row(reason: str, parts: Iterable[Mapping[str, Any]]) -> TopRow:
@@ -170,7 +174,7 @@ def _rest_row(reason: str, parts: Iterable[Mapping[str, Any]]) -> TopRow:
     memory, sm, power = (_sum(part[name] for part in parts) for name in ("memory_bytes", "sm_ratio", "power_watts"))
     gpus = sorted(part["gpu_index"] for part in parts)
     cells = (label, size(memory), percent(sm), watts(power), MISSING, " ".join(map(str, gpus)))
-    return TopRow(f"rest/{reason}", cells, (label, memory, sm, power, None, gpus[0]), search=label)
+    return TopRow(f"rest/{reason}", _printables(cells), (label, memory, sm, power, None, gpus[0]), search=label)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -197,7 +201,7 @@ def _process_row(key: str, row: Mapping[str, Any], owners: Mapping[str, Any]) ->
     )
     sort = (name, row["pid"], row["memory_bytes"], row["sm_ratio"], row["gpu_index"], whose)
     more = printable(" ".join(str(row[field] or "") for field in ("user", "container", "pod", "job")))
-    return TopRow(key, cells, sort, search=f"{name} {row['pid']} {whose} {more}")
+    return TopRow(key, _printables(cells), sort, search=f"{name} {row['pid']} {whose} {more}")
 
 
 def turn_rows(document: Document) -> list[TopRow]:
@@ -232,7 +236,9 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
         str(client["turns_total"]),
     )
     sort = (name, client["gpu_index"], now, expected, client["core_quota_percent"], client["turns_total"])
-    return TopRow(id, cells, sort, grave=client["revoked"], search=f"{name} {printable(client['namespace'])} {now}")
+    return TopRow(
+        id, _printables(cells), sort, grave=client["revoked"], search=f"{name} {printable(client['namespace'])} {now}"
+    )
 
 
 def arranged(rows: Iterable[TopRow], text: str, column: int | None, down: bool) -> list[TopRow]:

@@ -12,8 +12,8 @@ import uvloop
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.garbage import collect_garbage, shorten_pauses
 from gpucommons.cli import logs
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
-from gpucommons.cli.run import CommandError
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.web.access.web_config import WebConfigError

@@ -246,6 +246,9 @@ def _from_text(key: Key, text: str, where: str) -> Any:
 def _checked(key: Key, value: Any, where: str) -> Any:
     if key.type is float and type(value) is int:
         value = float(value)
+    if type(value) is bool and "true" in key.guards["choices"]:
+        # A switch with a third position, such as auto.
+        value = "true" if value else "false"
     if type(value) is not key.type:
         raise ConfigError(f"{where}: expected {_TYPE_NAMES[key.type]}, got {value!r}")
     guards = key.guards

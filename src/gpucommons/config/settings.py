@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names, parse_unix_address
+from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names
+from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, check_api_socket
 from gpucommons.config.option import check_expression, check_url, join_bind_and_port, nvshare_aliases, option
 from gpucommons.config.stack import StackSettings
 
@@ -35,14 +36,16 @@ def _listener(dialect: str, port: int, bind_and_port: tuple[str, str] | None = N
 @dataclass(frozen=True, slots=True)
 class WebSettings:
     listen: str = option(
-        "127.0.0.1:9460",
+        DEFAULT_LISTEN,
         "HOST:PORT of the main listener, which serves the page, the API and every dialect; empty: off",
         check=parse_address,
     )
     socket: str = option(
-        "",
-        "unix:PATH of a second main listener for local users, each of whom sees their own rows; empty: off",
-        check=parse_unix_address,
+        AUTO,
+        "unix:PATH of a second main listener for local users, each of whom sees their own rows; the commands use it; "
+        "auto: unix:/run/gpucommons/api.sock, for an agent that is not root $XDG_RUNTIME_DIR/gpucommons/api.sock, with "
+        "a warning if that cannot be opened; empty: off",
+        check=check_api_socket,
     )
     config_file: str = option("", "web.config.file of Prometheus: TLS, client certificates, passwords; empty: none")
     hosts: str = option(
@@ -190,7 +193,7 @@ class VgpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """The scheduler of nvshare and XPUShare clients. The variables of nvshare keep their meaning and units."""
+    """Turns for plain programs and for clients of nvshare and XPUShare. nvshare's variables keep their meaning."""
 
     enabled: bool = option(False, "run the scheduler for the clients of nvshare and XPUShare")
     socket: str = option("/var/run/nvshare/scheduler.sock", "socket for libnvshare.so and nvsharectl")
@@ -235,11 +238,15 @@ class SchedulerSettings:
     pause: str = option(
         "driver",
         "how plain programs are paused: by the driver, from r570 on; freeze: by the cgroup freezer or SIGSTOP, "
-        "which also stops their CPU work, for older drivers",
+        "which also stops their CPU work, for older drivers; a pauser that runs as a service has --backend instead",
         choices=("driver", "freeze"),
     )
     max_pause_s: float = option(
-        10.0, "longest time in seconds for which a plain program is paused", minimum=0.1, maximum=3600
+        10.0,
+        "longest time in seconds for which a plain program is paused; a pauser that runs as a service also has a limit "
+        "of its own, --max-pause-s",
+        minimum=0.1,
+        maximum=3600,
     )
     pauser_socket: str = option(
         "",
@@ -385,11 +392,52 @@ class SharingQuotaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LeasesSettings:
+    """The queue of `gpucommons run`."""
+
+    enabled: str = option(
+        "auto",
+        "give leases. auto: unless Slurm or Kubernetes manages the GPUs of this node",
+        choices=("auto", "true", "false"),
+    )
+    socket: str = option(
+        "",
+        "socket for gpucommons run; empty: leases.sock in /run/gpucommons, or in gpucommons below $XDG_RUNTIME_DIR "
+        "for an agent without root",
+    )
+    admin_group: str = option("", "group that may cancel leases and reservations of all users, like root; empty: none")
+    pass_limit_s: float = option(
+        3600.0, "seconds for which later requests may take GPUs that a waiting request could use", minimum=0
+    )
+    share_limit: int = option(4, "leases that may share a GPU, if all of them accept to share", minimum=1)
+    no_show_after_s: float = option(
+        1800.0, "seconds after which a reservation that is not used is released", minimum=60
+    )
+    reserve_ahead_d: float = option(14.0, "days from now at which a reservation may start at the latest", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseQuotaSettings:
+    """One line for each rule, such as students = { group = "students", gpus = 4 } or all = { user = "*", gpus = 2 }."""
+
+    user: str = option("", "shell pattern of user names; the quota is for each of these users")
+    group: str = option("", "group whose members have the quota together, in place of user")
+    gpus: float = option(
+        0.0, "GPUs that may be leased at once; a MIG device counts by its slices; 0: no limit", minimum=0
+    )
+    hours: float = option(0.0, "GPU-hours in the last 30 days, from the accounts; 0: no limit", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerSettings:
     """The durable accounts. The state directory is /var/lib/gpucommons, or ~/.local/state/gpucommons for a user."""
 
     enabled: bool = option(True, "record who held and used which GPU, on a node that has a GPU")
-    file: str = option("", "path of the ledger; empty: ledger.sqlite in the state directory")
+    file: str = option(
+        "",
+        "path of the ledger, also of a simulation; empty: ledger.sqlite in the state directory, "
+        "for a simulation ledger-NAME.sqlite",
+    )
     flush_s: float = option(10.0, "seconds between two writes; a crash loses at most this much", minimum=1)
     keep_minutes_d: float = option(2.0, "days for which usage is kept by the minute", minimum=1)
     keep_hours_d: float = option(400.0, "days for which usage is kept by the hour", minimum=2)
@@ -400,7 +448,11 @@ class LedgerSettings:
 @dataclass(frozen=True, slots=True)
 class EventsSettings:
     file: str = option("/var/log/ds01/events.jsonl", "event log of DS01, which is followed if it exists")
-    own_file: str = option("", "path of the agent's event log; empty: events.jsonl in the state directory")
+    own_file: str = option(
+        "",
+        "path of the agent's event log, also of a simulation; empty: events.jsonl in the state directory, "
+        "for a simulation events-NAME.jsonl",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +522,8 @@ class Settings:
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     sharing_quotas: Mapping[str, SharingQuotaSettings] = field(default_factory=dict)
+    leases: LeasesSettings = field(default_factory=LeasesSettings)
+    lease_quotas: Mapping[str, LeaseQuotaSettings] = field(default_factory=dict)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)

@@ -23,7 +23,8 @@ from gpucommons.model.allocations import Access, SlotInfo, TrackedContainer, Unm
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.model.job_mapping import JobMappingReading, JobPlace
-from gpucommons.model.ownership import Owner, PodPlace, Workload
+from gpucommons.model.leases import Lease
+from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
 from gpucommons.model.pods import Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 from gpucommons.model.users import UsersReading
@@ -31,6 +32,7 @@ from gpucommons.model.users import UsersReading
 _POD_NAME, _POD_NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
 _OVER = ("Succeeded", "Failed")
 _WHOLE = Fraction(1)
+_LEASE_JOB = "lease-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,13 @@ class ClaimInputs:
     job_mapping: JobMappingReading | None = None
     job_users: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     rules: OwnerRules = field(default_factory=OwnerRules)
+    leases: tuple[Lease, ...] = ()
 
 
 def claims_of(inputs: ClaimInputs) -> Claims:
     found = _Fold(inputs)
     return Claims(
-        (*found.claims, *found.from_state_file(), *found.of_pods(), *found.of_jobs()),
+        (*found.claims, *found.from_state_file(), *found.of_pods(), *found.of_jobs(), *found.of_leases()),
         tuple(found.tracked),
         tuple(found.unmanaged),
     )
@@ -228,6 +231,28 @@ class _Fold:
         account = account_of(owner, user=user, group=users.group_of.get(user, ""), job=job)
         return Claim(WorkloadKind.JOB, job, f"job/{job}", account, slots, Access.SPECIFIC, True, True, "slurm", True)
 
+    def of_leases(self) -> Iterator[Claim]:
+        """A lease holds its slots from the grant on, and is billed as a job of its user."""
+        for lease in self._in.leases:
+            request = lease.request
+            slots = tuple((info, _WHOLE) for uuid in lease.slots for info in self._in.table.named(uuid))
+            job = f"{_LEASE_JOB}{request.id}"
+            owner = Owner(OwnerKind.USER, str(request.uid), request.user)
+            account = account_of(owner, user=request.user, group=self._in.users.group_of.get(request.user, ""), job=job)
+            yield Claim(
+                WorkloadKind.LEASE,
+                request.name or job,
+                f"lease/{request.id}",
+                account,
+                slots,
+                Access.SPECIFIC,
+                True,
+                True,
+                "lease",
+                True,
+                lease.since_s,
+            )
+
     def _interface(self, container: Container) -> str:
         """A container in the state file was created through DS01, whatever its labels say."""
         interface = interface_of(container)
@@ -248,6 +273,11 @@ class _Fold:
         sliced = slice_owner(container.cgroup_parent)
         group = sliced.group if sliced else users.group_of.get(user, "")
         return account_of(owner, user=user, group=group)
+
+
+def lease_of_job(job: str) -> str | None:
+    """The id of the lease that is billed under this name; None where it is the job of another system."""
+    return job.removeprefix(_LEASE_JOB) if job.startswith(_LEASE_JOB) else None
 
 
 def account_of(

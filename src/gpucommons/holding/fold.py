@@ -100,6 +100,12 @@ def _place(
     by_id = {claim.id: claim for claim in claims.claims if claim.kind is WorkloadKind.CONTAINER}
     by_pod = {(claim.account.namespace, claim.name): claim for claim in claims.claims if claim.kind is WorkloadKind.POD}
     by_job = {claim.name: claim for claim in claims.claims if claim.kind is WorkloadKind.JOB}
+    leased = {
+        (info, claim.account.id): claim
+        for claim in reversed(claims.claims)
+        if claim.kind is WorkloadKind.LEASE
+        for info, _ in claim.slots
+    }
     for share in processes:
         kind, compute_instance = instances.get((share.place.gpu_uuid, share.pid), ("", None))
         info = table.at(share.place.gpu_uuid, share.place.gpu_instance_id, compute_instance)
@@ -111,6 +117,9 @@ def _place(
             claim = by_pod.get((workload.pod.namespace, workload.pod.name))
         if claim is None and workload.job is not None:
             claim = by_job.get(workload.job)
+        if claim is None and workload.container_id is None and workload.pod is None:
+            # A user's program on a slot that the user has leased belongs to the lease, to the oldest of several.
+            claim = leased.get((info, str(workload.uid)))
         if claim is None and share.owner is None:
             found.ownerless = found.ownerless or _Usage()
             found.ownerless.add(share, info.sm_scale)

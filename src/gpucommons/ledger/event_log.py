@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from gpucommons.base.state_file import open_state_file
 from gpucommons.ledger.event_detector import DetectorState, state_after
 from gpucommons.model.events import Event, EventLogReading, Numbering, format_line, parse_line
 
@@ -106,7 +107,7 @@ class EventLog:
 
     def _append(self, lines: bytes) -> None:
         """One write. It starts on a new line, also after a crash in the middle of one."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = open_state_file(self._path, os.O_RDWR | os.O_APPEND)
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
+from gpucommons.base.state_file import refused
 from gpucommons.ledger.batch import Gap
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
 from gpucommons.ledger.rollups import HOUR, LAYERS, Piece, pieces
@@ -57,6 +58,8 @@ def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
 
 
 def _queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
+    if reason := refused(path):
+        raise LedgerError("cannot_open", reason)
     if not path.exists():
         raise LedgerError("absent", f"{path}: no ledger; 'gpucommons up' writes it ([ledger] file)")
     try:

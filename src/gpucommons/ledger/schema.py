@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 
-from gpucommons.ledger.errors import LedgerError
+from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 
 # "GPCL": distinguishes our file from another program's database.
 APPLICATION_ID = 0x4750434C
@@ -56,21 +56,27 @@ _FIRST = (
         last_monotonic_ns INTEGER NOT NULL, last_wall_s REAL NOT NULL)""",
 )
 
+# A larger number is damage, not a later release.
+_LAST_VERSION = 1000
+_OUR_TABLES = {"accounts", "slots", "totals", "runs", "kept", "gaps"}
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
     """Migrate the file to the newest schema. Refuses a file of another program or of a newer version."""
     version = _number(connection, "user_version")
+    if _number(connection, "application_id") != APPLICATION_ID and _tables(connection):
+        if _tables(connection) >= _OUR_TABLES:
+            raise LedgerCorrupt("its header does not have the mark of a ledger")
+        raise LedgerError("foreign", "the file is another program's database: set another file with [ledger] file")
+    if version > _LAST_VERSION or (version == 0 and _tables(connection)):
+        raise LedgerCorrupt(f"there is no schema version {version}")
     if version > len(migrations):
         raise LedgerError(
             "newer",
             f"schema version {version} is newer than {len(migrations)}, which this program supports: upgrade it",
         )
-    if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise LedgerError("foreign", "the file is another program's database: set another file with [ledger] file")
-    if version and _number(connection, "application_id") != APPLICATION_ID:
-        raise LedgerError("foreign", "the file is another program's database: set another file with [ledger] file")
     for number, statements in enumerate(migrations[version:], version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -83,6 +89,10 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Sequence[str]] 
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:

@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+from gpucommons.base.state_file import STATE_FILE_MODE
 from gpucommons.ledger.errors import LedgerError
 
 _COMPANIONS = ("", "-wal", "-shm")
@@ -21,6 +22,8 @@ def set_aside(path: Path, wall_s: float) -> Path:
         for suffix in reversed(_COMPANIONS):
             if os.path.lexists(f"{path}{suffix}"):
                 os.rename(f"{path}{suffix}", f"{target}{suffix}")
+                # A file of an earlier release may be readable by all.
+                os.chmod(f"{target}{suffix}", os.stat(f"{target}{suffix}").st_mode & STATE_FILE_MODE)
     except OSError as error:
         raise LedgerError("cannot_open", f"a damaged file cannot be renamed: {error.strerror}") from error
     return target

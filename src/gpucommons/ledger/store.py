@@ -4,8 +4,6 @@ Used by one thread. Raises LedgerError if the disk refuses; never repairs or ove
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import sqlite3
 import uuid
@@ -13,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from gpucommons.base.state_file import open_state_file
 from gpucommons.ledger.batch import NS, Batch, Gap, Moment
-from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerCorrupt, LedgerError, from_sqlite
+from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerCorrupt, LedgerError, from_os, from_sqlite
+from gpucommons.ledger.lock import lock_ledger
 from gpucommons.ledger.query import Totals, totals_in
 from gpucommons.ledger.rollups import DAY_S, HOUR, LAYERS, Retention
 from gpucommons.ledger.schema import migrate
@@ -26,6 +26,7 @@ RESTART = "restart"
 _BUSY_S = 5.0
 _ADD_AMOUNTS = ", ".join(f"{name} = {name} + excluded.{name}" for name in Amounts._fields)
 _ADD_TIME = ", ".join(f"{name} = {name} + excluded.{name}" for name in SlotTime._fields)
+_AT_LEAST = ", ".join(f"{name} = max({name}, excluded.{name})" for name in Amounts._fields)
 _QUESTION_MARKS = ", ".join("?" * len(Amounts._fields))
 
 _ACCOUNT = [f'"{name}"' for name in Account._fields]
@@ -35,6 +36,8 @@ _SLOT = [f'"{name}"' for name in Slot._fields]
 _INSERT_SLOT = f"INSERT INTO slots ({', '.join(_SLOT)}) VALUES ({', '.join('?' * len(_SLOT))})"
 _FIND_SLOT = f"SELECT number FROM slots WHERE {' AND '.join(f'{name} IS ?' for name in _SLOT)}"
 
+# The identities of the file and of its write-ahead log; None for a file that does not exist.
+_Files = tuple[tuple[int, int] | None, tuple[int, int] | None]
 _Key = TypeVar("_Key", Account, Slot)
 
 
@@ -47,11 +50,14 @@ class Store:
         self._boot_id = boot_id
         self._accounts: dict[Account, int] = {}
         self._slots: dict[Slot, int] = {}
-        self._lock: int | None = _locked(path)
+        self._files: _Files = (None, None)
+        self._lock: int | None = lock_ledger(path)
         try:
+            create_file(path)
             self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             with _ledger_errors():
                 self._open()
+            self._files = _inodes(path)
         except BaseException:
             self.close()
             raise
@@ -72,9 +78,25 @@ class Store:
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+        self._remove_old_log()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _remove_old_log(self) -> None:
+        """SQLite leaves the write-ahead log of a file that was replaced: it would be applied to the new file."""
+        (file, log), (file_now, log_now) = self._files, _inodes(self._path)
+        if file != file_now and log is not None and log == log_now:
+            for suffix in ("-wal", "-shm"):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._path}{suffix}")
+
+    def is_in_place(self) -> bool:
+        """False if the file was deleted or replaced since it was opened, or its write-ahead log was deleted.
+
+        SQLite would continue to write into a file that has no name any more.
+        """
+        return self._files == _inodes(self._path)
 
     def totals(self) -> dict[OwnerKey, Totals]:
         with _ledger_errors():
@@ -115,10 +137,11 @@ class Store:
             )
 
     def seed_totals(self, totals: Mapping[OwnerKey, Totals]) -> None:
-        """Copy the counters of a file that was renamed into a new one."""
+        """Copy the counters of a file that was renamed or deleted into a new one. None of them decreases."""
         with self._transaction():
             self._connection.executemany(
-                f"INSERT OR IGNORE INTO totals VALUES (?, ?, ?, ?, {_QUESTION_MARKS})",
+                f"INSERT INTO totals VALUES (?, ?, ?, ?, {_QUESTION_MARKS}) ON CONFLICT DO UPDATE SET "
+                f"last_wall_s = max(last_wall_s, excluded.last_wall_s), {_AT_LEAST}",
                 [(*key, known.last_wall_s, *known.amounts) for key, known in totals.items()],
             )
 
@@ -228,6 +251,31 @@ class Store:
         return number
 
 
+def create_file(path: Path) -> None:
+    """Create an empty file with our mode: SQLite's own would be readable by all. Its other files get the same mode.
+
+    An existing file is not opened: to close a descriptor of it would end SQLite's locks in this process.
+    """
+    try:
+        os.close(open_state_file(path, os.O_RDWR | os.O_EXCL))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise from_os(error) from error
+
+
+def _inodes(path: Path) -> _Files:
+    return _inode(path), _inode(f"{path}-wal")
+
+
+def _inode(path: Path | str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def new_run() -> str:
     return uuid.uuid4().hex
 
@@ -246,29 +294,3 @@ def _ledger_errors() -> Iterator[None]:
         yield
     except SQLITE_ERRORS as error:
         raise from_sqlite(error) from error
-
-
-def _locked(path: Path) -> int:
-    """Lock the ledger for this process: two agents on one file would bill every GPU twice."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise LedgerError(_os_reason(error), f"{error.strerror}: {error.filename}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise LedgerError(
-            "in_use", "another agent uses it: stop that agent or set another file with [ledger] file"
-        ) from None
-    except OSError:
-        # The file system has no locks: an unlocked ledger is better than none.
-        return descriptor
-    return descriptor
-
-
-def _os_reason(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "full"
-    return "read_only" if error.errno == errno.EROFS else "cannot_open"

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from gpucommons.ledger.batch import NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 from gpucommons.ledger.query import Totals, read_totals
+from gpucommons.ledger.recovery import replace_damaged
 from gpucommons.ledger.rollups import Retention
-from gpucommons.ledger.set_aside import set_aside
 from gpucommons.ledger.store import Store, boot_id, new_run
 from gpucommons.model.accounts import LedgerState, OwnerKey
 
@@ -119,6 +119,8 @@ class LedgerWriter:
             self._failed(error)
 
     def _write_backlog(self) -> None:
+        if self._store is not None and not self._store.is_in_place():
+            self._lost_file()
         store = self._store if self._store is not None else self._open()
         until: Moment | None = None
         while True:
@@ -204,16 +206,24 @@ class LedgerWriter:
     def _replace_damaged(self, error: LedgerCorrupt) -> None:
         self._drop_store()
         try:
-            aside = set_aside(self._path, time.time())
+            aside, recovered = replace_damaged(self._path, time.time())
         except LedgerError as refused:
             self._failed(refused)
             return
-        log.error("ledger %s: damaged (%s); renamed to %s, a new file is created", self._path, error, aside)
+        found = f"could not be recovered ({recovered})" if isinstance(recovered, LedgerError) else recovered
+        log.error("ledger %s: damaged (%s); renamed to %s; the new file has %s", self._path, error, aside, found)
         self._publish(replace(self.state, failures=self._failures_with(error)))
         try:
             self._write_backlog()
         except LedgerError as again:
             self._failed(again)
+
+    def _lost_file(self) -> None:
+        """What memory has goes into the next file: the counters, and what was not written yet."""
+        self._drop_store()
+        log.error("ledger %s: deleted or replaced while in use; continued with the counters in memory", self._path)
+        error = LedgerError("replaced", "deleted or replaced while in use")
+        self._publish(replace(self.state, failures=self._failures_with(error)))
 
     def _maybe_prune(self, store: Store, until: Moment) -> None:
         """Once an hour, by the earliest date that the clock has shown: a clock that jumps ahead deletes nothing."""

@@ -18,6 +18,7 @@ class WorkloadKind(StrEnum):
     CONTAINER = "container"
     POD = "pod"
     JOB = "job"
+    LEASE = "lease"
     PROCESS = "process"
 
 

@@ -79,7 +79,6 @@ class PodDevices:
     namespace: str
     pod: str
     container: str
-    resource: str
     devices: tuple[DeviceId, ...]
 
 

@@ -16,11 +16,13 @@ from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.kernel import KernelReading
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.process_context import CommandLineReading, ProcessContext
 from gpucommons.model.process_identity import ProcessKey, ProcessTable
 from gpucommons.model.sharing import SharingReading
+from gpucommons.model.slots import SlotsReading
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.users import UsersReading
 
@@ -47,9 +49,11 @@ class Readings:
     attribution: Attribution | None = None
     process_contexts: Mapping[ProcessKey, ProcessContext] | None = None
     allocations: AllocationReading | None = None
+    slots: SlotsReading | None = None
     ledger: LedgerReading | None = None
     events: EventsReading | None = None
     sharing: SharingReading | None = None
+    leases: LeasesReading | None = None
     accounts: AccountsReading | None = None
     event_log: EventLogReading | None = None
     alerts: AlertsReading | None = None

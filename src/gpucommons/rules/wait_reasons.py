@@ -19,6 +19,7 @@ _SHARING: Final[Mapping[str, str]] = {
     "together_gains": "together: faster in total than turns, as measured",
     "turns_gain": "in turns: together the clients would be slower, as measured",
     "mixed_gains": "together, with turns alone for a client that would fall below its share",
+    "linked": "in one queue with another GPU: a program uses both",
     "measuring": "measuring whether the clients are faster together or in turns",
     "demand_unknown": "together: the clients fit in memory, and the GPU's utilisation is not known",
 }

@@ -53,8 +53,8 @@ def cgroup(pod: Pod) -> str:
     return f"0::/kubepods.slice/kubepods-burstable.slice/{inside}\n"
 
 
-def _given(pod: Pod, resource: str, device: DeviceId) -> PodDevices:
-    return PodDevices(NAMESPACE, pod.name, next(iter(pod.containers.values())), resource, (device,))
+def _given(pod: Pod, device: DeviceId) -> PodDevices:
+    return PodDevices(NAMESPACE, pod.name, next(iter(pod.containers.values())), (device,))
 
 
 class LabPodDevices:
@@ -67,8 +67,8 @@ class LabPodDevices:
         own = DeviceId(own_uuid, mig_uuid=own_uuid)
         self._reading = PodDevicesReading(
             (
-                *(_given(pod, _RESOURCE, share) for pod, share in zip(_SHARING, shares, strict=True)),
-                _given(EMBEDDINGS, _MIG_RESOURCE, own),
+                *(_given(pod, share) for pod, share in zip(_SHARING, shares, strict=True)),
+                _given(EMBEDDINGS, own),
             ),
             {_RESOURCE: shares, _MIG_RESOURCE: (own,)},
         )

@@ -30,7 +30,7 @@ PER_POD = dcgm_dialect(DcgmOptions(shared="per_pod"))
 
 
 def given(pod: str, device: str, replica: int | None = None, container: str = "main") -> PodDevices:
-    return PodDevices("ml", pod, container, "nvidia.com/gpu", (DeviceId(device, gpu_uuid=device, replica=replica),))
+    return PodDevices("ml", pod, container, (DeviceId(device, gpu_uuid=device, replica=replica),))
 
 
 def series_of(
@@ -180,7 +180,7 @@ def test_each_job_of_a_gpu_has_its_series() -> None:
 def test_per_pod_a_mig_device_has_memory_but_no_utilization() -> None:
     running = replace(SPLIT, processes=(GpuProcess(1, None, "compute", 3 * MIB, None, gpu_instance_id=1),))
     given_to = tuple(
-        PodDevices("ml", pod, "main", "nvidia.com/mig-3g.40gb", (DeviceId(uuid, mig_uuid=uuid),))
+        PodDevices("ml", pod, "main", (DeviceId(uuid, mig_uuid=uuid),))
         for pod, uuid in (("busy", "MIG-1"), ("idle", "MIG-2"))
     )
     readings = {

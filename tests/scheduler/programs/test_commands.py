@@ -29,6 +29,19 @@ def test_short_commands(line: str, name: str) -> None:
     assert short_command(line.split(), "comm") == name
 
 
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("nginx: worker process", "nginx"),
+        ("VLLM::EngineCore", "VLLM::EngineCore"),
+        ("/usr/bin/python3 /home/a/train.py --data /mnt/secret", "train.py"),
+        ("   ", "comm"),
+    ],
+)
+def test_a_title_that_the_program_wrote(title: str, name: str) -> None:
+    assert short_command((title,), "comm") == name
+
+
 @given(
     st.lists(st.sampled_from(["python3", "-m", "-c", "-X", "/", "", "a/", "x"]), max_size=5), st.sampled_from(["", "p"])
 )

@@ -2,6 +2,7 @@
 
 import json
 import random
+import stat
 from collections import Counter
 from math import floor
 from pathlib import Path
@@ -110,6 +111,7 @@ def test_a_damaged_state_file_is_replaced(tmp_path: Path, content: bytes) -> Non
     assert follower.read().counts_24h == {"gpu.allocate": 1}
     follower.save_position()
     assert source(tmp_path, clock).read().counts_24h == {"gpu.allocate": 1}
+    assert stat.S_IMODE((tmp_path / "state" / "events.json").stat().st_mode) == 0o640
 
 
 def test_a_position_that_cannot_be_saved_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

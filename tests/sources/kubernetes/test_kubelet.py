@@ -38,7 +38,7 @@ def a_pod(name: str = "train") -> object:
 
 
 def given(name: str = "train") -> PodDevices:
-    return PodDevices("lab", name, "main", "nvidia.com/gpu", (DeviceId(f"{GPU}::3", gpu_uuid=GPU, replica=3),))
+    return PodDevices("lab", name, "main", (DeviceId(f"{GPU}::3", gpu_uuid=GPU, replica=3),))
 
 
 async def eventually_given(source: PodDevicesFollower, *names: str) -> PodDevicesReading:

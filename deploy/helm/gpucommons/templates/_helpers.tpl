@@ -86,6 +86,13 @@ spec:
               value: all
             - name: NVIDIA_DRIVER_CAPABILITIES
               value: utility
+            {{- if .root.Values.sharing.enabled }}
+            - name: GPUCOMMONS_SCHEDULER_SHARE_PROGRAMS
+              value: all
+            # The agent is root without capabilities: its own pauser could pause nothing.
+            - name: GPUCOMMONS_SCHEDULER_PAUSER_SOCKET
+              value: /run/gpucommons-pauser/pauser.sock
+            {{- end }}
             {{- end }}
           ports:
             - name: metrics
@@ -142,6 +149,12 @@ spec:
               mountPath: /var/run/nvshare
             - name: xpushare
               mountPath: /var/run/xpushare
+            - name: api-socket
+              mountPath: /run/gpucommons
+            {{- if .root.Values.sharing.enabled }}
+            - name: pauser
+              mountPath: /run/gpucommons-pauser
+            {{- end }}
             {{- end }}
       volumes:
         - name: config
@@ -173,6 +186,16 @@ spec:
           hostPath:
             path: /var/run/xpushare
             type: DirectoryOrCreate
+        - name: api-socket
+          hostPath:
+            path: /run/gpucommons
+            type: DirectoryOrCreate
+        {{- if .root.Values.sharing.enabled }}
+        - name: pauser
+          hostPath:
+            path: /run/gpucommons-pauser
+            type: DirectoryOrCreate
+        {{- end }}
         {{- else }}
         - name: state
           emptyDir: {}

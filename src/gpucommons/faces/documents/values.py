@@ -4,6 +4,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
+from gpucommons.base.printable import Printable, printable_json
+
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 
 
@@ -24,9 +26,9 @@ def encoded(value: Json) -> bytes:
     return text.encode(errors="replace")
 
 
-def indented(value: Json) -> str:
+def indented(value: Json) -> Printable:
     """Indented JSON with the same values, for a terminal."""
-    return json.dumps(json.loads(encoded(value)), indent=2, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps(json.loads(encoded(value)), indent=2, ensure_ascii=False) + "\n")
 
 
 def _finite(value: Json) -> Json:

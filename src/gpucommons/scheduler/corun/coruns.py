@@ -99,7 +99,7 @@ class Coruns(Generic[Client]):
         self._weights: dict[Client, float] = {}
         # Time alone over the weight: in turns, the client with the least of it is next.
         self._served_s: dict[Client, float] = {}
-        self._ran_last: Client | None = None
+        self._last: Client | None = None
         self._requesting: frozenset[Client] = frozenset()
         # In order of arrival: divisions list their shares in this order.
         self._arrival: dict[Client, int] = {}
@@ -221,9 +221,9 @@ class Coruns(Generic[Client]):
                     verdict.owed_s[index] += share * length_s
                 verdict.owed_s[part] -= length_s
         elif len(phase.clients) == 1 and phase.way is not Way.ALONE:
-            client = phase.clients[0]
+            client = self._last = phase.clients[0]
+            # A client that has left is not remembered.
             if client in self._served_s:
-                self._ran_last = client
                 self._served_s[client] += length_s / self._weights.get(client, 1.0)
 
     def _enter(self, requesting: frozenset[Client]) -> None:
@@ -235,10 +235,10 @@ class Coruns(Generic[Client]):
         self._requesting = requesting
 
     def _least_served(self, clients: Sequence[Client]) -> Client:
-        """Of two that had about the same, not the one that ran last: the time in which it stops is not counted yet."""
+        """Not the last one again for a small lead: the time that it takes to stop is counted once it has stopped."""
 
         def had_s(client: Client) -> float:
-            stopping_s = self.quantum_s / 2 if client == self._ran_last else 0.0
+            stopping_s = self.quantum_s / 2 if client == self._last else 0.0
             return self._served_s[client] + stopping_s / self._weights[client]
 
         return min(clients, key=had_s)

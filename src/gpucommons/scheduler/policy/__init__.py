@@ -18,7 +18,8 @@ The rules, in the order in which an evaluation applies them:
     resumed by itself (`resumed`), runs until the time given with it: no rule stops it before.
  2. Overload. If the running clients grow past the safe limit, all but the oldest are dropped (memory). No client joins
     until the memory of the running ones is down to 90 % of the limit, or one of them runs alone. Programs continue.
- 3. Refill. A throttled client queues again once its bucket is refilled.
+ 3. Refill. A throttled client queues again once its bucket is refilled; a program after half of `max_pause_s` at the
+    latest, until its quota is checked again.
  4. Spending. A running client whose core quota is spent is dropped (quota). Core limits that sum above 100 among the
     clients that run, wait or are throttled are scaled down in proportion. With `work_conserving` a client that runs
     alone while no other waits is not dropped.

@@ -3,6 +3,9 @@
 A GPU that was read once stays known: a driver that does not answer, or a lost GPU, does not change what a name means.
 A client whose name matches no known GPU shares the queue `default` with all other such clients, and moves to its GPU's
 queue when a reading shows which one that is. A client that has its GPU keeps it, whatever index the GPU has later.
+
+GPUs that a program on several of them links are one queue, that of the first of them: such a program runs on all of
+its GPUs at once or not at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,6 +50,9 @@ class DeviceTable:
         self._generation = 0
         # UUIDs by the names that clients use. Cleared when the GPUs change, and when it grows too large.
         self._resolved: dict[str, str | None] = {}
+        # The queue of each GPU that is linked to another, by the UUID of the first of them.
+        self._leaders: dict[str, str] = {}
+        self._totals: dict[str, int] = {}
         policy.add_gpu(DEFAULT_GPU, None, now)
 
     @property
@@ -61,28 +67,69 @@ class DeviceTable:
         for fact in facts:
             gpu = self._queue(fact.uuid, now)
             gpu.index = fact.index
-            if fact.total_bytes is not None and (fact.total_bytes != gpu.total_bytes or not gpu.total_known):
-                actions += self._policy.resize(gpu, fact.total_bytes, now)
+            if fact.total_bytes is not None:
+                self._totals[fact.uuid] = fact.total_bytes
+        actions += self._resize(now)
         if changed:
             actions += self._move_resolved(now)
+        busy = {fact.uuid: fact.busy for fact in facts if fact.busy is not None}
         for fact in facts:
             gpu = self._queue(fact.uuid, now)
-            if fact.busy is not None:
-                actions += self._policy.sample_busy(gpu, fact.busy.ratio, now - fact.busy.since_s, now)
-            actions += self._learn_memory(gpu, fact, now)
+            found = [busy[device] for device in gpu.devices if device in busy]
+            if len(found) == len(gpu.devices):
+                ratio = sum(one.ratio for one in found) / len(found)
+                since_s = min(one.since_s for one in found)
+                actions += self._policy.sample_busy(gpu, ratio, now - since_s, now)
+            actions += self._learn_memory(self._queue(self._leaders.get(fact.uuid, fact.uuid), now), fact, now)
         for gpu in list(self._policy.gpus.values()):
             self.forget_unused(gpu)
         return actions
 
     def queue_named(self, name: str, now: float) -> GpuQueue:
         """The queue for a client that uses this name for its GPU."""
-        return self._queue(self._resolve(name) or DEFAULT_GPU, now)
+        device = self._resolve(name) or DEFAULT_GPU
+        return self._queue(self._leaders.get(device, device), now)
+
+    def device_named(self, name: str) -> str:
+        """The GPU, or MIG device, that this name means."""
+        return self._resolve(name) or DEFAULT_GPU
+
+    def link(self, groups: Sequence[Sequence[str]], now: float) -> list[Action]:
+        """Makes one queue of the GPUs of each group, and separates those that are linked no longer."""
+        leaders = {device: group[0] for group in groups for device in group if len(group) > 1}
+        if leaders == self._leaders:
+            return []
+        self._leaders = leaders
+        for gpu in list(self._policy.gpus.values()):
+            linked = tuple(device for device, leader in leaders.items() if leader == gpu.key)
+            gpu.devices = linked or (gpu.key,)
+        moves = []
+        for client in self._policy.clients.values():
+            gpu = self._queue(leaders.get(client.device, client.device), now)
+            if gpu is not client.gpu:
+                moves.append((client, gpu))
+        for leader in set(leaders.values()):
+            queue = self._queue(leader, now)
+            queue.devices = tuple(device for device, first in leaders.items() if first == leader)
+        return [*self._policy.move(moves, now), *self._resize(now)]
+
+    def is_linked(self, gpu: GpuQueue) -> bool:
+        """Whether the clients of this GPU are in the queue of another."""
+        return self._leaders.get(gpu.key, gpu.key) != gpu.key
 
     def forget_unused(self, gpu: GpuQueue) -> None:
         """Removes the queue of an absent GPU without clients; `default` stays while no GPU is known."""
         alone = gpu.key == DEFAULT_GPU and not self._known
         if not gpu.clients and not alone and gpu.key not in self.present:
             self._policy.remove_gpu(gpu)
+
+    def _resize(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for gpu in self._policy.gpus.values():
+            totals = [self._totals[device] for device in gpu.devices if device in self._totals]
+            if len(totals) == len(gpu.devices) and (sum(totals) != gpu.total_bytes or not gpu.total_known):
+                actions += self._policy.resize(gpu, sum(totals), now)
+        return actions
 
     def _resolve(self, name: str) -> str | None:
         if name not in self._resolved:
@@ -126,12 +173,17 @@ class DeviceTable:
         if unresolved is None:
             return []
         meant = [(client, self._resolve(client.gpu_name)) for client in unresolved.clients.values()]
-        return self._policy.move([(client, self._queue(key, now)) for client, key in meant if key is not None], now)
+        moves = []
+        for client, device in meant:
+            if device is not None:
+                client.device = device
+                moves.append((client, self._queue(self._leaders.get(device, device), now)))
+        return self._policy.move(moves, now)
 
     def _learn_memory(self, gpu: GpuQueue, fact: GpuFacts, now: float) -> list[Action]:
         actions: list[Action] = []
         for client in gpu.clients.values():
-            if client.is_program:
+            if client.is_program or client.device != fact.uuid:
                 continue
             nvml_bytes = fact.process_bytes.get(client.pid)
             running = client.standing is ClientStanding.RUNNING

@@ -1,15 +1,20 @@
 """Which limits are in force for each client: the sources of quotas, looked up by client. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.quotas import ClientLimits, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import Client, client_name
 
 
-def names(client: Client) -> tuple[str, str, str]:
-    """The names that mean this client, the most specific first: its id, namespace/pod, pod."""
-    return client_name(client.id), f"{client.namespace}/{client.pod}", client.pod
+class PodName(NamedTuple):
+    namespace: str
+    pod: str
+
+
+# As nvshare's library sends it from outside of a pod.
+NO_POD: Final = PodName("none", "none")
 
 
 class LimitLookup:
@@ -18,6 +23,8 @@ class LimitLookup:
         self.annotations: Mapping[tuple[str, str], QuotaValues] = {}
         self._set: dict[str, QuotaValues] = {}
         self._requested: dict[int, QuotaValues] = {}
+        # The pods of clients whose processes were identified: these count, whatever the clients claim.
+        self._pods: dict[int, PodName] = {}
         self._limits: dict[int, ClientLimits] = {}
 
     def enter(self, client: Client, memory_limit_bytes: int, core_limit_percent: int) -> ClientLimits:
@@ -30,6 +37,21 @@ class LimitLookup:
         del self._limits[client.id]
         self._requested.pop(client.id, None)
         self._set.pop(client_name(client.id), None)
+        self._pods.pop(client.id, None)
+
+    def identify(self, client: Client, pod: PodName) -> bool:
+        """The kernel and attribution know the pod of this client. Returns whether its limits may have changed."""
+        before = self._pod_of(client)
+        self._pods[client.id] = pod
+        return before != pod
+
+    def names(self, client: Client) -> tuple[str, str, str]:
+        """The names that mean this client, the most specific first: its id, namespace/pod, pod."""
+        namespace, pod = self._pod_of(client)
+        return client_name(client.id), f"{namespace}/{pod}", pod
+
+    def _pod_of(self, client: Client) -> PodName:
+        return self._pods.get(client.id) or PodName(client.namespace, client.pod)
 
     def set_limit(self, target: str, quota: QuotaValues) -> None:
         """`target` is a client id, `namespace/pod` or a pod. A value that the quota omits stays as it was set."""
@@ -62,9 +84,10 @@ class LimitLookup:
         requested = self._requested.get(client.id)
         if not (self._set or self.annotations or self.rules or requested):
             return quotas.NO_LIMITS
+        namespace, pod = self._pod_of(client)
         return quotas.decide(
-            set_limit=self.set_for(names(client)),
-            annotation=self.annotations.get((client.namespace, client.pod)),
-            config=quotas.from_rules(self.rules, client.pod, client.namespace, client.uid),
+            set_limit=self.set_for(self.names(client)),
+            annotation=self.annotations.get((namespace, pod)),
+            config=quotas.from_rules(self.rules, pod, namespace, client.uid),
             env=requested,
         )

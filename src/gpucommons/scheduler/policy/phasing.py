@@ -32,6 +32,8 @@ _OVERDUE_RATIO: Final = 0.5
 # Shorter turns cost more than a long pause.
 _SHORTEST_QUANTUM_S: Final = 0.05
 _BACK_WITHIN_S: Final = 2.0
+# Clients that wait for another to stop wait no longer than this: it may have much work submitted, or hang.
+_PATIENCE_S: Final = 1.0
 # Registered clients, idle ones included: bounds the work of one message.
 _MOST_REGISTERED: Final = 256
 
@@ -59,7 +61,7 @@ class Phasing:
     def leave(self, gpu: GpuQueue, now: float) -> None:
         """The present phase ends, and no other follows it."""
         self._end(gpu, now)
-        gpu.last_phase = None
+        gpu.phase_before = None
 
     def run(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Begins, continues or ends a phase. Returns the next deadline."""
@@ -73,7 +75,7 @@ class Phasing:
         if gpu.phase is None:
             self._begin(gpu, requesting, now)
         self._carry_out(gpu, requesting, now, actions)
-        return min(gpu.phase_until_s, self._kept_until_s(gpu, now))
+        return min(gpu.phase_until_s, self._kept_until_s(gpu, now), self._patient_until_s(gpu, now))
 
     def measured(
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
@@ -91,9 +93,19 @@ class Phasing:
         competing = [
             client
             for client in gpu.running.values()
-            if now >= client.keep_until_s and (client.drop_s is None or client.drop_reason is DropReason.QUANTUM)
+            if now >= client.keep_until_s and (client.drop_s is None or self._stops(client, now))
         ]
         return {client.id: client for client in chain(competing, gpu.waiting.values())}
+
+    def _stops(self, client: Client, now: float) -> bool:
+        """A dropped client that is about to wait for its next turn."""
+        assert client.drop_s is not None
+        return client.drop_reason is DropReason.QUANTUM and now < client.drop_s + _PATIENCE_S - EPSILON_S
+
+    def _patient_until_s(self, gpu: GpuQueue, now: float) -> float:
+        """When the next client that does not stop is no longer waited for."""
+        stopping = (client.drop_s for client in gpu.draining.values() if self._stops(client, now))
+        return min((drop_s + _PATIENCE_S for drop_s in stopping if drop_s is not None), default=NEVER)
 
     def _is_over(self, gpu: GpuQueue, phase: Phase[int], requesting: dict[int, Client], now: float) -> bool:
         if now >= gpu.phase_until_s - EPSILON_S or not any(id in requesting for id in phase.clients):
@@ -114,7 +126,9 @@ class Phasing:
         overdue = self._overdue(requesting, now)
         # Many programs would wait too long while each is measured.
         if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
-            phase = Phase((overdue.id,), gpu.coruns.quantum_s, Way.TURNS)
+            # With full turns, a user with many programs would take the time of the other users.
+            length_s = max(_SHORTEST_QUANTUM_S, gpu.coruns.quantum_s * weights[overdue.id])
+            phase = Phase((overdue.id,), length_s, Way.TURNS)
         gpu.phase = phase
         gpu.phase_members = frozenset(requesting)
         gpu.phase_s = now
@@ -137,24 +151,37 @@ class Phasing:
         return min(quantum_s, max(_SHORTEST_QUANTUM_S, period_s * min(programs) / sum(weights.values())))
 
     def _overdue(self, requesting: dict[int, Client], now: float) -> Client | None:
+        """A program that has been paused for long: that of the owner whose programs ran least recently.
+
+        By its own wait alone, a user who starts many programs at once would come before all others.
+        """
         limit_s = _OVERDUE_RATIO * self._terms.settings.max_pause_s
         paused = [c for c in requesting.values() if c.is_program and c.standing is ClientStanding.WAITING]
-        longest = min(paused, key=lambda client: client.wait_s, default=None)
-        return longest if longest is not None and now - longest.wait_s >= limit_s else None
+        long = [client for client in paused if now - client.wait_s >= limit_s]
+        if not long:
+            return None
+        ran_s: dict[str, float] = {}
+        if self._terms.fair_between_owners:
+            for client in requesting.values():
+                since_s = client.wait_s if client.standing is ClientStanding.WAITING else now
+                ran_s[client.owner] = max(since_s, ran_s.get(client.owner, since_s))
+        return min(long, key=lambda client: (ran_s.get(client.owner, client.wait_s), client.wait_s))
 
     def _end(self, gpu: GpuQueue, now: float) -> None:
         phase = gpu.phase
         if phase is not None:
-            if gpu.phase_begun:
-                gpu.last_phase = phase
             gpu.phase = None
             gpu.phase_until_s = NEVER
-            self._account(gpu, now)
+            if gpu.phase_begun:
+                self._count(gpu, phase, now)
+                gpu.phase_before = phase
+            else:
+                self._count(gpu, gpu.phase_before, now)
 
-    def _account(self, gpu: GpuQueue, now: float) -> None:
-        """The time since the last account went to the phase that began last: a client that stops slowly has it."""
-        if gpu.last_phase is not None:
-            gpu.coruns.ended(gpu.last_phase, now - gpu.phase_s)
+    def _count(self, gpu: GpuQueue, phase: Phase[int] | None, now: float) -> None:
+        """The time since the last call was that of `phase`: until its clients have stopped, no other begins."""
+        if phase is not None:
+            gpu.coruns.ended(phase, now - gpu.phase_s)
         gpu.phase_s = now
 
     def _carry_out(self, gpu: GpuQueue, requesting: dict[int, Client], now: float, actions: list[Action]) -> None:
@@ -178,8 +205,7 @@ class Phasing:
     def _begun(self, gpu: GpuQueue, phase: Phase[int], now: float, actions: list[Action]) -> None:
         """From now on exactly the clients of the phase run: its time begins."""
         gpu.phase_begun = True
-        self._account(gpu, now)
-        gpu.last_phase = None
+        self._count(gpu, gpu.phase_before, now)
         # A client that was dropped for this phase may request again at any time.
         if len(gpu.phase_members) > 1:
             gpu.phase_until_s = now + phase.length_s

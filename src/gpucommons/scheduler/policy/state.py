@@ -96,6 +96,7 @@ class Client:
         "bucket",
         "claimed_bytes",
         "core_limit_percent",
+        "device",
         "drop_again_s",
         "drop_reason",
         "drop_s",
@@ -156,6 +157,8 @@ class Client:
     ) -> None:
         self.id = id
         self.gpu = gpu
+        # The device that it is on. Its queue may be that of another device, where a program links the two.
+        self.device = gpu.key
         # The client's name for the GPU: resolved again when the GPUs become known later.
         self.gpu_name = gpu_name
         self.version = version
@@ -243,7 +246,6 @@ class GpuQueue:
         "held_bytes",
         "index",
         "key",
-        "last_phase",
         "limited",
         "limited_percent",
         "limited_running",
@@ -256,6 +258,7 @@ class GpuQueue:
         "overloaded",
         "peak_running_bytes",
         "phase",
+        "phase_before",
         "phase_begun",
         "phase_members",
         "phase_s",
@@ -325,10 +328,10 @@ class GpuQueue:
         self.busy_until_s = LONG_AGO
         self.changed_s = now_s
         self.coruns: Coruns[int] = Coruns(corun_margin)
-        # The phase in force: when it was chosen or began, whether exactly its clients run, and the clients that it
-        # considered; the phase before it, whose clients may run still.
+        # The phase in force: since when time is counted for it, whether exactly its clients run, and the clients that
+        # it considered. `phase_before` is the last one that had begun.
         self.phase: Phase[int] | None = None
-        self.last_phase: Phase[int] | None = None
+        self.phase_before: Phase[int] | None = None
         self.phase_s = now_s
         self.phase_begun = False
         self.phase_until_s = NEVER

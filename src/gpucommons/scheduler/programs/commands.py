@@ -11,7 +11,12 @@ _INLINE: Final = frozenset({"-c", "-e"})
 
 
 def short_command(command_line: Sequence[str], process_name: str) -> str:
-    """An interpreter's script or module, else the program's file name; without a command line, the process's name."""
+    """An interpreter's script or module, else the program's file name; without a command line, the process's name.
+
+    A program that writes its own title (`nginx: worker process`) has one argument with spaces: its first word counts.
+    """
+    if len(command_line) == 1:
+        command_line = [word.rstrip(":") for word in command_line[0].split()]
     program = _basename(command_line[0]) if command_line else ""
     if not program:
         return process_name

@@ -77,6 +77,7 @@ class Exempt(StrEnum):
     OTHER_USER = "other_user"
     LABEL = "label"
     RULE = "rule"
+    PAUSER = "pauser"
     REFUSED = "refused"
 
 
@@ -89,7 +90,10 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What decides besides the programs themselves. `agent_pids` are the agent and its helpers, such as the pauser."""
+    """What decides besides the programs themselves. `agent_pids` are the agent and its helpers, such as the pauser.
+
+    `obstacle` is why no program at all can be paused now; empty where they can.
+    """
 
     scope: ShareScope
     agent_uid: int
@@ -97,6 +101,7 @@ class Circumstances:
     nvshare_pids: AbstractSet[int] = frozenset()
     refused: Mapping[ProcessKey, Refusal] = field(default_factory=dict)
     rules: Sequence[ProgramRule] = ()
+    obstacle: str = ""
 
 
 class _Verdict(NamedTuple):
@@ -179,18 +184,18 @@ def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdi
     rule = exempting_rule(around.rules, program)
     if rule is not None:
         return _Verdict(Exempt.RULE, f"sharing_quotas.{printable(rule.name, _LONGEST_REASON)} has share = false")
+    if around.obstacle:
+        return _Verdict(Exempt.PAUSER, f"no program can be paused: {printable(around.obstacle, _LONGEST_REASON)}")
     return _of_refusals(program, around.refused, now_s)
 
 
 def _not_own(program: Program, agent_uid: int) -> _Verdict:
+    own = f'and share_programs = "own" shares only programs of uid {agent_uid}'
     if program.uid is None:
         several = len({process.workload.uid for process in program.processes}) > 1
         known = "its processes run as several users" if several else "its user is not known"
-        return _Verdict(Exempt.OWNER_UNKNOWN, f'{known}, and share_programs = "own" needs uid {agent_uid}')
-    return _Verdict(
-        Exempt.OTHER_USER,
-        f'it runs as uid {program.uid}, and share_programs = "own" shares only those of uid {agent_uid}',
-    )
+        return _Verdict(Exempt.OWNER_UNKNOWN, f"{known}, {own}")
+    return _Verdict(Exempt.OTHER_USER, f"it runs as uid {program.uid}, {own}")
 
 
 def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s: float) -> _Verdict | None:

@@ -34,7 +34,7 @@ def read_client(
         client_id=client_name(client.id),
         pod=client.pod,
         namespace=client.namespace,
-        gpu_uuid=gpu.key,
+        gpu_uuid=client.device,
         gpu_index=gpu.index,
         protocol_version=client.version,
         pid=client.pid,

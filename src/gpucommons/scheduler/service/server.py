@@ -32,7 +32,7 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
-from gpucommons.scheduler.policy.limit_lookup import LimitLookup, names
+from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
@@ -256,6 +256,7 @@ class SchedulerServer:
             process=process,
             owner=owner_of(connection.credentials.uid, connection.accounts),
         )
+        client.device = self._devices.device_named(message.gpu)
         del self._unregistered[connection]
         connection.client = client
         client.peer = connection
@@ -285,12 +286,13 @@ class SchedulerServer:
     def is_admin(self, peer: socket.socket, local: bool | None = None) -> bool:
         """Whether this peer may change the scheduler; a refusal is counted. `local` is whether it is in our namespaces,
         where that was read earlier."""
-        credentials = peer_credentials(peer)
-        local = is_local(credentials.pid) if local is None else local
-        allowed = self._admins.include(credentials, peer_groups(peer), local)
+        allowed = self.includes_admin(peer, is_local(peer_credentials(peer).pid) if local is None else local)
         if not allowed:
             self.policy.refusals["control_not_admin"] += 1
         return allowed
+
+    def includes_admin(self, peer: socket.socket, local: bool) -> bool:
+        return self._admins.include(peer_credentials(peer), peer_groups(peer), local)
 
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """A frame of nvsharectl or xpusharectl."""
@@ -331,7 +333,8 @@ class SchedulerServer:
         return self.count_matching(target)
 
     def count_matching(self, target: str) -> int:
-        connected = sum(target in names(c) for c in self.policy.clients.values() if not c.is_program)
+        clients = (client for client in self.policy.clients.values() if not client.is_program)
+        connected = sum(target in self._limits.names(client) for client in clients)
         return connected + (0 if self.programs is None else self.programs.count_named(target))
 
     # Input of the agent
@@ -363,8 +366,16 @@ class SchedulerServer:
         self._measuring.check(now)
 
     def set_names(self, names: ProcessNames) -> None:
-        """The names of processes and users, as the agent last read them."""
+        """The names and pods of processes, and the names of users, as the agent last read them."""
         self._reader.names = names
+        changed = False
+        for connection in self._connections.values():
+            client = connection.client
+            pod = None if client is None else names.pod_of(client)
+            if client is not None and pod is not None:
+                changed = self._limits.identify(client, pod) or changed
+        if changed:
+            self._limits_changed()
 
     def update_programs(self, reading: ProgramReading) -> None:
         """A reading of the processes on the GPUs."""

@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
+from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
-from gpucommons.scheduler.policy.state import Client
+from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -106,9 +107,21 @@ class StateReader:
         program = None if self._programs is None else self._programs.program_of(client)
         name = self.names.of_client(client) if program is None else program.display_name
         row = read_client(self._policy.terms, client, self._limits.of(client), position, now, name)
+        own = self._policy.gpus.get(client.device)
+        if own is not None and own is not client.gpu:
+            row = row._replace(gpu_index=own.index)
         if program is None:
             return row
-        return row._replace(program=program.key, processes=tuple(process.pid for process in program.processes))
+        rests = self._policy.on and client.standing is ClientStanding.IDLE
+        return row._replace(
+            program=program.key,
+            processes=tuple(process.pid for process in program.processes),
+            standing="resting" if rests else row.standing,
+        )
+
+    def _gpu(self, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
+        row = read_gpu(self._policy, gpu, present, now)
+        return replace(row, way="linked", way_reason="linked") if self._devices.is_linked(gpu) else row
 
     def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
         now = monotonic()
@@ -122,7 +135,7 @@ class StateReader:
             on=policy.on,
             mode=policy.terms.mode.value,
             fixed_quantum_s=policy.terms.operator_quantum_s,
-            gpus=tuple(read_gpu(policy, gpu, gpu.key in present, now) for gpu in gpus),
+            gpus=tuple(self._gpu(gpu, gpu.key in present, now) for gpu in gpus),
             clients=tuple(rows),
             departed=tuple(row for _, row in self._departed),
             messages={kind.name: self._turns.messages[kind] for kind in MessageType},

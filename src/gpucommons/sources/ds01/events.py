@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpucommons.base.follow import FileFollower, Lines, Position
+from gpucommons.base.state_file import open_state_file
 from gpucommons.model.events import BadLine, EventsReading, Stamp, parse_stamp
 from gpucommons.sources.ds01.window import WINDOW_S, EventWindow
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -85,7 +86,8 @@ class Ds01EventsReader:
         temporary = self._state.with_name(f"{self._state.name}.new")
         try:
             self._state.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(state, separators=(",", ":")))
+            with open(open_state_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as file:
+                json.dump(state, file, separators=(",", ":"))
             os.replace(temporary, self._state)
         except OSError as error:
             if self._saving_works:

@@ -37,8 +37,8 @@ def _given(message: bytes) -> Iterator[PodDevices]:
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _submessages(pod, 3):
             container_name = _text(container, 1)
-            for resource, devices in _devices(container, 2).items():
-                yield PodDevices(namespace, name, container_name, resource, tuple(devices))
+            for devices in _devices(container, 2).values():
+                yield PodDevices(namespace, name, container_name, tuple(devices))
 
 
 def _devices(message: bytes, number: int) -> dict[str, list[DeviceId]]:

@@ -118,10 +118,6 @@ class Broadcaster:
         self._audiences: dict[Viewer, _Audience] = {}
         self._closed = False
 
-    @property
-    def viewers(self) -> int:
-        return sum(len(audience.connections) for audience in self._audiences.values())
-
     def publish(self) -> None:
         """Sends a new snapshot: one delta per audience, whatever its size."""
         for viewer, audience in self._audiences.items():

@@ -76,7 +76,7 @@ export function lit(document, focus) {
   const uid = uidOf(document, focus);
   for (const id of Object.keys(known)) {
     const client = known[id];
-    const own = pids.has(client.pid) || pods.has(`${client.namespace}/${client.pod}`);
+    const own = [client.pid, ...client.processes].some((pid) => pids.has(pid)) || pods.has(`${client.namespace}/${client.pod}`);
     if (own || (uid !== null && String(client.uid) === uid)) clients.add(id);
   }
   return { owners, processes, clients };

@@ -13,6 +13,7 @@ from gpucommons.faces.dialects.gpucommons import (
     gpu_unattributed,
     gpus,
     health,
+    leases,
     ledger,
     nvml,
     owners,
@@ -28,7 +29,7 @@ GPUCOMMONS = dialect_of(
     (
         *(snapshots, agent, exposition, web, sources, health),
         *(gpus, gpu_parts, nvml, owners, gpu_unattributed, attribution, vgpu),
-        *(containers, allocations, followed_events, quotas, ledger, event_log, sharing),
+        *(containers, allocations, followed_events, quotas, ledger, event_log, sharing, leases),
     ),
     name="gpucommons",
     port=9460,

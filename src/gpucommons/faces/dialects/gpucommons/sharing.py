@@ -17,7 +17,7 @@ ON = gauge(
 )
 WAY = gauge(
     "gpucommons_sharing_way_info",
-    "Way in which the clients share a GPU (alone, together, turns, mixed, measuring or free) and why; always 1.",
+    "Way in which clients share a GPU (alone, together, turns, mixed, measuring, linked or free) and why; always 1.",
     *_GPU,
     "way",
     "reason",
@@ -29,7 +29,7 @@ GAIN = gauge(
 )
 COARSE = gauge(
     "gpucommons_sharing_coarse",
-    "State of the decision how to share a GPU: 1 if utilisation decides because SM activity cannot be read, else 0.",
+    "Basis of the decision how to share a GPU: 1 if utilisation decides because SM activity cannot be read, else 0.",
     *_GPU,
 )
 PROGRAMS = gauge(
@@ -37,12 +37,12 @@ PROGRAMS = gauge(
     "Programs on the GPUs by standing: those that take turns, and left_alone for those that do not.",
     "standing",
 )
-BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which a client held the lock of a GPU.", *_GPU)
+BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which at least one client had a turn on a GPU.", *_GPU)
 WAIT = histogram("gpucommons_sharing_wait_seconds", "Time from a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
 TURN = histogram("gpucommons_sharing_turn_seconds", "Duration of turns.", *_GPU, buckets=TURN_BUCKETS)
 DRAIN = histogram(
     "gpucommons_sharing_drop_to_release_seconds",
-    "Time from DROP_LOCK until the client has released the lock.",
+    "Time from the end of a turn until the client has released the GPU, or the program is paused.",
     *_GPU,
     buckets=DRAIN_BUCKETS,
 )
@@ -58,7 +58,7 @@ REVOKED = gauge(
 )
 DEMAND = gauge(
     "gpucommons_sharing_client_demand_ratio",
-    "Share of time in which a client keeps the GPU busy when it runs alone, as measured.",
+    "SM activity of the GPU while a client runs alone, as measured; its utilisation where that cannot be read.",
     *_CLIENT,
 )
 BILLED = counter(

@@ -1,0 +1,216 @@
+"""Leases in the agent: the service in its own thread, fed with every snapshot, read as a source."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
+from gpucommons.agent.lease_use import LeaseMeter
+from gpucommons.attribution.stage import NamesUsers
+from gpucommons.base.loop_thread import LoopThread
+from gpucommons.base.process_stat import parent_pid, start_ticks
+from gpucommons.base.unix_listener import ListenError, group_id
+from gpucommons.config.option import ConfigError
+from gpucommons.config.runtime_directory import lease_socket
+from gpucommons.config.settings import LeaseQuotaSettings, Settings
+from gpucommons.config.state_directory import lease_record
+from gpucommons.faces.documents.queue import queue_document
+from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
+from gpucommons.leases.service.desk import DeskWorld, LeaseDesk
+from gpucommons.leases.service.facts import LeaseFacts
+from gpucommons.leases.service.record import LeaseRecord
+from gpucommons.leases.service.server import LeaseAccess, LeaseServer
+from gpucommons.model.leases import LeasesReading
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.privacy import Privacy, leases_seen_by
+from gpucommons.scheduler.service.admins import Admins
+from gpucommons.simulation.scenario import Scenario
+from gpucommons.sources.people.user_names import host_user_names
+from gpucommons.sources.source import Source, SourceStarting
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# The longest interval between two snapshots that is billed, in sampling intervals, as in the accounts.
+_LONGEST_GAP = 5
+_MOST_ANCESTORS = 64
+
+log = logging.getLogger(__name__)
+
+
+def lease_terms(settings: Settings) -> LeaseTerms:
+    """Raises ConfigError."""
+    section = settings.leases
+    return LeaseTerms(
+        section.pass_limit_s,
+        section.share_limit,
+        section.no_show_after_s,
+        section.reserve_ahead_d * 86_400,
+        tuple(_quota(name, row, settings.ledger.enabled) for name, row in settings.lease_quotas.items()),
+    )
+
+
+def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool) -> LeaseQuota:
+    if bool(row.user) == bool(row.group):
+        raise ConfigError(f'lease_quotas.{name}: set either user or group, such as user = "*" for each user')
+    if not row.gpus and not row.hours:
+        raise ConfigError(f"lease_quotas.{name}: no limit is set; set gpus, hours or both")
+    if row.hours and not has_accounts:
+        raise ConfigError(f"lease_quotas.{name}: hours are those of the accounts; set ledger.enabled = true")
+    return LeaseQuota(row.user, row.group, row.gpus or None, row.hours or None)
+
+
+class Leasing:
+    """The service of leases, a source of them, and an observer of snapshots."""
+
+    def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
+        self._settings = settings
+        self._terms = lease_terms(settings)
+        self._scenario = None if scenario is None else scenario.name
+        self._path = lease_socket(settings.leases)
+        self._cadence_s = settings.sampling.interval_s
+        self._thread = LoopThread("leases", self._close)
+        self._server: LeaseServer | None = None
+        self._names: NamesUsers = (
+            host_user_names(Path(settings.path.procfs))
+            if scenario is None or scenario.world is None
+            else scenario.world.users
+        )
+        self._meter = LeaseMeter(_LONGEST_GAP * self._cadence_s)
+        self._uses: Mapping[str, SlotUse] = {}
+        self._manager: str | None = None
+        self._seen_manager: tuple[object, ...] = ()
+
+    def sources(self) -> list[Source]:
+        return [Source("leases", "leases", LeasesReading, self._read, self._cadence_s, runs_on="loop")]
+
+    async def start(self) -> None:
+        """Without the default socket the agent runs without leases. Raises ListenError for one that is set."""
+        access = self._access()
+        try:
+            await self._thread.start(lambda: self._open(access))
+        except ListenError as error:
+            if self._settings.leases.socket:
+                raise
+            log.warning("leases are off: %s ('leases.enabled = false' for none)", error)
+
+    async def stop(self) -> None:
+        await self._thread.stop()
+
+    def observe(self, snapshot: Snapshot) -> None:
+        server = self._server
+        if server is None:
+            return
+        reading = snapshot.readings.leases
+        if self._meter.is_active or (reading is not None and reading.leases):
+            self._meter.step(snapshot)
+        facts = self._facts(snapshot)
+        self._thread.call(lambda: server.desk.update(facts))
+
+    def _read(self) -> LeasesReading:
+        server = self._server
+        if server is None:
+            raise SourceStarting("the lease service has not started")
+        return server.desk.reading
+
+    def _facts(self, snapshot: Snapshot) -> LeaseFacts:
+        readings = snapshot.readings
+        nvml = snapshot.sources.get("nvml")
+        slots = leasable_slots(readings, self._uses)
+        if slots is None and nvml is not None and nvml.absent:
+            slots = ()
+        self._uses = self._uses if slots is None else {slot.uuid: slot.use for slot in slots}
+        read_s = snapshot.wall_s
+        if nvml is not None and nvml.last_success_wall_s is not None:
+            read_s = nvml.last_success_wall_s - (nvml.duration_s or 0.0)
+        leases = () if readings.leases is None else readings.leases.leases
+        return LeaseFacts(
+            slots,
+            read_s,
+            user_facts(readings),
+            gpu_programs(readings) if leases else (),
+            self._off(snapshot),
+            frozenset(lease.request.id for lease in leases),
+            self._meter.used(),
+        )
+
+    def _off(self, snapshot: Snapshot) -> str:
+        """Why leases are off: another system allocates the GPUs, and the administrator did not decide."""
+        if self._settings.leases.enabled == "true" or self._scenario is not None:
+            return ""
+        readings = snapshot.readings
+        known = (readings.processes, readings.job_mapping, readings.pod_devices, readings.pods)
+        if len(self._seen_manager) != len(known) or any(
+            a is not b for a, b in zip(known, self._seen_manager, strict=True)
+        ):
+            self._seen_manager, self._manager = known, manager_of(readings)
+        if self._manager is None:
+            return ""
+        return (
+            f"{self._manager} allocates the GPUs of this node, so leases are off; leases.enabled = true turns them on"
+        )
+
+    def _access(self) -> LeaseAccess:
+        """Raises ListenError if the group of administrators does not exist."""
+        settings = self._settings
+        privacy = Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid())
+
+        def document(reading: LeasesReading, uid: int, user: str) -> object:
+            return queue_document(leases_seen_by(reading, privacy.viewer(uid, user, False)), time.time())
+
+        return LeaseAccess(
+            Admins(os.getuid(), group_id(settings.leases.admin_group)),
+            self._user_name,
+            lambda uid: privacy.viewer(uid, None, False).sees_all,
+            document,
+        )
+
+    async def _open(self, access: LeaseAccess) -> None:
+        record = LeaseRecord(lease_record(self._scenario), _boot_id())
+        descends = is_descendant if self._scenario is None else _never
+        world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends)
+        desk = LeaseDesk(self._terms, record, world, self._scenario)
+        server = LeaseServer(str(self._path), desk, access)
+        await server.start()
+        self._server = server
+
+    async def _close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    def _user_name(self, uid: int) -> str:
+        return self._names.see([uid]).get(uid) or str(uid)
+
+
+def is_descendant(pid: int, ancestor: int) -> bool:
+    """Whether a process is `ancestor` or was started by it, directly or not. Reads procfs."""
+    for _ in range(_MOST_ANCESTORS):
+        if pid == ancestor:
+            return True
+        if pid <= 1:
+            return False
+        try:
+            pid = parent_pid(Path(f"/proc/{pid}/stat").read_bytes())
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
+
+
+def start_ticks_of(pid: int) -> int | None:
+    try:
+        return start_ticks(Path(f"/proc/{pid}/stat").read_bytes())
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _never(pid: int, ancestor: int) -> bool:
+    """The pids of a scenario are not those of this machine."""
+    return False
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

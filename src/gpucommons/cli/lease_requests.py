@@ -1,0 +1,21 @@
+"""One request to the agent about leases, and its answer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.options import load_settings
+from gpucommons.config.runtime_directory import lease_sockets
+from gpucommons.leases.protocol.client import LeaseServiceGone, answer_of
+
+
+def ask(config: Path | None, request: Mapping[str, object]) -> Any:
+    """Raises CommandError where no agent answers, or where it refuses."""
+    try:
+        line = answer_of(lease_sockets(load_settings(config, {}).settings.leases), request)
+    except LeaseServiceGone as gone:
+        raise CommandError(f"no agent gives leases here: {gone}; start it with: gpucommons up") from None
+    if line.get("event") != "answer":
+        raise CommandError(str(line.get("error")))
+    return line["answer"]

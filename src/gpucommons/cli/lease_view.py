@@ -1,0 +1,116 @@
+"""What `gpucommons run` and `queue` print about leases: the live line, the report, the table. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gpucommons.base.duration_text import spoken_duration
+from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.cli.text_table import TextTable
+
+_GIB = 2**30
+_JOULES_PER_KWH = 3.6e6
+
+
+def slot_names(slots: Sequence[Mapping[str, Any]]) -> str:
+    names = [str(slot.get("name") or slot.get("uuid")) for slot in slots]
+    return f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names)}"
+
+
+def waiting_line(line: Mapping[str, Any]) -> str:
+    """`waiting: 2 of 5, about 14 min: every GPU that fits is in use (0: alice for 2 h, 1: bob for 5 min)`."""
+    expected = line.get("expected_s")
+    when = "" if not isinstance(expected, int | float) else f", about {spoken_duration(expected)}"
+    holders = ", ".join(
+        f"{holder['slots']}: {holder['user']} for {spoken_duration(float(holder['for_s']))}"
+        for holder in line.get("holders", ())
+    )
+    text = f"waiting: {line['position']} of {line['of']}{when}: {line['sentence']}"
+    return f"{text} ({holders})" if holders else text
+
+
+def report_lines(
+    slots: Sequence[Mapping[str, Any]],
+    waited_s: float,
+    ran_s: float,
+    memory_bytes: int | None,
+    use: Mapping[str, Any] | None,
+) -> Iterator[str]:
+    yield f"waited {spoken_duration(waited_s)}, ran {spoken_duration(ran_s)} on {slot_names(slots)}"
+    if use is None:
+        yield "nothing was billed: it ended before the next sample"
+        return
+    parts = [f"{float(use['gpu_s']) / 3600:.3f} GPU-hours"]
+    if use["judged_s"]:
+        parts.append(f"GPU used {float(use['active_s']) / float(use['judged_s']):.0%} of the time")
+        parts.append(f"busy {float(use['sm_s']) / float(use['gpu_s']):.0%}")
+    if use["peak_bytes"] is not None:
+        asked = "" if memory_bytes is None else f" of {memory_bytes / _GIB:.1f} GiB requested"
+        parts.append(f"peak memory {int(use['peak_bytes']) / _GIB:.1f} GiB{asked}")
+    if use["joules"]:
+        parts.append(f"{float(use['joules']) / _JOULES_PER_KWH:.3f} kWh")
+    yield ", ".join(parts)
+
+
+def queue_text(queue: Mapping[str, Any], now_s: float) -> Printable:
+    """Two tables: leases, and requests in the order in which they are served."""
+    off = [f"leases are off: {queue['off']}"] if queue["off"] else []
+    leases = [
+        (
+            id,
+            each["user"],
+            each["name"],
+            ",".join(each["slots"]),
+            "shared" if each["shared"] else "exclusive",
+            spoken_duration(max(0.0, now_s - each["since_unix_s"])),
+            _trespassers(each["trespassers"]),
+        )
+        for id, each in queue["leases"].items()
+    ]
+    waiting = [
+        (
+            str(each["position"]),
+            id,
+            each["user"],
+            each["name"],
+            str(each["gpus"]),
+            spoken_duration(max(0.0, now_s - each["since_unix_s"])),
+            _expected(each["expected_start_unix_s"], now_s),
+            each["sentence"],
+        )
+        for id, each in queue["waiting"].items()
+    ]
+    held = TextTable(("id", "user", "name", "slots", "mode", "for", "note"), leases).lines()
+    lines = TextTable(("place", "id", "user", "name", "gpus", "waits", "expected", "why"), waiting).lines()
+    return printable_lines(
+        [*off, *(held if leases else ["no leases"]), "", *(lines if waiting else ["no request waits"])]
+    )
+
+
+def reservations_text(queue: Mapping[str, Any]) -> Printable:
+    rows = [
+        (
+            id,
+            each["user"],
+            str(each["gpus"]),
+            ",".join(each["slots"]),
+            local_time(each["from_unix_s"]),
+            local_time(each["until_unix_s"]),
+            "active" if each["active"] else "to come",
+        )
+        for id, each in sorted(queue["reservations"].items(), key=lambda pair: pair[1]["from_unix_s"])
+    ]
+    header = ("id", "user", "gpus", "slots", "from", "until", "state")
+    return TextTable(header, rows).as_table() if rows else printable_lines(["no reservations"])
+
+
+def local_time(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s).strftime("%a %Y-%m-%d %H:%M")
+
+
+def _trespassers(found: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"used by {each['user'] or 'unknown'} (pid {each['pid']}) without a lease" for each in found)
+
+
+def _expected(start_s: float | None, now_s: float) -> str:
+    return "unknown" if start_s is None else f"in {spoken_duration(max(0.0, start_s - now_s))}"

@@ -1,0 +1,48 @@
+"""`gpucommons reserve`: keep GPUs for a time to come."""
+
+import time
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from gpucommons.base.duration_text import parse_duration
+from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.lease_requests import ask
+from gpucommons.cli.lease_view import local_time
+from gpucommons.cli.options import ConfigFile
+from gpucommons.cli.output import show, show_line
+from gpucommons.cli.when import parse_when
+from gpucommons.faces.documents.values import indented
+
+
+def reserve(
+    duration: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 8h.", show_default=False)],
+    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs.")] = 1,
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="WHEN", help='Start: now, "tomorrow 9:00", "monday 14:00", "2026-11-20 9:00", "in 2h".'
+        ),
+    ] = "now",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the reservation as JSON.")] = False,
+    config: ConfigFile = None,
+) -> None:
+    """Reserve GPUs: other users get no lease on them that could last beyond the start."""
+    try:
+        from_s = parse_when(begin, datetime.now().astimezone()).timestamp()
+        for_s = parse_duration(duration)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if from_s < time.time() - 60:
+        raise CommandError(f"--from {begin!r} is in the past: choose a later time")
+    made = ask(config, {"request": "reserve", "gpus": gpus, "from_s": from_s, "for_s": for_s})
+    if as_json:
+        show(indented(made))
+        return
+    slots = ", ".join(made["slots"])
+    text = (
+        f"reservation {made['id']}: GPU {slots} from {local_time(made['from_s'])} until {local_time(made['until_s'])}"
+    )
+    show_line(printable(text))

@@ -1,0 +1,120 @@
+"""Leases, waiting requests and reservations. Pure."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpucommons.faces.documents.schema import (
+    FLAG,
+    INTEGER,
+    INTEGER_OR_NULL,
+    NUMBER,
+    NUMBER_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    Record,
+    by_key,
+    listed,
+    one_of,
+    or_null,
+    record,
+)
+from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation, Trespasser, WaitCause
+from gpucommons.model.snapshot import Snapshot
+
+
+class _Named(NamedTuple):
+    """A lease or a reservation, with the names of its slots."""
+
+    lease: Lease
+    slots: list[str]
+    trespassers: list[Trespasser]
+
+
+class _Reserved(NamedTuple):
+    reservation: Reservation
+    slots: list[str]
+    is_active: bool
+
+
+_TRESPASSER = Record[Trespasser](
+    slot=(TEXT, lambda each: each.slot),
+    pid=(INTEGER, lambda each: each.pid),
+    user=(TEXT, lambda each: each.user),
+    process=(TEXT, lambda each: each.process_name),
+)
+_LEASE = Record[_Named](
+    user=(TEXT, lambda each: each.lease.request.user),
+    name=(TEXT, lambda each: each.lease.request.name),
+    slots=(listed(TEXT), lambda each: each.slots),
+    slot_uuids=(listed(TEXT), lambda each: list(each.lease.slots)),
+    shared=(FLAG, lambda each: each.lease.request.share),
+    memory_bytes=(INTEGER_OR_NULL, lambda each: each.lease.request.memory_bytes),
+    since_unix_s=(NUMBER, lambda each: round(each.lease.since_s, 3)),
+    ends_unix_s=(NUMBER_OR_NULL, lambda each: _end_s(each.lease)),
+    trespassers=(
+        listed(_TRESPASSER.schema),
+        lambda each: [_TRESPASSER.build(trespasser) for trespasser in each.trespassers],
+    ),
+)
+_REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
+    position=(INTEGER, lambda pair: pair[1].position),
+    user=(TEXT, lambda pair: pair[0].user),
+    name=(TEXT, lambda pair: pair[0].name),
+    gpus=(INTEGER, lambda pair: pair[0].gpus),
+    memory_bytes=(INTEGER_OR_NULL, lambda pair: pair[0].memory_bytes),
+    shared=(FLAG, lambda pair: pair[0].share),
+    since_unix_s=(NUMBER, lambda pair: round(pair[0].arrived_s, 3)),
+    expected_start_unix_s=(NUMBER_OR_NULL, lambda pair: rounded(pair[1].start_s, 0)),
+    cause=(one_of(*WaitCause), lambda pair: pair[1].cause.value),
+    sentence=(TEXT, lambda pair: pair[1].sentence),
+)
+_RESERVATION = Record[_Reserved](
+    user=(TEXT, lambda each: each.reservation.user),
+    gpus=(INTEGER, lambda each: each.reservation.gpus),
+    slots=(listed(TEXT), lambda each: each.slots),
+    from_unix_s=(NUMBER, lambda each: round(each.reservation.from_s, 3)),
+    until_unix_s=(NUMBER, lambda each: round(each.reservation.until_s, 3)),
+    active=(FLAG, lambda each: each.is_active),
+)
+SCHEMA = or_null(
+    record(
+        off=TEXT_OR_NULL,
+        leases=by_key(_LEASE.schema, "id of the lease"),
+        waiting=by_key(_REQUEST.schema, "id of the request"),
+        reservations=by_key(_RESERVATION.schema, "id of the reservation"),
+    )
+)
+
+
+def queue(snapshot: Snapshot) -> Json:
+    """Null where the agent gives no leases."""
+    reading = snapshot.readings.leases
+    return None if reading is None else queue_document(reading, snapshot.wall_s)
+
+
+def queue_document(reading: LeasesReading, now_s: float) -> dict[str, Json]:
+    """`off` is why leases are not given now; null where they are."""
+    return {
+        "off": reading.off or None,
+        "leases": {lease.request.id: _LEASE.build(_named(lease, reading)) for lease in reading.leases},
+        "waiting": {pair[0].id: _REQUEST.build(pair) for pair in reading.waiting},
+        "reservations": {
+            each.id: _RESERVATION.build(_Reserved(each, _names(each.slots, reading), each.is_active(now_s)))
+            for each in reading.reservations
+        },
+    }
+
+
+def _named(lease: Lease, reading: LeasesReading) -> _Named:
+    trespassers = [each for each in reading.trespassers if each.lease_id == lease.request.id]
+    return _Named(lease, _names(lease.slots, reading), trespassers)
+
+
+def _names(uuids: Iterable[str], reading: LeasesReading) -> list[str]:
+    return [reading.slots.get(uuid, uuid) for uuid in uuids]
+
+
+def _end_s(lease: Lease) -> float | None:
+    limit_s = lease.request.limit_s
+    return None if limit_s is None else round(lease.since_s + limit_s, 3)

@@ -1,0 +1,1 @@
+"""Which request gets which slots, and when. Takes values and the time, returns values."""

@@ -1,0 +1,305 @@
+"""The book of leases: who has which slots, who waits, what is reserved. Takes events and the time; does no I/O.
+
+After each event the caller calls `settle`, which grants what can be granted and returns it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from gpucommons.leases.policy.durations import LeaseDurations
+from gpucommons.leases.policy.plan import LeaseBoard, fits, make_plan
+from gpucommons.leases.policy.quotas import exceeded
+from gpucommons.leases.policy.reservations import assign, check_room, is_no_show, used
+from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
+
+# How long the slots of a lease are held after a restart, until its client connects again; and the place in the queue.
+HOLD_LEASE_S: Final = 60.0
+HOLD_PLACE_S: Final = 10.0
+_MOST_RESERVATIONS_OF_USER: Final = 32
+_LONGEST_RESERVATION_S: Final = 31 * 86_400.0
+_NOT_ELIGIBLE: Final = (WaitCause.QUOTA, WaitCause.EARLIER)
+
+
+class SettledLeases(NamedTuple):
+    """What `settle` did: new leases, leases and requests of clients that did not come back, unused reservations."""
+
+    grants: tuple[Lease, ...] = ()
+    dropped: tuple[str, ...] = ()
+    no_shows: tuple[Reservation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BookRecord:
+    """What survives a restart of the agent."""
+
+    leases: tuple[Lease, ...] = ()
+    waiting: tuple[LeaseRequest, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    ended: tuple[tuple[str, float], ...] = ()
+    next_number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseDemand:
+    """What a client requests."""
+
+    uid: int
+    user: str
+    gpus: int = 1
+    memory_bytes: int | None = None
+    share: bool = False
+    limit_s: float | None = None
+    name: str = ""
+
+
+@dataclass(slots=True)
+class _Absence:
+    """Clients that were known before a restart, and until when they are waited for."""
+
+    until_s: dict[str, float] = field(default_factory=dict)
+
+    def expired(self, now_s: float) -> list[str]:
+        return [id for id, until_s in self.until_s.items() if now_s >= until_s]
+
+
+class LeaseBook:
+    def __init__(self, terms: LeaseTerms | None = None, record: BookRecord | None = None, now_s: float = 0.0) -> None:
+        record = record or BookRecord()
+        self.terms = terms or LeaseTerms()
+        self._slots: Mapping[str, LeasableSlot] | None = None
+        self._users = UserFacts()
+        self._leases = {lease.request.id: lease for lease in record.leases}
+        self._waiting = {request.id: request for request in record.waiting}
+        self._reservations = {each.id: each for each in record.reservations}
+        self._durations = LeaseDurations(record.ended)
+        self._next_number = record.next_number
+        self._absence = _Absence(
+            dict.fromkeys(self._leases, now_s + HOLD_LEASE_S) | dict.fromkeys(self._waiting, now_s + HOLD_PLACE_S)
+        )
+        # Slots whose lease ended without a word, and when: they are given again once they were read after that.
+        self._settling: dict[str, float] = {}
+        self._eligible_s: dict[str, float] = {}
+        self._promised_s: dict[str, float] = {}
+        self._waits: Mapping[str, LeaseWait] = {}
+        self._unchecked: set[str] = set()
+
+    @property
+    def slots(self) -> Mapping[str, LeasableSlot] | None:
+        """None until the GPUs were read."""
+        return self._slots
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        return self._leases
+
+    @property
+    def waiting(self) -> Mapping[str, LeaseRequest]:
+        return self._waiting
+
+    @property
+    def reservations(self) -> Mapping[str, Reservation]:
+        return self._reservations
+
+    @property
+    def waits(self) -> Mapping[str, LeaseWait]:
+        return self._waits
+
+    @property
+    def users(self) -> UserFacts:
+        return self._users
+
+    def is_absent(self, id: str) -> bool:
+        return id in self._absence.until_s
+
+    def record(self) -> BookRecord:
+        return BookRecord(
+            tuple(self._leases.values()),
+            tuple(self._waiting.values()),
+            tuple(self._reservations.values()),
+            tuple(self._durations.all()),
+            self._next_number,
+        )
+
+    def update_slots(self, slots: Iterable[LeasableSlot], read_s: float, users: UserFacts) -> None:
+        """The slots as they were read at `read_s`."""
+        self._slots = {slot.uuid: slot for slot in slots}
+        self._users = users
+        self._settling = {uuid: ended_s for uuid, ended_s in self._settling.items() if ended_s >= read_s}
+
+    def forget_slots(self) -> None:
+        """The driver does not answer: nothing is granted until it does."""
+        self._slots = None
+
+    def request(self, demand: LeaseDemand, now_s: float) -> LeaseRequest:
+        """Raises LeaseRefused where the request can never be granted on this node as it is."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        request = LeaseRequest(
+            str(number),
+            demand.uid,
+            demand.user,
+            number,
+            now_s,
+            demand.gpus,
+            demand.memory_bytes,
+            demand.share,
+            demand.limit_s,
+            demand.name,
+        )
+        if self._slots is None:
+            self._unchecked.add(request.id)
+        else:
+            self._check(request, self._slots)
+        self._waiting[request.id] = request
+        return request
+
+    def _check(self, request: LeaseRequest, slots: Mapping[str, LeasableSlot]) -> None:
+        if not slots:
+            raise LeaseRefused("this node has no GPU; run the command without gpucommons run")
+        fitting = sorted(slot.gpus for slot in slots.values() if fits(request, slot))
+        if len(fitting) < request.gpus:
+            raise LeaseRefused(_too_much(request, slots, len(fitting)))
+        least = sum(fitting[: request.gpus])
+        if (over := exceeded(self.terms.quotas, request.user, least, {}, self._users)) is not None:
+            raise LeaseRefused(f"{request.gpus} GPUs requested, and {over}; request fewer, or ask the administrator")
+
+    def impossible(self) -> Mapping[str, str]:
+        """Waiting requests that were made before the GPUs were read and can never be granted, each with the reason."""
+        unchecked, self._unchecked = self._unchecked, set()
+        found: dict[str, str] = {}
+        for id in unchecked & self._waiting.keys():
+            try:
+                self._check(self._waiting[id], self._slots or {})
+            except LeaseRefused as refusal:
+                found[id] = str(refusal)
+        return found
+
+    def resume(self, id: str) -> Lease | LeaseRequest | None:
+        """The client is back. None where its lease or request is not known any more."""
+        self._absence.until_s.pop(id, None)
+        return self._leases.get(id) or self._waiting.get(id)
+
+    def end(self, id: str, now_s: float, clean: bool = True) -> Lease | None:
+        """The lease, or the request, is over. Without `clean` its programs may still run: its slots are read first."""
+        self._absence.until_s.pop(id, None)
+        self._eligible_s.pop(id, None)
+        self._promised_s.pop(id, None)
+        self._waiting.pop(id, None)
+        lease = self._leases.pop(id, None)
+        if lease is not None:
+            self._durations.add(lease.request.user, max(0.0, now_s - lease.since_s))
+            if not clean:
+                self._settling |= dict.fromkeys(lease.slots, now_s)
+        return lease
+
+    def reserve(self, uid: int, user: str, gpus: int, from_s: float, until_s: float, now_s: float) -> Reservation:
+        """Raises LeaseRefused."""
+        if self._slots is None:
+            raise LeaseRefused("the GPUs could not be read, so none can be reserved; try again later")
+        if until_s <= max(from_s, now_s):
+            raise LeaseRefused("the reservation would end before it begins; choose a later time")
+        if until_s - from_s > _LONGEST_RESERVATION_S:
+            raise LeaseRefused("a reservation lasts at most 31 days; choose a shorter time")
+        if from_s - now_s > self.terms.reserve_ahead_s:
+            raise LeaseRefused(
+                f"a reservation starts at most {self.terms.reserve_ahead_s / 86_400:g} days from now "
+                "(leases.reserve_ahead_d); choose an earlier time"
+            )
+        if sum(each.uid == uid for each in self._reservations.values()) >= _MOST_RESERVATIONS_OF_USER:
+            raise LeaseRefused(f"a user may have {_MOST_RESERVATIONS_OF_USER} reservations; remove one first")
+        if (over := exceeded(self.terms.quotas, user, gpus, {}, self._users)) is not None:
+            raise LeaseRefused(f"{gpus} GPUs requested, and {over}; request fewer, or ask the administrator")
+        number, self._next_number = self._next_number, self._next_number + 1
+        new = Reservation(f"r{number}", uid, user, gpus, max(from_s, now_s), until_s)
+        check_room(new, self._reservations.values(), self._slots)
+        self._reservations[new.id] = new
+        self._assign()
+        return self._reservations[new.id]
+
+    def unreserve(self, id: str) -> Reservation | None:
+        return self._reservations.pop(id, None)
+
+    def shift(self, step_s: float) -> None:
+        """The clock was set: moves what happened, so that no age changes. Reservations keep their time of day."""
+        self._leases = {id: replace(lease, since_s=lease.since_s + step_s) for id, lease in self._leases.items()}
+        self._waiting = {id: replace(each, arrived_s=each.arrived_s + step_s) for id, each in self._waiting.items()}
+        for times in (self._settling, self._eligible_s, self._promised_s, self._absence.until_s):
+            times.update({key: at_s + step_s for key, at_s in times.items()})
+
+    def settle(self, now_s: float) -> SettledLeases:
+        """Drops clients that did not come back, releases unused reservations, and grants what can be granted."""
+        dropped = tuple(self._absence.expired(now_s))
+        for id in dropped:
+            self.end(id, now_s, clean=False)
+        no_shows = self._settle_reservations(now_s)
+        plan = make_plan(self._board(), now_s)
+        for lease in plan.grants:
+            self._waiting.pop(lease.request.id)
+            self._leases[lease.request.id] = lease
+        self._remember(plan.waits, now_s)
+        return SettledLeases(plan.grants, dropped, no_shows)
+
+    def _settle_reservations(self, now_s: float) -> tuple[Reservation, ...]:
+        self._assign()
+        current = [
+            used(each, self._leases.values(), self._waiting.values(), now_s)
+            for each in self._reservations.values()
+            if now_s < each.until_s
+        ]
+        no_shows = tuple(each for each in current if is_no_show(each, self.terms.no_show_after_s, now_s))
+        self._reservations = {each.id: each for each in current if each not in no_shows}
+        return no_shows
+
+    def _assign(self) -> None:
+        if self._slots is not None:
+            assigned = assign(self._reservations.values(), self._slots, self._leases.values())
+            self._reservations = {each.id: each for each in assigned}
+
+    def _board(self) -> LeaseBoard:
+        return LeaseBoard(
+            self._slots or {},
+            tuple(self._leases.values()),
+            tuple(self._waiting.values()),
+            tuple(self._reservations.values()),
+            frozenset(self._settling),
+            frozenset(self._absence.until_s),
+            self._eligible_s,
+            self._promised_s,
+            self._durations,
+            self.terms,
+            self._users,
+        )
+
+    def _remember(self, waits: Mapping[str, LeaseWait], now_s: float) -> None:
+        """Since when each request may be served, and the start that was first estimated for it."""
+        self._waits = waits
+        for id, wait in waits.items():
+            if wait.cause in _NOT_ELIGIBLE:
+                self._eligible_s.pop(id, None)
+                self._promised_s.pop(id, None)
+            else:
+                self._eligible_s.setdefault(id, now_s)
+                if wait.start_s is not None:
+                    self._promised_s.setdefault(id, wait.start_s)
+        for id in [id for id in self._eligible_s if id not in waits]:
+            self._eligible_s.pop(id)
+            self._promised_s.pop(id, None)
+
+
+def _too_much(request: LeaseRequest, slots: Mapping[str, LeasableSlot], fitting: int) -> str:
+    lost = sum(slot.use is SlotUse.LOST for slot in slots.values())
+    working = [slot for slot in slots.values() if slot.use is not SlotUse.LOST]
+    whole = sum(not slot.is_mig for slot in working)
+    mig = len(working) - whole
+    has = f"{whole} GPU{'' if whole == 1 else 's'}"
+    has += f" and {mig} MIG devices, which cannot be combined" if mig else ""
+    has += f" ({lost} lost)" if lost else ""
+    if request.memory_bytes is None or fitting == len(working):
+        return f"{request.gpus} GPUs requested, this node has {has}; request fewer"
+    memory = f"{request.memory_bytes / 2**30:.1f} GiB"
+    largest = max((slot.total_bytes or 0 for slot in working), default=0)
+    return (
+        f"{request.gpus} GPU{'' if request.gpus == 1 else 's'} with {memory} of memory requested, {fitting} of this "
+        f"node {'has' if fitting == 1 else 'have'} that much, the largest has {largest / 2**30:.1f} GiB; request less"
+    )

@@ -1,0 +1,276 @@
+"""The plan: which waiting requests get slots now, and when the others are expected to. Pure.
+
+Requests are taken in order: those that were passed for `pass_limit_s` first, oldest first; then by the GPUs that the
+user has, fewest first, then by age. The requests of one user keep their order. A request that cannot be served claims
+the slots that it is expected to get. A later request may take a claimed slot only if it is expected to end before the
+start that was first estimated for the claim, and before `pass_limit_s` is over.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpucommons.leases.policy.durations import LeaseDurations
+from gpucommons.leases.policy.quotas import exceeded
+from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
+
+_NEVER = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseBoard:
+    """What a plan is made from. `settling`: slots whose last lease ended without a word, until they were read again.
+
+    `absent`: waiting requests whose client is not connected. `eligible_s`: since when each request is the first of its
+    user and within the quotas. `promised_s`: its expected start as first estimated.
+    """
+
+    slots: Mapping[str, LeasableSlot]
+    leases: tuple[Lease, ...] = ()
+    waiting: tuple[LeaseRequest, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    settling: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+    eligible_s: Mapping[str, float] = field(default_factory=dict)
+    promised_s: Mapping[str, float] = field(default_factory=dict)
+    durations: LeaseDurations = field(default_factory=LeaseDurations)
+    terms: LeaseTerms = field(default_factory=LeaseTerms)
+    users: UserFacts = field(default_factory=UserFacts)
+
+
+class LeasePlan(NamedTuple):
+    """`grants` are new leases; `waits` are by request."""
+
+    grants: tuple[Lease, ...]
+    waits: Mapping[str, LeaseWait]
+
+
+class _Window(NamedTuple):
+    from_s: float
+    until_s: float
+    uid: int
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A slot during one plan. `kept_from_s`: when the earliest claim on it starts."""
+
+    slot: LeasableSlot
+    leases: list[LeaseRequest]
+    ready_s: float
+    settling: bool
+    windows: list[_Window]
+    kept_from_s: float = _NEVER
+
+    def may_join(self, share_limit: int) -> bool:
+        shared = all(lease.share for lease in self.leases) and len(self.leases) < share_limit
+        return shared and self.slot.use in (SlotUse.FREE, SlotUse.USED)
+
+    def has_room(self, request: LeaseRequest, terms: LeaseTerms) -> bool:
+        """Whether it can be given now, whatever is reserved or kept."""
+        if self.settling or not fits(request, self.slot):
+            return False
+        if not request.share:
+            return not self.leases and self.slot.use is SlotUse.FREE and _has_free(request, self.slot)
+        return self.may_join(terms.share_limit) and self._has_memory(request)
+
+    def _has_memory(self, request: LeaseRequest) -> bool:
+        if request.memory_bytes is None:
+            return True
+        promised = sum(lease.memory_bytes or 0 for lease in self.leases)
+        left = None if self.slot.total_bytes is None else self.slot.total_bytes - promised
+        return left is not None and request.memory_bytes <= left and _has_free(request, self.slot)
+
+    def after_reservations(self, request: LeaseRequest, start_s: float) -> float:
+        """The first time from `start_s` on at which no other user's reservation begins before the request ends."""
+        limit_s = _NEVER if request.limit_s is None else request.limit_s
+        for window in self.windows:
+            if window.uid != request.uid and window.until_s > start_s and start_s + limit_s > window.from_s:
+                start_s = window.until_s
+        return start_s
+
+
+def fits(request: LeaseRequest, slot: LeasableSlot) -> bool:
+    """Whether the slot is of the right kind and size. CUDA uses one MIG device at most, so several GPUs are whole."""
+    if slot.use is SlotUse.LOST or (request.gpus > 1 and slot.is_mig):
+        return False
+    return request.memory_bytes is None or (slot.total_bytes is not None and slot.total_bytes >= request.memory_bytes)
+
+
+def _has_free(request: LeaseRequest, slot: LeasableSlot) -> bool:
+    return request.memory_bytes is None or slot.free_bytes is None or slot.free_bytes >= request.memory_bytes
+
+
+def make_plan(board: LeaseBoard, now_s: float) -> LeasePlan:
+    return _Planner(board, now_s).run()
+
+
+class _Planner:
+    def __init__(self, board: LeaseBoard, now_s: float) -> None:
+        self._board, self._now_s = board, now_s
+        self._seats = list(_seats(board, now_s))
+        self._held: dict[int, float] = {}
+        self._held_by_name: dict[str, float] = {}
+        for lease in board.leases:
+            self._hold(lease.request, lease.gpus)
+        # When the first waiting request of a user starts: no later one of that user starts before.
+        self._blocked: dict[int, float] = {}
+        self._grants: list[Lease] = []
+        self._waits: dict[str, LeaseWait] = {}
+
+    def run(self) -> LeasePlan:
+        queues: dict[int, list[LeaseRequest]] = {}
+        for request in sorted(self._board.waiting, key=lambda each: each.number, reverse=True):
+            queues.setdefault(request.uid, []).append(request)
+        heads = [self._key(queue[-1]) for queue in queues.values()]
+        heapq.heapify(heads)
+        while heads:
+            uid = heapq.heappop(heads)[-1]
+            queue = queues[uid]
+            self._serve(queue.pop())
+            if queue:
+                heapq.heappush(heads, self._key(queue[-1]))
+        return LeasePlan(tuple(self._grants), self._waits)
+
+    def _key(self, request: LeaseRequest) -> tuple[bool, float, int, int]:
+        overdue = self._is_overdue(request)
+        return not overdue, 0.0 if overdue else self._held.get(request.uid, 0.0), request.number, request.uid
+
+    def _is_overdue(self, request: LeaseRequest) -> bool:
+        return self._now_s >= self._pass_end_s(request)
+
+    def _pass_end_s(self, request: LeaseRequest) -> float:
+        return self._board.eligible_s.get(request.id, self._now_s) + self._board.terms.pass_limit_s
+
+    def _serve(self, request: LeaseRequest) -> None:
+        if not self._seats:
+            self._wait(request, WaitCause.UNREAD)
+        elif request.uid in self._blocked:
+            self._claim(request, WaitCause.EARLIER)
+        else:
+            self._grant_or_claim(request)
+
+    def _grant_or_claim(self, request: LeaseRequest) -> None:
+        open_seats = [seat for seat in self._seats if seat.has_room(request, self._board.terms)]
+        free = [seat for seat in open_seats if self._may_take(request, seat)]
+        chosen = self._best(request, free) if len(free) >= request.gpus else []
+        over = self._over_quota(request, chosen)
+        if over is not None:
+            self._wait(request, WaitCause.QUOTA, detail=over)
+            self._blocked[request.uid] = _NEVER
+        elif not chosen:
+            self._claim(request, self._cause(request, open_seats))
+        elif request.id in self._board.absent:
+            self._claim(request, WaitCause.KEPT)
+        else:
+            self._grant(request, chosen)
+
+    def _may_take(self, request: LeaseRequest, seat: _Seat) -> bool:
+        now_s = self._now_s
+        if seat.after_reservations(request, now_s) > now_s:
+            return False
+        return seat.kept_from_s == _NEVER or now_s + self._expected_s(request) <= seat.kept_from_s
+
+    def _expected_s(self, request: LeaseRequest) -> float:
+        return self._board.durations.expected_s(request)
+
+    def _cause(self, request: LeaseRequest, open_seats: list[_Seat]) -> WaitCause:
+        if len(open_seats) < request.gpus:
+            return WaitCause.BUSY
+        unreserved = [seat for seat in open_seats if seat.after_reservations(request, self._now_s) <= self._now_s]
+        return WaitCause.RESERVED if len(unreserved) < request.gpus else WaitCause.KEPT
+
+    def _best(self, request: LeaseRequest, seats: list[_Seat]) -> list[_Seat]:
+        """Its own reserved slots first; then those with the fewest users; then the smallest that has the memory.
+
+        Without a stated memory it is the largest: a whole GPU before a MIG device.
+        """
+        now_s = self._now_s
+
+        def key(seat: _Seat) -> tuple[object, ...]:
+            own = any(window.uid == request.uid and window.from_s <= now_s < window.until_s for window in seat.windows)
+            size = seat.slot.gpus, seat.slot.total_bytes or 0
+            smallest = size if request.memory_bytes is not None else (-size[0], -size[1])
+            users = len(seat.leases) + (seat.slot.use is SlotUse.USED)
+            return not own, users, bool(seat.windows), smallest
+
+        return sorted(seats, key=key)[: request.gpus]
+
+    def _over_quota(self, request: LeaseRequest, chosen: list[_Seat]) -> str | None:
+        """`chosen` is empty while none is free: then the smallest slots that fit are counted."""
+        if not self._board.terms.quotas:
+            return None
+        parts = [seat.slot.gpus for seat in chosen]
+        if not parts:
+            parts = sorted(seat.slot.gpus for seat in self._seats if fits(request, seat.slot))[: request.gpus]
+        return exceeded(self._board.terms.quotas, request.user, sum(parts), self._held_by_name, self._board.users)
+
+    def _grant(self, request: LeaseRequest, chosen: list[_Seat]) -> None:
+        lease = Lease(request, tuple(seat.slot.uuid for seat in chosen), sum(s.slot.gpus for s in chosen), self._now_s)
+        self._grants.append(lease)
+        self._hold(request, lease.gpus)
+        end_s = self._now_s + self._expected_s(request)
+        for seat in chosen:
+            seat.leases.append(request)
+            seat.ready_s = max(seat.ready_s, end_s)
+
+    def _hold(self, request: LeaseRequest, gpus: float) -> None:
+        self._held[request.uid] = self._held.get(request.uid, 0.0) + gpus
+        self._held_by_name[request.user] = self._held_by_name.get(request.user, 0.0) + gpus
+
+    def _claim(self, request: LeaseRequest, cause: WaitCause) -> None:
+        """Keeps the slots that are expected to be free first, from its start on."""
+        terms = self._board.terms
+        starts = sorted(
+            # Of two slots that start alike, one that is free now comes first, so that no later request takes it.
+            (self._start_s(request, seat), not seat.has_room(request, terms), number)
+            for number, seat in enumerate(self._seats)
+            if fits(request, seat.slot)
+        )[: request.gpus]
+        if len(starts) < request.gpus:
+            # Not enough GPUs work now. The request waits for one to come back, and keeps no slot meanwhile.
+            self._wait(request, cause)
+            self._blocked.setdefault(request.uid, _NEVER)
+            return
+        start_s = max(starts[-1][0], self._blocked.get(request.uid, self._now_s))
+        is_known = not math.isinf(start_s)
+        for *_, number in starts:
+            seat = self._seats[number]
+            if is_known:
+                seat.ready_s = max(seat.ready_s, start_s + self._expected_s(request))
+            if cause is not WaitCause.EARLIER:
+                seat.kept_from_s = min(seat.kept_from_s, self._kept_from_s(request, start_s))
+        self._blocked.setdefault(request.uid, start_s)
+        self._wait(request, cause, start_s if is_known else None)
+
+    def _kept_from_s(self, request: LeaseRequest, start_s: float) -> float:
+        promised_s = self._board.promised_s.get(request.id, _NEVER)
+        return min(start_s, promised_s, self._pass_end_s(request))
+
+    def _start_s(self, request: LeaseRequest, seat: _Seat) -> float:
+        joins = request.share and seat.has_room(request, self._board.terms) and seat.kept_from_s == _NEVER
+        return seat.after_reservations(request, self._now_s if joins else seat.ready_s)
+
+    def _wait(self, request: LeaseRequest, cause: WaitCause, start_s: float | None = None, detail: str = "") -> None:
+        self._waits[request.id] = LeaseWait(len(self._waits) + 1, cause, start_s, detail)
+
+
+def _seats(board: LeaseBoard, now_s: float) -> Iterable[_Seat]:
+    leases: dict[str, list[Lease]] = {}
+    for lease in board.leases:
+        for uuid in lease.slots:
+            leases.setdefault(uuid, []).append(lease)
+    left_s = {lease.request.id: board.durations.left_s(lease, now_s) for lease in board.leases}
+    windows: dict[str, list[_Window]] = {}
+    for reservation in sorted(board.reservations, key=lambda each: each.from_s):
+        for uuid in reservation.slots:
+            windows.setdefault(uuid, []).append(_Window(reservation.from_s, reservation.until_s, reservation.uid))
+    for uuid, slot in board.slots.items():
+        here = leases.get(uuid, [])
+        ready_s = now_s if slot.use is SlotUse.FREE else _NEVER
+        ready_s = max((ready_s, *(now_s + left_s[lease.request.id] for lease in here)))
+        requests = [lease.request for lease in here]
+        yield _Seat(slot, requests, ready_s, uuid in board.settling, windows.get(uuid, []))

@@ -1,0 +1,75 @@
+"""The values of the lease policy that no face shows: slots and the terms of the node. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class SlotUse(StrEnum):
+    """How a slot is used outside of leases.
+
+    USED: by programs that were not allocated it; a request that accepts to share may join them. ALLOCATED: by DS01,
+    Kubernetes or Slurm. LOST: the GPU does not answer.
+    """
+
+    FREE = "free"
+    USED = "used"
+    ALLOCATED = "allocated"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class LeasableSlot:
+    """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one."""
+
+    uuid: str
+    name: str
+    use: SlotUse = SlotUse.FREE
+    gpus: float = 1.0
+    is_mig: bool = False
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseQuota:
+    """What a user, or the members of a group together, may have. `user` "*" is each user. None: no limit.
+
+    `hours` are the GPU-hours of the last 30 days.
+    """
+
+    user: str = ""
+    group: str = ""
+    gpus: float | None = None
+    hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """`pass_limit_s`: the longest time in which later requests may take slots that a request could use."""
+
+    pass_limit_s: float = 3600.0
+    share_limit: int = 4
+    no_show_after_s: float = 1800.0
+    reserve_ahead_s: float = 14 * 86_400.0
+    quotas: tuple[LeaseQuota, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserFacts:
+    """Members of each group, and the GPU-hours of each user in the last 30 days; None: not known."""
+
+    members: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    hours: Mapping[str, float] | None = None
+
+
+class LeaseRefused(Exception):
+    """A request that cannot be carried out. One line: what was requested, why not, and what to do."""
+
+
+class LeaseUnknown(LeaseRefused):
+    """The lease or request to resume is not known."""
+
+
+class LeaseBusy(LeaseRefused):
+    """It could be carried out later."""

@@ -1,0 +1,385 @@
+"""The desk: carries out the requests of clients on the book, keeps the record, and sends each client what concerns it.
+
+Runs on one thread. Its input is calls, its output is `reading` and the lines that it sends.
+"""
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
+from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown
+from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
+from gpucommons.leases.service.facts import GpuProgram, LeaseFacts, LeaseUse
+from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
+from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
+
+_HOLDERS_SHOWN: Final = 8
+_NO_SHOWS_KEPT: Final = 16
+# A step of the wall clock that counts as setting it.
+_STEP_S: Final = 2.0
+OTHERS: Final = "another user"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class LeaseClient:
+    """A connection that has a lease or waits for one. `send` does not block."""
+
+    uid: int
+    user: str
+    pid: int
+    start_ticks: int
+    sees_all: bool
+    send: Callable[[Line], None]
+    updates: bool = False
+    shown: Line | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeskWorld:
+    """What the desk asks the machine: Unix time, a clock that is never set, and processes.
+
+    `start_ticks` is None for a process that does not exist.
+    """
+
+    wall: Callable[[], float]
+    monotonic: Callable[[], float]
+    start_ticks: Callable[[int], int | None]
+    is_descendant: Callable[[int, int], bool]
+
+
+class LeaseDesk:
+    def __init__(
+        self,
+        terms: LeaseTerms,
+        record: LeaseRecord,
+        world: DeskWorld,
+        scenario: str | None = None,
+    ) -> None:
+        self._record = record
+        self._world = world
+        self._scenario = scenario
+        book, known = record.read()
+        self._book = LeaseBook(terms, book, world.wall())
+        self._known = dict(known)
+        self._clients: dict[str, LeaseClient] = {}
+        # Clients whose lease has ended, and who wait for what was billed to it.
+        self._reports: dict[str, LeaseClient] = {}
+        self._offset_s = world.wall() - world.monotonic()
+        self._off = "the agent has not read the GPUs yet; try again in a moment"
+        self._counters = LeaseCounters()
+        self._no_shows: deque[Reservation] = deque(maxlen=_NO_SHOWS_KEPT)
+        self._trespassers: tuple[Trespasser, ...] = ()
+        self._is_dirty = False
+        self.reading = LeasesReading()
+        self._drop_dead()
+        self._publish()
+
+    def open(self, client: LeaseClient, request: RunRequest) -> str:
+        """The id of the lease or request. Raises LeaseRefused."""
+        try:
+            if self._off:
+                raise LeaseRefused(self._off)
+            demand = LeaseDemand(
+                client.uid,
+                client.user,
+                request.gpus,
+                request.memory_bytes,
+                request.share,
+                request.limit_s,
+                request.name,
+            )
+            id = self._book.request(demand, self._world.wall()).id
+        except LeaseRefused:
+            self._counters = replace(self._counters, refused=self._counters.refused + 1)
+            raise
+        token = secrets.token_hex(16)
+        self._known[id] = KnownClient(hashed(token), client.pid, client.start_ticks)
+        self._clients[id] = client
+        self._is_dirty = True
+        client.send({"event": "queued", "id": id, "token": token})
+        self.settle()
+        wait = self._book.waits.get(id)
+        if wait is not None and not request.wait:
+            self._end(id, clean=True)
+            self._counters = replace(self._counters, refused=self._counters.refused + 1)
+            self.settle()
+            raise LeaseBusy(f"no slot is free now: {wait.sentence}; run it without --no-wait to wait")
+        return id
+
+    def resume(self, client: LeaseClient, request: ResumeRequest) -> str:
+        """Raises LeaseRefused where the lease is over, or is not this client's."""
+        known = self._book.leases.get(request.id)
+        waiting = self._book.waiting.get(request.id)
+        owner = known.request if known else waiting
+        expected = self._known.get(request.id)
+        shown = hashed(request.token)
+        if (
+            owner is None
+            or expected is None
+            or owner.uid != client.uid
+            or not secrets.compare_digest(expected.token_hash, shown)
+        ):
+            raise LeaseUnknown(f"lease {request.id} is not known to the agent: it is over")
+        if request.id in self._clients:
+            raise LeaseRefused(f"lease {request.id} has a connection")
+        self._book.resume(request.id)
+        self._clients[request.id] = client
+        if known is not None:
+            client.send(self._granted(known))
+        self.settle()
+        return request.id
+
+    def done(self, id: str, report: bool) -> None:
+        """The command has ended."""
+        client = self._clients.get(id)
+        if client is not None and report and id in self._book.leases:
+            self._reports[id] = client
+        self._end(id, clean=True)
+        self.settle()
+
+    def left(self, id: str) -> None:
+        """The connection of a lease or of a waiting request is gone."""
+        self._reports.pop(id, None)
+        if id in self._clients:
+            self._counters = replace(self._counters, lost=self._counters.lost + 1)
+            self._end(id, clean=False)
+            self.settle()
+
+    def cancel(self, id: str, uid: int, is_admin: bool) -> str:
+        """Raises LeaseRefused."""
+        lease = self._book.leases.get(id)
+        request = lease.request if lease else self._book.waiting.get(id)
+        if request is None or not (is_admin or request.uid == uid):
+            raise LeaseRefused(f"no lease and no request {id} of yours; see 'gpucommons queue'")
+        client = self._clients.get(id)
+        sentence = "cancelled by its user" if request.uid == uid else "cancelled by an administrator"
+        self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
+        log.info("leases: %s of %s %s", id, request.user, sentence)
+        if client is not None:
+            client.send({"event": "cancelled", "sentence": sentence})
+        # The command of a lease runs until its client has ended it: the slots are read before they are given again.
+        self._end(id, clean=lease is None)
+        self.settle()
+        return f"{'lease' if lease else 'request'} {id} of {request.user} is cancelled"
+
+    def reserve(self, uid: int, user: str, request: ReserveRequest) -> Reservation:
+        """Raises LeaseRefused."""
+        if self._off:
+            raise LeaseRefused(self._off)
+        until_s = request.from_s + request.for_s
+        made = self._book.reserve(uid, user, request.gpus, request.from_s, until_s, self._world.wall())
+        self._write(durably=True)
+        self.settle()
+        return self._book.reservations.get(made.id, made)
+
+    def unreserve(self, id: str, uid: int, is_admin: bool) -> str:
+        """Raises LeaseRefused."""
+        reservation = self._book.reservations.get(id)
+        if reservation is None or not (is_admin or reservation.uid == uid):
+            raise LeaseRefused(f"no reservation {id} of yours; see 'gpucommons reservations'")
+        self._book.unreserve(id)
+        self._write(durably=True)
+        self.settle()
+        return f"reservation {id} of {reservation.user} is removed"
+
+    def update(self, facts: LeaseFacts) -> None:
+        """Each snapshot."""
+        self._set_off(facts.off)
+        if facts.slots is None:
+            self._book.forget_slots()
+        else:
+            self._book.update_slots(facts.slots, facts.read_s, facts.users)
+            self._refuse_impossible()
+        self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
+        for id in [id for id in self._reports if id not in facts.seen]:
+            self._reports.pop(id).send(_report(facts.used.get(id)))
+        self.settle()
+
+    def tick(self) -> None:
+        """Every second: time passes also while nothing happens."""
+        offset_s = self._world.wall() - self._world.monotonic()
+        was_set = abs(offset_s - self._offset_s) > _STEP_S
+        if was_set:
+            self._book.shift(offset_s - self._offset_s)
+            self._is_dirty = True
+        # A clock that is slewed moves a little all the time.
+        self._offset_s = offset_s
+        absent = any(map(self._book.is_absent, self._book.leases))
+        if absent:
+            self._drop_dead()
+        if was_set or absent or self._book.waiting or self._book.reservations:
+            self.settle()
+        if self._is_dirty:
+            self._write()
+
+    def close(self) -> None:
+        """The agent stops. The leases go on: their clients connect again."""
+        self._clients.clear()
+        if self._is_dirty:
+            self._write()
+
+    def settle(self) -> None:
+        settled = self._book.settle(self._world.wall())
+        for id in settled.dropped:
+            self._known.pop(id, None)
+            self._counters = replace(self._counters, lost=self._counters.lost + 1)
+        for reservation in settled.no_shows:
+            log.info("leases: reservation %s of %s was not used and is released", reservation.id, reservation.user)
+            self._no_shows.append(reservation)
+            self._counters = replace(self._counters, no_shows=self._counters.no_shows + 1)
+        if settled.grants:
+            # Written before a client learns of its lease: a lease that a client knows survives a restart.
+            self._write()
+        elif settled.dropped or settled.no_shows:
+            self._is_dirty = True
+        for lease in settled.grants:
+            waited_s = max(0.0, lease.since_s - lease.request.arrived_s)
+            counters = self._counters
+            self._counters = replace(counters, granted=counters.granted + 1, waited_s=counters.waited_s + waited_s)
+            client = self._clients.get(lease.request.id)
+            if client is not None:
+                client.send(self._granted(lease))
+        self._show_waits()
+        self._publish()
+
+    def _end(self, id: str, clean: bool) -> None:
+        self._clients.pop(id, None)
+        self._known.pop(id, None)
+        if self._book.end(id, self._world.wall(), clean) is not None:
+            self._counters = replace(self._counters, ended=self._counters.ended + 1)
+        self._is_dirty = True
+
+    def _drop_dead(self) -> None:
+        """After a restart: a client whose process has ended does not come back."""
+        for id in [id for id in (*self._book.leases, *self._book.waiting) if self._book.is_absent(id)]:
+            known = self._known.get(id)
+            if known is not None and known.pid and self._world.start_ticks(known.pid) != known.start_ticks:
+                self._counters = replace(self._counters, lost=self._counters.lost + 1)
+                self._end(id, clean=False)
+
+    def _set_off(self, off: str) -> None:
+        self._off = off
+        if off:
+            for id in list(self._book.waiting):
+                self._refuse(id, off)
+
+    def _refuse_impossible(self) -> None:
+        """Requests that came before the GPUs were read."""
+        for id, reason in self._book.impossible().items():
+            self._refuse(id, reason)
+
+    def _refuse(self, id: str, reason: str) -> None:
+        client = self._clients.get(id)
+        if client is not None:
+            client.send({"event": "error", "error": reason})
+        self._counters = replace(self._counters, refused=self._counters.refused + 1)
+        self._end(id, clean=True)
+
+    def _write(self, durably: bool = False) -> None:
+        self._record.write(self._book.record(), self._known, durably)
+        self._is_dirty = False
+
+    def _granted(self, lease: Lease) -> Line:
+        slots = self._book.slots or {}
+        return {
+            "event": "granted",
+            "id": lease.request.id,
+            "slots": [
+                {"uuid": uuid, "name": slots[uuid].name if uuid in slots else "", "gpus": slots[uuid].gpus}
+                if uuid in slots
+                else {"uuid": uuid, "name": "", "gpus": 1.0}
+                for uuid in lease.slots
+            ],
+            "waited_s": max(0.0, lease.since_s - lease.request.arrived_s),
+            "simulated": self._scenario,
+        }
+
+    def _show_waits(self) -> None:
+        now_s = self._world.wall()
+        for id, wait in self._book.waits.items():
+            client = self._clients.get(id)
+            if client is None:
+                continue
+            if client.shown is None or (client.updates and _place(client.shown) != _place(self._waiting(wait, client))):
+                client.shown = self._waiting(wait, client)
+                left_s = None if wait.start_s is None else max(0.0, wait.start_s - now_s)
+                client.send({**client.shown, "expected_s": left_s})
+
+    def _waiting(self, wait: LeaseWait, client: LeaseClient) -> Line:
+        now_s = self._world.wall()
+        holders = [
+            {
+                "slots": ",".join(self._slot_name(uuid) for uuid in lease.slots),
+                "user": lease.request.user if client.sees_all or lease.request.uid == client.uid else OTHERS,
+                "for_s": max(0.0, now_s - lease.since_s),
+            }
+            for lease in list(self._book.leases.values())[:_HOLDERS_SHOWN]
+        ]
+        return {
+            "event": "waiting",
+            "position": wait.position,
+            "of": len(self._book.waits),
+            "sentence": wait.sentence,
+            "start_s": wait.start_s,
+            "holders": holders,
+        }
+
+    def _slot_name(self, uuid: str) -> str:
+        slots = self._book.slots or {}
+        return slots[uuid].name if uuid in slots else uuid
+
+    def _find_trespassers(self, programs: tuple[GpuProgram, ...], read_s: float) -> list[Trespasser]:
+        """A program is part of a lease if it runs for the lease's user, or descends from the client's process."""
+        by_slot = {
+            uuid: lease
+            for lease in self._book.leases.values()
+            if not lease.request.share and lease.since_s < read_s
+            for uuid in lease.slots
+        }
+        found = []
+        for program in programs:
+            lease = by_slot.get(program.slot_uuid)
+            if lease is None or program.uid == lease.request.uid or lease.request.user in program.names:
+                continue
+            client = self._clients.get(lease.request.id)
+            if client is not None and self._world.is_descendant(program.pid, client.pid):
+                continue
+            slot, user = self._slot_name(program.slot_uuid), min(program.names, default="")
+            found.append(Trespasser(lease.request.id, slot, program.pid, program.key, user, program.process_name))
+        return found
+
+    def _publish(self) -> None:
+        book = self._book
+        waits: Mapping[str, LeaseWait] = book.waits
+        # The same tuple while nothing changed: holders are computed again only if it is another one.
+        leases = tuple(book.leases.values())
+        leases = self.reading.leases if leases == self.reading.leases else leases
+        ordered = sorted((id for id in waits if id in book.waiting), key=lambda id: waits[id].position)
+        self.reading = LeasesReading(
+            self._off,
+            {uuid: slot.name for uuid, slot in (book.slots or {}).items()},
+            leases,
+            tuple((book.waiting[id], waits[id]) for id in ordered),
+            tuple(book.reservations.values()),
+            self._trespassers,
+            tuple(self._no_shows),
+            self._counters,
+            self._record.writing,
+        )
+
+
+def _place(shown: Line) -> tuple[object, ...]:
+    """What a new line is worth: the place and the reason, and the expected start to half a minute."""
+    start_s = shown["start_s"]
+    return shown["position"], shown["of"], shown["sentence"], isinstance(start_s, float) and round(start_s / 30)
+
+
+def _report(use: LeaseUse | None) -> Line:
+    """Null where the lease was shorter than the time between two snapshots: then nothing was billed to it."""
+    return {"event": "report", "use": None if use is None else use._asdict()}

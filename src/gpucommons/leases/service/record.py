@@ -1,0 +1,114 @@
+"""The record of leases, requests and reservations: one small file that outlives the agent.
+
+A client that comes back after a restart shows its token; the record holds the token's hash, so that a client cannot
+claim a lease that it did not have, and a reader of the file cannot take one over. Reservations have no client at all:
+only a file can keep them. It is replaced as a whole.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from gpucommons.leases.policy.book import BookRecord
+from gpucommons.model.leases import Lease, LeaseRequest, Reservation
+
+_VERSION: Final = 1
+_MOST_BYTES: Final = 8 << 20
+
+log = logging.getLogger(__name__)
+
+
+class KnownClient(NamedTuple):
+    """The client of a lease or request: the hash of its token, and its process, 0 where that is not visible."""
+
+    token_hash: str
+    pid: int = 0
+    start_ticks: int = 0
+
+
+KnownClients = Mapping[str, KnownClient]
+"""By id of the lease or request."""
+
+
+def hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class LeaseRecord:
+    """`boot_id` changes when the machine restarts: then every command has ended, and only reservations are left."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self.writing = True
+
+    def read(self) -> tuple[BookRecord, KnownClients]:
+        """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
+        try:
+            with self._path.open("rb") as file:
+                return self._parsed(json.loads(file.read(_MOST_BYTES)))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            log.warning("leases: the record %s cannot be read: %s; leases start without it", self._path, error)
+        return BookRecord(), {}
+
+    def write(self, book: BookRecord, clients: KnownClients, durably: bool = False) -> None:
+        """`durably` also survives a power failure. A failure is logged once; leases go on without a record."""
+        value = {
+            "version": _VERSION,
+            "boot_id": self._boot_id,
+            "leases": [dataclasses.asdict(each) for each in book.leases],
+            "waiting": [dataclasses.asdict(each) for each in book.waiting],
+            "reservations": [dataclasses.asdict(each) for each in book.reservations],
+            "ended": book.ended,
+            "next_number": book.next_number,
+            "clients": clients,
+        }
+        try:
+            self._replace(json.dumps(value).encode(), durably)
+        except OSError as error:
+            if self.writing:
+                log.error(
+                    "leases: the record %s cannot be written: %s; a restart of the agent would lose the leases",
+                    self._path,
+                    error.strerror,
+                )
+            self.writing = False
+        else:
+            self.writing = True
+
+    def _replace(self, content: bytes, durably: bool) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_name(f"{self._path.name}.new")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
+                file.write(content)
+            if durably:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(draft, self._path)
+
+    def _parsed(self, value: dict[str, Any]) -> tuple[BookRecord, KnownClients]:
+        reservations = tuple(
+            Reservation(**{**each, "slots": tuple(each["slots"])}) for each in value.get("reservations", ())
+        )
+        ended = tuple((str(user), float(seconds)) for user, seconds in value.get("ended", ()))
+        number = int(value.get("next_number", 1))
+        if value.get("boot_id") != self._boot_id:
+            return BookRecord((), (), reservations, ended, number), {}
+        leases = tuple(
+            Lease(LeaseRequest(**each["request"]), tuple(each["slots"]), each["gpus"], each["since_s"])
+            for each in value["leases"]
+        )
+        waiting = tuple(LeaseRequest(**each) for each in value["waiting"])
+        return BookRecord(leases, waiting, reservations, ended, number), {
+            id: KnownClient(*each) for id, each in value["clients"].items()
+        }

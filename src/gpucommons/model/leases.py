@@ -1,0 +1,132 @@
+"""Leases at an instant: which command has which slots, which requests wait and why, what is reserved.
+
+Times are Unix seconds in a reading; the policy takes any clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpucommons.model.process_identity import ProcessKey
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival."""
+
+    id: str
+    uid: int
+    user: str
+    number: int
+    arrived_s: float
+    gpus: int = 1
+    memory_bytes: int | None = None
+    share: bool = False
+    limit_s: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """`gpus` is the sum of its slots' parts of a GPU."""
+
+    request: LeaseRequest
+    slots: tuple[str, ...]
+    gpus: float
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """`used_s` is when its owner last had a lease on one of its slots; None: never."""
+
+    id: str
+    uid: int
+    user: str
+    gpus: int
+    from_s: float
+    until_s: float
+    slots: tuple[str, ...] = ()
+    used_s: float | None = None
+
+    def is_active(self, now_s: float) -> bool:
+        return self.from_s <= now_s < self.until_s
+
+
+class WaitCause(StrEnum):
+    """Why a request waits. EARLIER: an earlier request of the same user waits."""
+
+    BUSY = "busy"
+    KEPT = "kept"
+    RESERVED = "reserved"
+    QUOTA = "quota"
+    EARLIER = "earlier"
+    UNREAD = "unread"
+
+
+CAUSES: Mapping[WaitCause, str] = {
+    WaitCause.BUSY: "every GPU that fits is in use",
+    WaitCause.KEPT: "the free GPUs are kept for requests that come first",
+    WaitCause.RESERVED: "the free GPUs are reserved; a request with a time limit (--for) may use them until then",
+    WaitCause.QUOTA: "the quota is used up",
+    WaitCause.EARLIER: "an earlier request of the same user comes first",
+    WaitCause.UNREAD: "the GPUs could not be read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWait:
+    """`position` is 1 for the request that comes next. `start_s` is the expected start; None: unknown."""
+
+    position: int
+    cause: WaitCause
+    start_s: float | None = None
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return f"{CAUSES[self.cause]}: {self.detail}" if self.detail else CAUSES[self.cause]
+
+
+class Trespasser(NamedTuple):
+    """A process on an exclusively leased slot that belongs neither to the lease's user nor to its command."""
+
+    lease_id: str
+    slot: str
+    pid: int
+    key: ProcessKey | None
+    user: str
+    process_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCounters:
+    """Counted since the agent started. `lost`: the client went away without ending its lease or its request."""
+
+    granted: int = 0
+    ended: int = 0
+    lost: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    no_shows: int = 0
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesReading:
+    """`off` is why no lease is given, empty where leases are given. `slots` are names by UUID.
+
+    `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
+    because they were not used. `recorded`: the record, which outlives the agent, can be written.
+    """
+
+    off: str = ""
+    slots: Mapping[str, str] = field(default_factory=dict)
+    leases: tuple[Lease, ...] = ()
+    waiting: tuple[tuple[LeaseRequest, LeaseWait], ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    trespassers: tuple[Trespasser, ...] = ()
+    no_shows: tuple[Reservation, ...] = ()
+    counters: LeaseCounters = field(default_factory=LeaseCounters)
+    recorded: bool = True

@@ -1,0 +1,209 @@
+"""A node with random users: drives a LeaseBook and checks after each step what must always hold."""
+
+import random
+from dataclasses import dataclass, field, replace
+
+from gpucommons.leases.policy.book import LeaseBook, LeaseDemand, SettledLeases
+from gpucommons.leases.policy.plan import fits
+from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, LeaseRequest, Reservation
+
+GIB = 2**30
+TERMS = LeaseTerms(pass_limit_s=600.0, share_limit=3, no_show_after_s=300.0)
+
+
+def whole(number: int, **changes: object) -> LeasableSlot:
+    slot = LeasableSlot(f"GPU-{number}", str(number), total_bytes=140 * GIB, free_bytes=140 * GIB)
+    return replace(slot, **changes)  # type: ignore[arg-type]
+
+
+def mig(gpu: int, number: int) -> LeasableSlot:
+    size = 16 * GIB
+    return LeasableSlot(f"MIG-{gpu}-{number}", f"{gpu}.{number}", SlotUse.FREE, 1 / 7, True, size, size)
+
+
+@dataclass
+class BookWorld:
+    dice: random.Random
+    terms: LeaseTerms = TERMS
+    gpus: int = 4
+    now_s: float = 1000.0
+    read_s: float = 1000.0
+    book: LeaseBook = field(init=False)
+    slots: dict[str, LeasableSlot] = field(init=False)
+    alive: set[str] = field(default_factory=set)
+    refused: int = 0
+    granted: int = 0
+    no_shows: int = 0
+
+    def __post_init__(self) -> None:
+        self.book = LeaseBook(self.terms)
+        self.slots = {slot.uuid: slot for slot in (*map(whole, range(self.gpus)), mig(9, 0), mig(9, 1))}
+        self.read()
+
+    def step(self) -> None:
+        actions = (
+            *((self.arrive,) * 5),
+            *((self.leave,) * 5),
+            *((self.wait,) * 4),
+            *((self.read,) * 3),
+            *(self.die, self.reserve, self.unreserve, self.change_use, self.lose, self.restart),
+        )
+        self.dice.choice(actions)()
+        self.settle()
+
+    def arrive(self) -> None:
+        dice = self.dice
+        uid = dice.randrange(5)
+        demand = LeaseDemand(
+            uid,
+            f"user{uid}",
+            dice.choice((1, 1, 1, 2, 3, self.gpus, self.gpus + 1)),
+            dice.choice((None, None, 10 * GIB, 80 * GIB)),
+            dice.random() < 0.3,
+            dice.choice((None, None, 60.0, 1200.0)),
+        )
+        try:
+            self.alive.add(self.book.request(demand, self.now_s).id)
+        except LeaseRefused:
+            self.refused += 1
+
+    def leave(self) -> None:
+        self._end(clean=True)
+
+    def die(self) -> None:
+        self._end(clean=False)
+
+    def _end(self, clean: bool) -> None:
+        if self.alive:
+            id = self.dice.choice(sorted(self.alive))
+            self.alive.remove(id)
+            self.book.end(id, self.now_s, clean)
+            assert id not in self.book.leases
+            assert id not in self.book.waiting
+
+    def wait(self) -> None:
+        self.now_s += self.dice.choice((0.1, 1.0, 30.0, 200.0, 700.0))
+
+    def read(self) -> None:
+        self.read_s = self.now_s
+        self.book.update_slots(self.slots.values(), self.now_s, UserFacts())
+
+    def reserve(self) -> None:
+        uid = self.dice.randrange(5)
+        from_s = self.now_s + self.dice.choice((0.0, 100.0, 2000.0))
+        try:
+            self.book.reserve(uid, f"user{uid}", self.dice.randint(1, 3), from_s, from_s + 1500.0, self.now_s)
+        except LeaseRefused:
+            self.refused += 1
+
+    def unreserve(self) -> None:
+        if self.book.reservations:
+            self.book.unreserve(self.dice.choice(sorted(self.book.reservations)))
+
+    def change_use(self) -> None:
+        """A program outside of leases starts on a slot, or ends."""
+        slot = self.slots[self.dice.choice(sorted(self.slots))]
+        use = self.dice.choice((SlotUse.FREE, SlotUse.FREE, SlotUse.USED, SlotUse.ALLOCATED))
+        if slot.use is not SlotUse.LOST:
+            self.slots[slot.uuid] = replace(slot, use=use)
+        self.read()
+
+    def lose(self) -> None:
+        """A GPU is lost, or one comes back."""
+        lost = [slot for slot in self.slots.values() if slot.use is SlotUse.LOST]
+        slot = lost[0] if lost else self.slots[self.dice.choice(sorted(self.slots))]
+        self.slots[slot.uuid] = replace(slot, use=SlotUse.FREE if lost else SlotUse.LOST)
+        self.read()
+
+    def restart(self) -> None:
+        """The agent starts again from its record. Most clients come back, some have died meanwhile."""
+        before = self.book.record()
+        self.book = LeaseBook(self.terms, before, self.now_s)
+        assert self.book.record() == before
+        self.settle()
+        self.read()
+        for id in sorted(self.alive):
+            if self.dice.random() < 0.9:
+                assert self.book.resume(id) is not None
+            elif self.dice.random() < 0.5:
+                self.alive.remove(id)
+
+    def settle(self) -> SettledLeases:
+        before = dict(self.book.leases)
+        overdue = self._overdue()
+        was_reserved = tuple(self.book.reservations.values())
+        settled = self.book.settle(self.now_s)
+        self.alive -= set(settled.dropped)
+        self.granted += len(settled.grants)
+        self.no_shows += len(settled.no_shows)
+        self._check_slots()
+        self._check_capacity()
+        assert set(before) | {lease.request.id for lease in settled.grants} == set(self.book.leases) | set(
+            settled.dropped
+        ) & set(before)
+        for lease in settled.grants:
+            self._check_grant(lease, overdue, was_reserved)
+        return settled
+
+    def _overdue(self) -> list[LeaseRequest]:
+        since_s = self.book._eligible_s
+        return [
+            request
+            for request in self.book.waiting.values()
+            if self.now_s - since_s.get(request.id, self.now_s) >= self.terms.pass_limit_s
+        ]
+
+    def _check_slots(self) -> None:
+        """No slot has two leases, unless both accept to share."""
+        on_slot: dict[str, list[LeaseRequest]] = {}
+        for lease in self.book.leases.values():
+            assert len(set(lease.slots)) == lease.request.gpus
+            for uuid in lease.slots:
+                on_slot.setdefault(uuid, []).append(lease.request)
+        for requests in on_slot.values():
+            assert len(requests) == 1 or all(request.share for request in requests)
+            assert len(requests) <= self.terms.share_limit
+
+    def _check_capacity(self) -> None:
+        """Every client has a lease or waits, and nothing is held for others."""
+        assert not set(self.book.leases) & set(self.book.waiting)
+        known = set(self.book.leases) | set(self.book.waiting)
+        assert self.alive <= known
+        assert all(self.book.is_absent(id) for id in known - self.alive)
+
+    def _check_grant(self, lease: Lease, overdue: list[LeaseRequest], reserved: tuple[Reservation, ...]) -> None:
+        request = lease.request
+        limit_s = float("inf") if request.limit_s is None else request.limit_s
+        for uuid in lease.slots:
+            slot = self.slots[uuid]
+            assert slot.use in ((SlotUse.FREE, SlotUse.USED) if request.share else (SlotUse.FREE,))
+            assert fits(request, slot)
+            for each in self.book.reservations.values():
+                if uuid in each.slots and each.uid != request.uid:
+                    assert self.now_s + limit_s <= each.from_s
+        for other in self.book.waiting.values():
+            assert other.uid != request.uid or other.number > request.number, "not first come, first served"
+        for other in overdue:
+            if other.number < request.number and other.id in self.book.waiting:
+                self._check_not_passed(other, lease)
+
+    def _check_not_passed(self, waiting: LeaseRequest, lease: Lease) -> None:
+        """It was passed for as long as the bound allows: a later request gets no slot that it could use."""
+        if sum(fits(waiting, slot) for slot in self.slots.values()) < waiting.gpus:
+            return
+        for uuid in lease.slots:
+            reserved = any(uuid in each.slots and each.uid != waiting.uid for each in self.book.reservations.values())
+            joins = waiting.share or (self.slots[uuid].use is SlotUse.FREE and not self._had_others(uuid, lease))
+            free = fits(waiting, self.slots[uuid]) and joins and self._has_memory(waiting, uuid, lease)
+            assert reserved or not free, f"request {waiting} was passed by {lease}"
+
+    def _had_others(self, uuid: str, lease: Lease) -> bool:
+        return any(uuid in other.slots for other in self.book.leases.values() if other is not lease)
+
+    def _has_memory(self, waiting: LeaseRequest, uuid: str, lease: Lease) -> bool:
+        if not waiting.share or waiting.memory_bytes is None:
+            return True
+        others = [other for other in self.book.leases.values() if uuid in other.slots and other is not lease]
+        promised = sum(other.request.memory_bytes or 0 for other in others)
+        return waiting.memory_bytes <= (self.slots[uuid].total_bytes or 0) - promised

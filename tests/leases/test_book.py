@@ -1,0 +1,288 @@
+"""The rules of the queue, one by one."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpucommons.leases.policy.book import HOLD_LEASE_S, HOLD_PLACE_S, LeaseBook, LeaseDemand
+from gpucommons.leases.policy.values import LeasableSlot, LeaseQuota, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.model.leases import Lease, WaitCause
+from leases.book_world import GIB, mig, whole
+
+ALICE, BOB, CHEN = (1, "alice"), (2, "bob"), (3, "chen")
+
+
+def opened(*slots: LeasableSlot, terms: LeaseTerms | None = None, users: UserFacts | None = None) -> LeaseBook:
+    book = LeaseBook(terms)
+    book.update_slots(slots, 0.0, users or UserFacts())
+    return book
+
+
+def granted(book: LeaseBook, now_s: float = 0.0) -> dict[str, tuple[str, ...]]:
+    return {lease.request.id: lease.slots for lease in book.settle(now_s).grants}
+
+
+def asked(book: LeaseBook, who: tuple[int, str], now_s: float = 0.0, **demand: object) -> str:
+    return book.request(LeaseDemand(*who, **demand), now_s).id  # type: ignore[arg-type]
+
+
+def test_the_user_with_the_fewest_gpus_comes_first_then_the_oldest() -> None:
+    book = opened(whole(0), whole(1))
+    first = asked(book, ALICE)
+    second = asked(book, BOB)
+    assert set(granted(book)) == {first, second}
+    of_alice, of_chen, of_bob = asked(book, ALICE), asked(book, CHEN), asked(book, BOB)
+    assert granted(book) == {}
+    assert sorted(book.waits, key=lambda id: book.waits[id].position) == [of_chen, of_alice, of_bob]
+    book.end(second, 5.0)
+    # Alice has one, bob and chen have none: chen's request is older than bob's.
+    assert granted(book, 5.0) == {of_chen: ("GPU-1",)}
+    book.end(first, 6.0)
+    assert granted(book, 6.0) == {of_alice: ("GPU-0",)}
+
+
+def test_requests_of_a_user_keep_their_order_though_a_later_one_would_fit() -> None:
+    book = opened(whole(0), whole(1), whole(2, use=SlotUse.ALLOCATED))
+    big = asked(book, ALICE, gpus=3)
+    small = asked(book, ALICE)
+    assert granted(book) == {}
+    assert [book.waits[id].cause for id in (big, small)] == [WaitCause.BUSY, WaitCause.EARLIER]
+
+
+def test_a_small_request_passes_a_big_one_only_if_it_ends_before_the_estimate() -> None:
+    book = opened(whole(0), whole(1))
+    running = asked(book, ALICE, limit_s=1000.0)
+    assert granted(book) == {running: ("GPU-0",)}
+    big = asked(book, BOB, gpus=2)
+    assert granted(book) == {}
+    assert book.waits[big].start_s == 1000.0
+    long, short = asked(book, CHEN, limit_s=1500.0), asked(book, (4, "dana"), limit_s=900.0)
+    assert granted(book, 10.0) == {short: ("GPU-1",)}
+    assert book.waits[long].cause is WaitCause.KEPT
+    book.end(short, 200.0)
+    # 900 s from now on would end after the estimate.
+    late = asked(book, (5, "emeka"), 200.0, limit_s=900.0)
+    assert granted(book, 200.0) == {}
+    assert book.waits[late].cause is WaitCause.KEPT
+    book.end(running, 900.0)
+    assert set(granted(book, 900.0)) == {big}
+
+
+def test_the_estimate_is_kept_when_the_running_lease_lasts_longer() -> None:
+    """Otherwise an estimate that moves would let later requests pass again and again."""
+    book = opened(whole(0), whole(1), terms=LeaseTerms(pass_limit_s=10_000.0))
+    asked(book, ALICE, limit_s=100.0)
+    granted(book)
+    asked(book, BOB, gpus=2)
+    granted(book)
+    asked(book, CHEN, 90.0, limit_s=50.0)
+    assert granted(book, 90.0) == {}
+    assert granted(book, 500.0) == {}
+
+
+def test_sharing_takes_a_free_slot_first_and_then_joins_others_up_to_the_limit() -> None:
+    book = opened(whole(0), whole(1), terms=LeaseTerms(share_limit=2))
+    ids = [asked(book, (n, f"user{n}"), share=True) for n in range(5)]
+    found = granted(book)
+    assert [found.get(id) for id in ids] == [("GPU-0",), ("GPU-1",), ("GPU-0",), ("GPU-1",), None]
+    exclusive = asked(book, ALICE)
+    book.end(ids[0], 1.0)
+    assert exclusive not in granted(book, 1.0)
+
+
+def test_sharing_joins_programs_without_a_lease_but_no_allocation() -> None:
+    book = opened(whole(0, use=SlotUse.ALLOCATED), whole(1, use=SlotUse.USED))
+    shared, exclusive = asked(book, ALICE, share=True), asked(book, BOB)
+    assert granted(book) == {shared: ("GPU-1",)}
+    assert book.waits[exclusive].cause is WaitCause.BUSY
+
+
+def test_memory_that_sharers_were_promised_is_not_promised_twice() -> None:
+    book = opened(whole(0))
+    first = asked(book, ALICE, share=True, memory_bytes=100 * GIB)
+    second = asked(book, BOB, share=True, memory_bytes=60 * GIB)
+    third = asked(book, CHEN, share=True, memory_bytes=40 * GIB, limit_s=10.0)
+    assert set(granted(book)) == {first, third}
+    assert second in book.waiting
+
+
+def test_a_stated_memory_takes_the_smallest_slot_and_no_memory_the_largest() -> None:
+    book = opened(mig(9, 0), whole(0))
+    assert granted_of(book, memory_bytes=10 * GIB) == ("MIG-9-0",)
+    assert granted_of(book) == ("GPU-0",)
+
+
+def granted_of(book: LeaseBook, **demand: object) -> tuple[str, ...]:
+    id = asked(book, ALICE, **demand)  # type: ignore[arg-type]
+    return granted(book)[id]
+
+
+def test_free_memory_counts_not_only_the_total() -> None:
+    book = opened(whole(0, free_bytes=5 * GIB), whole(1))
+    assert granted_of(book, memory_bytes=20 * GIB) == ("GPU-1",)
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        ({"gpus": 9}, "9 GPUs requested, this node has 2 GPUs and 1 MIG devices"),
+        ({"gpus": 3}, "3 GPUs requested, this node has 2 GPUs"),
+        ({"memory_bytes": 200 * GIB}, "with 200.0 GiB of memory requested, 0 of this node have that much"),
+    ],
+)
+def test_what_the_node_never_has_is_refused_at_once(demand: dict[str, int], words: str) -> None:
+    with pytest.raises(LeaseRefused, match=words.replace("(", "\\(")):
+        asked(opened(whole(0), whole(1), mig(9, 0)), ALICE, **demand)
+
+
+def test_a_node_without_gpus_and_one_with_a_lost_gpu_say_so() -> None:
+    with pytest.raises(LeaseRefused, match="no GPU"):
+        asked(opened(), ALICE)
+    with pytest.raises(LeaseRefused, match=r"this node has 1 GPU \(1 lost\)"):
+        asked(opened(whole(0), whole(1, use=SlotUse.LOST)), ALICE, gpus=2)
+
+
+def test_quotas_of_users_groups_and_hours() -> None:
+    terms = LeaseTerms(quotas=(LeaseQuota(user="*", gpus=2), LeaseQuota(group="students", gpus=3)))
+    users = UserFacts({"students": frozenset({"alice", "bob"})})
+    book = opened(*map(whole, range(6)), terms=terms, users=users)
+    ids = [asked(book, who) for who in (ALICE, ALICE, ALICE, BOB, BOB, CHEN)]
+    assert set(granted(book)) == {ids[0], ids[1], ids[3], ids[5]}
+    assert book.waits[ids[2]].detail == "user alice has 2 of 2 GPUs"
+    assert book.waits[ids[4]].detail == "group students has 3 of 3 GPUs"
+    book.end(ids[0], 1.0)
+    # Three of four seats of the group are free for the one who waits longest.
+    assert set(granted(book, 1.0)) == {ids[2]}
+    with pytest.raises(LeaseRefused, match="3 GPUs requested, and user chen has 0 of 2 GPUs"):
+        asked(book, CHEN, gpus=3)
+    spent = opened(
+        whole(0), terms=LeaseTerms(quotas=(LeaseQuota("alice", hours=10),)), users=UserFacts({}, {"alice": 11})
+    )
+    with pytest.raises(LeaseRefused, match=r"has used 11.0 of 10 GPU-hours in 30 days"):
+        asked(spent, ALICE)
+    asked(spent, BOB)
+
+
+def test_a_reserved_slot_is_not_leased_beyond_its_start() -> None:
+    book = opened(whole(0), whole(1))
+    reservation = book.reserve(*ALICE, 1, 1000.0, 2000.0, 0.0)
+    assert reservation.slots == ("GPU-0",)
+    endless, short, long = asked(book, BOB), asked(book, CHEN, limit_s=900.0), asked(book, (4, "dana"), limit_s=1100.0)
+    assert granted(book) == {endless: ("GPU-1",), short: ("GPU-0",)}
+    book.end(short, 500.0)
+    assert granted(book, 500.0) == {}
+    assert book.waits[long].cause is WaitCause.RESERVED
+    of_owner = asked(book, ALICE, 1000.0)
+    assert granted(book, 1000.0) == {of_owner: ("GPU-0",)}
+
+
+def test_a_reservation_moves_to_a_slot_that_is_free() -> None:
+    book = opened(whole(0), whole(1))
+    first, second = asked(book, BOB), asked(book, CHEN)
+    granted(book)
+    book.reserve(*ALICE, 1, 1000.0, 2000.0, 0.0)
+    book.end(second, 10.0)
+    book.settle(10.0)
+    (reservation,) = book.reservations.values()
+    assert reservation.slots == ("GPU-1",)
+    assert first in book.leases
+
+
+def test_an_unused_reservation_is_released_and_a_used_one_is_not() -> None:
+    book = opened(whole(0), whole(1), terms=LeaseTerms(no_show_after_s=300.0))
+    book.reserve(*ALICE, 1, 100.0, 5000.0, 0.0)
+    book.reserve(*BOB, 1, 100.0, 5000.0, 0.0)
+    used = asked(book, BOB, 100.0)
+    assert used in granted(book, 100.0)
+    assert not book.settle(399.0).no_shows
+    assert [each.user for each in book.settle(400.0).no_shows] == ["alice"]
+    book.end(used, 600.0)
+    assert not book.settle(600.0).no_shows
+    assert [each.user for each in book.settle(1000.0).no_shows] == ["bob"]
+    assert not book.reservations
+
+
+def test_reservations_beyond_the_node_its_time_and_its_limits_are_refused() -> None:
+    book = opened(whole(0), whole(1))
+    book.reserve(*ALICE, 2, 100.0, 200.0, 0.0)
+    for gpus, from_s, until_s, words in (
+        (1, 150.0, 250.0, "other reservations overlap"),
+        (3, 300.0, 400.0, "3 GPUs requested, 2 can be reserved"),
+        (1, 400.0, 300.0, "end before it begins"),
+        (1, 3e6, 3e6 + 1, "at most 14 days from now"),
+        (1, 300.0, 9e6, "at most 31 days"),
+    ):
+        with pytest.raises(LeaseRefused, match=words):
+            book.reserve(*BOB, gpus, from_s, until_s, 0.0)
+    book.reserve(*BOB, 2, 200.0, 300.0, 0.0)
+
+
+def test_a_restart_holds_slots_for_60_s_and_places_for_10_s() -> None:
+    before = opened(whole(0), whole(1))
+    kept, lost = asked(before, ALICE), asked(before, BOB)
+    granted(before)
+    waits, gone = asked(before, CHEN), asked(before, (4, "dana"))
+    granted(before)
+    book = LeaseBook(None, before.record(), 1000.0)
+    book.update_slots((whole(0), whole(1)), 1000.0, UserFacts())
+    newcomer = asked(book, (5, "emeka"), 1000.0)
+    assert granted(book, 1000.0) == {}
+    assert isinstance(book.resume(kept), Lease)
+    assert book.resume(waits) is before.waiting[waits]
+    assert book.settle(1000.0 + HOLD_PLACE_S).dropped == (gone,)
+    assert not book.settle(1000.0 + HOLD_LEASE_S - 1).grants
+    settled = book.settle(1000.0 + HOLD_LEASE_S)
+    assert settled.dropped == (lost,)
+    # The programs of a lease whose client did not come back may still run: its slot is read first.
+    assert not settled.grants
+    book.update_slots((whole(0), whole(1)), 1061.0, UserFacts())
+    assert granted(book, 1061.0) == {waits: ("GPU-1",)}
+    assert newcomer in book.waiting
+
+
+def test_a_slot_whose_client_died_is_read_before_it_is_given_again() -> None:
+    book = opened(whole(0))
+    dead = asked(book, ALICE)
+    granted(book)
+    waits = asked(book, BOB)
+    book.end(dead, 10.0, clean=False)
+    assert granted(book, 10.0) == {}
+    book.update_slots((whole(0),), 9.0, UserFacts())
+    assert granted(book, 11.0) == {}
+    book.update_slots((whole(0),), 12.0, UserFacts())
+    assert granted(book, 12.0) == {waits: ("GPU-0",)}
+
+
+def test_nothing_is_granted_while_the_driver_does_not_answer() -> None:
+    book = opened(whole(0))
+    book.forget_slots()
+    waits = asked(book, ALICE, gpus=9)
+    assert granted(book) == {}
+    assert book.waits[waits].cause is WaitCause.UNREAD
+
+
+def test_setting_the_clock_changes_no_age_and_no_reservation() -> None:
+    book = opened(whole(0))
+    first = asked(book, ALICE, 100.0)
+    granted(book, 100.0)
+    asked(book, BOB, 110.0)
+    granted(book, 110.0)
+    book.reserve(*CHEN, 1, 5000.0, 6000.0, 110.0)
+    book.shift(1000.0)
+    assert book.leases[first].since_s == 1100.0
+    assert [each.from_s for each in book.reservations.values()] == [5000.0]
+    assert granted(book, 1110.0) == {}
+    book.end(first, 1110.0)
+    assert book.record().ended == (("alice", 10.0),)
+
+
+def test_a_lost_gpu_keeps_its_lease_and_is_not_given_again() -> None:
+    book = opened(whole(0), whole(1))
+    first = asked(book, ALICE)
+    granted(book)
+    book.update_slots((replace(whole(0), use=SlotUse.LOST), whole(1)), 1.0, UserFacts())
+    assert first in book.leases
+    book.end(first, 2.0)
+    second, third = asked(book, BOB, 2.0), asked(book, CHEN, 2.0)
+    assert granted(book, 2.0) == {second: ("GPU-1",)}
+    assert third in book.waiting
