@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,8 @@ from scheduler.world import Peer, World
 QUANTUM_S = SchedulerSettings().turn_quantum_s
 MAX_PAUSE_S = SchedulerSettings().max_pause_s
 DELAY_S = 0.004
+# A deep queue.
+SLOW_S = 0.45
 # A round of a division that mixes turns and running together.
 ROUND_S = 2.0
 
@@ -68,14 +71,14 @@ def test_every_program_runs_within_its_quanta(activities: list[float]) -> None:
     assert all(peer.grants or peer.holds for peer in peers)
 
 
-def shuffle(world: World, dice: random.Random, delay_s: float) -> None:
+def shuffle(world: World, dice: random.Random, delay_s: float, cores: Sequence[int]) -> None:
     """Programs and clients come, go, change and compete; all obey."""
     peers = world.peers
     lot = dice.random()
     peer = dice.choice(peers) if peers else None
     if peer is None or (lot < 0.2 and len(peers) < 8):
-        sm, owner = dice.choice((0.02, 0.3, 0.8)), dice.choice(("", "ann", "bob"))
-        world.ask(world.join(2, 100, owner, sm) if dice.random() < 0.3 else world.start_program(100, owner, sm))
+        sm, owner, core = dice.choice((0.02, 0.3, 0.8)), dice.choice(("", "ann", "bob")), dice.choice(cores)
+        world.ask(world.join(2, core, owner, sm) if dice.random() < 0.3 else world.start_program(core, owner, sm))
     elif lot < 0.3:
         world.leave(peer)
     elif lot < 0.4 and peer.client.is_program:
@@ -93,17 +96,18 @@ def shuffle(world: World, dice: random.Random, delay_s: float) -> None:
     world.advance(dice.choice((0.05, 0.3, 1.0, 5.0)), obey=True, delay_s=delay_s)
 
 
+@pytest.mark.parametrize("cores", [(100,), (100, 1, 10, 25)], ids=["no quotas", "quotas"])
 @pytest.mark.parametrize("quantum_s", [None, 3.0, 60.0], ids=["default", "3 s", "60 s"])
-def test_no_program_is_stopped_for_too_long(quantum_s: float | None) -> None:
+def test_no_program_is_stopped_for_too_long(quantum_s: float | None, cores: tuple[int, ...]) -> None:
     """The pauser never has to resume one by itself, whatever quantum an operator sets."""
-    for seed in range(60):
+    for seed in range(30):
         dice = random.Random(seed)
         world = World(SchedulerSettings(turn_quantum_s=dice.choice((0.05, 0.25, 1.0))))
         world.meter(available=True)
         if quantum_s is not None:
             world.quantum(quantum_s)
         for _ in range(100):
-            shuffle(world, dice, DELAY_S)
+            shuffle(world, dice, dice.choice((DELAY_S, DELAY_S, SLOW_S)), cores)
             world.check()
         assert world.resumed_by_pauser == 0, seed
         assert world.longest_pause_s <= MAX_PAUSE_S
@@ -290,7 +294,7 @@ def test_twenty_programs_of_one_user_count_as_one() -> None:
 
 
 def test_between_connections_each_counts() -> None:
-    world = World(SchedulerSettings(mode=Mode.SERIAL, fair_between="connections"))
+    world = World(SchedulerSettings(mode=Mode.SERIAL, fair_between="clients"))
     peers = [world.join(2, 100, "ann") for _ in range(4)] + [world.join(2, 100, "bob")]
     assert served(world, peers, 2000) == pytest.approx([400.0] * 5, rel=0.1)
 

@@ -140,7 +140,7 @@ class World:
             peer.stopped_s = NEVER
 
     def release(self, peer: Peer) -> None:
-        """A release; a program is paused if it was requested to stop."""
+        """A release; a program is paused if it got DROP_LOCK."""
         if peer.client.is_program:
             if peer.must_drop:
                 self.paused(peer)

@@ -231,7 +231,7 @@ class SchedulerSettings:
     turn_quantum_s: float = option(0.25, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
     fair_between: str = option(
         "owners",
-        "mode auto: owners: all clients of one user or container together get what one client of another gets; "
+        "owners: all clients of one user or container together get what one client of another gets; "
         "clients: every client gets the same",
         choices=("owners", "clients"),
     )

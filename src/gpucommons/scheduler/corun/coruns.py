@@ -236,7 +236,12 @@ class Coruns(Generic[Client]):
 
     def _least_served(self, clients: Sequence[Client]) -> Client:
         """Not the last one again for a small lead: the time that it takes to stop is counted once it has stopped."""
-        return min(clients, key=lambda client: self._served_s[client] + (client == self._last) * self.quantum_s / 2)
+
+        def had_s(client: Client) -> float:
+            stopping_s = self.quantum_s / 2 if client == self._last else 0.0
+            return self._served_s[client] + stopping_s / self._weights[client]
+
+        return min(clients, key=had_s)
 
     def _fair(self, clients: Sequence[Client]) -> tuple[float, ...]:
         weights = [self._weights.get(client, 1.0) for client in clients]

@@ -1,4 +1,4 @@
-"""Rule 5a: clients that all fit into memory run in phases, and each phase is measured.
+"""Rule 5: clients that all fit into memory run in phases, and each phase is measured.
 
 `corun/` decides which clients a phase has and how long it lasts, by the device's activity. This module carries it out
 on one GPU: it drops the clients that are not in the phase, admits the others, and requests the measurement.

@@ -265,7 +265,7 @@ class Policy:
         return self._evaluation.advance((gpu,), now)
 
     def move(self, moves: Sequence[tuple[Client, GpuQueue]], now: float) -> list[Action]:
-        """The GPUs of these clients became known (rule 7)."""
+        """The GPUs of these clients became known (rule 8)."""
         sources = {client.gpu.key: client.gpu for client, _ in moves}
         targets = {gpu.key: gpu for _, gpu in moves}
         touched = (sources | targets).values()
