@@ -10,6 +10,7 @@ NAMES = (
     "nvml_day",
     "stack_load",
     "ledger",
+    "ledger_recovery",
     "events",
     "allocations",
     "attribution",

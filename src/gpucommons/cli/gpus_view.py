@@ -1,10 +1,9 @@
 """The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gpucommons.base.printable import Printable, printable
-from gpucommons.cli.output import rich_text
 
 _UNKNOWN = "-"
 _GIB = 2**30
@@ -12,36 +11,52 @@ _GIB = 2**30
 _PIPE_WIDTH = 250
 _NARROW = 140
 _SHORT_UUID = 12
-_STYLES = {"ok": "green", "warning": "yellow", "critical": "red", "lost": "bold red"}
+_COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "lost": "bold red"}
 _COLUMNS = ("GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "PROCESSES", "HEALTH")
+_NUMBERS = range(3, 8)
 
 Document = Mapping[str, Any]
 
 
 def missing(document: Document) -> Printable:
-    """Why the snapshot has no GPUs."""
+    """Why the snapshot has no GPUs. `document` is that of /api/v1/snapshot."""
     source = document["node"]["sources"].get("nvml")
     why = "; ".join(filter(None, (source["detail"], source["remedy"]))) if source else "there is no source for them"
     return printable(f"no GPU readings: {why}")
 
 
-def render(gpus: Document, to: TextIO) -> None:
-    # Imported here: importing rich takes a tenth of a second, and JSON output does not need it.
-    from rich.console import Console
-    from rich.table import Table
+class GpuLine(NamedTuple):
+    """One line of the table. Only its end, the health, is coloured."""
 
-    console = Console(file=to, width=None if to.isatty() else _PIPE_WIDTH, highlight=False)
-    short = console.width < _NARROW
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in _COLUMNS[3:8] else "left", no_wrap=True)
+    text: Printable
+    end: Printable
+    colour: str = ""
+
+
+def gpu_lines(gpus: Document, terminal_width: int | None) -> Iterator[GpuLine]:
+    """The table and a summary, as wide as the terminal; in full where there is none."""
+    width = _PIPE_WIDTH if terminal_width is None else terminal_width
+    short = width < _NARROW
+    rows: list[tuple[list[str], str]] = [(list(_COLUMNS), "bold")]
     for uuid, gpu in sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"])):
-        *cells, health = map(printable, _gpu_row(uuid, gpu, short))
-        table.add_row(*map(rich_text, cells), rich_text(health, _STYLES[gpu["health"]["level"]]))
+        rows.append(([*map(printable, _gpu_row(uuid, gpu, short))], _COLOURS[gpu["health"]["level"]]))
         for mig_uuid, instance in gpu["mig"].items():
-            table.add_row(*map(rich_text, map(printable, _instance_row(mig_uuid, instance, short))))
-    console.print(table)
-    console.print(rich_text(printable(_summary(gpus))), soft_wrap=True)
+            rows.append(([*map(printable, _instance_row(mig_uuid, instance, short))], ""))
+    widths = [max(len(cells[column]) for cells, _ in rows) for column in range(len(_COLUMNS))]
+    for cells, colour in rows:
+        yield _line(cells, widths, width, colour)
+    yield GpuLine(printable(_summary(gpus)), printable(""))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], width: int, colour: str) -> GpuLine:
+    *begin, last = cells
+    aligned = (
+        cell.rjust(size) if column in _NUMBERS else cell.ljust(size)
+        for column, (cell, size) in enumerate(zip(begin, widths, strict=False))
+    )
+    text = "  ".join(aligned) + "  "
+    end = last[: max(0, width - len(text))]
+    return GpuLine(printable(text[:width] if end else text[:width].rstrip()), printable(end), colour)
 
 
 def _summary(gpus: Document) -> str:

@@ -12,6 +12,9 @@ from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
 Document = Mapping[str, Any]
 
+# More clients than this are not named in one line.
+_NAMED = 3
+
 
 def status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
@@ -74,13 +77,9 @@ def _conduct(client: Document) -> str:
     return f"{process}: it does not release; {memory}{claimed}"
 
 
-def explanations(turns: Document, target: str) -> list[str]:
-    """One line for each client or program that the target means: see `_targets`."""
-    clients = [
-        _explanation(turns, id, client) for id, client in turns["clients"].items() if target in _targets(id, client)
-    ]
-    alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
-    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
+def clients_named(turns: Document, target: str) -> list[str]:
+    """The ids of the clients and programs that the target means: see `_targets`."""
+    return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
 
 
 def _is_pid_of(target: str, name: str) -> bool:
@@ -96,6 +95,29 @@ def _targets(id: str, client: Document) -> set[str]:
     return {id, client["name"], client["program"] or id, *pod, *(f"pid:{pid}" for pid in pids)}
 
 
+def behind(turns: Document, id: str) -> list[str]:
+    """The clients that a waiting client waits for: those that run on its GPU, and those before it in the queue."""
+    client = turns["clients"][id]
+    gpu = turns["gpus"].get(client["gpu_uuid"])
+    if client["wait"] is None or gpu is None:
+        return []
+    queue = gpu["waiting"]
+    before = queue[: queue.index(id)] if id in queue else []
+    return [each for each in dict.fromkeys([*gpu["running"], *before]) if each != id]
+
+
+def explanations(turns: Document, target: str) -> list[str]:
+    """One line for each client or program that the target means."""
+    alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
+    clients = [explanation(turns, id) for id in clients_named(turns, target)]
+    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
+
+
+def explanation(turns: Document, id: str) -> str:
+    """Why a client waits, or that it does not, in one line."""
+    return _explanation(turns, id, turns["clients"][id])
+
+
 def _explanation(turns: Document, id: str, client: Document) -> str:
     gpu = turns["gpus"].get(client["gpu_uuid"])
     subject = f"{_client_name(id, client)} on {_gpu_name(client['gpu_uuid'], gpu)}"
@@ -105,7 +127,7 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["revoked"]:
         return f"{subject} did not release its turn in time: the turn was revoked; {_conduct(client)}."
     if wait is not None:
-        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; "
+        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; {_behind(turns, id)}"
         return (
             f"{subject} has been waiting for {seconds(wait['waited_s'])}: {wait['sentence']}; "
             f"{ahead}{_expected(wait['expected_s'])}{_culprits(client['gpu_uuid'], turns['clients'])}."
@@ -116,6 +138,13 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["standing"] == "resting":
         return f"{subject} is not paused: it does not use the GPU now, and takes no turns."
     return f"{subject} is idle: it has no request."
+
+
+def _behind(turns: Document, id: str) -> str:
+    clients = turns["clients"]
+    names = [_client_name(each, clients[each]) if each in clients else each for each in behind(turns, id)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"behind {', '.join(names[:_NAMED])}{more}; " if names else ""
 
 
 def _culprits(uuid: str, clients: Document) -> str:

@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: GPUs lost and back, XIDs, allocations, quotas, revoked turns. Pure.
+"""Detects the events between two snapshots: GPUs lost and back, XIDs, allocations, quotas, revoked turns, leases. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -11,6 +11,7 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import qualified_name
@@ -21,8 +22,12 @@ GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
 ALLOCATION_SEEN, ALLOCATION_GONE = "allocation.seen", "allocation.gone"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
+LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"
 ANY_SLOT = "any"
-TYPES = (GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED)
+TYPES = (
+    *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
+    *(LEASE_TRESPASSER, RESERVATION_RELEASED),
+)
 
 # Workload id and slot name.
 AllocationKey = tuple[str, str]
@@ -40,6 +45,8 @@ class DetectorState:
     exceeded: frozenset[str] = frozenset()
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
+    trespassers: frozenset[str] = frozenset()
+    released: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -47,6 +54,8 @@ def state_after(events: Iterable[Event]) -> DetectorState:
     lost: set[str] = set()
     exceeded: set[str] = set()
     held: dict[AllocationKey, tuple[str, Details]] = {}
+    trespassers: set[str] = set()
+    released: set[str] = set()
     for event in events:
         gpu = str(event.details.get("uuid", ""))
         key = (str(event.details.get("workload_id", "")), str(event.details.get("slot", "")))
@@ -62,7 +71,13 @@ def state_after(events: Iterable[Event]) -> DetectorState:
             exceeded.add(event.user)
         elif event.type == QUOTA_KEPT:
             exceeded.discard(event.user)
-    return DetectorState(frozenset(lost), held, frozenset(exceeded))
+        elif event.type == LEASE_TRESPASSER:
+            trespassers.add(str(event.details.get("process", "")))
+        elif event.type == RESERVATION_RELEASED:
+            released.add(str(event.details.get("reservation", "")))
+    return DetectorState(
+        frozenset(lost), held, frozenset(exceeded), trespassers=frozenset(trespassers), released=frozenset(released)
+    )
 
 
 def detect_events(
@@ -81,8 +96,11 @@ def detect_events(
     revoked = before.revoked
     if readings.sharing is not None:
         revoked = _turns(before, readings.sharing, found)
+    trespassers, released = before.trespassers, before.released
+    if readings.leases is not None:
+        trespassers, released = _leases(before, readings.leases, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked), events
+    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released), events
 
 
 def _gpus(
@@ -168,3 +186,27 @@ def _turns(before: DetectorState, reading: SharingReading, found: _Found) -> fro
             }
             found.append((TURN_REVOKED, "", details))
     return frozenset(revoked)
+
+
+def _leases(before: DetectorState, reading: LeasesReading, found: _Found) -> tuple[frozenset[str], frozenset[str]]:
+    """A trespasser concerns the user whose lease it is. A process that is on a GPU on and off is reported once."""
+    users = {lease.request.id: lease.request.user for lease in reading.leases}
+    trespassers = set()
+    for each in reading.trespassers:
+        process = f"{each.lease_id}/{each.pid}/{each.key.start_ticks if each.key else ''}"
+        trespassers.add(process)
+        if process not in before.trespassers:
+            details = {
+                "lease": each.lease_id,
+                "slot": each.slot,
+                "process": process,
+                "name": each.process_name,
+                "by": each.user,
+            }
+            found.append((LEASE_TRESPASSER, users.get(each.lease_id, ""), details))
+    for reservation in reading.no_shows:
+        if reservation.id not in before.released:
+            details = {"reservation": reservation.id, "gpus": str(reservation.gpus), "reason": "not used"}
+            found.append((RESERVATION_RELEASED, reservation.user, details))
+    current = {lease_process for lease_process in before.trespassers if lease_process.partition("/")[0] in users}
+    return frozenset(trespassers | current), frozenset(each.id for each in reading.no_shows) | before.released

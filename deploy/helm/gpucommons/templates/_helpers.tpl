@@ -149,6 +149,8 @@ spec:
               mountPath: /var/run/nvshare
             - name: xpushare
               mountPath: /var/run/xpushare
+            - name: api-socket
+              mountPath: /run/gpucommons
             {{- if .root.Values.sharing.enabled }}
             - name: pauser
               mountPath: /run/gpucommons-pauser
@@ -183,6 +185,10 @@ spec:
         - name: xpushare
           hostPath:
             path: /var/run/xpushare
+            type: DirectoryOrCreate
+        - name: api-socket
+          hostPath:
+            path: /run/gpucommons
             type: DirectoryOrCreate
         {{- if .root.Values.sharing.enabled }}
         - name: pauser

@@ -32,9 +32,10 @@ from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
 from gpucommons.model.leases import LeasesReading
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
-from gpucommons.scheduler.service.peer_process import container_of, is_local
+from gpucommons.scheduler.service.peer_process import container_of, is_local, process_of
 
 _SOCKET_MODE: Final = 0o666
+_BACKLOG: Final = 1024
 _TIMEOUT_S: Final = 5.0
 # For each user, and for each container.
 _MOST_CONNECTIONS: Final = 256
@@ -66,6 +67,7 @@ class LeaseAccess:
 class _Peer:
     uid: int
     pid: int
+    start_ticks: int
     user: str
     is_admin: bool
     accounts: tuple[PeerAccount, ...]
@@ -86,7 +88,9 @@ class LeaseServer:
     async def start(self) -> None:
         """Raises ListenError if the socket cannot be served."""
         self._socket = listen(self._path, "leases.socket", _SOCKET_MODE)
-        self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=MOST_LINE_BYTES)
+        self._listener = await asyncio.start_unix_server(
+            self._serve, sock=self._socket, limit=MOST_LINE_BYTES, backlog=_BACKLOG
+        )
         self._ticking = asyncio.create_task(self._tick(), name="lease-clock")
 
     async def stop(self) -> None:
@@ -132,9 +136,11 @@ class LeaseServer:
         peer = writer.get_extra_info("socket")
         credentials = peer_credentials(peer)
         local = is_local(credentials.pid)
+        process = process_of(credentials)
         return _Peer(
             credentials.uid,
-            credentials.pid,
+            0 if process is None else process.pid,
+            0 if process is None else process.start_ticks,
             self._access.user_name(credentials.uid),
             self._access.admins.include(credentials, peer_groups(peer), local),
             accounts_of(credentials.uid, local, container_of(credentials.pid)),
@@ -169,6 +175,7 @@ class LeaseServer:
             peer.uid,
             peer.user,
             peer.pid,
+            peer.start_ticks,
             peer.is_admin or self._access.sees_all(peer.uid),
             lambda line: _send(writer, line),
             request.updates,

@@ -25,11 +25,15 @@ from gpucommons.scheduler.policy.terms import Terms
 
 # The second sample is taken this long before the phase ends: afterwards other clients run.
 _SAMPLE_EARLY_S: Final = 0.005
-# The share of the longest pause after which a paused program runs next, whatever else is due.
+# Shares of the longest pause: in turns, every program has one within the first; a program that was paused for longer
+# than the second runs next, whatever else is due.
+_PERIOD_RATIO: Final = 0.4
 _OVERDUE_RATIO: Final = 0.5
-# Its turn then is as short as the share of a program of its owner, but not shorter than this: pausing takes time.
-_LEAST_OVERDUE_S: Final = 0.05
+# Shorter turns cost more than a long pause.
+_SHORTEST_QUANTUM_S: Final = 0.05
 _BACK_WITHIN_S: Final = 2.0
+# Clients that wait for another to stop wait no longer than this: it may have much work submitted, or hang.
+_PATIENCE_S: Final = 1.0
 # Registered clients, idle ones included: bounds the work of one message.
 _MOST_REGISTERED: Final = 256
 
@@ -70,7 +74,7 @@ class Phasing:
         if gpu.phase is None:
             self._begin(gpu, requesting, now)
         self._carry_out(gpu, requesting, now, actions)
-        return min(gpu.phase_until_s, self._kept_until_s(gpu, now))
+        return min(gpu.phase_until_s, self._kept_until_s(gpu, now), self._patient_until_s(gpu, now))
 
     def measured(
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
@@ -83,12 +87,24 @@ class Phasing:
         return ran
 
     def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
-        """The clients that compete: those dropped for another reason, or that cannot be stopped now, do not."""
-        return {
-            client.id: client
-            for client in chain(gpu.running.values(), gpu.waiting.values())
-            if now >= client.keep_until_s and (client.drop_s is None or client.drop_reason is DropReason.QUANTUM)
-        }
+        """The clients that compete: those that run and were dropped for another reason, or cannot be stopped now, do
+        not."""
+        competing = [
+            client
+            for client in gpu.running.values()
+            if now >= client.keep_until_s and (client.drop_s is None or self._stops(client, now))
+        ]
+        return {client.id: client for client in chain(competing, gpu.waiting.values())}
+
+    def _stops(self, client: Client, now: float) -> bool:
+        """A dropped client that is about to wait for its next turn."""
+        assert client.drop_s is not None
+        return client.drop_reason is DropReason.QUANTUM and now < client.drop_s + _PATIENCE_S - EPSILON_S
+
+    def _patient_until_s(self, gpu: GpuQueue, now: float) -> float:
+        """When the next client that does not stop is no longer waited for."""
+        stopping = (client.drop_s for client in gpu.draining.values() if self._stops(client, now))
+        return min((drop_s + _PATIENCE_S for drop_s in stopping if drop_s is not None), default=NEVER)
 
     def _is_over(self, gpu: GpuQueue, phase: Phase[int], requesting: dict[int, Client], now: float) -> bool:
         if now >= gpu.phase_until_s - EPSILON_S or not any(id in requesting for id in phase.clients):
@@ -97,27 +113,39 @@ class Phasing:
             return False
         # A newcomer does not wait for the end of a long phase.
         gpu.phase_members |= requesting.keys()
-        gpu.phase_until_s = min(gpu.phase_until_s, max(now, gpu.phase_s + gpu.coruns.quantum_s))
+        quantum_s = self._quantum_s(requesting, self._weights(requesting))
+        gpu.phase_until_s = min(gpu.phase_until_s, max(now, gpu.phase_s + quantum_s))
         return now >= gpu.phase_until_s - EPSILON_S
 
     def _begin(self, gpu: GpuQueue, requesting: dict[int, Client], now: float) -> None:
+        weights = self._weights(requesting)
         gpu.coruns.coarse = not gpu.metered
-        gpu.coruns.quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
-        weights: dict[int, float] = {}
-        if self._terms.fair_between_owners:
-            connections = Counter(client.owner for client in requesting.values())
-            weights = {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+        gpu.coruns.quantum_s = self._quantum_s(requesting, weights)
         phase = gpu.coruns.phase(tuple(requesting), now, weights)
         overdue = self._overdue(requesting, now)
-        if overdue is not None and overdue.id not in phase.clients:
-            # With full turns, a user with many programs would take the time of the other users.
-            length_s = max(_LEAST_OVERDUE_S, gpu.coruns.quantum_s * weights.get(overdue.id, 1.0))
-            phase = Phase((overdue.id,), length_s, Way.TURNS)
+        # Many programs would wait too long while each is measured.
+        if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
+            phase = Phase((overdue.id,), gpu.coruns.quantum_s, Way.TURNS)
         gpu.phase = phase
         gpu.phase_members = frozenset(requesting)
         gpu.phase_s = now
         gpu.phase_begun = False
         gpu.phase_until_s = NEVER
+
+    def _weights(self, requesting: dict[int, Client]) -> dict[int, float]:
+        if not self._terms.fair_between_owners:
+            return dict.fromkeys(requesting, 1.0)
+        connections = Counter(client.owner for client in requesting.values())
+        return {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+
+    def _quantum_s(self, requesting: dict[int, Client], weights: dict[int, float]) -> float:
+        """Short enough that no program is paused for too long between two turns."""
+        quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
+        programs = [weights[id] for id, client in requesting.items() if client.is_program]
+        if not programs:
+            return quantum_s
+        period_s = _PERIOD_RATIO * self._terms.settings.max_pause_s
+        return min(quantum_s, max(_SHORTEST_QUANTUM_S, period_s * min(programs) / sum(weights.values())))
 
     def _overdue(self, requesting: dict[int, Client], now: float) -> Client | None:
         """A program that has been paused for long: that of the owner whose programs ran least recently.
@@ -141,7 +169,17 @@ class Phasing:
         if phase is not None:
             gpu.phase = None
             gpu.phase_until_s = NEVER
+            if gpu.phase_begun:
+                self._count(gpu, phase, now)
+                gpu.phase_before = phase
+            else:
+                self._count(gpu, gpu.phase_before, now)
+
+    def _count(self, gpu: GpuQueue, phase: Phase[int] | None, now: float) -> None:
+        """The time since the last call was that of `phase`: until its clients have stopped, no other begins."""
+        if phase is not None:
             gpu.coruns.ended(phase, now - gpu.phase_s)
+        gpu.phase_s = now
 
     def _carry_out(self, gpu: GpuQueue, requesting: dict[int, Client], now: float, actions: list[Action]) -> None:
         phase = gpu.phase
@@ -164,6 +202,7 @@ class Phasing:
     def _begun(self, gpu: GpuQueue, phase: Phase[int], now: float, actions: list[Action]) -> None:
         """From now on exactly the clients of the phase run: its time begins."""
         gpu.phase_begun = True
+        self._count(gpu, gpu.phase_before, now)
         # A client that was dropped for this phase may request again at any time.
         if len(gpu.phase_members) > 1:
             gpu.phase_until_s = now + phase.length_s

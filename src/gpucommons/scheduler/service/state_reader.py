@@ -11,7 +11,7 @@ from typing import Final
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
-from gpucommons.scheduler.policy.state import Client, GpuQueue
+from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -90,7 +90,7 @@ class StateReader:
         """One row per client. Clients may connect and disconnect between two rows."""
         for gpu in list(self._policy.gpus.values()):
             # In the order of the queue: a client's expected wait follows from that of the client ahead.
-            queue = list(gpu.waiting.values())
+            queue = list(gpu.in_order())
             others = [client for client in gpu.clients.values() if client.id not in gpu.waiting]
             position = FRONT
             for client in queue:
@@ -112,7 +112,12 @@ class StateReader:
             row = row._replace(gpu_index=own.index)
         if program is None:
             return row
-        return row._replace(program=program.key, processes=tuple(process.pid for process in program.processes))
+        rests = self._policy.on and client.standing is ClientStanding.IDLE
+        return row._replace(
+            program=program.key,
+            processes=tuple(process.pid for process in program.processes),
+            standing="resting" if rests else row.standing,
+        )
 
     def _gpu(self, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
         row = read_gpu(self._policy, gpu, present, now)
