@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,8 @@ class Agent:
         gpm = GpmAccess()
         if settings.scheduler.is_used and scenario is None:
             self._parts.append(sharing_part(settings, gpm))
-        if settings.leases.enabled != "false":
+        # Elsewhere the kernel does not report the user of a connection as Linux does.
+        if settings.leases.enabled != "false" and sys.platform == "linux":
             self._parts.append(Leasing(settings, scenario))
         of_parts = [source for part in self._parts for source in part.sources()]
         sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
