@@ -10,7 +10,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -84,11 +84,13 @@ def _environment(directory: str, given: Mapping[str, str] | None) -> dict[str, s
 
 
 @contextmanager
-def running_agent(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[RunningAgent]:
-    """`gpucommons up` on a free port, ready for requests."""
+def running_agent(
+    *arguments: str, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+) -> Iterator[RunningAgent]:
+    """`gpucommons up` on a free port, ready for requests. `prefix` is a command that starts it."""
     directory = tempfile.TemporaryDirectory()
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpucommons", "up", "--listen", "127.0.0.1:0", *arguments],
+        [*prefix, sys.executable, "-m", "gpucommons", "up", "--listen", "127.0.0.1:0", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

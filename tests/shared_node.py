@@ -1,0 +1,156 @@
+"""A node whose plain programs share fake GPUs: a real agent with its real pauser, and the programs, as processes.
+
+The agent runs in its own mount and cgroup namespaces. Its /run is a directory of the test, so that the record of paused
+programs is the test's own and outlives the agent. Its cgroup is the root, so that programs are grouped by session,
+wherever the test itself runs.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from fakes.gpu.account import Activity, Phase
+from fakes.shared_gpu import SharedGpu, SharedJob, SharedProgram
+from gpucommons.pauser.identity import state_letter
+from needs import needs_program, needs_root
+from open_folder import open_folder
+from running import RunningAgent, command, running_agent
+from waiting import until
+
+_NEW_SESSION = ("setsid",)
+_OWN_RUN = 'mount --bind "$0" /run && exec "$@"'
+
+
+class SharedNode:
+    """`agent` is the one that was started last; `socket` is the scheduler's."""
+
+    def __init__(self, directory: Path, gpus: int = 1) -> None:
+        needs_root()
+        needs_program("unshare", "setsid", "mount")
+        self.shared = SharedGpu(directory / "gpus", gpus)
+        self.run = directory / "run"
+        self.run.mkdir()
+        self.record = self.run / "gpucommons" / "paused"
+        self.socket = directory / "scheduler.sock"
+        self.config = directory / "config.toml"
+        self._agents = ExitStack()
+        self.agent: RunningAgent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._agents.close()
+        self.shared.__exit__(kind, value, trace)
+
+    def start_agent(self, *arguments: str, sections: str = "", environment: Mapping[str, str] | None = None) -> Self:
+        """`sections` is the text of its configuration file."""
+        self.config.write_text(sections)
+        given = {
+            **self.shared.environment(),
+            "GPUCOMMONS_SCHEDULER_SOCKET": str(self.socket),
+            "GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": "",
+            **(environment or {}),
+        }
+        namespaces = ("unshare", "--mount", "--cgroup", "--propagation", "private")
+        started = running_agent(
+            *(arguments or ("--scheduler", "--share")),
+            *("--config", str(self.config)),
+            environment=given,
+            prefix=(*namespaces, "sh", "-c", _OWN_RUN, str(self.run)),
+        )
+        self.agent = self._agents.enter_context(started)
+        return self
+
+    # -- programs
+
+    def program(
+        self,
+        solo: Activity | None = None,
+        *,
+        phases: Sequence[Phase] = (),
+        gpu: int = 0,
+        uid: int | None = None,
+        session: bool = True,
+        memory_bytes: int = 2**30,
+    ) -> SharedProgram:
+        """A job of its own; without `session` it belongs to the job of all others without one."""
+        prefix = _NEW_SESSION if session else ()
+        return self.shared.program(solo, phases=phases, gpu=gpu, uid=uid, prefix=prefix, memory_bytes=memory_bytes)
+
+    # -- the scheduler
+
+    def scheduler(self, *arguments: str) -> str:
+        done = command("scheduler", *arguments, "--socket", str(self.socket))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def turns(self) -> Any:
+        """The document of the API: at most a second old."""
+        return json.loads(self.agent.get("/api/v1/turns")[1])["turns"]
+
+    def client(self, job: SharedJob) -> Any | None:
+        """Its row in the document; None while it takes no part."""
+        return next((row for row in self.turns()["clients"].values() if job.pid in _pids(row)), None)
+
+    def standing(self, job: SharedJob) -> str:
+        row = self.client(job)
+        return "" if row is None else str(row["standing"])
+
+    def way(self, gpu: int = 0) -> str:
+        return next((str(row["way"]) for row in self.turns()["gpus"].values() if row["index"] == gpu), "")
+
+    def wait_for(self, ask: Callable[[], object], what: str, within_s: float = 40) -> None:
+        until(ask, f"{what}; {self.turns()}", within_s)
+
+    # -- its processes
+
+    def pauser(self) -> int | None:
+        """The pid of the pauser; None between two."""
+        try:
+            children = psutil.Process(self.agent.process.pid).children()
+        except psutil.NoSuchProcess:
+            return None
+        return next((child.pid for child in children if "gpucommons.pauser" in _command_line(child)), None)
+
+    def resume_all(self) -> None:
+        done = command("resume", "--all", "--record", str(self.record), environment=self.shared.environment())
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _pids(row: Any) -> list[int]:
+    return row.get("processes") or [row["pid"]]
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
+    if pid is not None:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return
+
+
+def is_gone(pid: int | None) -> bool:
+    return pid is None or state_letter(pid) in ("", "Z")
+
+
+@contextmanager
+def shared_node(gpus: int = 1) -> Iterator[SharedNode]:
+    with open_folder() as directory, SharedNode(directory, gpus) as node:
+        yield node
