@@ -12,7 +12,7 @@ from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
-from gpucommons.agent.sharing import metrics_listeners, sharing_part
+from gpucommons.agent.sharing import check_parking, metrics_listeners, sharing_part
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
@@ -43,6 +43,7 @@ class Agent:
         self.scenario = None if scenario is None else scenario.name
         self._parts: list[Part] = [Accounts(settings, self.scenario)]
         gpm = GpmAccess()
+        check_parking(settings)
         if settings.scheduler.is_used and scenario is None:
             self._parts.append(sharing_part(settings, gpm))
         if settings.leases.enabled != "false":

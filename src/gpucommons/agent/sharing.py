@@ -24,6 +24,7 @@ from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
+from gpucommons.sources.nvml.free_memory import free_memory
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
@@ -68,13 +69,22 @@ def check_mode(scheduler: SchedulerSettings) -> None:
         )
 
 
+def check_parking(settings: Settings) -> None:
+    """Raises ConfigError if programs are to be parked that the agent does not share."""
+    if settings.parking.idle_after_s and not settings.scheduler.shares_programs:
+        raise ConfigError(
+            f"parking.idle_after_s = {settings.parking.idle_after_s:g} needs scheduler.share_programs = own or all, "
+            "not off"
+        )
+
+
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
     scheduler = settings.scheduler
     if not scheduler.shares_programs:
         return None
     backend = {"driver": "cuda", "freeze": "freeze"}[scheduler.pause]
     pauser = PauserSettings(_pauser_socket(scheduler), backend=backend, max_pause_s=scheduler.max_pause_s)
-    return ProgramSharing(pauser, program_rules(settings))
+    return ProgramSharing(pauser, program_rules(settings), settings.parking, free_memory)
 
 
 def _pauser_socket(scheduler: SchedulerSettings) -> Path | None:

@@ -169,8 +169,8 @@ def _for_need(
         if found is not None:
             options.append((sum(program.bytes for program in found), device, found))
     options.sort(key=lambda option: option[:2])
-    if len(options) >= need.count:
-        for _, _, programs in options[: need.count]:
+    if len(options) >= need.number:
+        for _, _, programs in options[: need.number]:
             yield from programs
 
 

@@ -97,7 +97,7 @@ class DeviceRoom(NamedTuple):
 
 
 class RoomNeed(NamedTuple):
-    """A lease or an nvshare client waits for `count` of these devices.
+    """A lease or an nvshare client waits for `number` of these devices.
 
     `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it.
     """
@@ -105,7 +105,7 @@ class RoomNeed(NamedTuple):
     devices: tuple[str, ...]
     bytes: int | None
     since_s: float
-    count: int = 1
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
