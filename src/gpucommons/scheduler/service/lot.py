@@ -15,7 +15,7 @@ from gpucommons.pauser.protocol import Paused
 from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import names
-from gpucommons.scheduler.service.moves import ProcessMemory, Places
+from gpucommons.scheduler.service.moves import Places, ProcessMemory
 
 _MOVING: Final = frozenset({ParkStage.PARKING, ParkStage.WAKING})
 
