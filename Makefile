@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run demo test lint types bench docs dashboards deploy-files clean
+.PHONY: run demo test lint types bench torture docs dashboards deploy-files clean
 
 run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
@@ -41,6 +41,12 @@ deploy-files: $(VENV)/.ready
 bench: $(VENV)/.ready-test
 	@scripts/install-test-programs
 	@for name in $$($(BIN)/python -m bench.all); do $(BIN)/python -m bench.$$name || exit 1; done
+
+# Every attack of tests/adversary for SECONDS, on loopback only; prints what was done. docs/reliability.md has the counts.
+SECONDS ?= 30
+torture: $(VENV)/.ready-test
+	@scripts/install-test-programs
+	PYTHONPATH=src:tests $(BIN)/python -m adversary.torture $(SECONDS)
 
 $(VENV)/.ready: pyproject.toml
 	@scripts/make-venv $(PYTHON) $(VENV)

@@ -4,8 +4,9 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpucommons.holding.slot_states import Now, judge
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
@@ -192,7 +193,7 @@ class DemoNode:
         )
 
     def readings(self, elapsed_s: float) -> Readings:
-        return Readings(
+        readings = Readings(
             cpu=lab_host.cpu(elapsed_s + 1),
             memory=lab_host.memory(elapsed_s),
             pressure=lab_host.pressure(elapsed_s),
@@ -205,6 +206,7 @@ class DemoNode:
             event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
         )
+        return replace(readings, slots=judge(readings, {}, Now(self.start_wall_s + elapsed_s, elapsed_s))[0])
 
     def leases(self, elapsed_s: float) -> LeasesReading:
         """Alice and bob have leases, alice's with a trespasser; chen and bob wait; dana has reserved a GPU."""

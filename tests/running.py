@@ -61,20 +61,22 @@ class RunningAgent:
 
 
 def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run one `gpucommons` command to its end."""
+    """Run one `gpucommons` command to its end. It finds no agent, unless the test gives it the agent's place."""
+    alone = {"GPUCOMMONS_WEB_LISTEN": "", **(environment or {})}
     with tempfile.TemporaryDirectory() as directory:
         return subprocess.run(
             [sys.executable, "-m", "gpucommons", *arguments],
             capture_output=True,
             text=True,
             timeout=60,
-            env=_environment(directory, environment),
+            env=_environment(directory, alone),
         )
 
 
 def _environment(directory: str, given: Mapping[str, str] | None) -> dict[str, str]:
-    """Ours, with the sources on the path; what the agent keeps, and its second socket, are removed with the test."""
+    """Ours, with the sources on the path; the files and sockets of the agent are removed with the test."""
     ours = {
+        "RUNTIME_DIRECTORY": directory,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "STATE_DIRECTORY": directory,
         "GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": f"{directory}/xpushare.sock",

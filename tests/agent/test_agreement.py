@@ -86,8 +86,7 @@ def faces(
             event_log=log.reading(),
         ),
     )
-    for command in ("who", "allocations"):
-        monkeypatch.setattr(f"gpucommons.cli.{command}.take_sample", lambda *_: (None, snapshot))
+    monkeypatch.setattr("gpucommons.cli.one_sample.take_sample", lambda *_: (None, snapshot))
     monkeypatch.setattr("gpucommons.cli.report.time", SimpleNamespace(time=lambda: snapshot.wall_s))
     return Faces(snapshot, capsys)
 

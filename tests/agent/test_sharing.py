@@ -1,11 +1,13 @@
 """Every NVSHARE_* and XPUSHARE_* variable keeps its meaning, from the configuration to the scheduler."""
 
 from enum import StrEnum
+from pathlib import Path
 
 import pytest
 
 from gpucommons.agent.agent import Agent
-from gpucommons.agent.sharing import check_sockets, metrics_listeners, nvml_cadence_s
+from gpucommons.agent.sharing import metrics_listeners, nvml_cadence_s
+from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sources import agent_sources
 from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
@@ -15,6 +17,7 @@ from gpucommons.scheduler.policy import admission
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
+from running import command
 
 
 def scheduler(**variables: str) -> SchedulerSettings:
@@ -78,7 +81,22 @@ def test_xpushares_variable_wins_and_the_conflict_is_one_warning() -> None:
 def test_one_path_for_both_sockets_is_refused() -> None:
     both = scheduler(GPUCOMMONS_SCHEDULER_SOCKET="/run/s", GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET="/run/s")
     with pytest.raises(ConfigError, match=r"scheduler\.xpushare_socket are both /run/s"):
-        check_sockets(both)
+        check_scheduler(both)
+
+
+@pytest.mark.parametrize("mode", ["serial", "concurrent"])
+@pytest.mark.parametrize("share", ["own", "all"])
+def test_programs_are_shared_in_mode_auto_only(tmp_path: Path, mode: str, share: str) -> None:
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(f'[scheduler]\nmode = "{mode}"\nshare_programs = "{share}"\n')
+    settings = load(file, {}, {}).settings
+    with pytest.raises(ConfigError, match=f"share_programs = {share} needs scheduler.mode = auto, not {mode}"):
+        Agent(settings)
+    refused = command("check-config", str(file))
+    assert refused.returncode != 0
+    assert f"share_programs = {share} needs scheduler.mode = auto, not {mode}" in refused.stderr
+    file.write_text(f'[scheduler]\nshare_programs = "{share}"\n')
+    assert command("check-config", str(file)).returncode == 0
 
 
 def test_every_variable_sets_its_key() -> None:

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "attribution",
     "process_contexts",
     "allocations",
+    "slots",
 }
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")

@@ -11,24 +11,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from attribution.builders import gpu
-from gpucommons.cli.allocations import rendered as rendered_allocations
+from gpucommons.cli.allocations import rendered
 from gpucommons.cli.main import main
+from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.accounts import SCHEMA as ACCOUNTS
 from gpucommons.faces.documents.allocations import SCHEMA as ALLOCATIONS
 from gpucommons.faces.documents.events import SCHEMA as EVENTS
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.batch import Batch, Gap
 from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.store import Store
+from gpucommons.model.containers import Container
 from gpucommons.model.events import Event, format_line
-from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import Account
-from holding.test_allocations import SPLIT, docker, folded, managed, process
+from holding.test_allocations import SPLIT, docker, managed, process, readings
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 
 HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group="lab")
@@ -37,6 +41,8 @@ HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("GPUCOMMONS_WEB_LISTEN", "")
     with monkeypatch.context() as clock:
         clock.setenv("TZ", "UTC")
         time.tzset()
@@ -58,6 +64,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     out, err = capsys.readouterr()
     assert ended.value.code == 0, err
     return out
+
+
+def rendered_allocations(snapshot: Snapshot, user: str | None, format: Format) -> str:
+    chosen = {} if user is None else {"user": user}
+    allocations, slots = api_document(snapshot, "allocations", chosen), api_document(snapshot, "slots")
+    return rendered(allocations["allocations"], slots["slots"], user, format)
+
+
+def allocated(*containers: Container, **more: Any) -> Snapshot:
+    return Snapshot(1, 0.0, 0.0, "host", readings=AllocationStage()(readings(*containers, **more)))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -150,7 +166,7 @@ def test_report_errors_are_one_line(ledger: Path, capsys: pytest.CaptureFixture[
 
 def test_allocations() -> None:
     busy = managed("busy", "bob", "0")
-    reading = folded(
+    snapshot = allocated(
         managed("kept", "alice", "1:0", running=False),
         busy,
         docker("sneaky", "2", labels={"ds01.user": "eve"}, privileged=True),
@@ -158,7 +174,6 @@ def test_allocations() -> None:
         gpus=(gpu(0), SPLIT, gpu(2)),
         processes=[process(busy)],
     )
-    snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(allocations=reading))
     lines = rendered_allocations(snapshot, None, Format.TABLE).splitlines()
     assert [line.split()[:5] for line in lines[1:]] == [
         ["0", "bob", "busy", "container", "active"],
@@ -167,7 +182,7 @@ def test_allocations() -> None:
         ["2", "eve", "sneaky", "container", "running"],
         ["any", "unattributed", "monitor", "container", "running"],
     ]
-    document = json.loads(rendered_allocations(snapshot, None, Format.JSON))["allocations"]
+    document = api_document(snapshot, "allocations")["allocations"]
     Draft202012Validator(ALLOCATIONS).validate(document)
     held = {
         row["workload"]: (row["slot"], row["managed"], row["gpu_equivalents"])

@@ -160,13 +160,32 @@ def test_an_agent_without_a_listener_starts(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
 
     async def start_and_stop() -> None:
-        agent = Agent(Settings(web=WebSettings(listen="")), SCENARIOS["lab"])
+        agent = Agent(Settings(web=WebSettings(listen="", socket="")), SCENARIOS["lab"])
         await agent.bind()
         _announce(agent)
         assert agent.web.addresses == []
         await agent.stop()
 
     asyncio.run(start_and_stop())
+
+
+def test_an_agent_without_a_place_for_its_socket_starts_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    for name in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    caplog.set_level(logging.INFO)
+
+    async def start_and_stop() -> None:
+        agent = Agent(Settings(web=WebSettings(listen="")), SCENARIOS["lab"])
+        await agent.bind()
+        assert agent.web.addresses == []
+        await agent.stop()
+
+    asyncio.run(start_and_stop())
+    assert "no API socket: the agent is not root and XDG_RUNTIME_DIR is not set" in caplog.text
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:

@@ -15,19 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_accounts import run, state, written
+from cli.test_accounts import allocated, rendered_allocations, run, state, written
 from cli.test_gpus import START, table_of
-from gpucommons.cli.allocations import rendered as rendered_allocations
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.logs import HumanFormatter, JsonFormatter
 from gpucommons.cli.stack import _print_states
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.model.events import Event, format_line
-from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.usage import Account
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.stack.health import ServiceHealth
-from holding.test_allocations import SPLIT, folded, managed
+from holding.test_allocations import SPLIT, managed
 from ledger.builders import batch
 from running import command, running_agent
 from scheduler.served import Scripted
@@ -83,8 +81,7 @@ def test_report_allocations_and_events(state: Path, capsys: pytest.CaptureFixtur
     for by in ("user", "group"):
         assert_harmless(run(capsys, "report", "--by", by, "--format", format))
     assert_harmless(run(capsys, "events", "--format", format))
-    holding = folded(managed(NAME, NAME, "1:0"), gpus=(SPLIT,))
-    snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(allocations=holding))
+    snapshot = allocated(managed(NAME, NAME, "1:0"), gpus=(SPLIT,))
     assert_harmless(rendered_allocations(snapshot, None, format))
 
 

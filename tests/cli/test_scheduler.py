@@ -64,7 +64,7 @@ def test_status_json_is_the_document_of_the_api(agent: RunningAgent, path: str) 
     turns = until(both_clients)
     done = scheduler(path, "status", "--json")
     assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
+    printed = json.loads(done.stdout)["turns"]
     assert steady(printed) == steady(turns)
     assert printed["clients"][waiter.id]["wait"]["sentence"] == "another client has the turn"
     for client in (holder, waiter):
@@ -82,7 +82,7 @@ def test_status_and_explain_name_running_and_waiting_clients(agent: RunningAgent
     assert f"  waiting  ns/se\\x1b[31mcond ({waiter.id}) for " in status
     explained = scheduler(path, "explain", waiter.id).stdout
     assert explained.startswith(f"ns/se\\x1b[31mcond ({waiter.id}) on ")
-    assert "another client has the turn; 0 ahead; next turn in about" in explained
+    assert f"another client has the turn; 0 ahead; behind ns/first ({holder.id}); next turn in about" in explained
     assert "has been running for" in scheduler(path, "explain", "ns/first").stdout
     waiter.close()
     idle = Scripted(path).register("idle", "ns")

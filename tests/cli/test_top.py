@@ -16,8 +16,9 @@ from textual.widgets import DataTable, Input, Static
 from browser import demo_agent
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
+from gpucommons.cli.agent_client import AgentAddress, named_address
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.top import checked_url, local_url
+from gpucommons.cli.reader import local_urls
 from gpucommons.cli.top_app import Top
 from gpucommons.cli.top_feed import AgentFeed, FeedUpdate, LocalFeed
 from gpucommons.cli.top_rows import (
@@ -291,25 +292,23 @@ def test_the_stream_of_an_agent_is_followed_and_its_loss_reported(tmp_path: Path
     socket = tmp_path / "api.sock"
     with demo_agent("--interval", "0.3", "--socket", str(f"unix:{socket}")) as url:
         for where in (url, f"unix:{socket}"):
-            whole, delta = asyncio.run(first_two(AgentFeed(where)))
+            whole, delta = asyncio.run(first_two(AgentFeed(AgentAddress(where))))
             assert whole.document is not None
             assert delta.document is not None
             assert delta.document["sequence"] == whole.document["sequence"] + 1
             assert delta.document["gpus"]["by_uuid"].keys() == whole.document["gpus"]["by_uuid"].keys()
             assert whole.recent is not None
             assert set(whole.recent) == set(whole.document["gpus"]["by_uuid"])
-        assert asyncio.run(AgentFeed(url).answers())
-    lost, again = asyncio.run(first_two(AgentFeed(url)))
+    lost, again = asyncio.run(first_two(AgentFeed(AgentAddress(url))))
     assert lost.document is None
     assert "Cannot connect" in lost.lost
     assert again.document is None
-    assert not asyncio.run(AgentFeed(url).answers())
 
 
 @pytest.mark.parametrize("url", ["", "gpu1:9460", "ftp://x", "http://", "unix:api.sock"])
 def test_a_wrong_url_is_one_line(url: str) -> None:
     with pytest.raises(CommandError) as caught:
-        checked_url(url)
+        named_address(url, None, None)
     assert "\n" not in str(caught.value)
 
 
@@ -317,6 +316,12 @@ def test_a_wrong_url_on_the_command_line_is_one_line() -> None:
     done = command("top", "--connect", "gpu1:9460")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--connect: invalid URL 'gpu1:9460'" in done.stderr
+
+
+def test_an_agent_that_does_not_answer_at_the_start_is_one_line() -> None:
+    done = command("top", "--connect", "http://127.0.0.1:1")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "no answer of the agent: http://127.0.0.1:1: Connection refused" in done.stderr
 
 
 def test_without_an_agent_it_samples_this_machine() -> None:
@@ -333,11 +338,12 @@ def test_without_an_agent_it_samples_this_machine() -> None:
 
 
 def test_the_url_of_a_local_listener() -> None:
-    assert local_url("127.0.0.1:9460") == "http://127.0.0.1:9460"
-    assert local_url(":9460") == "http://127.0.0.1:9460"
-    assert local_url("0.0.0.0:1") == "http://127.0.0.1:1"
-    assert local_url("[::1]:9460") == "http://[::1]:9460"
-    assert local_url("unix:/run/x.sock") == "unix:/run/x.sock"
+    assert local_urls("127.0.0.1:9460") == ["http://127.0.0.1:9460"]
+    assert local_urls(":9460") == ["http://127.0.0.1:9460"]
+    assert local_urls("0.0.0.0:1") == ["http://127.0.0.1:1"]
+    assert local_urls("[::1]:9460") == ["http://[::1]:9460"]
+    assert local_urls("unix:/run/x.sock") == ["unix:/run/x.sock"]
+    assert local_urls("127.0.0.1:0") == local_urls("") == []
 
 
 # A real terminal.

@@ -8,8 +8,9 @@ from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
+from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.who_view import explain, render
-from gpucommons.faces.documents.who import WhoFilter
 from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView
@@ -39,6 +40,15 @@ def taken(identities: IdentityTable = IDENTITIES) -> Snapshot:
     return Snapshot(1, 0.0, 0.0, "host", readings=Readings(gpus=gpus, attribution=attribution))
 
 
+def shown(snapshot: Snapshot, **parameters: str) -> str:
+    return render(api_document(snapshot, "who", parameters)["who"], api_document(snapshot, "gpus")["gpus"])
+
+
+def explained(snapshot: Snapshot, pid: int) -> str:
+    document = api_document(snapshot, "who", {"pid": str(pid)})
+    return explain(document["who"], document["explanations"])
+
+
 SHOWN = """\
 GPU 0  NVIDIA H200  4.0 GiB of 80.0 GiB used  SM 60 %  400 W
    MEMORY    SM   POWER  PID  PROCESS  USER        OWNER           CONTAINER
@@ -62,27 +72,27 @@ GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
 
 
 def test_all_gpus() -> None:
-    assert render(taken(), WhoFilter()) == SHOWN
+    assert shown(taken()) == SHOWN
 
 
 def test_one_user() -> None:
-    text = render(taken(), WhoFilter(user="alice"))
+    text = shown(taken(), user="alice")
     assert "notebook" in text
     assert "4242" in text
     assert "train-0" not in text
     assert "unattributed" not in text
-    assert render(taken(), WhoFilter(user="1000")) == text
-    assert "notebook" in render(taken(), WhoFilter(user="carol"))
-    assert "train-0" in render(taken(), WhoFilter(user="ml/train-0"))
+    assert shown(taken(), user="1000") == text
+    assert "notebook" in shown(taken(), user="carol")
+    assert "train-0" in shown(taken(), user="ml/train-0")
 
 
 def test_one_gpu() -> None:
-    assert "GPU 1" not in render(taken(), WhoFilter(gpu="GPU-0"))
-    assert "GPU 0" not in render(taken(), WhoFilter(gpu="GPU-1"))
+    assert "GPU 1" not in shown(taken(), gpu="GPU-0")
+    assert "GPU 0" not in shown(taken(), gpu="GPU-1")
 
 
 def test_each_step_of_one_process() -> None:
-    assert explain(taken(), 8) == (
+    assert explained(taken(), 8) == (
         "pid 8 on GPU 0\n"
         "  1. pid 8 is 'python', running as uid 1000 (alice)\n"
         f"  2. its cgroup names container {'d' * 12} (docker)\n"
@@ -96,34 +106,31 @@ def test_each_step_of_one_process() -> None:
 
 
 def test_a_process_without_an_owner_is_explained() -> None:
-    text = explain(taken(), 10)
-    assert text is not None
-    assert "no owner: process_gone" in text
+    assert "no owner: process_gone" in explained(taken(), 10)
 
 
 def test_a_process_that_is_not_on_a_gpu() -> None:
-    assert explain(taken(), 4711) is None
-    assert explain(Snapshot(0, 0.0, 0.0, "host"), 7) is None
+    assert api_document(taken(), "who", {"pid": "4711"})["who"]["processes"] == {}
 
 
 def test_the_reason_why_processes_are_hidden_is_shown() -> None:
     view = PidView(PidScope.NAMESPACE, "run with hostPID: true")
-    text = render(taken(table(view=view)), WhoFilter())
+    text = shown(taken(table(view=view)))
     assert text.endswith("run with hostPID: true\n")
 
 
 def test_the_reason_why_there_are_no_gpus_is_shown() -> None:
     state = SourceState("nvml", absent=True, detail="no NVIDIA driver", remedy="install it")
     snapshot = Snapshot(0, 0.0, 0.0, "host", sources={"nvml": state})
-    assert render(snapshot, WhoFilter()) == "no GPU readings: no NVIDIA driver; install it\n"
-    assert "not read" in render(Snapshot(0, 0.0, 0.0, "host"), WhoFilter())
+    assert missing(api_document(snapshot, "snapshot")) == "no GPU readings: no NVIDIA driver; install it"
+    assert "no source" in missing(api_document(Snapshot(0, 0.0, 0.0, "host"), "snapshot"))
 
 
 def test_a_gpu_without_processes() -> None:
     gpus = reading(gpu(0, used=None, percent=None, watts=None, total=None))
     attribution = Attributor().attribute(gpus, table(), Surroundings())
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(gpus=gpus, attribution=attribution))
-    assert render(snapshot, WhoFilter()) == "GPU 0  NVIDIA H200\n  no process\n"
+    assert shown(snapshot) == "GPU 0  NVIDIA H200\n  no process\n"
 
 
 @given(st.text(), st.text(min_size=1), st.text())
@@ -133,6 +140,6 @@ def test_no_name_reaches_the_terminal_raw(process: str, label: str, name: str) -
     identities = table(identity(7, f"0::/docker-{C}.scope", name=process))
     attribution = Attributor().attribute(gpus, identities, around)
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(gpus=gpus, attribution=attribution))
-    for text in (render(snapshot, WhoFilter()), explain(snapshot, 7) or ""):
+    for text in (shown(snapshot), explained(snapshot, 7)):
         assert all(character.isprintable() or character == "\n" for character in text)
-    assert render(snapshot, WhoFilter()).count("\n") == 7
+    assert shown(snapshot).count("\n") == 7

@@ -114,4 +114,7 @@ def test_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     named = load(None, {"GPUCOMMONS_LEDGER_FILE": "/x/y", "GPUCOMMONS_EVENTS_OWN_FILE": "/x/z"}, {}).settings
     assert ledger_file(named) == Path("/x/y")
     assert own_event_log(named) == Path("/x/z")
-    assert ledger_file(named, "lab") == Path("/state/ledger-lab.sqlite"), "a simulation has its own ledger"
+    assert ledger_file(Settings(), "lab") == Path("/state/ledger-lab.sqlite"), "a simulation has its own ledger"
+    assert own_event_log(Settings(), "lab") == Path("/state/events-lab.jsonl")
+    assert ledger_file(named, "lab") == Path("/x/y"), "unless the settings name one"
+    assert own_event_log(named, "lab") == Path("/x/z")

@@ -9,6 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from gpucommons.base.address import parse_unix_address
+from gpucommons.config.api_address import served_socket
 from gpucommons.config.load import load
 from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
 
@@ -58,12 +60,13 @@ def test_the_pod_monitor_selects_the_agents_by_a_port_that_they_have() -> None:
         assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 
 
-def test_the_directories_of_both_client_sockets_are_the_hosts() -> None:
+def test_the_directories_of_its_sockets_are_the_hosts() -> None:
     spec = named("DaemonSet", "gpucommons-gpu")["spec"]["template"]["spec"]
     host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
     scheduler = load(None, {}, {}).settings.scheduler
-    for socket in (scheduler.socket, scheduler.xpushare_socket):
+    api_socket = parse_unix_address(served_socket("auto", {}, uid=0)).path
+    for socket in (scheduler.socket, scheduler.xpushare_socket, api_socket):
         directory = str(Path(socket).parent)
         assert host[mounts[directory]["name"]] == directory
         assert not mounts[directory].get("readOnly")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.base.address import parse_unix_address
+from gpucommons.config.api_address import known_sockets, served_socket
 from gpucommons.config.load import load
 from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
 from needs import needs_program
@@ -85,11 +87,15 @@ def test_a_unit_has_no_capability_and_a_dynamic_user(unit: Path) -> None:
     assert checks["UserOrDynamicUser"]["set"] is True
 
 
-def test_the_agents_unit_makes_the_directories_of_both_client_sockets() -> None:
+def test_the_agents_unit_makes_the_directories_of_its_sockets() -> None:
     (unit,) = [unit for unit in UNITS if unit.name == "gpucommons.service"]
     found = re.search(r"^RuntimeDirectory=(.+)$", unit.read_text(), re.MULTILINE)
     assert found is not None
     scheduler = load(None, {}, {}).settings.scheduler
-    directories = {Path(socket).parent.name for socket in (scheduler.socket, scheduler.xpushare_socket)}
-    assert directories <= set(found.group(1).split())
+    # systemd passes them as RUNTIME_DIRECTORY; the agent's API socket is in the first.
+    given = {"RUNTIME_DIRECTORY": ":".join(f"/run/{name}" for name in found.group(1).split())}
+    api_socket = parse_unix_address(served_socket("auto", given, uid=61_234)).path
+    assert f"unix:{api_socket}" == known_sockets("auto", {})[0], "the commands of every user find it"
+    paths = (scheduler.socket, scheduler.xpushare_socket, api_socket)
+    assert {Path(path).parent.name for path in paths} <= set(found.group(1).split())
     assert "RuntimeDirectoryMode=0711\n" in unit.read_text()

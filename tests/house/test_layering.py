@@ -58,7 +58,7 @@ ROOMS: dict[str, set[str]] = {
     "web": set(),
     "web.routes": {"faces.documents", "faces.history", "model", "rules"},
     "web.access": {"base", "web.routes"},
-    "web.http": {"base", "rules", "web.access", "web.routes"},
+    "web.http": {"base", "model", "rules", "web.access", "web.routes"},
 }
 # These put the parts together: they may import every room above them.
 ASSEMBLY = ("agent", "cli")

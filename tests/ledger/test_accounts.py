@@ -2,9 +2,7 @@
 
 import random
 import sqlite3
-from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,6 @@ from gpucommons.faces.documents.accounts import period_document, rows, total
 from gpucommons.ledger.accounts import NONE, accounts_of
 from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.period import Period, month, parse_since
 from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.ledger.rollups import DAY_S, Retention
 from gpucommons.ledger.store import Store
@@ -208,43 +205,3 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
         other.execute("CREATE TABLE x (y)")
     with pytest.raises(LedgerError, match="not a gpucommons ledger"):
         read_period(tmp_path / "x.sqlite", 0, 1)
-
-
-NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("text", "ago"),
-    [("30d", timedelta(days=30)), ("12h", timedelta(hours=12)), ("90m", timedelta(minutes=90)), ("2w", timedelta(14))],
-)
-def test_since_an_age(text: str, ago: timedelta) -> None:
-    assert parse_since(text, NOW.timestamp(), UTC) == (NOW - ago).timestamp()
-
-
-def test_since_a_date() -> None:
-    vienna = timezone(timedelta(hours=1))
-    assert parse_since("2026-11-01", NOW.timestamp(), vienna) == datetime(2026, 10, 31, 23, tzinfo=UTC).timestamp()
-    assert parse_since("2026-11-01T00:00:00Z", NOW.timestamp(), vienna) == datetime(2026, 11, 1, tzinfo=UTC).timestamp()
-
-
-def test_months_are_local_and_know_summer_time() -> None:
-    vienna = ZoneInfo("Europe/Vienna")
-    march = month("2026-03", NOW.timestamp(), vienna)
-    assert (march.until_s - march.since_s) / 3600 == 31 * 24 - 1
-    december = month("2025-12", NOW.timestamp(), vienna)
-    assert december == Period(
-        int(datetime(2025, 11, 30, 23, tzinfo=UTC).timestamp()), int(datetime(2025, 12, 31, 23, tzinfo=UTC).timestamp())
-    )
-    assert month("2026-11", NOW.timestamp(), vienna).until_s == NOW.timestamp(), "the current month ends now"
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "30", "-3d", "3.5h", "2026-13-01", "30 d"])
-def test_an_invalid_period_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"invalid period '.*': use 30d, 12h or a date"):
-        parse_since(text, NOW.timestamp(), UTC)
-
-
-@pytest.mark.parametrize("text", ["", "2026", "2026-00", "2026-13", "November", "2026-1"])
-def test_an_invalid_month_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="invalid month"):
-        month(text, NOW.timestamp(), UTC)

@@ -11,6 +11,7 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event, format_line, parse_line
 from gpucommons.model.gpu import Gpu, XidRecord
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, Slot
@@ -34,6 +35,7 @@ class Story:
         gpus: tuple[Gpu, ...] | None = (gpu(0),),
         complete: bool = True,
         sharing: SharingReading | None = None,
+        leases: LeasesReading | None = None,
         quotas: Mapping[str, HoldingQuota] = QUOTAS,
     ) -> list[str]:
         self.now_s += 1
@@ -41,6 +43,7 @@ class Story:
             gpus=None if gpus is None else reading(*gpus),
             allocations=AllocationReading((), allocations, complete=complete),
             sharing=sharing,
+            leases=leases,
         )
         snapshot = Snapshot(0, self.now_s, self.now_s, "host", readings=readings)
         self.state, events = detect_events(self.state, snapshot, quotas)
@@ -136,6 +139,19 @@ def test_a_revoked_turn() -> None:
     assert story.log[-1].details["client"] == client.client_id
     story.see(sharing=sharing)
     assert story.see(sharing=revoked) == ["turn.revoked"], "again is another one"
+
+
+def test_a_trespasser_and_an_unused_reservation_are_reported_once() -> None:
+    leases = DemoNode().leases(0.0)
+    story = Story()
+    assert story.see(leases=leases) == ["lease.trespasser alice", "reservation.released emeka"]
+    assert story.log[0].details["by"] == "farah"
+    assert story.see(leases=replace(leases, trespassers=())) == []
+    assert story.see(leases=leases) == [], "the same process on and off the GPU"
+    story.restart()
+    assert story.see(leases=leases) == []
+    other = leases.trespassers[0]._replace(pid=4)
+    assert story.see(leases=replace(leases, trespassers=(other,))) == ["lease.trespasser alice"]
 
 
 def test_filters() -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.accounts import AccountsReading, HeldKey, PeriodAccounts
+from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Turn
+from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules import privacy
 from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, seen_by
@@ -33,6 +34,7 @@ PATHS = (
     "who?by=pod",
     "who?by=container",
     "allocations",
+    "slots",
     "turns",
     "queue",
     "accounts",
@@ -40,7 +42,7 @@ PATHS = (
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "allocations", "sharing", "leases", "accounts", "event_log", "alerts"}
+FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "leases", "accounts", "event_log", "alerts"}
 HIDDEN = {
     "processes",
     "docker",
@@ -52,7 +54,6 @@ HIDDEN = {
     "allocation_ratio",
     "ds01",
     "users",
-    "ledger",
     "events",
     "kernel",
     "filesystems",
@@ -116,6 +117,12 @@ FILTERED_FIELDS: Mapping[type, str] = {
     LeaseWait: "position cause start_s detail",
     Reservation: "id uid user gpus from_s until_s slots used_s",
     AllocationReading: "slots allocations containers unmanaged complete",
+    SlotsReading: "slots",
+    SlotStatus: (
+        "slot gpu_index profile state why holders hidden_holders since_wall_s idle_s memory_total_bytes "
+        "memory_free_bytes"
+    ),
+    LedgerReading: "ledger totals quotas event_log_writing",
     AccountsReading: "by_period held_today_ns",
     PeriodAccounts: "by since_s until_s rows slot_time gap_ns",
     HeldKey: "owner account gpu_uuid",

@@ -1,6 +1,7 @@
 """A scheduler on a real socket, in its own thread, and a scripted client that can send any frame."""
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -12,12 +13,15 @@ import uvloop
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
+from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.quotas import QuotaRule
 from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, ReplyDecoder, SchedulerReply, Version, encode
 from gpucommons.scheduler.service.server import SchedulerServer
 from waiting import until
 
 PATIENCE_S = 10.0
+# Of the control socket, as by default.
+PRIVACY = Privacy(unix=True, agent_uid=os.getuid())
 T = TypeVar("T")
 
 

@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Literal
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.policy import Policy
@@ -40,7 +41,7 @@ class Simulation:
         core: int = 100,
         tail_s: float = 0.0,
         memory: int = 0,
-        version: Version = 2,
+        version: Version | Literal[0] = 2,
         obeys: bool = True,
         request: bool = True,
         process: ClientProcess | None = None,

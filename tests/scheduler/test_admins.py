@@ -20,7 +20,7 @@ from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
 from gpucommons.scheduler.service.peer_process import is_local
 from needs import needs_root
-from scheduler.served import control, serving
+from scheduler.served import PRIVACY, control, serving
 from waiting import until
 
 OWN, OTHER, GROUP = 1500, 1501, 1
@@ -86,7 +86,7 @@ Scripted(path).register().ask().granted()
 def test_root_of_another_namespace_may_register_and_not_order(place: list[str], allowed: bool) -> None:
     needs_root()
     with tempfile.TemporaryDirectory(dir="/tmp") as directory, serving(Path(directory)) as served:
-        door = ControlSocket(served.server, turn_pieces)
+        door = ControlSocket(served.server, turn_pieces, PRIVACY)
         served.run(door.start())
         done = subprocess.run(
             [*place, sys.executable, "-c", ORDER, served.path, control_path(served.path)],
@@ -144,7 +144,7 @@ def test_both_sockets_apply_it(peer: Peer, group: str, allowed: bool, send: Call
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory), admin_group=group) as served:
-            door = ControlSocket(served.server, turn_pieces)
+            door = ControlSocket(served.server, turn_pieces, PRIVACY)
             served.run(door.start())
 
             def handled() -> None:
@@ -162,7 +162,7 @@ def test_every_user_may_read_the_status() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory)) as served:
-            door = ControlSocket(served.server, lambda reading: iter([f'"{reading.mode}"']))
+            door = ControlSocket(served.server, lambda reading: iter([f'"{reading.mode}"']), PRIVACY)
             served.run(door.start())
 
             def read() -> None:

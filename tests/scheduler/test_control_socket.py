@@ -14,7 +14,7 @@ from gpucommons.scheduler.policy.terms import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket, control_path
 from gpucommons.scheduler.service.server import SchedulerServer
-from scheduler.served import Scripted, scheduler_settings
+from scheduler.served import PRIVACY, Scripted, scheduler_settings
 
 T = MessageType
 Send = Callable[[object], Awaitable[dict[str, Any]]]
@@ -23,7 +23,7 @@ Send = Callable[[object], Awaitable[dict[str, Any]]]
 def with_socket(directory: Path, scenario: Callable[[SchedulerServer, Send], Awaitable[None]]) -> None:
     async def run() -> None:
         server = SchedulerServer(scheduler_settings(directory / "scheduler.sock"))
-        control = ControlSocket(server, turn_pieces)
+        control = ControlSocket(server, turn_pieces, PRIVACY)
         await server.start()
         await control.start()
 
@@ -79,7 +79,7 @@ def test_a_limit_of_a_pod_applies_to_later_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        ({"command": "dance"}, "unknown command 'dance': use status, on, off, set-quantum, set-limit"),
+        ({"command": "dance"}, "unknown command 'dance': use status, park, wake, on, off, set-quantum, set-limit"),
         ({}, "unknown command None"),
         ([], "JSON object"),
         (b"not json\n", "invalid JSON"),

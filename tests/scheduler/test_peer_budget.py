@@ -18,7 +18,7 @@ from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document, control_path
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
 from needs import needs_root
-from scheduler.served import Scripted, Served, serving
+from scheduler.served import PRIVACY, Scripted, Served, serving
 from scheduler.test_admins import Peer, as_peer
 from waiting import until
 
@@ -65,7 +65,7 @@ def served_to_all(document: Document = turn_pieces, **settings: object) -> Itera
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory), **settings) as served:  # type: ignore[arg-type]
-            door = ControlSocket(served.server, document)
+            door = ControlSocket(served.server, document, PRIVACY)
             served.run(door.start())
             yield served
             served.run(door.stop())

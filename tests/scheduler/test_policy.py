@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.quotas import NO_LIMITS
-from gpucommons.scheduler.policy.state import ClientProcess, ClientStanding
+from gpucommons.scheduler.policy.state import PROGRAM, ClientProcess, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.reading import FRONT, read_client
@@ -498,6 +498,39 @@ def test_an_unresponsive_client_does_not_keep_others_from_passing() -> None:
     sim.run(5.0)
     assert runs(small)
     assert not runs(big)
+
+
+def test_a_client_that_stops_slowly_pays_for_it() -> None:
+    """The time until it has stopped counts as its own, not as that of the next client."""
+    sim = measurable()
+    slow, other = sim.add(tail_s=0.3), sim.add(tail_s=0.01)
+    with_utilisation(sim, 300.0, {slow.client.id: 0.95, other.client.id: 0.95})
+    assert sim.billed_s(slow) / 300.0 == pytest.approx(0.5, abs=0.03)
+    assert sim.billed_s(other) / 300.0 == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_client_that_does_not_stop_keeps_no_other_waiting() -> None:
+    sim = measurable()
+    sim.perform(sim.policy.meter(sim.gpu, True, sim.now))
+    hanging, *others = (sim.add(version=PROGRAM, obeys=obeys) for obeys in (False, True, True))
+    for _ in range(5):
+        turns = [script.client.turns for script in others]
+        sim.run(4.0)
+        assert runs(hanging)
+        assert all(script.client.turns > before for script, before in zip(others, turns, strict=True))
+
+
+def test_a_program_does_not_queue_behind_clients_that_run_alone() -> None:
+    """Where memory is switched, a program is stopped by nothing but its quota."""
+    sim = simulation()
+    for _ in range(2):
+        sim.add(version=1)
+    program = sim.add(version=PROGRAM, core=25)
+    standings = set()
+    for _ in range(200):
+        sim.run(0.1)
+        standings.add(program.client.standing)
+    assert standings == {ClientStanding.RUNNING, ClientStanding.THROTTLED}
 
 
 def test_two_that_leave_it_idle_run_together() -> None:

@@ -8,13 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpucommons.config.settings import SchedulerSettings
-from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.policy.state import NEVER, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 
 MEMORY = st.integers(0, 20).map(lambda quarters: quarters * GIB)
 CORE = st.sampled_from([100, 100, 100, 10, 25, 50, 75, 90])
+OWNERS = ("", "", "ann", "bob")
+OWNER = st.sampled_from(OWNERS)
+SM = st.sampled_from([0.02, 0.3, 0.8])
 MANY = 8
 WHO = st.integers(0, MANY - 1)
 
@@ -25,6 +29,7 @@ SETTINGS = st.builds(
     work_conserving=st.booleans(),
     fence=st.sampled_from(Fence),
     max_bypass_s=st.sampled_from([0.0, 0.001, 5.0]),
+    fair_between=st.sampled_from(["owners", "owners", "connections"]),
     drop_tail_billing_percent=st.sampled_from([100.0, 70.0]),
 )
 
@@ -43,9 +48,45 @@ class PolicyMachine(RuleBasedStateMachine):
         return self.world.peers[who % len(self.world.peers)]
 
     @precondition(lambda self: len(self.world.peers) < MANY)
-    @rule(version=st.sampled_from([1, 2, 2, 2]), core=CORE)
-    def join(self, version: Version, core: int) -> None:
-        self.world.join(version, core)
+    @rule(version=st.sampled_from([1, 2, 2, 2]), core=CORE, owner=OWNER, sm=SM)
+    def join(self, version: Version, core: int, owner: str, sm: float) -> None:
+        self.world.join(version, core, owner, sm)
+
+    @precondition(lambda self: len(self.world.peers) < MANY)
+    @rule(core=CORE, owner=OWNER, sm=SM)
+    def start_program(self, core: int, owner: str, sm: float) -> None:
+        self.world.ask(self.world.start_program(core, owner, sm))
+
+    def programs(self, holds: bool) -> list[Peer]:
+        """Programs that were requested to stop and still run, or that are stopped."""
+        peers = [peer for peer in self.world.peers if peer.client.is_program]
+        return [peer for peer in peers if (peer.must_drop if holds else peer.stopped_s < NEVER)]
+
+    @with_clients
+    @rule(who=WHO)
+    def withdraw(self, who: int) -> None:
+        if self.pick(who).client.is_program:
+            self.world.withdraw(self.pick(who))
+
+    @precondition(lambda self: self.programs(holds=True))
+    @rule(who=WHO, again_s=st.sampled_from([0.25, 3.0]))
+    def not_paused(self, who: int, again_s: float) -> None:
+        stopping = self.programs(holds=True)
+        self.world.not_paused(stopping[who % len(stopping)], again_s)
+
+    @precondition(lambda self: self.programs(holds=False))
+    @rule(who=WHO, again_s=st.sampled_from([0.25, 10.0]))
+    def resumed(self, who: int, again_s: float) -> None:
+        stopped = self.programs(holds=False)
+        self.world.resumed(stopped[who % len(stopped)], again_s)
+
+    @rule(available=st.sampled_from([True, True, False]))
+    def meter(self, available: bool) -> None:
+        self.world.meter(available)
+
+    @rule(sm=st.floats(0, 1), tensor=st.floats(0, 1))
+    def measured(self, sm: float, tensor: float) -> None:
+        self.world.measured(DeviceActivity(sm, tensor))
 
     @with_clients
     @rule(who=WHO)
@@ -107,9 +148,13 @@ class PolicyMachine(RuleBasedStateMachine):
     def resize(self, total: int) -> None:
         self.world.resize(total)
 
-    @rule(seconds=st.sampled_from([0.0, 0.001, 0.3, 1.0, 4.0, 12.0, 40.0]), obey=st.booleans())
-    def advance(self, seconds: float, obey: bool) -> None:
-        self.world.advance(seconds, obey=obey)
+    @rule(
+        seconds=st.sampled_from([0.0, 0.001, 0.3, 1.0, 4.0, 12.0, 40.0]),
+        obey=st.booleans(),
+        delay_s=st.sampled_from([0.0, 0.003, 0.45]),
+    )
+    def advance(self, seconds: float, obey: bool, delay_s: float) -> None:
+        self.world.advance(seconds, obey=obey, delay_s=delay_s)
 
     @invariant()
     def holds(self) -> None:
@@ -129,7 +174,11 @@ def random_step(world: World, dice: random.Random) -> None:
     """One step of a walk: mostly requests, releases and time, sometimes another event."""
     peers = world.peers
     if not peers or (len(peers) < MANY and dice.random() < 0.05):
-        world.join(dice.choice((1, 2, 2, 2)), dice.choice((100, 100, 25, 50, 75)))
+        core, owner, sm = dice.choice((100, 100, 25, 50, 75)), dice.choice(OWNERS), dice.choice((0.02, 0.3, 0.8))
+        if dice.random() < 0.3:
+            world.ask(world.start_program(core, owner, sm))
+        else:
+            world.join(dice.choice((1, 2, 2, 2)), core, owner, sm)
         return
     peer = dice.choice(peers)
     steps: list[tuple[int, Callable[[], None]]] = [
@@ -145,9 +194,24 @@ def random_step(world: World, dice: random.Random) -> None:
         (2, lambda: world.nvml(peer, dice.choice((None, dice.randrange(0, 20) * GIB)))),
         (1, lambda: world.overhead(peer, dice.randrange(0, 3) * GIB)),
         (1, lambda: world.resize(dice.choice((8, 16, 24)) * GIB)),
+        (1, lambda: world.meter(dice.random() < 0.6)),
+        (2, lambda: world.measured(DeviceActivity(dice.random(), dice.random()))),
+        (3, lambda: program_step(world, peer, dice)),
     ]
     weights = [weight for weight, _ in steps]
     dice.choices([step for _, step in steps], weights)[0]()
+
+
+def program_step(world: World, peer: Peer, dice: random.Random) -> None:
+    """An event that only programs have."""
+    if not peer.client.is_program:
+        return
+    if peer.must_drop:
+        world.not_paused(peer, dice.choice((0.25, 3.0)))
+    elif peer.stopped_s < NEVER:
+        world.resumed(peer, dice.choice((0.25, 10.0)))
+    else:
+        world.withdraw(peer)
 
 
 def random_settings(dice: random.Random) -> SchedulerSettings:
@@ -156,6 +220,7 @@ def random_settings(dice: random.Random) -> SchedulerSettings:
         work_conserving=dice.random() < 0.3,
         fence=dice.choice(tuple(Fence)),
         max_bypass_s=dice.choice((0.0, 0.001, 5.0)),
+        fair_between=dice.choice(("owners", "owners", "connections")),
     )
 
 
@@ -184,7 +249,7 @@ def contended_step(world: World, dice: random.Random) -> None:
     elif lot < 0.9:
         world.advance(dice.choice((0.001, 0.5, 4.0)), obey=True)
     elif lot < 0.93 and len(world.peers) < MANY:
-        world.join(dice.choice((1, 2)), 100)
+        world.join(dice.choice((1, 2)), 100, dice.choice(OWNERS))
     else:
         random_step(world, dice)
 

@@ -16,7 +16,7 @@ from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.policy.terms import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.thread import SchedulerThread
-from scheduler.served import PATIENCE_S, Scripted, scheduler_settings
+from scheduler.served import PATIENCE_S, PRIVACY, Scripted, scheduler_settings
 
 
 async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading], bool]) -> SharingReading:
@@ -29,7 +29,7 @@ async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading]
 
 
 async def play(path: str) -> None:
-    scheduler = SchedulerThread(scheduler_settings(path), turn_pieces)
+    scheduler = SchedulerThread(scheduler_settings(path), turn_pieces, privacy=PRIVACY)
     assert scheduler.reading is None
     scheduler.update_gpus([])
     await scheduler.start()
@@ -40,7 +40,7 @@ async def play(path: str) -> None:
     scheduler.set_annotations({("ns", "pod"): QuotaValues(core_percent=50)})
     await asyncio.to_thread(client.expect, MessageType.UPDATE_CORE_LIMIT)
     with pytest.raises(ListenError, match="another process"):
-        await SchedulerThread(scheduler_settings(path), turn_pieces).start()
+        await SchedulerThread(scheduler_settings(path), turn_pieces, privacy=PRIVACY).start()
     await scheduler.stop()
     assert await asyncio.to_thread(client.closed)
     scheduler.update_gpus([])

@@ -1,7 +1,7 @@
 """A policy with arbitrary clients, and the invariants that are checked after every step.
 
-The world sees only events and actions, and keeps its own accounts: messages sent, clients that may hold the lock, wall
-time in which a client ran. `check` compares them with the policy's.
+The world sees only events and actions, and keeps its own accounts: messages sent, clients that may hold the lock,
+programs that are stopped, wall time in which a client ran. `check` compares them with the policy's.
 """
 
 from collections import Counter
@@ -10,9 +10,20 @@ from dataclasses import dataclass
 from itertools import count
 
 from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, Disconnect, GpuQueue, Measure
+from gpucommons.scheduler.policy.state import (
+    NEVER,
+    PROGRAM,
+    Action,
+    Client,
+    ClientStanding,
+    Disconnect,
+    GpuQueue,
+    Measure,
+    client_name,
+)
 from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
@@ -24,13 +35,20 @@ PATIENCE_S = 4000.0
 
 @dataclass
 class Peer:
-    """A client as seen on the wire: whether it may hold the lock, and what it waits for."""
+    """A client as seen on the wire: whether it may hold the lock, and what it waits for.
+
+    `sm` is its activity alone. A program holds while it takes part and runs, and awaits while it is stopped.
+    """
 
     client: Client
     holds: bool = False
     awaits: bool = False
     must_drop: bool = False
     grants: int = 0
+    sm: float = 0.5
+    # When it got DROP_LOCK first, and since when it is stopped.
+    dropped_s: float = NEVER
+    stopped_s: float = NEVER
 
 
 class World:
@@ -46,32 +64,87 @@ class World:
         self.busy_s = 0.0
         self.handed_over = 0
         self.log: list[tuple[float, int, str]] = []
+        # Measurements that were requested and not answered yet.
         self.measurements: list[Measure] = []
+        # The longest time for which a program was stopped, and how often the pauser resumed one by itself.
+        self.longest_pause_s = 0.0
+        self.resumed_by_pauser = 0
         self._ids = count(1)
         # Every queue that ever existed: the counts of a removed queue still matter.
         self._queues: dict[int, GpuQueue] = {}
 
     # Steps
 
-    def join(self, version: Version, core: int) -> None:
-        client = Client(next(self._ids), self.gpu, version=version)
-        self.peers.append(Peer(client))
+    def join(self, version: Version, core: int, owner: str = "", sm: float = 0.5) -> Peer:
+        return self._enter(Client(next(self._ids), self.gpu, version=version, owner=owner), core, sm)
+
+    def start_program(self, core: int, owner: str = "", sm: float = 0.5) -> Peer:
+        """A program is seen on the GPU; it does not compete yet."""
+        return self._enter(Client(next(self._ids), self.gpu, version=PROGRAM, owner=owner), core, sm)
+
+    def _enter(self, client: Client, core: int, sm: float) -> Peer:
+        peer = Peer(client, sm=sm)
+        self.peers.append(peer)
         self._perform(self.policy.register(client, self.now))
         self._perform(self.policy.limit_core(client, core, self.now))
+        return peer
 
     def leave(self, peer: Peer) -> None:
         self.peers.remove(peer)
+        self._continues(peer)
         actions = self.policy.disconnect(peer.client, self.now)
         self.departed_billed_s += peer.client.billed_s
         self._perform(actions)
 
     def ask(self, peer: Peer) -> None:
+        """A request; a program begins to compete."""
+        if peer.client.is_program:
+            if self.policy.on and peer.client.standing is ClientStanding.IDLE:
+                peer.holds, peer.must_drop, peer.dropped_s = True, False, NEVER
+            self._perform(self.policy.join(peer.client, self.now))
+            return
         if not peer.holds or peer.must_drop:
             peer.awaits = True
         self._perform(self.policy.request(peer.client, self.now))
 
+    def withdraw(self, peer: Peer) -> None:
+        """A program no longer competes, and runs freely."""
+        self._continues(peer)
+        peer.holds = peer.awaits = peer.must_drop = False
+        peer.dropped_s = NEVER
+        self._perform(self.policy.withdraw(peer.client, self.now))
+
+    def paused(self, peer: Peer) -> None:
+        """The pauser has stopped a program that got DROP_LOCK."""
+        peer.holds, peer.awaits, peer.must_drop = False, True, False
+        peer.dropped_s, peer.stopped_s = NEVER, self.now
+        self._perform(self.policy.paused(peer.client, self.now))
+
+    def not_paused(self, peer: Peer, again_s: float) -> None:
+        """The pauser could not stop a program that got DROP_LOCK."""
+        peer.must_drop, peer.dropped_s = False, NEVER
+        self._perform(self.policy.not_paused(peer.client, self.now + again_s, self.now))
+
+    def resumed(self, peer: Peer, again_s: float) -> None:
+        """The pauser resumed a program by itself."""
+        self._continues(peer)
+        peer.holds, peer.awaits = True, False
+        peer.grants += 1
+        self._perform(self.policy.resumed(peer.client, self.now + again_s, self.now))
+
+    def _continues(self, peer: Peer) -> None:
+        if peer.stopped_s < NEVER:
+            self.longest_pause_s = max(self.longest_pause_s, self.now - peer.stopped_s)
+            peer.stopped_s = NEVER
+
     def release(self, peer: Peer) -> None:
+        """A release; a program is paused if it was requested to stop."""
+        if peer.client.is_program:
+            if peer.must_drop:
+                self.paused(peer)
+            return
         peer.holds = peer.must_drop = False
+        peer.dropped_s = NEVER
         following = (
             peer.client.gpu.next_client if self._hand_over and peer.client.standing is ClientStanding.RUNNING else None
         )
@@ -110,27 +183,61 @@ class World:
     def resize(self, total_bytes: int) -> None:
         self._perform(self.policy.resize(self.gpu, total_bytes, self.now))
 
-    def advance(self, seconds: float, *, obey: bool = False) -> None:
-        """Lets time pass, with every deadline on the way. `obey`: clients that get DROP_LOCK release at once."""
+    def meter(self, available: bool) -> None:
+        self._perform(self.policy.meter(self.gpu, available, self.now))
+
+    def measured(self, activity: DeviceActivity) -> None:
+        """Answers the measurement that was requested last, if it is still open."""
+        if self.measurements:
+            asked = self.measurements.pop()
+            self.measurements.clear()
+            begin_s = min(self.now, asked.begin_s)
+            self._perform(self.policy.measured(asked.gpu, asked.number, activity, begin_s, self.now)[1])
+
+    def advance(self, seconds: float, *, obey: bool = False, delay_s: float = 0.0) -> None:
+        """Lets time pass, with every deadline on the way. `obey`: clients that get DROP_LOCK release after `delay_s`,
+        and measurements are answered. The pauser resumes what is stopped for longer than `max_pause_s`."""
         end = self.now + seconds
         turns = 0
-        while (due := self.policy.next_deadline_s()) <= end:
+        while (due := min(self.policy.next_deadline_s(), self._event_s(obey, delay_s))) <= end:
             turns += 1
             assert turns < 100_000, "the policy never stops to set deadlines"
             self._pass_until(max(due, self.now))
-            self._perform(self.policy.tick(self.now))
+            if self.policy.next_deadline_s() <= self.now:
+                self._perform(self.policy.tick(self.now))
             if obey:
-                self._obey()
+                self._answer()
+                self._obey(delay_s)
+            self._resume_overdue()
         self._pass_until(end)
+
+    def _event_s(self, obey: bool, delay_s: float) -> float:
+        max_pause_s = self.policy.settings.max_pause_s
+        due_s = min((peer.stopped_s + max_pause_s for peer in self.peers), default=NEVER)
+        if obey:
+            due_s = min(due_s, *(peer.dropped_s + delay_s for peer in self.peers), NEVER)
+            due_s = min(due_s, *(asked.end_s for asked in self.measurements[-1:]), NEVER)
+        return due_s
+
+    def _answer(self) -> None:
+        if self.measurements and self.now >= self.measurements[-1].end_s:
+            self.measured(DeviceActivity(min(1.0, sum(p.sm for p in self.peers if p.client.id in self.gpu.running))))
+
+    def _resume_overdue(self) -> None:
+        max_pause_s = self.policy.settings.max_pause_s
+        for peer in self.peers:
+            if self.now >= peer.stopped_s + max_pause_s:
+                self.resumed_by_pauser += 1
+                self.resumed(peer, max_pause_s)
 
     def _pass_until(self, when_s: float) -> None:
         self._queues |= {id(gpu): gpu for gpu in self.policy.gpus.values()}
         self.busy_s += (when_s - self.now) * sum(bool(gpu.running) for gpu in self.policy.gpus.values())
         self.now = when_s
 
-    def _obey(self) -> None:
+    def _obey(self, delay_s: float = 0.0) -> None:
         for peer in self.peers:
-            if peer.must_drop or (peer.holds and peer.client.drop_s is not None):
+            if self.now >= peer.dropped_s + delay_s:
                 self.release(peer)
 
     def _perform(self, actions: Sequence[Action]) -> None:
@@ -147,14 +254,19 @@ class World:
 
     def _receive(self, peer: Peer, message: MessageType) -> None:
         if message is MessageType.LOCK_OK:
+            self._continues(peer)
             assert peer.awaits or peer.holds, "a client without a request got the lock"
             peer.holds, peer.awaits, peer.must_drop = True, False, False
+            peer.dropped_s = NEVER
             peer.grants += 1
         elif message is MessageType.DROP_LOCK:
             assert peer.holds, "a client without the lock got DROP_LOCK"
             peer.must_drop = True
+            peer.dropped_s = min(peer.dropped_s, self.now)
         elif message in (MessageType.SCHED_ON, MessageType.SCHED_OFF):
+            self._continues(peer)
             peer.holds, peer.awaits, peer.must_drop = False, False, False
+            peer.dropped_s = NEVER
         elif message in (MessageType.WAIT_FOR_MEM, MessageType.MEM_AVAILABLE):
             assert peer.client.version == 2
             assert peer.awaits
@@ -179,15 +291,14 @@ class World:
         return [peer for peer in self.peers if peer.client.gpu is gpu]
 
     def _check_memory(self, gpu: GpuQueue) -> None:
-        needs = sum(client.need_bytes for client in gpu.running.values()) + gpu.held_bytes
-        if len(gpu.running) > 1:
-            running = sum(client.need_bytes for client in gpu.running.values())
-            assert needs <= gpu.safe_limit_bytes or gpu.overloaded or running <= gpu.safe_limit_bytes
-            assert running <= gpu.safe_limit_bytes or gpu.overloaded
+        switched = [client for client in gpu.running.values() if not client.is_program]
+        if len(switched) > 1:
+            running = sum(client.need_bytes for client in switched)
+            assert running <= gpu.client_limit_bytes or gpu.overloaded
         else:
             assert not gpu.overloaded
-        staying = [client for client in gpu.running.values() if client.drop_s is None]
-        if self.policy.terms.mode is Mode.SERIAL or gpu.running_bytes > gpu.safe_limit_bytes:
+        staying = [client for client in switched if client.drop_s is None]
+        if self.policy.terms.mode is Mode.SERIAL or gpu.running_bytes > gpu.client_limit_bytes:
             assert len(staying) <= 1
 
     def _check_queues(self, gpu: GpuQueue) -> None:
@@ -206,12 +317,32 @@ class World:
             assert client.wait_for_mem_sent <= (client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED))
             if client.standing is ClientStanding.RUNNING:
                 assert peer.holds, "the policy says that it runs, its messages do not"
+            if client.is_program:
+                waits = client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED)
+                assert waits == (peer.stopped_s < NEVER), "a program waits and was not stopped, or the reverse"
         if gpu.next_client is not None:
-            assert gpu.next_client is next(iter(gpu.waiting.values()))
+            assert gpu.next_client is gpu.first_waiting()
             assert len(gpu.running) == 1
             assert not gpu.draining
+        self._check_places(gpu)
         starts = [client.turn_s for client in gpu.running.values()]
         assert starts == sorted(starts)
+
+    def _check_places(self, gpu: GpuQueue) -> None:
+        """An owner has one place in the queue, and none is needed while it has a turn."""
+        assert set(gpu.lines) == {self._owner(client) for client in gpu.clients.values()}
+        placed = Counter(self._owner(client) for client in gpu.places.values())
+        running = {self._owner(client) for client in gpu.running.values()}
+        waiting = {self._owner(client) for client in gpu.waiting.values()}
+        assert not placed or max(placed.values()) == 1
+        assert waiting - running <= set(placed) <= waiting
+        in_order = list(gpu.in_order())
+        assert {client.id for client in in_order} == set(gpu.waiting)
+        assert len(in_order) == len(gpu.waiting)
+        assert gpu.first_waiting() is next(iter(in_order), None)
+
+    def _owner(self, client: Client) -> str:
+        return client.owner if self.policy.terms.fair_between_owners else client_name(client.id)
 
     def _check_sums(self, gpu: GpuQueue) -> None:
         running = list(gpu.running.values())
@@ -222,6 +353,9 @@ class World:
         assert gpu.programs == sum(client.is_program for client in gpu.clients.values())
         assert gpu.resident_bytes == sum(client.resident_bytes for client in gpu.clients.values())
         assert gpu.client_limit_bytes == max(0, gpu.safe_limit_bytes - gpu.resident_bytes)
+        for client in gpu.clients.values():
+            assert client.resident_bytes == (client.nvml_bytes or 0 if client.is_program else 0)
+            assert not (client.is_program and client.need_bytes)
         assert gpu.held_bytes == sum(client.held_bytes for client in gpu.clients.values())
         for client in gpu.clients.values():
             assert client.held_bytes == (min(client.need_bytes, client.nvml_bytes or 0) if client.revoked else 0)
@@ -254,7 +388,7 @@ class World:
         """Every waiting client is blocked by a deadline or by another client."""
         for client in gpu.waiting.values():
             blocked = wait_reason(self.policy.terms, client, self.now)
-            front = next(iter(gpu.waiting.values()))
+            front = gpu.first_waiting()
             assert blocked is not None or client is not front, "the first in the queue could run and does not"
         if gpu.waiting and not gpu.running:
             assert gpu.revoked, "nothing runs, nothing is in the way, and a client waits"
@@ -274,6 +408,8 @@ class World:
             self._obey()
         waiting = [p for p in self.peers if p.client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED)]
         grants = {id(peer): peer.grants for peer in waiting}
-        self.advance(PATIENCE_S, obey=True)
-        for peer in waiting:
-            assert peer.grants > grants[id(peer)], "a waiting client never ran although all others released"
+        until_s = self.now + PATIENCE_S
+        while waiting and self.now < until_s:
+            self.advance(min(5.0, until_s - self.now), obey=True)
+            waiting = [peer for peer in waiting if peer.grants == grants[id(peer)]]
+        assert not waiting, "a waiting client never ran although all others released"

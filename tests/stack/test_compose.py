@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpucommons.base.address import parse_unix_address
+from gpucommons.config.api_address import served_socket
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.compose_file import ComposeHost, compose_file
@@ -68,6 +70,12 @@ def test_no_service_is_root_or_open_to_the_network() -> None:
     assert "--web.listen-address=127.0.0.1:9090" in listens
     assert "--web.listen-address=127.0.0.1:9093" in listens
     assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+
+
+def test_the_agents_socket_is_where_the_commands_of_the_host_look() -> None:
+    agent = compose_file(StackSettings(run_agent=True), LAYOUT, ComposeHost("1000:1000", False))["services"]["agent"]
+    directory = str(Path(parse_unix_address(served_socket("auto", {}, uid=0)).path).parent)
+    assert f"{directory}:{directory}" in agent["volumes"]
 
 
 def test_the_password_is_generated_and_shown_once_with_mode_0600(tmp_path: Path) -> None:

@@ -8,17 +8,28 @@ import logging
 import time
 from collections.abc import Callable
 
+from gpucommons.base.threads import in_daemon_thread
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log
-from gpucommons.ledger.accounts import read_accounts
+from gpucommons.faces.documents.report import LedgerUnreadable, ReportQuery
+from gpucommons.ledger.accounts import accounts_of, read_accounts
 from gpucommons.ledger.batch import NS, Moment
+from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.event_detector import detect_events
 from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.integrate import Integrator
+from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.ledger.rollups import Retention
 from gpucommons.ledger.usage import usage_of
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, LedgerReading, OwnerKey
+from gpucommons.model.accounts import (
+    AccountsReading,
+    Amounts,
+    HoldingQuota,
+    LedgerReading,
+    OwnerKey,
+    PeriodAccounts,
+)
 from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import UsageSample
@@ -56,6 +67,7 @@ class Accounts:
         self._flushed_ns = 0
         self._accounts = AccountsReading()
         self._accounts_wall_s = 0.0
+        self._one_report = asyncio.Lock()
 
     def sources(self) -> list[Source]:
         if not self._enabled:
@@ -117,6 +129,19 @@ class Accounts:
             since_s = self._latest.wall_s - _RECENT_S if self._latest else 0.0
             recent = {key: known.amounts for key, known in totals.items() if known.last_wall_s >= since_s}
         return LedgerReading(state, recent, self._quotas, self._event_log.writing)
+
+    async def report(self, query: ReportQuery) -> PeriodAccounts:
+        """One at a time and off the event loop: a long period takes a while."""
+        async with self._one_report:
+            return await in_daemon_thread(lambda: self._report(query))
+
+    def _report(self, query: ReportQuery) -> PeriodAccounts:
+        """Empty while there is no ledger file: nothing was held yet."""
+        try:
+            usage = read_period(self._file, *query.period) if self._file.exists() else PeriodUsage(*query.period)
+            return accounts_of(usage, query.by, query.user)
+        except LedgerError as error:
+            raise LedgerUnreadable(str(error)) from error
 
     def _read_accounts(self) -> AccountsReading:
         now_wall_s = self._wall()

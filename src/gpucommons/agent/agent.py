@@ -12,10 +12,12 @@ from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
-from gpucommons.agent.sharing import check_parking, metrics_listeners, sharing_part
+from gpucommons.agent.sharing import metrics_listeners, sharing_part
+from gpucommons.agent.sharing_checks import check_parking
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
+from gpucommons.config.api_address import AUTO, served_socket
 from gpucommons.config.settings import DcgmSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
@@ -41,9 +43,10 @@ class Agent:
     def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
         interval_s = settings.sampling.interval_s
         self.scenario = None if scenario is None else scenario.name
-        self._parts: list[Part] = [Accounts(settings, self.scenario)]
+        accounts = Accounts(settings, self.scenario)
+        self._parts: list[Part] = [accounts]
         gpm = GpmAccess()
-        check_parking(settings)
+        check_parking(settings.parking, settings.scheduler)
         if settings.scheduler.is_used and scenario is None:
             self._parts.append(sharing_part(settings, gpm))
         if settings.leases.enabled != "false":
@@ -60,11 +63,15 @@ class Agent:
         )
         spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
-        self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings))
+        ledger = accounts.report if settings.ledger.enabled else None
+        self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings), ledger)
         self.sampler.subscribe(self.api.observe)
+        default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
+        self._no_place_for_socket = settings.web.socket == AUTO and not default_socket
         self.web = WebServer(
             self.exposition,
             [*_main_listeners(settings), *_drop_in_listeners(settings)],
+            optional_socket=default_socket,
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
             hosts=parse_host_names(settings.web.hosts),
             limits=ConnectionLimits(connections=settings.web.max_connections),
@@ -79,6 +86,8 @@ class Agent:
     async def bind(self) -> None:
         """Open the listeners first: a port in use is reported before anything else happens."""
         await self.web.start()
+        if self._no_place_for_socket:
+            log.info("no API socket: the agent is not root and XDG_RUNTIME_DIR is not set; set web.socket to open one")
         for part in self._parts:
             await part.start()
 
@@ -125,7 +134,8 @@ async def _supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
 
 
 def _main_listeners(settings: Settings) -> list[tuple[str, None]]:
-    return [(address, None) for address in (settings.web.listen, settings.web.socket) if address]
+    addresses = (settings.web.listen, settings.web.socket)
+    return [(address, None) for address in addresses if address and address != AUTO]
 
 
 def _dcgm_options(settings: DcgmSettings) -> DcgmOptions:

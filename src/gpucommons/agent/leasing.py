@@ -3,14 +3,14 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.lease_use import LeaseMeter
 from gpucommons.attribution.stage import NamesUsers
 from gpucommons.base.loop_thread import LoopThread
-from gpucommons.base.process_stat import parent_pid
+from gpucommons.base.process_stat import parent_pid, start_ticks
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.option import ConfigError
 from gpucommons.config.runtime_directory import lease_socket
@@ -18,7 +18,7 @@ from gpucommons.config.settings import LeaseQuotaSettings, Settings
 from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.queue import queue_document
 from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
-from gpucommons.leases.service.desk import DeskClocks, LeaseDesk
+from gpucommons.leases.service.desk import DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
@@ -165,8 +165,9 @@ class Leasing:
 
     async def _open(self, access: LeaseAccess) -> None:
         record = LeaseRecord(lease_record(self._scenario), _boot_id())
-        descends: Callable[[int, int], bool] = is_descendant if self._scenario is None else _never
-        desk = LeaseDesk(self._terms, record, DeskClocks(time.time, time.monotonic), descends, self._scenario)
+        descends = is_descendant if self._scenario is None else _never
+        world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends)
+        desk = LeaseDesk(self._terms, record, world, self._scenario)
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
         self._server = server
@@ -192,6 +193,13 @@ def is_descendant(pid: int, ancestor: int) -> bool:
         except (OSError, ValueError, IndexError):
             return False
     return False
+
+
+def start_ticks_of(pid: int) -> int | None:
+    try:
+        return start_ticks(Path(f"/proc/{pid}/stat").read_bytes())
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _never(pid: int, ancestor: int) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.process_names import process_names
+from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import SchedulerSettings, Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu, GpuReading
@@ -18,6 +18,7 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.pauser.places import SERVICE_SOCKET
+from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import read_programs
@@ -29,15 +30,6 @@ from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
 log = logging.getLogger(__name__)
-
-
-def check_sockets(scheduler: SchedulerSettings) -> None:
-    """Raises ConfigError if both client sockets have the same path."""
-    if scheduler.xpushare_socket == scheduler.socket:
-        raise ConfigError(
-            f"scheduler.socket and scheduler.xpushare_socket are both {scheduler.socket}: "
-            "set scheduler.xpushare_socket to another path, or to '' for one socket"
-        )
 
 
 def nvml_cadence_s(settings: Settings) -> float:
@@ -52,30 +44,17 @@ def nvml_cadence_s(settings: Settings) -> float:
 
 def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
     """The scheduler: a source of turns, a service for clients, an observer of the GPUs."""
-    check_sockets(settings.scheduler)
-    check_mode(settings.scheduler)
+    check_scheduler(settings.scheduler)
     programs = _program_sharing(settings)
     thread = SchedulerThread(
-        settings.scheduler, turn_pieces, client_rules(settings), sharing=programs, meter=ActivityMeter(gpm)
+        settings.scheduler,
+        turn_pieces,
+        client_rules(settings),
+        privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
+        sharing=programs,
+        meter=ActivityMeter(gpm),
     )
     return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
-
-
-def check_mode(scheduler: SchedulerSettings) -> None:
-    """Raises ConfigError if plain programs are to take turns in a mode that does not measure them."""
-    if scheduler.shares_programs and scheduler.mode != "auto":
-        raise ConfigError(
-            f"scheduler.share_programs = {scheduler.share_programs} needs scheduler.mode = auto, not {scheduler.mode}"
-        )
-
-
-def check_parking(settings: Settings) -> None:
-    """Raises ConfigError if programs are to be parked that the agent does not share."""
-    if settings.parking.idle_after_s and not settings.scheduler.shares_programs:
-        raise ConfigError(
-            f"parking.idle_after_s = {settings.parking.idle_after_s:g} needs scheduler.share_programs = own or all, "
-            "not off"
-        )
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:

@@ -1,27 +1,20 @@
 """`gpucommons allocations`: which owner holds which slot now, through which interface, and whether it is active."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.printable import Printable, printable_lines
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.one_sample import take_sample
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import show
+from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.text_table import Format, TextTable
-from gpucommons.cli.who_view import no_gpu_readings
-from gpucommons.faces.documents.allocations import allocations as allocations_document
 from gpucommons.faces.documents.values import indented
-from gpucommons.faces.documents.view import View
-from gpucommons.model.allocations import Allocation, AllocationReading
-from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SM
-from gpucommons.rules.identities import account_name
 
 _HEADER = (
     "slot",
@@ -38,8 +31,12 @@ _HEADER = (
     "since",
 )
 _NUMBERS = frozenset({5, 6, 7})
-_FREE = "(free)"
+# What is shown of a slot that no visible workload holds, by its state.
+_WITHOUT_HOLDER = {"free": "(free)", "lost": "(lost)", "unknown": "(unknown)"}
+_HIDDEN = "(hidden)"
 _ANY = "any"
+
+Document = Mapping[str, Any]
 
 
 def allocations(
@@ -47,42 +44,59 @@ def allocations(
         str | None, typer.Option(metavar="NAME", help="Only what is billed to this user or pod.", show_default=False)
     ] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
     config: ConfigFile = None,
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
     """List the holders of each GPU now: held (stopped), running or active, and whether it was allocated."""
-    _, snapshot = take_sample(config, simulate, procfs)
-    show(rendered(snapshot, user, format))
+    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
+    document = reader.get("allocations", {"user": user})
+    if as_json or format is Format.JSON:
+        show(indented(document))
+        return
+    slots = reader.get("slots")
+    if slots["slots"] is None:
+        raise CommandError(missing(reader.get("snapshot")))
+    show(rendered(document["allocations"], slots["slots"], user, format))
+    if format is Format.TABLE:
+        show(hidden_note(document, "allocations"))
 
 
-def rendered(snapshot: Snapshot, user: str | None, format: Format) -> Printable:
-    reading = _reading(snapshot)
-    if format is Format.JSON:
-        return indented({**View(snapshot).envelope(), "allocations": allocations_document(snapshot, user)})
-    rows = [each for each in reading.allocations if user in (None, account_name(each.account))]
-    held = {each.slot.uuid for each in reading.allocations if each.share}
-    free = [info.slot.name for info in reading.slots if info.slot.uuid not in held and not info.is_rest]
-    cells = [_cells(each) for each in rows if not each.is_access_only]
+def rendered(allocations: Document | None, slots: Document, user: str | None, format: Format) -> Printable:
+    """`allocations` and `slots` are those parts of the API's documents; the former is null where all is hidden."""
+    rows = list(allocations["held"].values()) if allocations else []
+    cells = [_cells(row) for row in rows if not _is_access_only(row)]
     # A container that may use every GPU and uses none is one line, not one for each GPU.
-    anywhere = {each.workload_id: replace(each, profile="") for each in rows if each.is_access_only}
-    cells += [[_ANY, *_cells(each)[1:]] for each in anywhere.values()]
+    anywhere = {row["workload_id"]: {**row, "profile": ""} for row in rows if _is_access_only(row)}
+    cells += [[_ANY, *_cells(row)[1:]] for row in anywhere.values()]
     if user is None:
-        cells += [[name, _FREE, *[""] * (len(_HEADER) - 2)] for name in free]
+        cells += [[*pair, *[""] * (len(_HEADER) - 2)] for pair in _without_holder(slots)]
     grid = TextTable(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)
     if format is Format.CSV:
         return grid.as_csv()
     if format is Format.MARKDOWN:
         return grid.as_markdown()
+    complete = allocations is None or allocations["complete"]
     note = "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer"
-    return printable_lines([*grid.lines(), *([] if reading.complete else [note])])
+    return printable_lines([*grid.lines(), *([] if complete else [note])])
 
 
-def _reading(snapshot: Snapshot) -> AllocationReading:
-    reading = snapshot.readings.allocations
-    if reading is None or not (reading.slots or reading.allocations):
-        raise CommandError(no_gpu_readings(snapshot))
-    return reading
+def _without_holder(slots: Document) -> Iterator[tuple[str, str]]:
+    """The name of each slot that has no visible holder, and what is shown for it."""
+    for slot in slots.values():
+        if slot["hidden_holders"]:
+            yield slot["slot"], _HIDDEN
+        elif not slot["holders"]:
+            yield slot["slot"], _WITHOUT_HOLDER[slot["state"]]
+
+
+def _is_access_only(row: Document) -> bool:
+    """It may use the slot, was not allocated it, and does not use it."""
+    return not row["share_ratio"] and not row["managed"]
 
 
 def _order(cells: Sequence[str]) -> tuple[list[int], Sequence[str]]:
@@ -91,19 +105,21 @@ def _order(cells: Sequence[str]) -> tuple[list[int], Sequence[str]]:
     return [1 << 20 if number is None else number for number in numbers], cells
 
 
-def _cells(each: Allocation) -> list[str]:
-    equivalents = each.equivalents
+def _cells(row: Document) -> list[str]:
+    equivalents, sm, memory, since_s = (
+        row[name] for name in ("gpu_equivalents", "sm_ratio", "memory_bytes", "since_unix_s")
+    )
     return [
-        each.slot.name,
-        account_name(each.account),
-        each.workload,
-        each.kind.value,
-        each.state.value,
+        row["slot"],
+        row["account"],
+        row["workload"],
+        row["kind"],
+        row["state"],
         "?" if equivalents is None else f"{equivalents:.3f}",
-        "?" if each.sm is None else f"{each.sm / WHOLE_SM:.0%}",
-        "?" if each.memory_bytes is None else f"{each.memory_bytes / 2**30:.1f} GiB",
-        each.interface,
-        "yes" if each.managed else "no",
-        each.profile,
-        "" if each.since_wall_s is None else datetime.fromtimestamp(each.since_wall_s).strftime("%Y-%m-%d %H:%M"),
+        "?" if sm is None else f"{sm:.0%}",
+        "?" if memory is None else f"{memory / 2**30:.1f} GiB",
+        row["interface"],
+        "yes" if row["managed"] else "no",
+        row["profile"],
+        "" if since_s is None else datetime.fromtimestamp(since_s).strftime("%Y-%m-%d %H:%M"),
     ]

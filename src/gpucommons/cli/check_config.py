@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.agent.sharing_checks import check_parking, check_scheduler
 from gpucommons.agent.sharing_rules import check_rules
 from gpucommons.base.printable import printable
 from gpucommons.cli.options import load_settings
@@ -23,6 +24,8 @@ def check_config(
     Each value is printed with its origin: default, file, environment or flag.
     """
     loaded = load_settings(file, {})
+    check_scheduler(loaded.settings.scheduler)
+    check_parking(loaded.settings.parking, loaded.settings.scheduler)
     check_rules(loaded.settings)
     rows = [
         (key.path, as_toml(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])

@@ -1,4 +1,4 @@
-"""Build and run a command line. Every failure is one line on stderr and exit status 2."""
+"""Build and run a command line. Every failure is one line on stderr and an exit status that says what kind it is."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,24 @@ from gpucommons.config.option import ConfigError
 
 
 class CommandError(Exception):
-    """The one line that the user reads: what failed with which value, why, and what to do."""
+    """The one line that the user reads: what failed with which value, why, and what to do.
+
+    `status` is the exit status: 2 for an error of usage or of the configuration.
+    """
+
+    status = 2
+
+
+class NotFound(CommandError):
+    """The command ran; what it was asked for does not exist."""
+
+    status = 1
+
+
+class AgentUnreachable(CommandError):
+    """The agent that the user named does not answer."""
+
+    status = 3
 
 
 def command_group(name: str, help: str) -> typer.Typer:
@@ -31,7 +48,9 @@ def run(command: typer.Typer, name: str, arguments: Sequence[str]) -> NoReturn:
     """Run the command and exit. A closed output pipe, as from `| head`, is not an error."""
     try:
         status = command(args=list(arguments), prog_name=name, standalone_mode=False)
-    except (CommandError, ConfigError) as error:
+    except CommandError as error:
+        status = _fail(name, str(error), error.status)
+    except ConfigError as error:
         status = _fail(name, str(error))
     except typer.Exit as stop:
         status = stop.exit_code
@@ -53,6 +72,11 @@ def _usage_message(name: str, error: Exception) -> str:
     return f"internal error: {type(error).__name__}: {error}; please report it"
 
 
-def _fail(name: str, line: str) -> int:
+def _fail(name: str, line: str, status: int = CommandError.status) -> int:
+    say(line, name)
+    return status
+
+
+def say(line: str, name: str = "gpucommons") -> None:
+    """One line on stderr."""
     show_error(printable(f"{name}: {' '.join(line.split())}"))
-    return 2

@@ -1,30 +1,40 @@
-"""`gpucommons events`: the events of this node, from our own event log."""
+"""`gpucommons events`: the events of this node, from the agent or from its event log."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.follow import FileFollower
+from gpucommons.base.period import parse_since
 from gpucommons.base.printable import Printable, printable, printable_json, printable_lines
-from gpucommons.base.state_file import refused
-from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.command_line import CommandError, say
+from gpucommons.cli.options import (
+    AsJson,
+    CaFile,
+    ConfigFile,
+    Connect,
+    PasswordFile,
+    Simulate,
+    load_settings,
+    scenario_named,
+)
 from gpucommons.cli.output import show, show_line
+from gpucommons.cli.own_files import readable_file
+from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.text_table import Format, TextTable
-from gpucommons.config.state_directory import own_event_log
-from gpucommons.faces.documents.events import events_document, matching
 from gpucommons.faces.documents.values import encoded, indented
-from gpucommons.ledger.event_detector import TYPES
-from gpucommons.ledger.event_log import older, read_events
-from gpucommons.ledger.period import parse_since
-from gpucommons.model.events import Event, Numbering, parse_line
 
 _POLL_S = 0.5
+# The agent has new events once per snapshot.
+_ASK_S = 1.0
 _HEADER = ("time", "type", "user", "details")
+# What the agent keeps in memory.
+_MOST = 1000
+
+Document = Mapping[str, Any]
 
 
 def events(
@@ -35,7 +45,7 @@ def events(
         str | None,
         typer.Option(
             metavar="TYPE",
-            help=f"Only this type, or a group of types (gpu). Types: {', '.join(TYPES)}.",
+            help="Only this type, such as gpu.lost, or a group of types, such as gpu or allocation.",
             show_default=False,
         ),
     ] = None,
@@ -46,31 +56,46 @@ def events(
     format: Annotated[
         Format, typer.Option(help="Output format. With --follow, json is one object per line.")
     ] = Format.TABLE,
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
     """Show events: GPUs lost and back, XIDs, allocations seen and gone, quotas, revoked turns."""
-    scenario = scenario_named(simulate)
-    path = own_event_log(load_settings(config, {}).settings, scenario.name if scenario else None)
-    try:
-        since_s = None if since is None else parse_since(since, time.time(), None)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    for file in (path, older(path)):
-        if reason := refused(file):
-            raise CommandError(reason)
-    if not path.exists() and not older(path).exists():
-        raise CommandError(f"{path}: no event log; 'gpucommons up' writes it ([events] own_file)")
+    format = Format.JSON if as_json else format
+    if follow and format not in (Format.TABLE, Format.JSON):
+        raise CommandError(
+            f"--format {format} cannot be combined with --follow, which prints single lines: use table or json"
+        )
+    reader = Reader(connect, password_file, ca_file, config, simulate)
+    chosen = {"since": since, "type": type, "user": user, "limit": str(_MOST)}
+    document = reader.ask("events", chosen)
+    if document is not None and document["events"] is None:
+        raise CommandError("the agent keeps no event log; set [ledger] enabled = true")
     if follow:
-        _follow(path, since_s, type, user, format)
-    else:
-        show(rendered(matching(Numbering()(read_events(path)), since_s, type, user), format))
-
-
-def rendered(found: Iterable[Event], format: Format) -> Printable:
-    if format is Format.JSON:
+        found = _of_log(reader, since, type, user, follow=True) if document is None else _of_agent(reader, chosen)
+        for id, event in found:
+            if format is Format.JSON:
+                show_line(printable_json(encoded({id: event}).decode()))
+            else:
+                show_line(printable(_line(event)))
+        return
+    if document is None:
         # Newest first, as the API has them.
-        return indented({"events": events_document(reversed(list(found)))})
+        document = {"hidden": None, "events": dict(reversed([*_of_log(reader, since, type, user)]))}
+    elif len(document["events"]) == _MOST:
+        say(f"these are the newest {_MOST} events that match: the agent keeps no more in memory")
+    if format is Format.JSON:
+        show(indented(document))
+        return
+    show(rendered(reversed(document["events"].values()), format))
+    if format is Format.TABLE:
+        show(hidden_note(document, "events"))
+
+
+def rendered(found: Iterable[Document], format: Format) -> Printable:
     if format is Format.TABLE:
         # Lines as --follow prints them. Columns would be as wide as the longest event.
         return printable_lines(map(_line, found))
@@ -78,20 +103,58 @@ def rendered(found: Iterable[Event], format: Format) -> Printable:
     return grid.as_csv() if format is Format.CSV else grid.as_markdown()
 
 
-def _follow(path: Path, since_s: float | None, type: str | None, user: str | None, format: Format) -> None:
-    if format not in (Format.TABLE, Format.JSON):
-        raise CommandError(
-            f"--format {format} cannot be combined with --follow, which prints single lines: use table or json"
-        )
-    for event in matching(Numbering()(_followed(path)), since_s, type, user):
-        if format is Format.JSON:
-            show_line(printable_json(encoded(events_document([event])).decode()))
-        else:
-            show_line(printable(_line(event)))
+def _of_agent(reader: Reader, chosen: Mapping[str, str | None]) -> Iterator[tuple[str, Document]]:
+    """The events of the agent and every event that it adds. Never ends; an agent that was restarted is found again."""
+    seen: set[str] = set()
+    lost = False
+    while True:
+        try:
+            document = reader.get("events", chosen)
+            lost = False
+        except CommandError as error:
+            if not lost:
+                say(f"{error}; waiting for it")
+            lost, document = True, {"events": {}}
+        for id, event in reversed(document["events"].items()):
+            if id not in seen:
+                seen.add(id)
+                yield id, event
+        time.sleep(_ASK_S)
 
 
-def _followed(path: Path) -> Iterator[Event]:
+def _of_log(
+    reader: Reader, since: str | None, type: str | None, user: str | None, follow: bool = False
+) -> Iterator[tuple[str, Document]]:
+    """The events of the log file, oldest first."""
+    # Imported here: with an agent, they are not needed.
+    from gpucommons.base.state_file import refused
+    from gpucommons.config.state_directory import file_of_node, own_event_log
+    from gpucommons.faces.documents.events import events_document, matching
+    from gpucommons.ledger.event_log import older, read_events
+    from gpucommons.model.events import Numbering
+
+    scenario = scenario_named(reader.simulate)
+    own = own_event_log(load_settings(reader.config, {}).settings, scenario.name if scenario else None)
+    try:
+        since_s = None if since is None else parse_since(since, time.time(), None)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    for file in (own, older(own)):
+        if reason := refused(file):
+            raise CommandError(reason)
+    path = own if older(own).exists() else readable_file(reader, own, file_of_node(own), "event log")
+    reader.say_alone(f"this command reads {path}")
+    found = _followed(path) if follow else read_events(path)
+    for event in matching(Numbering()(found), since_s, type, user):
+        document: Mapping[str, Any] = events_document([event])
+        yield from document.items()
+
+
+def _followed(path: Path) -> Iterator[Any]:
     """The events of the log and every event that is added to it, also after the log was rotated. Never ends."""
+    from gpucommons.base.follow import FileFollower
+    from gpucommons.model.events import Event, parse_line
+
     follower = FileFollower(path)
     while True:
         try:
@@ -106,11 +169,11 @@ def _followed(path: Path) -> Iterator[Event]:
         time.sleep(_POLL_S)
 
 
-def _line(event: Event) -> str:
+def _line(event: Document) -> str:
     return "  ".join(cell for cell in _cells(event) if cell)
 
 
-def _cells(event: Event) -> list[str]:
-    details = " ".join(f"{name}={value}" for name, value in event.details.items() if value not in ("", None))
-    when = datetime.fromtimestamp(event.wall_s).strftime("%Y-%m-%d %H:%M:%S")
-    return [when, event.type, event.user, details]
+def _cells(event: Document) -> list[str]:
+    details = " ".join(f"{name}={value}" for name, value in event["details"].items() if value not in ("", "None"))
+    when = datetime.fromtimestamp(event["time_unix_s"]).strftime("%Y-%m-%d %H:%M:%S")
+    return [when, event["type"], event["user"], details]

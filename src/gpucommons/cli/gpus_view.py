@@ -1,10 +1,10 @@
 """The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import Any, TextIO
 
 from gpucommons.base.printable import Printable, printable
-from gpucommons.cli.output import rich_text
 
 _UNKNOWN = "-"
 _GIB = 2**30
@@ -12,41 +12,51 @@ _GIB = 2**30
 _PIPE_WIDTH = 250
 _NARROW = 140
 _SHORT_UUID = 12
-_STYLES = {"ok": "green", "warning": "yellow", "critical": "red", "lost": "bold red"}
+_STYLES = {"ok": "\033[32m", "warning": "\033[33m", "critical": "\033[31m", "lost": "\033[1;31m"}
+_BOLD, _PLAIN = "\033[1m", "\033[0m"
 _COLUMNS = ("GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "PROCESSES", "HEALTH")
+_NUMBERS = range(3, 8)
 
 Document = Mapping[str, Any]
 
 
 def missing(document: Document) -> Printable:
-    """Why the snapshot has no GPUs."""
+    """Why the snapshot has no GPUs. `document` is that of /api/v1/snapshot."""
     source = document["node"]["sources"].get("nvml")
     why = "; ".join(filter(None, (source["detail"], source["remedy"]))) if source else "there is no source for them"
     return printable(f"no GPU readings: {why}")
 
 
 def render(gpus: Document, to: TextIO) -> None:
-    # Imported here: importing rich takes a tenth of a second, and JSON output does not need it.
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(file=to, width=None if to.isatty() else _PIPE_WIDTH, highlight=False)
-    short = console.width < _NARROW
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in _COLUMNS[3:8] else "left", no_wrap=True)
+    width = get_terminal_size().columns if to.isatty() else _PIPE_WIDTH
+    short = width < _NARROW
+    rows: list[tuple[list[str], str]] = [(list(_COLUMNS), _BOLD)]
     for uuid, gpu in sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"])):
-        *cells, health = map(printable, _gpu_row(uuid, gpu, short))
-        table.add_row(*map(rich_text, cells), rich_text(health, _STYLES[gpu["health"]["level"]]))
+        rows.append(([*map(printable, _gpu_row(uuid, gpu, short))], _STYLES[gpu["health"]["level"]]))
         for mig_uuid, instance in gpu["mig"].items():
-            table.add_row(*map(rich_text, map(printable, _instance_row(mig_uuid, instance, short))))
-    console.print(table)
-    console.print(rich_text(printable(_summary(gpus))), soft_wrap=True)
+            rows.append(([*map(printable, _instance_row(mig_uuid, instance, short))], ""))
+    widths = [max(len(cells[column]) for cells, _ in rows) for column in range(len(_COLUMNS))]
+    for cells, style in rows:
+        to.write(_line(cells, widths, width, style if to.isatty() else "") + "\n")
+    to.write(_summary(gpus) + "\n")
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], width: int, style: str) -> str:
+    """One line of at most `width` characters. Only the last column is coloured: the health."""
+    *begin, last = cells
+    aligned = (
+        cell.rjust(size) if column in _NUMBERS else cell.ljust(size)
+        for column, (cell, size) in enumerate(zip(begin, widths, strict=False))
+    )
+    text = "  ".join(aligned) + "  "
+    end = last[: max(0, width - len(text))]
+    return f"{text}{style}{end}{_PLAIN}" if style and end else f"{text}{end}"[:width].rstrip()
 
 
 def _summary(gpus: Document) -> str:
     of_all = f" of {gpus['expected']}" if gpus["present"] != gpus["expected"] else ""
-    return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
+    versions = printable(f"driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}")
+    return f"{gpus['present']} GPUs{of_all}, {versions}"
 
 
 def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:

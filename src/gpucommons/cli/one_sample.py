@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gpucommons.agent.agent import Agent
+from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import load_settings, scenario_named
 from gpucommons.config.settings import SamplingSettings
+from gpucommons.faces.documents.parameters import BadParameter, read_query
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.faces.documents.view import View
 from gpucommons.model.snapshot import Snapshot
@@ -26,9 +28,13 @@ def take_sample(config: Path | None, simulate: str | None, procfs: str | None) -
     return agent, asyncio.run(_two_ticks(agent))
 
 
-def api_document(snapshot: Snapshot, name: str) -> Mapping[str, Any]:
-    """The document that the API serves under this name, of one snapshot."""
-    (document,) = (resource.make(View(snapshot), {}) for resource in RESOURCES if resource.name == name)
+def api_document(snapshot: Snapshot, name: str, parameters: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """The document that the API serves under this name, of one snapshot. Raises CommandError for a bad parameter."""
+    (resource,) = (resource for resource in RESOURCES if resource.name == name)
+    try:
+        document = resource.make(View(snapshot), read_query(tuple((parameters or {}).items()), resource.parameters))
+    except BadParameter as error:
+        raise CommandError(error.line) from error
     assert isinstance(document, Mapping)
     return document
 

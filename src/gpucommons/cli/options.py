@@ -2,14 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpucommons.cli.command_line import CommandError
-from gpucommons.config.load import Flag, LoadedSettings, load
 from gpucommons.config.option import ConfigError
-from gpucommons.simulation.scenario import Scenario
+
+# Imported where they are used: a command that asks the agent needs neither the settings nor the scenarios.
+if TYPE_CHECKING:
+    from gpucommons.config.load import LoadedSettings
+    from gpucommons.simulation.scenario import Scenario
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the settings.", show_default=False)
@@ -32,10 +35,42 @@ Procfs = Annotated[
         show_default=False,
     ),
 ]
+Connect = Annotated[
+    str | None,
+    typer.Option(
+        "--connect",
+        metavar="URL|SOCKET",
+        help="Agent to ask: http://HOST:9460, https://HOST:9460 or /PATH of its socket. "
+        "Default: the agent of this machine; if none runs, read the machine directly.",
+        show_default=False,
+    ),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help="File with USER:PASSWORD for the agent of --connect.",
+        show_default=False,
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="Certificate of the authority that signed the certificate of the agent of --connect. "
+        "Default: those of the system.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the API's document instead of text.")]
 
 
-def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> LoadedSettings:
+def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> "LoadedSettings":
     """`flags` maps a key to (flag, value); None means that the flag was not given. Raises CommandError."""
+    from gpucommons.config.load import Flag, load
+
     given = {path: Flag(value, name) for path, (name, value) in flags.items() if value is not None}
     try:
         return load(file, os.environ, given)
@@ -43,7 +78,7 @@ def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> Lo
         raise CommandError(str(error)) from error
 
 
-def scenario_named(name: str | None) -> Scenario | None:
+def scenario_named(name: str | None) -> "Scenario | None":
     if name is None:
         return None
     # Imported here: an agent that simulates nothing does not need the scenarios in memory.

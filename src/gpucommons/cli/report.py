@@ -1,28 +1,35 @@
 """`gpucommons report`: what was held, used and left idle over a period, from the ledger."""
 
-import math
 import time
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from gpucommons.base.period import parse_period
 from gpucommons.base.printable import Printable, printable_lines
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import ConfigFile, Simulate, load_settings, scenario_named
+from gpucommons.cli.options import (
+    AsJson,
+    CaFile,
+    ConfigFile,
+    Connect,
+    PasswordFile,
+    Simulate,
+    load_settings,
+    scenario_named,
+)
 from gpucommons.cli.output import show
+from gpucommons.cli.own_files import readable_file
+from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.text_table import Format, TextTable
-from gpucommons.config.state_directory import ledger_file
-from gpucommons.faces.documents.accounts import Row, hours, period_document, rows, total
 from gpucommons.faces.documents.values import indented
-from gpucommons.ledger.accounts import accounts_of
-from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.period import Period, month, parse_since
-from gpucommons.ledger.query import read_period
-from gpucommons.model.accounts import By, PeriodAccounts
+from gpucommons.model.accounts import By
 
-_DEFAULT_SINCE = "30d"
 _EFFICIENCY = "efficiency_ratio"
+
+Document = Mapping[str, Any]
 
 
 def report(
@@ -42,56 +49,76 @@ def report(
         typer.Option(metavar="NAME", help="Only what is billed to this user or pod.", show_default=False),
     ] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
     """Report GPU-hours held, active and idle, memory, energy and efficiency, from the ledger."""
-    scenario = scenario_named(simulate)
-    settings = load_settings(config, {}).settings
-    period = _period(since, month, time.time())
+    if since is not None and month is not None:
+        raise CommandError("--since and --month exclude each other: use one of them")
+    reader = Reader(connect, password_file, ca_file, config, simulate)
+    document = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
+    if document is None:
+        document = own_report(reader, since, month, by, user)
+    if as_json or format is Format.JSON:
+        show(indented(document))
+        return
+    if document["accounts"] is None:
+        raise CommandError(f"accounts of other owners are {document['hidden']['sentence']}")
+    (period,) = document["accounts"].values()
+    show(rendered(period, format))
+    if format is Format.TABLE:
+        show(hidden_note(document, "accounts"))
+
+
+def own_report(reader: Reader, since: str | None, month: str | None, by: By, user: str | None) -> Document:
+    """The document without an agent: from the ledger file, if this user may read it."""
+    # Imported here: with an agent, they are not needed.
+    from gpucommons.config.state_directory import file_of_node, ledger_file
+    from gpucommons.faces.documents.report import ReportQuery
+    from gpucommons.faces.documents.report import report as report_document
+    from gpucommons.ledger.accounts import accounts_of
+    from gpucommons.ledger.errors import LedgerError
+    from gpucommons.ledger.query import read_period
+
+    scenario = scenario_named(reader.simulate)
+    own = ledger_file(load_settings(reader.config, {}).settings, scenario.name if scenario else None)
     try:
-        usage = read_period(ledger_file(settings, scenario.name if scenario else None), *period)
-    except LedgerError as error:
+        name, period = parse_period(since, month, time.time(), None)
+        path = readable_file(reader, own, file_of_node(own), "ledger")
+        usage = read_period(path, *period)
+    except (LedgerError, ValueError) as error:
         raise CommandError(str(error)) from error
-    show(rendered(accounts_of(usage, by, user), since or month or _DEFAULT_SINCE, format))
+    reader.say_alone(f"this command reads {path}")
+    found = report_document(ReportQuery(name, period, by, user), accounts_of(usage, by, user))
+    return {"hidden": None, "accounts": found}
 
 
-def rendered(period: PeriodAccounts, name: str, format: Format) -> Printable:
-    """`name` is the key of the period in the JSON document, as in the API."""
-    if format is Format.JSON:
-        return indented({"accounts": {name: period_document(period)}})
+def rendered(period: Document, format: Format) -> Printable:
+    """`period` is one period of the API's document."""
     table = _table(period)
     if format is Format.CSV:
         return table.as_csv()
-    title = f"{_when(period.since_s)} to {_when(period.until_s)}, by {period.by}"
-    notes = [f"not observed, not billed: {hours(ns):.4f} h ({reason})" for reason, ns in period.gap_ns.items()]
+    title = f"{_when(period['since_unix_s'])} to {_when(period['until_unix_s'])}, by {period['by']}"
+    notes = [f"not observed, not billed: {hours:.4f} h ({reason})" for reason, hours in period["gap_hours"].items()]
     if format is Format.MARKDOWN:
         return printable_lines([title, "", *table.markdown_lines(), *(line for note in notes for line in ("", note))])
     return printable_lines([title, "", *table.lines(), *notes])
 
 
-def _period(since: str | None, of_month: str | None, now_s: float) -> Period:
-    if since is not None and of_month is not None:
-        raise CommandError("--since and --month exclude each other: use one of them")
-    try:
-        if of_month is not None:
-            return month(of_month, now_s, None)
-        since_s = parse_since(since or _DEFAULT_SINCE, now_s, None)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    return Period(since_s, max(since_s, math.ceil(now_s)))
-
-
-def _table(period: PeriodAccounts) -> TextTable:
-    whole = total(period)
+def _table(period: Document) -> TextTable:
+    whole = period["total"]
     columns = [*(name for name in whole if name != _EFFICIENCY), _EFFICIENCY]
 
-    def cells(name: str, row: Row) -> list[str]:
+    def cells(name: str, row: Document) -> list[str]:
         return [name, *(_cell(column, row.get(column)) for column in columns)]
 
     return TextTable(
-        [period.by.value, *columns],
-        [cells(name, row) for name, row in rows(period).items()],
+        [period["by"], *columns],
+        [cells(name, row) for name, row in period[f"{period['by']}s"].items()],
         cells("total", whole),
         frozenset(range(1, len(columns) + 1)),
     )

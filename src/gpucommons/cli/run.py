@@ -26,6 +26,7 @@ CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
 # No slot was free in time: the same command may succeed later.
 NO_SLOT: Final = 75
 _REPORT_S: Final = 4.0
+_AGENT_START_S: Final = 5.0
 
 
 def run(
@@ -85,10 +86,23 @@ def run(
         raise typer.Exit(missing)
     paths = lease_sockets(load_settings(config, {}).settings.leases)
     try:
-        connection = LeaseConnection(paths)
+        connection = _connected(paths)
     except LeaseServiceGone as gone:
         raise typer.Exit(_without_agent(job, config, str(gone))) from None
     raise typer.Exit(_Run(job, paths, connection).run())
+
+
+def _connected(paths: list[Path]) -> LeaseConnection:
+    """Where an agent has been, it may be about to start again. Raises LeaseServiceGone."""
+    patience_s = _AGENT_START_S if any(path.parent.is_dir() for path in paths) else 0.0
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return LeaseConnection(paths)
+        except LeaseServiceGone:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(0.2)
 
 
 class _Job:

@@ -1,19 +1,25 @@
-"""`gpucommons scheduler ...`: the status of turns, and orders to the running agent."""
+"""`gpucommons scheduler ...`: the status of turns, and orders to the running agent.
+
+Orders use the scheduler's control socket. `status` and `explain` read the agent's API; they use the control socket
+where it is named, or where no agent answers.
+"""
 
 import json
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.printable import printable, printable_json, printable_lines
-from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import ConfigFile, load_settings
+from gpucommons.base.printable import printable, printable_lines
+from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line
-from gpucommons.cli.scheduler_view import explanations, status_lines
-from gpucommons.scheduler.service.control_socket import control_path
+from gpucommons.cli.reader import Reader
+from gpucommons.cli.scheduler_view import clients_named, explanations, status_lines
+from gpucommons.faces.documents.values import indented
 
 app = typer.Typer(
     help="Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients."
@@ -22,18 +28,24 @@ app = typer.Typer(
 _TIMEOUT_S = 5.0
 
 Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
-Explained = Annotated[
-    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
-]
 SocketPath = Annotated[
     str | None,
     typer.Option(
         "--socket", metavar="PATH", help="The scheduler's socket. Default: from the settings.", show_default=False
     ),
 ]
+Explained = Annotated[
+    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
+]
+Document = Mapping[str, Any]
+_NOT_RUNNING = "the scheduler does not run here"
+_START = "start it with: gpucommons up --scheduler"
 
 
 def send(config: Path | None, socket_path: str | None, request: dict[str, object]) -> Any:
+    # Imported here: the scheduler takes a tenth of a second to import.
+    from gpucommons.scheduler.service.control_socket import control_path
+
     path = control_path(socket_path or load_settings(config, {}).settings.scheduler.socket)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -43,9 +55,7 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
             with connection.makefile("rb") as answers:
                 reply = json.loads(answers.readline())
     except FileNotFoundError:
-        raise CommandError(
-            f"the scheduler does not run here: {path} does not exist; start it with: gpucommons up --scheduler"
-        ) from None
+        raise CommandError(f"{_NOT_RUNNING}: {path} does not exist; {_START}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CommandError(f"the scheduler at {path} does not answer: {error}") from error
     if not reply.get("ok"):
@@ -53,19 +63,33 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
     return reply["answer"]
 
 
+def read_turns(reader: Reader, socket_path: str | None) -> Document:
+    """The document of /api/v1/turns, whose `turns` are not null."""
+    document = None if socket_path else reader.ask("turns")
+    if document is None:
+        return {"hidden": None, "turns": send(reader.config, socket_path, {"command": "status"})}
+    if document["turns"] is None:
+        raise CommandError(f"{_NOT_RUNNING}: the agent runs without it; {_START}")
+    return document
+
+
 @app.command()
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON document of /api/v1/turns.")] = False,
+    as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Print again each second until Ctrl-C.")] = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
     """Print running and waiting clients of each GPU, why they wait, memory, and the time left of the turn."""
+    reader = Reader(connect, password_file, ca_file, config)
     while True:
-        turns = send(config, socket_path, {"command": "status"})
+        document = read_turns(reader, socket_path)
         if watch:
             clear_screen()
-        show(printable_json(json.dumps(turns, indent=2) + "\n") if as_json else printable_lines(status_lines(turns)))
+        show(indented(document) if as_json else printable_lines(status_lines(document["turns"])))
         if not watch:
             return
         time.sleep(1)
@@ -107,9 +131,23 @@ def set_limit(
 
 
 @app.command()
-def explain(target: Explained, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+def explain(
+    target: Explained,
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
+    config: ConfigFile = None,
+    socket_path: SocketPath = None,
+) -> None:
     """Say why a client waits, and about how long."""
-    lines = explanations(send(config, socket_path, {"command": "status"}), target)
+    document = read_turns(Reader(connect, password_file, ca_file, config), socket_path)
+    turns = document["turns"]
+    lines = explanations(turns, target)
     if not lines:
-        raise CommandError(f"no client or pod {target!r}: see 'gpucommons scheduler status'")
-    show(printable_lines(lines))
+        raise NotFound(f"no client or pod {target!r}: see 'gpucommons scheduler status'")
+    if as_json:
+        clients = {id: turns["clients"][id] for id in clients_named(turns, target)}
+        show(indented({**document, "turns": {**turns, "clients": clients}}))
+    else:
+        show(printable_lines(lines))

@@ -12,6 +12,9 @@ from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
 Document = Mapping[str, Any]
 
+# More clients than this are not named in one line.
+_NAMED = 3
+
 
 def status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
@@ -21,9 +24,32 @@ def status_lines(turns: Document) -> Iterator[str]:
     yield f"{state}, {len(turns['clients'])} clients"
     for uuid, gpu in turns["gpus"].items():
         yield from _gpu_lines(uuid, gpu, turns["clients"])
+    yield from parked_lines(turns)
     if turns["left_alone"]:
         yield "left alone"
         yield from (f"  {one['name']}: {one['sentence']}" for one in turns["left_alone"])
+
+
+def parked_programs(turns: Document) -> Mapping[str, Document]:
+    """By key. Empty where the agent parks nothing."""
+    parking = turns["parking"]
+    return {} if parking is None else parking["programs"]
+
+
+def parked_lines(turns: Document) -> Iterator[str]:
+    if programs := parked_programs(turns):
+        yield "parked"
+        yield from (f"  {_parked_line(one)}" for one in programs.values())
+
+
+def _parked_line(one: Document) -> str:
+    """`alice · lab.ipynb (pid 4711): parked, 40.0 GiB in host memory`, and why it is not back."""
+    waits = f"; not back yet: {one['waits']}" if one["waits"] else ""
+    return f"{one['name']}: {one['stage']}, {gibibytes(one['host_bytes'])} in host memory{waits}"
+
+
+def _parked_names(key: str, one: Document) -> set[str]:
+    return {key, one["name"], *(text for pid in one["processes"] for text in (str(pid), f"pid:{pid}"))}
 
 
 def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
@@ -63,13 +89,9 @@ def _conduct(client: Document) -> str:
     return f"{process}: it does not release; {memory}{claimed}"
 
 
-def explanations(turns: Document, target: str) -> list[str]:
-    """One line for each client or program that the target means: see `_targets`."""
-    clients = [
-        _explanation(turns, id, client) for id, client in turns["clients"].items() if target in _targets(id, client)
-    ]
-    alone = [one for one in turns["left_alone"] if target == one["name"]]
-    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
+def clients_named(turns: Document, target: str) -> list[str]:
+    """The ids of the clients and programs that the target means: see `_targets`."""
+    return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
 
 
 def _targets(id: str, client: Document) -> set[str]:
@@ -77,6 +99,34 @@ def _targets(id: str, client: Document) -> set[str]:
     pids = {client["pid"], *client["processes"]} - {None}
     pod = () if client["pod"] in NO_POD else (client["pod"], f"{client['namespace']}/{client['pod']}")
     return {id, client["name"], client["program"] or id, *pod, *(f"pid:{pid}" for pid in pids)}
+
+
+def behind(turns: Document, id: str) -> list[str]:
+    """The clients that a waiting client waits for: those that run on its GPU, and those before it in the queue."""
+    client = turns["clients"][id]
+    gpu = turns["gpus"].get(client["gpu_uuid"])
+    if client["wait"] is None or gpu is None:
+        return []
+    queue = gpu["waiting"]
+    before = queue[: queue.index(id)] if id in queue else []
+    return [each for each in dict.fromkeys([*gpu["running"], *before]) if each != id]
+
+
+def explanations(turns: Document, target: str) -> list[str]:
+    """One line for each client or program that the target means."""
+    alone = [one for one in turns["left_alone"] if target == one["name"]]
+    clients = [explanation(turns, id) for id in clients_named(turns, target)]
+    parked = [_parked_line(one) for key, one in parked_programs(turns).items() if target in _parked_names(key, one)]
+    return [
+        *clients,
+        *(f"{line}." for line in parked),
+        *(f"{one['name']} is left alone: {one['sentence']}." for one in alone),
+    ]
+
+
+def explanation(turns: Document, id: str) -> str:
+    """Why a client waits, or that it does not, in one line."""
+    return _explanation(turns, id, turns["clients"][id])
 
 
 def _explanation(turns: Document, id: str, client: Document) -> str:
@@ -88,7 +138,7 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["revoked"]:
         return f"{subject} did not release its turn in time: the turn was revoked; {_conduct(client)}."
     if wait is not None:
-        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; "
+        ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; {_behind(turns, id)}"
         return (
             f"{subject} has been waiting for {seconds(wait['waited_s'])}: {wait['sentence']}; "
             f"{ahead}{_expected(wait['expected_s'])}{_culprits(client['gpu_uuid'], turns['clients'])}."
@@ -97,6 +147,13 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
     return f"{subject} is idle: it has no request."
+
+
+def _behind(turns: Document, id: str) -> str:
+    clients = turns["clients"]
+    names = [_client_name(each, clients[each]) if each in clients else each for each in behind(turns, id)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"behind {', '.join(names[:_NAMED])}{more}; " if names else ""
 
 
 def _culprits(uuid: str, clients: Document) -> str:
@@ -111,7 +168,9 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    return f"{client['name']} ({id})"
+    """A client whose owner is hidden from the viewer has its pseudonym for both."""
+    name = str(client["name"])
+    return name if name == id else f"{name} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:

@@ -6,15 +6,17 @@ A feed never ends: it reports the loss of an agent and reconnects until the agen
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 
-from gpucommons.agent.agent import Agent
+from gpucommons.cli.agent_client import AgentAddress
 from gpucommons.faces.documents.delta import apply
 from gpucommons.rules.privacy import SEES_ALL
+
+if TYPE_CHECKING:
+    from gpucommons.agent.agent import Agent
 
 Document = Mapping[str, Any]
 Recent = Mapping[str, Sequence[float | None]]
@@ -44,12 +46,12 @@ class Feed(Protocol):
 
 
 class AgentFeed:
-    """The stream of an agent. `url` is http://HOST:PORT, https://HOST:PORT or unix:/PATH."""
+    """The stream of an agent."""
 
-    def __init__(self, url: str) -> None:
-        self.where = url
-        self._socket = url.removeprefix("unix:") if url.startswith("unix:") else None
-        self._base = "http://agent" if self._socket else url.rstrip("/")
+    def __init__(self, address: AgentAddress) -> None:
+        self.where = address.url
+        self._address = address
+        self._base = address.base
 
     async def updates(self) -> AsyncGenerator[FeedUpdate, None]:
         failures = 0
@@ -66,17 +68,20 @@ class AgentFeed:
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
 
-    async def answers(self) -> bool:
-        """True if an agent answers at this URL."""
-        with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            async with self._session() as session, session.get(f"{self._base}/api/v1/openapi.json") as answer:
-                return answer.status == 200
-        return False
-
     def _session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.UnixConnector(self._socket) if self._socket else None
-        timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
-        return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=_LONGEST_LINE_BYTES)
+        address = self._address
+        tls = address.tls()
+        connector = (
+            aiohttp.UnixConnector(address.socket_path)
+            if address.socket_path
+            else aiohttp.TCPConnector(ssl=True if tls is None else tls)
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=address.headers(),
+            timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S),
+            read_bufsize=_LONGEST_LINE_BYTES,
+        )
 
     async def _stream(self, session: aiohttp.ClientSession) -> AsyncGenerator[FeedUpdate, None]:
         document: Document = {}
@@ -105,7 +110,7 @@ class AgentFeed:
 class LocalFeed:
     """Samples this machine without an agent: no listeners, no accounts."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: "Agent") -> None:
         self.where = "this machine (no agent)"
         self._agent = agent
 

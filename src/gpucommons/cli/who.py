@@ -1,21 +1,18 @@
-"""`gpucommons who`: take one sample and print the owner of each part of each GPU, or explain one process's owner."""
+"""`gpucommons who`: the owner of each part of each GPU, or how the owner of one process is found."""
 
 from typing import Annotated
 
 import typer
 
-from gpucommons.base.printable import Printable
-from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.one_sample import take_sample
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate
-from gpucommons.cli.output import show
+from gpucommons.base.printable import printable_lines
+from gpucommons.cli.command_line import NotFound
+from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.output import show, show_line
+from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.scheduler_view import parked_lines
 from gpucommons.cli.who_view import explain, render
-from gpucommons.faces.documents.parameters import BadParameter
 from gpucommons.faces.documents.values import indented
-from gpucommons.faces.documents.view import View
-from gpucommons.faces.documents.who import WhoFilter
-from gpucommons.faces.documents.who import who as who_document
-from gpucommons.model.snapshot import Snapshot
 
 
 def who(
@@ -30,32 +27,30 @@ def who(
             metavar="N", help="Explain step by step how the owner of this process is found.", show_default=False
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
     config: ConfigFile = None,
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
     """Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner."""
-    _, snapshot = take_sample(config, simulate, procfs)
-    if pid is not None:
-        show(_explained(snapshot, pid))
-        return
-    chosen = WhoFilter(None if gpu is None else _gpu_uuid(snapshot, gpu), user=user)
+    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
+    document = reader.get("who", {"gpu": gpu, "user": user, "pid": None if pid is None else str(pid)})
+    found = document["who"]
+    if pid is not None and (found is None or not found["processes"]):
+        hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
+        raise NotFound(f"pid {pid} is not on a GPU now{hidden}; `gpucommons who` lists the processes that are")
     if as_json:
-        show(indented({**View(snapshot).envelope(), **who_document(snapshot, chosen)}))
+        show(indented(document))
+    elif found is None:
+        show_line(missing(reader.get("snapshot")))
+    elif pid is not None:
+        show(explain(found, document["explanations"]))
     else:
-        show(render(snapshot, chosen))
-
-
-def _explained(snapshot: Snapshot, pid: int) -> Printable:
-    text = explain(snapshot, pid)
-    if text is None:
-        raise CommandError(f"pid {pid} is not on a GPU now; `gpucommons who` lists the processes that are")
-    return text
-
-
-def _gpu_uuid(snapshot: Snapshot, name: str) -> str:
-    try:
-        return View(snapshot).gpu_uuid(name)
-    except BadParameter as error:
-        raise CommandError(f"--gpu: {error}") from error
+        show(render(found, reader.get("gpus")["gpus"]))
+        turns = reader.get("turns")["turns"]
+        if turns is not None and user is None and gpu is None:
+            show(printable_lines(parked_lines(turns)))
+        show(hidden_note(document, "who"))

@@ -1,25 +1,12 @@
-"""The text of `gpucommons who`: pure functions over a Snapshot.
+"""The text of `gpucommons who`, from the API's documents. Pure.
 
 Names come from users and may contain any character: one that is not printable is escaped.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from gpucommons.base.printable import Printable, printable, printable_lines
-from gpucommons.faces.documents.who import EVERYTHING, BilledProcess, WhoFilter, chosen_processes
-from gpucommons.model.gpu import Gpu
-from gpucommons.model.ownership import (
-    SENTENCES,
-    Attribution,
-    Basis,
-    GpuAccount,
-    Owner,
-    Portion,
-    ProcessShare,
-    Unattributed,
-)
-from gpucommons.model.process_identity import PidScope
-from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import qualified_name
 
 _NONE = "-"
@@ -31,77 +18,65 @@ _NUMBERS = 4
 # These columns are shown even if empty.
 _ALWAYS = ("MEMORY", "SM", "POWER", "PID", "PROCESS")
 _LEGEND = "~: a share of what the driver measured for the GPU. Without ~: measured for the process."
+_APPORTIONED = "apportioned"
+_AMOUNTS = ("memory", "sm", "power")
+
+Document = Mapping[str, Any]
 
 
-def render(snapshot: Snapshot, chosen: WhoFilter) -> Printable:
-    attribution, gpus = _known(snapshot)
-    if attribution is None:
-        return printable_lines([no_gpu_readings(snapshot)])
-    processes = chosen_processes(snapshot, chosen)
+def render(who: Document, gpus: Document) -> Printable:
+    """`who` and `gpus` are those parts of the API's documents."""
+    processes = list(who["processes"].values())
     lines: list[str] = []
-    for account in attribution.accounts:
-        if chosen.gpu not in (None, account.gpu_uuid):
-            continue
-        rows = [each for each in processes if each.share.place.gpu_uuid == account.gpu_uuid]
-        rest = [row for row in attribution.unattributed if row.gpu_uuid == account.gpu_uuid]
-        lines += [_gpu_line(account, gpus.get(account.gpu_uuid)), *_process_lines(rows)]
-        lines += [] if chosen.user else _rest_lines(rest)
-        lines.append("")
-    if any(_is_share(each.share) for each in processes):
+    for uuid, reported in who["reported"].items():
+        rows = [row for row in processes if row["gpu_uuid"] == uuid]
+        lines += [_gpu_line(uuid, reported, gpus["by_uuid"].get(uuid)), *_process_lines(rows, who["owners"])]
+        lines += [*_rest_lines(who["unattributed"].get(uuid, {})), ""]
+    if any(row[f"{name}_basis"] == _APPORTIONED for row in processes for name in _AMOUNTS):
         lines.append(_LEGEND)
-    if attribution.view.scope is not PidScope.HOST:
-        lines.append(attribution.view.sentence)
+    if who["view"]["scope"] != "host":
+        lines.append(who["view"]["sentence"])
+    return _text(lines)
+
+
+def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> Printable:
+    """Each step of the attribution of the processes in `who`, once for each GPU that a process is on."""
+    blocks: list[str] = []
+    for key, row in who["processes"].items():
+        steps = [f"  {number}. {step}" for number, step in enumerate(explanations[key], start=1)]
+        verdict = f"owner: {_owner(row, who['owners'])}" if row["owner"] else f"no owner: {row['reason']}"
+        use = ", ".join(
+            f"{title} {_amount(row, name)} ({row[f'{name}_basis']})"
+            for name, title in zip(_AMOUNTS, ("memory", "SM", "power"), strict=True)
+            if row[f"{name}_basis"] is not None
+        )
+        title = f"pid {row['pid']} on {_place(row)}"
+        blocks += [title, *steps, f"  {verdict}", f"  {use or 'no readings'}", ""]
+    return _text(blocks)
+
+
+def _text(lines: Sequence[str]) -> Printable:
     return printable_lines(lines if lines[-1:] != [""] else lines[:-1])
 
 
-def explain(snapshot: Snapshot, pid: int) -> Printable | None:
-    """Each step of one process's attribution, for every GPU it is on; None if it is on no GPU."""
-    lines: list[str] = []
-    for each in chosen_processes(snapshot, EVERYTHING):
-        row = each.share
-        if row.pid != pid:
-            continue
-        steps = [f"  {number}. {step}" for number, step in enumerate(row.steps, start=1)]
-        verdict = f"owner: {_owner(row.owner)}" if row.owner else f"no owner: {row.reason}"
-        use = ", ".join(
-            f"{name} {_amount(part, unit)} ({part.basis})"
-            for name, part, unit in (("memory", row.memory, "B"), ("SM", row.sm, "%"), ("power", row.power, "W"))
-            if part is not None
-        )
-        lines += [""] if lines else []
-        lines += [f"pid {pid} on {_place(each)}", *steps, f"  {verdict}", f"  {use or 'no readings'}"]
-    return printable_lines(lines) if lines else None
-
-
-def _known(snapshot: Snapshot) -> tuple[Attribution | None, dict[str, Gpu]]:
-    gpus = snapshot.readings.gpus.gpus if snapshot.readings.gpus else ()
-    return snapshot.readings.attribution, {gpu.identity.uuid: gpu for gpu in gpus}
-
-
-def no_gpu_readings(snapshot: Snapshot) -> str:
-    state = snapshot.sources.get("nvml")
-    why = "; ".join(filter(None, (state.detail, state.remedy))) if state else "GPUs are not read on this machine"
-    return f"no GPU readings: {why}"
-
-
-def _gpu_line(account: GpuAccount, gpu: Gpu | None) -> str:
-    parts = [f"GPU {account.gpu_index}", gpu.identity.name if gpu else account.gpu_uuid]
-    total = gpu.readings.memory_total_bytes if gpu else None
-    if account.memory_used_bytes is not None:
+def _gpu_line(uuid: str, reported: Document, gpu: Document | None) -> str:
+    parts = [f"GPU {reported['gpu_index']}", printable(gpu["name"] if gpu else uuid)]
+    total = gpu["memory_total_bytes"] if gpu else None
+    if reported["memory_bytes"] is not None:
         of = f" of {_bytes(total)}" if total is not None else ""
-        parts.append(f"{_bytes(account.memory_used_bytes)}{of} used")
-    if account.sm_millionths is not None:
-        parts.append(f"SM {_percent(account.sm_millionths)}")
-    if account.power_milliwatts is not None:
-        parts.append(_watts(account.power_milliwatts))
+        parts.append(f"{_bytes(reported['memory_bytes'])}{of} used")
+    if reported["sm_ratio"] is not None:
+        parts.append(f"SM {_percent(reported['sm_ratio'])}")
+    if reported["power_watts"] is not None:
+        parts.append(_watts(reported["power_watts"]))
     return "  ".join(parts)
 
 
-def _process_lines(rows: Sequence[BilledProcess]) -> Iterator[str]:
+def _process_lines(rows: Sequence[Document], owners: Document) -> Iterator[str]:
     if not rows:
         yield "  no process"
         return
-    cells = [_HEADINGS, *(tuple(_cells(row)) for row in rows)]
+    cells = [_HEADINGS, *(tuple(_cells(row, owners)) for row in rows)]
     filled = [any(row[i] != _NONE for row in cells[1:]) for i in range(len(_HEADINGS))]
     shown = [i for i, heading in enumerate(_HEADINGS) if filled[i] or heading in _ALWAYS]
     widths = {i: max(len(row[i]) for row in cells) for i in shown}
@@ -110,33 +85,30 @@ def _process_lines(rows: Sequence[BilledProcess]) -> Iterator[str]:
         yield ("  " + "  ".join(aligned)).rstrip()
 
 
-def _cells(each: BilledProcess) -> Iterator[str]:
-    row, found = each.share, each.share.workload
-    yield _amount(row.memory, "B")
-    yield _amount(row.sm, "%")
-    yield _amount(row.power, "W")
-    yield str(row.pid)
-    yield _NONE if row.place.gpu_instance_id is None else each.slot or _NONE
-    yield _name(found.process_name)
-    yield _name(each.account)
-    yield _owner(row.owner) if row.owner else f"({row.reason})"
-    yield _name(found.container_name or (found.container_id or "")[:_SHORT_ID])
-    yield _name(found.job)
+def _cells(row: Document, owners: Document) -> Iterator[str]:
+    for name in _AMOUNTS:
+        yield _amount(row, name)
+    yield str(row["pid"])
+    yield _NONE if row["gpu_instance_id"] is None else row["slot"] or _NONE
+    yield _name(row["name"])
+    yield _name(row["account"])
+    yield _owner(row, owners) if row["owner"] else f"({row['reason']})"
+    yield _name(row["container"] or (row["container_id"] or "")[:_SHORT_ID])
+    yield _name(row["job"])
 
 
-def _rest_lines(rows: Iterable[Unattributed]) -> Iterator[str]:
-    rows = list(rows)
-    if not rows:
+def _rest_lines(rest: Mapping[str, Document]) -> Iterator[str]:
+    if not rest:
         return
     yield "  unattributed"
     cells = [
         (
-            _NONE if row.memory_bytes is None else _bytes(row.memory_bytes),
-            _NONE if row.sm_millionths is None else _percent(row.sm_millionths),
-            _NONE if row.power_milliwatts is None else _watts(row.power_milliwatts),
-            f"{row.reason}: {SENTENCES[row.reason]}",
+            _NONE if row["memory_bytes"] is None else _bytes(row["memory_bytes"]),
+            _NONE if row["sm_ratio"] is None else _percent(row["sm_ratio"]),
+            _NONE if row["power_watts"] is None else _watts(row["power_watts"]),
+            f"{reason}: {row['sentence']}",
         )
-        for row in rows
+        for reason, row in rest.items()
     ]
     widths = [max(len(row[i]) for row in cells) for i in range(3)]
     for row in cells:
@@ -144,15 +116,16 @@ def _rest_lines(rows: Iterable[Unattributed]) -> Iterator[str]:
         yield f"  {numbers}  {row[3]}"
 
 
-def _is_share(row: ProcessShare) -> bool:
-    return any(part is not None and part.basis is Basis.APPORTIONED for part in (row.memory, row.sm, row.power))
-
-
-def _amount(part: Portion | None, unit: str) -> str:
-    if part is None:
+def _amount(row: Document, name: str) -> str:
+    """A quantity of a process, with ~ if it is a share of what the driver reported for the GPU."""
+    if row[f"{name}_basis"] is None:
         return _NONE
-    text = {"B": _bytes, "%": _percent, "W": _watts}[unit](part.amount)
-    return f"~{text}" if part.basis is Basis.APPORTIONED else text
+    text = {
+        "memory": lambda: _bytes(row["memory_bytes"]),
+        "sm": lambda: _percent(row["sm_ratio"]),
+        "power": lambda: _watts(row["power_watts"]),
+    }[name]()
+    return f"~{text}" if row[f"{name}_basis"] == _APPORTIONED else text
 
 
 def _bytes(amount: int) -> str:
@@ -162,24 +135,26 @@ def _bytes(amount: int) -> str:
     return f"{amount} B"
 
 
-def _percent(millionths: int) -> str:
-    return f"{millionths / 10_000:.0f} %"
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.0f} %"
 
 
-def _watts(milliwatts: int) -> str:
-    return f"{milliwatts / 1000:.0f} W"
+def _watts(watts: float) -> str:
+    return f"{watts:.0f} W"
 
 
-def _owner(owner: Owner) -> str:
-    return f"{owner.kind} {printable(qualified_name(owner.namespace, owner.name), _MAX_NAME)}"
+def _owner(row: Document, owners: Document) -> str:
+    kind, _, id = row["owner"].partition("/")
+    owner = owners.get(row["owner"])
+    name = id if owner is None else qualified_name(owner["namespace"], owner["name"])
+    return f"{kind} {printable(name, _MAX_NAME)}"
 
 
 def _name(text: str | None) -> str:
     return printable(text, _MAX_NAME) if text else _NONE
 
 
-def _place(each: BilledProcess) -> str:
-    place = each.share.place
-    if place.gpu_instance_id is None:
-        return f"GPU {place.gpu_index}"
-    return f"slot {each.slot}" if each.slot else f"GPU {place.gpu_index}, GPU instance {place.gpu_instance_id}"
+def _place(row: Document) -> str:
+    if row["gpu_instance_id"] is None:
+        return f"GPU {row['gpu_index']}"
+    return f"slot {row['slot']}" if row["slot"] else f"GPU {row['gpu_index']}, GPU instance {row['gpu_instance_id']}"

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names, parse_unix_address
+from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names
+from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, check_api_socket
 from gpucommons.config.option import check_expression, check_url, join_bind_and_port, nvshare_aliases, option
 from gpucommons.config.stack import StackSettings
 
@@ -35,14 +36,16 @@ def _listener(dialect: str, port: int, bind_and_port: tuple[str, str] | None = N
 @dataclass(frozen=True, slots=True)
 class WebSettings:
     listen: str = option(
-        "127.0.0.1:9460",
+        DEFAULT_LISTEN,
         "HOST:PORT of the main listener, which serves the page, the API and every dialect; empty: off",
         check=parse_address,
     )
     socket: str = option(
-        "",
-        "unix:PATH of a second main listener for local users, each of whom sees their own rows; empty: off",
-        check=parse_unix_address,
+        AUTO,
+        "unix:PATH of a second main listener for local users, each of whom sees their own rows; the commands use it; "
+        "auto: unix:/run/gpucommons/api.sock, for an agent that is not root $XDG_RUNTIME_DIR/gpucommons/api.sock, with "
+        "a warning if that cannot be opened; empty: off",
+        check=check_api_socket,
     )
     config_file: str = option("", "web.config.file of Prometheus: TLS, client certificates, passwords; empty: none")
     hosts: str = option(
@@ -445,7 +448,11 @@ class LedgerSettings:
     """The durable accounts. The state directory is /var/lib/gpucommons, or ~/.local/state/gpucommons for a user."""
 
     enabled: bool = option(True, "record who held and used which GPU, on a node that has a GPU")
-    file: str = option("", "path of the ledger; empty: ledger.sqlite in the state directory")
+    file: str = option(
+        "",
+        "path of the ledger, also of a simulation; empty: ledger.sqlite in the state directory, "
+        "for a simulation ledger-NAME.sqlite",
+    )
     flush_s: float = option(10.0, "seconds between two writes; a crash loses at most this much", minimum=1)
     keep_minutes_d: float = option(2.0, "days for which usage is kept by the minute", minimum=1)
     keep_hours_d: float = option(400.0, "days for which usage is kept by the hour", minimum=2)
@@ -456,7 +463,11 @@ class LedgerSettings:
 @dataclass(frozen=True, slots=True)
 class EventsSettings:
     file: str = option("/var/log/ds01/events.jsonl", "event log of DS01, which is followed if it exists")
-    own_file: str = option("", "path of the agent's event log; empty: events.jsonl in the state directory")
+    own_file: str = option(
+        "",
+        "path of the agent's event log, also of a simulation; empty: events.jsonl in the state directory, "
+        "for a simulation events-NAME.jsonl",
+    )
 
 
 @dataclass(frozen=True, slots=True)

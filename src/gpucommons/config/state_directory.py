@@ -6,6 +6,8 @@ from pathlib import Path
 
 from gpucommons.config.settings import Settings
 
+_OF_ROOT = Path("/var/lib/gpucommons")
+
 
 def state_directory(environment: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
     """systemd's StateDirectory= if set, /var/lib/gpucommons for root, else a directory of the user."""
@@ -13,18 +15,23 @@ def state_directory(environment: Mapping[str, str] | None = None, uid: int | Non
     if given := environment.get("STATE_DIRECTORY", "").partition(":")[0]:
         return Path(given)
     if (os.getuid() if uid is None else uid) == 0:
-        return Path("/var/lib/gpucommons")
+        return _OF_ROOT
     home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/")) / ".local/state")
     return Path(home) / "gpucommons"
 
 
 def ledger_file(settings: Settings, scenario: str | None = None) -> Path:
-    """A simulated scenario has its own file: it never mixes with measured use."""
-    return _named(settings.ledger.file, f"ledger{_suffix(scenario)}.sqlite", scenario)
+    """Unless the settings name a file, a simulated scenario has its own: it does not mix with measured use."""
+    return Path(settings.ledger.file or state_directory() / f"ledger{_suffix(scenario)}.sqlite")
 
 
 def own_event_log(settings: Settings, scenario: str | None = None) -> Path:
-    return _named(settings.events.own_file, f"events{_suffix(scenario)}.jsonl", scenario)
+    return Path(settings.events.own_file or state_directory() / f"events{_suffix(scenario)}.jsonl")
+
+
+def file_of_node(own: Path) -> Path:
+    """The same file of the agent that runs as root or as a service."""
+    return _OF_ROOT / own.name
 
 
 def lease_record(scenario: str | None = None) -> Path:
@@ -37,7 +44,3 @@ def events_position_file(scenario: str | None = None) -> Path:
 
 def _suffix(scenario: str | None) -> str:
     return "" if scenario is None else f"-{scenario}"
-
-
-def _named(given: str, name: str, scenario: str | None) -> Path:
-    return Path(given) if given and scenario is None else state_directory() / name

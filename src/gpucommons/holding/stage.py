@@ -1,4 +1,5 @@
-"""Connects allocations to the sampler: computed at each snapshot, after attribution, on the event loop.
+"""Connects allocations and the states of slots to the sampler: computed at each snapshot, after attribution, on the
+event loop.
 
 Claims are computed again only if a container, a pod, the layout of the GPUs or a name has changed.
 """
@@ -10,6 +11,7 @@ from dataclasses import replace
 from gpucommons.attribution.owner import OwnerRules
 from gpucommons.holding.claims import ClaimInputs, Claims, claims_of
 from gpucommons.holding.fold import fold
+from gpucommons.holding.slot_states import Now, Pasts, judge
 from gpucommons.holding.slots import SlotTable
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
@@ -30,10 +32,12 @@ class AllocationStage:
         rules: OwnerRules | None = None,
         active_ratio: float = 0.05,
         monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._rules = rules or OwnerRules()
         self._active_ratio = active_ratio
         self._monotonic = monotonic
+        self._wall = wall
         self._layout: object = None
         self._table = SlotTable(())
         self._known: tuple[object, ...] = ()
@@ -42,6 +46,7 @@ class AllocationStage:
         self._job_users: dict[str, tuple[int, str]] = {}
         self._has_new_users = False
         self._answered_s: dict[str, float] = {}
+        self._past_slots: Pasts | None = None
 
     def __call__(self, readings: Readings) -> Readings:
         self._learn_users(readings.attribution, readings.job_mapping)
@@ -55,7 +60,12 @@ class AllocationStage:
             self._active_ratio,
             self._is_complete(readings),
         )
-        return replace(readings, allocations=reading)
+        readings = replace(readings, allocations=reading)
+        slots, pasts = judge(readings, self._past_slots, Now(self._wall(), self._monotonic()))
+        # While no GPU is read, the past is kept.
+        if slots is not None:
+            self._past_slots = pasts
+        return replace(readings, slots=slots)
 
     def _refresh(self, readings: Readings) -> None:
         gpus = () if readings.gpus is None else readings.gpus.gpus

@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: GPUs lost and back, XIDs, allocations, quotas, revoked turns. Pure.
+"""Detects the events between two snapshots: lost GPUs, XIDs, allocations, quotas, turns, leases, parking. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -11,6 +11,8 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.leases import LeasesReading
+from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import qualified_name
@@ -21,8 +23,20 @@ GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
 ALLOCATION_SEEN, ALLOCATION_GONE = "allocation.seen", "allocation.gone"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
+LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"
+PROGRAM_PARKED, PROGRAM_WOKEN = "program.parked", "program.woken"
+PROGRAM_NOT_PARKED, PROGRAM_STRANDED = "program.not_parked", "program.stranded"
+_PARKING = {
+    "parked": PROGRAM_PARKED,
+    "woken": PROGRAM_WOKEN,
+    "refused": PROGRAM_NOT_PARKED,
+    "stranded": PROGRAM_STRANDED,
+}
 ANY_SLOT = "any"
-TYPES = (GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED)
+TYPES = (
+    *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
+    *(LEASE_TRESPASSER, RESERVATION_RELEASED, PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
+)
 
 # Workload id and slot name.
 AllocationKey = tuple[str, str]
@@ -40,6 +54,9 @@ class DetectorState:
     exceeded: frozenset[str] = frozenset()
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
+    trespassers: frozenset[str] = frozenset()
+    released: frozenset[str] = frozenset()
+    parking: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -47,6 +64,8 @@ def state_after(events: Iterable[Event]) -> DetectorState:
     lost: set[str] = set()
     exceeded: set[str] = set()
     held: dict[AllocationKey, tuple[str, Details]] = {}
+    trespassers: set[str] = set()
+    released: set[str] = set()
     for event in events:
         gpu = str(event.details.get("uuid", ""))
         key = (str(event.details.get("workload_id", "")), str(event.details.get("slot", "")))
@@ -62,7 +81,13 @@ def state_after(events: Iterable[Event]) -> DetectorState:
             exceeded.add(event.user)
         elif event.type == QUOTA_KEPT:
             exceeded.discard(event.user)
-    return DetectorState(frozenset(lost), held, frozenset(exceeded))
+        elif event.type == LEASE_TRESPASSER:
+            trespassers.add(str(event.details.get("process", "")))
+        elif event.type == RESERVATION_RELEASED:
+            released.add(str(event.details.get("reservation", "")))
+    return DetectorState(
+        frozenset(lost), held, frozenset(exceeded), trespassers=frozenset(trespassers), released=frozenset(released)
+    )
 
 
 def detect_events(
@@ -78,11 +103,16 @@ def detect_events(
     if readings.allocations is not None and readings.allocations.complete and readings.gpus is not None:
         held = _allocations(before, readings.allocations, found)
         exceeded = _quotas(before, quotas, readings.allocations, found)
-    revoked = before.revoked
+    revoked, parking = before.revoked, before.parking
     if readings.sharing is not None:
         revoked = _turns(before, readings.sharing, found)
+        if readings.sharing.parking is not None:
+            parking = _parking(before, readings.sharing.parking, found)
+    trespassers, released = before.trespassers, before.released
+    if readings.leases is not None:
+        trespassers, released = _leases(before, readings.leases, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked), events
+    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking), events
 
 
 def _gpus(
@@ -168,3 +198,44 @@ def _turns(before: DetectorState, reading: SharingReading, found: _Found) -> fro
             }
             found.append((TURN_REVOKED, "", details))
     return frozenset(revoked)
+
+
+def _leases(before: DetectorState, reading: LeasesReading, found: _Found) -> tuple[frozenset[str], frozenset[str]]:
+    """A trespasser concerns the user whose lease it is. A process that is on a GPU on and off is reported once."""
+    users = {lease.request.id: lease.request.user for lease in reading.leases}
+    trespassers = set()
+    for each in reading.trespassers:
+        process = f"{each.lease_id}/{each.pid}/{each.key.start_ticks if each.key else ''}"
+        trespassers.add(process)
+        if process not in before.trespassers:
+            details = {
+                "lease": each.lease_id,
+                "slot": each.slot,
+                "process": process,
+                "name": each.process_name,
+                "by": each.user,
+            }
+            found.append((LEASE_TRESPASSER, users.get(each.lease_id, ""), details))
+    for reservation in reading.no_shows:
+        if reservation.id not in before.released:
+            details = {"reservation": reservation.id, "gpus": str(reservation.gpus), "reason": "not used"}
+            found.append((RESERVATION_RELEASED, reservation.user, details))
+    current = {lease_process for lease_process in before.trespassers if lease_process.partition("/")[0] in users}
+    return frozenset(trespassers | current), frozenset(each.id for each in reading.no_shows) | before.released
+
+
+def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> frozenset[str]:
+    """Each event of parking once."""
+    for event in reading.events:
+        if event.id not in before.parking:
+            details: Details = {
+                "name": event.name,
+                "program": event.key,
+                "uuid": event.gpu_uuid,
+                "bytes": str(event.bytes),
+                "seconds": f"{event.duration_s:.1f}",
+                "sentence": event.sentence,
+                **({"reason": event.why} if event.why else {}),
+            }
+            found.append((_PARKING[event.kind], event.user, details))
+    return frozenset(event.id for event in reading.events)

@@ -22,6 +22,7 @@ from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.process_context import CommandLineReading, ProcessContext
 from gpucommons.model.process_identity import ProcessKey, ProcessTable
 from gpucommons.model.sharing import SharingReading
+from gpucommons.model.slots import SlotsReading
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.users import UsersReading
 
@@ -48,6 +49,7 @@ class Readings:
     attribution: Attribution | None = None
     process_contexts: Mapping[ProcessKey, ProcessContext] | None = None
     allocations: AllocationReading | None = None
+    slots: SlotsReading | None = None
     ledger: LedgerReading | None = None
     events: EventsReading | None = None
     sharing: SharingReading | None = None

@@ -176,7 +176,7 @@ class Pauser:
             self.refusals.paused(process)
         else:
             self.counters.timeouts += reply.failure.code == Code.TIMEOUT
-            self.refusals.failed(process, reply.failure.code, time.monotonic())
+            self.refusals.failed(process, reply.failure, time.monotonic())
         return reply
 
     async def unlock(self, process: ProcessKey, *, lane: str) -> Reply:

@@ -53,10 +53,16 @@ class GpuHealth:
 
 def health_of(gpu: Gpu, now_wall_s: float) -> GpuHealth:
     if not gpu.up:
-        name = gpu.down_reason or "lost"
-        sentence = f"The GPU no longer answers ({name.replace('_', ' ')})."
-        return GpuHealth((HealthReason(name, HealthLevel.LOST, sentence),))
+        return GpuHealth((HealthReason(_down_reason(gpu), HealthLevel.LOST, lost_sentence(gpu)),))
     return GpuHealth((*_memory_errors(gpu), *_throttling(gpu), *_heat(gpu), *_recent_xid(gpu, now_wall_s)))
+
+
+def lost_sentence(gpu: Gpu) -> str:
+    return f"The GPU no longer answers ({_down_reason(gpu).replace('_', ' ')})."
+
+
+def _down_reason(gpu: Gpu) -> str:
+    return gpu.down_reason or "lost"
 
 
 def _memory_errors(gpu: Gpu) -> Iterator[HealthReason]:

@@ -11,13 +11,15 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.model.accounts import AccountsReading, PeriodAccounts
+from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerState, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
+from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
+from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
@@ -76,7 +78,7 @@ class Hidden:
     sentence: str
 
 
-SECTIONS = ("who", "allocations", "turns", "queue", "accounts", "events", "alerts")
+SECTIONS = ("who", "allocations", "slots", "turns", "queue", "accounts", "events", "alerts")
 _OWN_ONLY = "hidden: you see your own"
 _UNIDENTIFIED = (
     "hidden: you see your own, and this connection does not identify you; "
@@ -89,7 +91,16 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
     if viewer.sees_all:
         return None
     now = snapshot.readings
-    readings = (now.attribution, now.allocations, now.sharing, now.leases, now.accounts, now.event_log, now.alerts)
+    readings = (
+        now.attribution,
+        now.allocations,
+        now.slots,
+        now.sharing,
+        now.leases,
+        now.accounts,
+        now.event_log,
+        now.alerts,
+    )
     known = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
     return Hidden(tuple(known), _UNIDENTIFIED if viewer.uid is None else _OWN_ONLY)
 
@@ -109,7 +120,9 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             agent=readings.agent,
             attribution=None if readings.attribution is None else _attribution(readings.attribution, viewer),
             allocations=None if readings.allocations is None else _allocations(readings.allocations, viewer),
-            sharing=None if readings.sharing is None else _sharing(readings.sharing, viewer),
+            slots=None if readings.slots is None else _slots(readings.slots, viewer),
+            ledger=None if readings.ledger is None else _ledger(readings.ledger, viewer),
+            sharing=None if readings.sharing is None else sharing_seen_by(readings.sharing, viewer),
             leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
@@ -122,6 +135,38 @@ def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
     if viewer.sees_all:
         return timeline
     return {uuid: tuple(_turn(turn, viewer) for turn in turns) for uuid, turns in timeline.items()}
+
+
+def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
+    """Clients and parked programs of other users have pseudonyms; their programs that are left alone are not shown."""
+    if viewer.sees_all:
+        return sharing
+    clients = tuple(_client(client, viewer) for client in sharing.clients)
+    names = {real.client_id: shown.client_id for real, shown in zip(sharing.clients, clients, strict=True)}
+    return replace(
+        sharing,
+        gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
+        clients=clients,
+        departed=(),
+        left_alone=tuple(one for one in sharing.left_alone if viewer.uid is not None and one.uid == viewer.uid),
+        parking=None if sharing.parking is None else _parking(sharing.parking, viewer),
+    )
+
+
+def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
+    """Other users' parked programs are shown without names; what happened to them is not shown."""
+    return replace(
+        reading,
+        programs=tuple(_parked(one, viewer) for one in reading.programs),
+        events=tuple(event for event in reading.events if viewer.uid is not None and event.uid == viewer.uid),
+    )
+
+
+def _parked(one: ParkedProgram, viewer: Viewer) -> ParkedProgram:
+    if viewer.uid is not None and one.uid == viewer.uid:
+        return one
+    name = pseudonym(one.key)
+    return one._replace(key=name, name=name, user=OTHERS.name, uid=None, pids=())
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
@@ -195,6 +240,22 @@ def _allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReadin
     )
 
 
+def _ledger(reading: LedgerReading, viewer: Viewer) -> LedgerReading:
+    """Only the viewer's own quota."""
+    own = {user: quota for user, quota in reading.quotas.items() if user == viewer.user}
+    return LedgerReading(LedgerState(), None, own)
+
+
+def _slots(reading: SlotsReading, viewer: Viewer) -> SlotsReading:
+    """The state of every slot; of the holders only the viewer's own, and how many others there are."""
+    return SlotsReading(tuple(_slot(status, viewer) for status in reading.slots))
+
+
+def _slot(status: SlotStatus, viewer: Viewer) -> SlotStatus:
+    own = tuple(each for each in status.holders if viewer.user is not None and each.account.user == viewer.user)
+    return replace(status, holders=own, hidden_holders=len(status.holders) - len(own))
+
+
 def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
     clients = tuple(_client(client, viewer) for client in sharing.clients)
     names = {real.client_id: shown.client_id for real, shown in zip(sharing.clients, clients, strict=True)}
@@ -203,7 +264,6 @@ def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
         gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
         clients=clients,
         departed=(),
-        left_alone=tuple(one for one in sharing.left_alone if viewer.uid is not None and one.uid == viewer.uid),
     )
 
 

@@ -124,6 +124,8 @@ def _agent(settings: StackSettings, has_gpus: bool) -> Yaml:
             "/proc:/host/proc:ro",
             "/sys/fs/cgroup:/sys/fs/cgroup:ro",
             "/var/run/docker.sock:/var/run/docker.sock:ro",
+            # The agent's API socket, for the commands of local users.
+            "/run/gpucommons:/run/gpucommons",
             "gpucommons-state:/var/lib/gpucommons",
         ],
     }

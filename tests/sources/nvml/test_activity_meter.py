@@ -10,6 +10,7 @@ import pytest
 from fakes.nvml.control import mig_device
 from fakes.nvml.rig import Rig
 from gpucommons.model.gpu_activity import ActivityMeasurement, GpuActivity
+from gpucommons.sources.nvml import library
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.source import SourceError
 from waiting import until
@@ -392,3 +393,38 @@ def test_a_loop_that_has_ended_is_not_an_error(bench: Bench) -> None:
     bench.meter.stop()
     # The reader's own two remain.
     until(lambda: bench.rig.fake.counter("gpm_samples") == 2, "the samples are freed")
+
+
+def test_two_threads_are_never_in_gpm_calls_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real driver crashes the process then."""
+    inside, most = 0, 0
+    find = library.function
+
+    def watched(name: str) -> library.Function | None:
+        call = find(name)
+        if call is None or not name.startswith("nvmlGpm") or "Alloc" in name or "Free" in name:
+            return call
+
+        def watch(*arguments: object) -> int:
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            code = call(*arguments)
+            inside -= 1
+            return code
+
+        return watch
+
+    monkeypatch.setattr(library, "function", watched)
+    bench.rig.fake.say("slow nvmlGpmSampleGet 3000", "slow nvmlGpmMetricsGet 3000")
+
+    async def scenario(uuid: str) -> None:
+        reading = threading.Thread(target=lambda: [bench.rig.read() for _ in range(60)])
+        reading.start()
+        while reading.is_alive():
+            bench.meter.begin(uuid, "phase")
+            await asyncio.sleep(0.01)
+            bench.meter.end(uuid, "phase")
+
+    run(bench, scenario)
+    assert most == 1

@@ -142,6 +142,8 @@ spec:
               mountPath: /var/run/nvshare
             - name: xpushare
               mountPath: /var/run/xpushare
+            - name: api-socket
+              mountPath: /run/gpucommons
             {{- end }}
       volumes:
         - name: config
@@ -172,6 +174,10 @@ spec:
         - name: xpushare
           hostPath:
             path: /var/run/xpushare
+            type: DirectoryOrCreate
+        - name: api-socket
+          hostPath:
+            path: /run/gpucommons
             type: DirectoryOrCreate
         {{- else }}
         - name: state

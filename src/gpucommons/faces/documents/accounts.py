@@ -3,7 +3,7 @@
 Every number is one conversion of an exact integer sum, so that all faces print the same number for the same sum.
 """
 
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, by_key, one_of, or_null, record
+from gpucommons.faces.documents.schema import INTEGER, NUMBER, Schema, by_key, one_of, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.accounts import PERIODS, Amounts, By, PeriodAccounts, SlotTime
 from gpucommons.model.snapshot import Snapshot
@@ -11,17 +11,18 @@ from gpucommons.model.snapshot import Snapshot
 _HOUR_NS = 3_600 * 10**9
 _GIB_HOUR_KIB_S = 3_600 * 2**20
 _KWH_UJ = 3_600_000 * 10**6
-_ROW = record(
-    held_gpu_hours=NUMBER,
-    active_gpu_hours=NUMBER,
-    idle_gpu_hours=NUMBER,
-    unjudged_gpu_hours=NUMBER,
-    gpu_equivalent_hours=NUMBER,
-    memory_gib_hours=NUMBER,
-    energy_kwh=or_null(NUMBER),
-    sm_gpu_hours=NUMBER,
-    efficiency_ratio=or_null(NUMBER),
-)
+ROW: dict[str, Schema] = {
+    "held_gpu_hours": NUMBER,
+    "active_gpu_hours": NUMBER,
+    "idle_gpu_hours": NUMBER,
+    "unjudged_gpu_hours": NUMBER,
+    "gpu_equivalent_hours": NUMBER,
+    "memory_gib_hours": NUMBER,
+    "energy_kwh": or_null(NUMBER),
+    "sm_gpu_hours": NUMBER,
+    "efficiency_ratio": or_null(NUMBER),
+}
+_ROW = record(**ROW)
 PERIOD = record(
     by=one_of(By.USER),
     since_unix_s=INTEGER,

@@ -9,15 +9,17 @@ from gpucommons.faces.documents.schema import (
     TEXT,
     Record,
     by_key,
+    described,
     one_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json
+from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.allocations import Access, Allocation, AllocationState, SlotInfo, WorkloadKind
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Slot
 from gpucommons.rules.identities import account_name
+from gpucommons.rules.quotas import QuotaState, quota_states
 
 _OWNER = Record[Account](
     kind=(TEXT, lambda account: account.kind),
@@ -57,18 +59,24 @@ _ALLOCATION = Record[Allocation](
     memory_bytes=(INTEGER_OR_NULL, lambda each: each.memory_bytes),
     power_watts=(NUMBER_OR_NULL, lambda each: None if each.milliwatts is None else each.milliwatts / 1000),
 )
+_QUOTA = Record[QuotaState](
+    gpu_equivalents=(described(NUMBER, "GPU-equivalents that the user may hold"), lambda quota: quota.limit),
+    held_gpu_equivalents=(NUMBER_OR_NULL, lambda quota: rounded(quota.used, 6)),
+    exceeded=(or_null(FLAG), lambda quota: quota.exceeded),
+)
 SCHEMA = or_null(
     record(
         complete=FLAG,
         slots=by_key(_SLOT.schema, "UUID of the slot"),
         held=by_key(_ALLOCATION.schema, "UUID of the slot and id of the workload"),
+        quotas=by_key(_QUOTA.schema, "user"),
     )
 )
 
 
 def allocations(snapshot: Snapshot, only_user: str | None = None) -> Json:
     """Null where the viewer may not see them. `complete` is false while a source of holders does not answer."""
-    reading = snapshot.readings.allocations
+    reading, ledger = snapshot.readings.allocations, snapshot.readings.ledger
     if reading is None:
         return None
     return {
@@ -78,6 +86,11 @@ def allocations(snapshot: Snapshot, only_user: str | None = None) -> Json:
             f"{each.slot.uuid}/{each.workload_id}": _ALLOCATION.build(each)
             for each in reading.allocations
             if only_user in (None, account_name(each.account))
+        },
+        "quotas": {
+            quota.user: _QUOTA.build(quota)
+            for quota in quota_states(ledger.quotas if ledger else {}, reading)
+            if only_user in (None, quota.user)
         },
     }
 

@@ -30,10 +30,16 @@ SCHEMA = or_null(by_key(_EVENT.schema, "event id"))
 ALERTS = or_null(by_key(_ALERT.schema, "fingerprint"))
 
 
-def events(snapshot: Snapshot, limit: int = SHOWN, type: str | None = None) -> Json:
+def events(
+    snapshot: Snapshot,
+    limit: int = SHOWN,
+    since_s: float | None = None,
+    type: str | None = None,
+    user: str | None = None,
+) -> Json:
     """Null where there is no event log."""
     log = snapshot.readings.event_log
-    return None if log is None else events_document(islice(matching(log.events, type=type), limit))
+    return None if log is None else events_document(islice(matching(log.events, since_s, type, user), limit))
 
 
 def events_document(chosen: Iterable[Event]) -> dict[str, Json]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import history
+from gpucommons.faces.documents import history, report
 from gpucommons.faces.documents.parameters import Parameter
 from gpucommons.faces.documents.resources import RESOURCES, SNAPSHOT
 from gpucommons.faces.documents.schema import TEXT, Schema, by_key, record
@@ -20,6 +20,7 @@ _STREAM = (
     "object is a change inside that object, a list of one is the new value, an empty list is a removal. `beat` is sent "
     "when nothing else is."
 )
+_REPORT = "The ledger is read for each request; 502 where it cannot be read."
 _HISTORY = "Up to 24 h from memory. Longer ranges come from Prometheus, where one is configured; 502 where it fails."
 
 
@@ -44,6 +45,7 @@ _OPERATIONS = (
         _Operation(f"/{resource.name}", resource.summary, resource.parameters, _json(resource.schema))
         for resource in RESOURCES
     ),
+    _Operation("/report", report.SUMMARY, report.PARAMETERS, _json(report.SCHEMA), _REPORT),
     _Operation("/history", "one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY),
     _Operation(
         "/stream",

@@ -1,10 +1,14 @@
 """Query parameters: one declaration to check, explain and document each. Pure."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.period import parse_since
 from gpucommons.faces.documents.schema import Schema
+
+_LONGEST_NAME = 64
 
 Value = str | int | float
 Query = Sequence[tuple[str, str]]
@@ -15,7 +19,11 @@ class BadParameter(ValueError):
 
     def __init__(self, parameter: str, line: str) -> None:
         super().__init__(line)
-        self.parameter = parameter
+        self.parameter = parameter[:_LONGEST_NAME]
+
+    @property
+    def line(self) -> str:
+        return f"parameter {self.parameter!r}: {self}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,15 @@ def text(name: str, summary: str, longest: int = 256) -> Parameter:
         return given
 
     return Parameter(name, summary, {"type": "string", "minLength": 1, "maxLength": longest}, read)
+
+
+def moment(name: str, summary: str) -> Parameter:
+    """An age or a date, in the time zone of the agent; read as Unix time."""
+
+    def read(given: str) -> Value:
+        return parse_since(given, time.time(), None)
+
+    return Parameter(name, summary, {"type": "string", "minLength": 1, "maxLength": 64}, read)
 
 
 def read_query(query: Query, declared: Sequence[Parameter]) -> Mapping[str, Value]:

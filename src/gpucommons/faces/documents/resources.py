@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import accounts, allocations, events, gpus, node, queue, turns, who
-from gpucommons.faces.documents.parameters import Parameter, Value, text, whole, word
+from gpucommons.faces.documents import accounts, allocations, events, gpus, node, queue, slots, turns, who
+from gpucommons.faces.documents.parameters import Parameter, Value, moment, text, whole, word
 from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import ENVELOPE, ENVELOPE_FIELDS, View
@@ -40,12 +40,19 @@ def _gpus(view: View, values: Mapping[str, Value]) -> Json:
 
 
 def _who(view: View, values: Mapping[str, Value]) -> Json:
-    chosen = who.WhoFilter(_uuid(view, values), _text(values, "owner"), _text(values, "user"))
+    pid = values.get("pid")
+    chosen = who.WhoFilter(
+        _uuid(view, values), _text(values, "owner"), _text(values, "user"), None if pid is None else int(pid)
+    )
     return {**view.envelope(), **who.who(view.snapshot, chosen, _text(values, "by"))}
 
 
 def _allocations(view: View, values: Mapping[str, Value]) -> Json:
     return {**view.envelope(), "allocations": allocations.allocations(view.snapshot, _text(values, "user"))}
+
+
+def _slots(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "slots": slots.slots(view.snapshot)}
 
 
 def _turns(view: View, values: Mapping[str, Value]) -> Json:
@@ -61,7 +68,14 @@ def _accounts(view: View, values: Mapping[str, Value]) -> Json:
 
 
 def _events(view: View, values: Mapping[str, Value]) -> Json:
-    found = events.events(view.snapshot, int(values.get("limit", events.SHOWN)), _text(values, "type"))
+    since_s = values.get("since")
+    found = events.events(
+        view.snapshot,
+        int(values.get("limit", events.SHOWN)),
+        None if since_s is None else float(since_s),
+        _text(values, "type"),
+        _text(values, "user"),
+    )
     return {**view.envelope(), "events": found, "alerts": events.alerts(view.snapshot)}
 
 
@@ -79,13 +93,16 @@ RESOURCES: tuple[Resource, ...] = (
     Resource(
         "who",
         "use of each GPU by process and owner, and what has no owner",
-        record(**ENVELOPE, who=who.SCHEMA, groups=or_null(by_key(who.GROUP, "identity"))),
+        record(
+            **ENVELOPE, who=who.SCHEMA, groups=or_null(by_key(who.GROUP, "identity")), explanations=who.EXPLANATIONS
+        ),
         _who,
         (
             _GPU,
             text("owner", "only this owner: kind/id"),
             text("user", "only this account, user, uid or owner"),
             word("by", "also group the processes by this", who.GROUPINGS),
+            whole("pid", "only this process, with each step that found its owner", 1, 1 << 31),
         ),
     ),
     Resource(
@@ -95,6 +112,7 @@ RESOURCES: tuple[Resource, ...] = (
         _allocations,
         (text("user", "only what is billed to this user or pod"),),
     ),
+    Resource("slots", "state and holders of each slot", record(**ENVELOPE, slots=slots.SCHEMA), _slots),
     Resource(
         "turns",
         "turns on each shared GPU: running and waiting clients",
@@ -118,6 +136,8 @@ RESOURCES: tuple[Resource, ...] = (
         (
             whole("limit", "number of events at most", 1, events.MOST),
             text("type", "only events of this type or group of types", 64),
+            text("user", "only events of this user"),
+            moment("since", "only newer events: an age such as 24h, or a date"),
         ),
     ),
 )

@@ -14,6 +14,7 @@ from gpucommons.model.accounts import HeldKey, OwnerKey
 from gpucommons.model.ownership import (
     SENTENCES,
     Basis,
+    GpuAccount,
     Owner,
     OwnerShare,
     Place,
@@ -74,6 +75,9 @@ _REST = record(
     sm_ratio=or_null(NUMBER),
     power_watts=or_null(NUMBER),
 )
+_REPORTED = record(
+    gpu_index=INTEGER, memory_bytes=or_null(INTEGER), sm_ratio=or_null(NUMBER), power_watts=or_null(NUMBER)
+)
 _ACCOUNT = record(gpu_hours_today=_HOURS, by_gpu=by_key(NUMBER, "UUID of the GPU"))
 SCHEMA = or_null(
     record(
@@ -82,8 +86,10 @@ SCHEMA = or_null(
         owners=by_key(OWNER, "kind/id"),
         accounts=by_key(_ACCOUNT, "account of a process: the name under which it is billed, as in the accounts"),
         unattributed=by_key(by_key(_REST, "reason"), "UUID of the GPU"),
+        reported=by_key(_REPORTED, "UUID of the GPU: what the driver reported for it, which the parts sum to"),
     )
 )
+EXPLANATIONS = or_null(by_key(listed(TEXT), "GPU, pid and start time: each step that found the owner"))
 GROUP = record(label=TEXT, processes=INTEGER, gpu_indexes=listed(INTEGER), gpu_hours_today=_HOURS, **_AMOUNTS)
 
 # What rows are grouped by: the field that identifies a group, and the field that labels it.
@@ -102,9 +108,10 @@ class WhoFilter:
     gpu: str | None = None
     owner: str | None = None
     user: str | None = None
+    pid: int | None = None
 
     def has(self, share: ProcessShare, account: str | None) -> bool:
-        if self.gpu not in (None, share.place.gpu_uuid):
+        if self.gpu not in (None, share.place.gpu_uuid) or self.pid not in (None, share.pid):
             return False
         owner, work = share.owner, share.workload
         if self.owner is not None and (owner is None or owner_key(owner) != self.owner):
@@ -143,23 +150,46 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
 
 
 def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = None) -> dict[str, Json]:
-    """The fields `who` and `groups` of the answer. Null where nothing is known of any GPU's processes."""
+    """The fields `who`, `groups` and `explanations` of the answer. Null where nothing is known of any process."""
     attribution = snapshot.readings.attribution
     if attribution is None:
-        return {"who": None, "groups": None}
+        return {"who": None, "groups": None, "explanations": None}
     processes = chosen_processes(snapshot, chosen)
     held = {key: ns for key, ns in _held_today(snapshot).items() if chosen.has_key(key)}
     rows = {_process_key(each.share): _process(each) for each in processes}
     # Owners include those whose processes this viewer may not see.
-    owners = attribution.owners if chosen.user is None else _owner_shares(each.share for each in processes)
+    of_all = chosen.user is None and chosen.pid is None
+    owners = attribution.owners if of_all else _owner_shares(each.share for each in processes)
     document: dict[str, Json] = {
         "view": {"scope": attribution.view.scope.value, "sentence": attribution.view.sentence},
         "processes": rows,
         "owners": _owners(owners, held, chosen),
         "accounts": _accounts({each.account for each in processes}, held),
-        "unattributed": {} if chosen.owner or chosen.user else _unattributed(attribution.unattributed, chosen.gpu),
+        "unattributed": _unattributed(attribution.unattributed, chosen.gpu) if of_all and not chosen.owner else {},
+        "reported": {
+            account.gpu_uuid: _reported(account)
+            for account in attribution.accounts
+            if chosen.gpu in (None, account.gpu_uuid)
+        },
     }
-    return {"who": document, "groups": None if by is None else _grouped(processes, held, by)}
+    return {
+        "who": document,
+        "groups": None if by is None else _grouped(processes, held, by),
+        "explanations": None if chosen.pid is None else {_process_key(each.share): _steps(each) for each in processes},
+    }
+
+
+def _reported(account: GpuAccount) -> Mapping[str, Json]:
+    return {
+        "gpu_index": account.gpu_index,
+        "memory_bytes": account.memory_used_bytes,
+        "sm_ratio": None if account.sm_millionths is None else account.sm_millionths / 1_000_000,
+        "power_watts": None if account.power_milliwatts is None else account.power_milliwatts / 1000,
+    }
+
+
+def _steps(each: BilledProcess) -> Json:
+    return list(each.share.steps)
 
 
 def _held_today(snapshot: Snapshot) -> Mapping[HeldKey, int]:

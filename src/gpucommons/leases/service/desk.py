@@ -14,7 +14,7 @@ from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown
 from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.facts import GpuProgram, LeaseFacts, LeaseUse
-from gpucommons.leases.service.record import LeaseRecord, hashed
+from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
 
 _HOLDERS_SHOWN: Final = 8
@@ -33,6 +33,7 @@ class LeaseClient:
     uid: int
     user: str
     pid: int
+    start_ticks: int
     sees_all: bool
     send: Callable[[Line], None]
     updates: bool = False
@@ -40,11 +41,16 @@ class LeaseClient:
 
 
 @dataclass(frozen=True, slots=True)
-class DeskClocks:
-    """Unix time, and a clock that is never set."""
+class DeskWorld:
+    """What the desk asks the machine: Unix time, a clock that is never set, and processes.
+
+    `start_ticks` is None for a process that does not exist.
+    """
 
     wall: Callable[[], float]
     monotonic: Callable[[], float]
+    start_ticks: Callable[[int], int | None]
+    is_descendant: Callable[[int, int], bool]
 
 
 class LeaseDesk:
@@ -52,27 +58,26 @@ class LeaseDesk:
         self,
         terms: LeaseTerms,
         record: LeaseRecord,
-        clocks: DeskClocks,
-        is_descendant: Callable[[int, int], bool],
+        world: DeskWorld,
         scenario: str | None = None,
     ) -> None:
         self._record = record
-        self._clocks = clocks
-        self._is_descendant = is_descendant
+        self._world = world
         self._scenario = scenario
-        book, tokens = record.read()
-        self._book = LeaseBook(terms, book, clocks.wall())
-        self._tokens = dict(tokens)
+        book, known = record.read()
+        self._book = LeaseBook(terms, book, world.wall())
+        self._known = dict(known)
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
         self._reports: dict[str, LeaseClient] = {}
-        self._offset_s = clocks.wall() - clocks.monotonic()
+        self._offset_s = world.wall() - world.monotonic()
         self._off = "the agent has not read the GPUs yet; try again in a moment"
         self._counters = LeaseCounters()
         self._no_shows: deque[Reservation] = deque(maxlen=_NO_SHOWS_KEPT)
         self._trespassers: tuple[Trespasser, ...] = ()
         self._is_dirty = False
         self.reading = LeasesReading()
+        self._drop_dead()
         self._publish()
 
     def open(self, client: LeaseClient, request: RunRequest) -> str:
@@ -89,19 +94,21 @@ class LeaseDesk:
                 request.limit_s,
                 request.name,
             )
-            id = self._book.request(demand, self._clocks.wall()).id
+            id = self._book.request(demand, self._world.wall()).id
         except LeaseRefused:
             self._counters = replace(self._counters, refused=self._counters.refused + 1)
             raise
         token = secrets.token_hex(16)
-        self._tokens[id] = hashed(token)
+        self._known[id] = KnownClient(hashed(token), client.pid, client.start_ticks)
         self._clients[id] = client
+        self._is_dirty = True
         client.send({"event": "queued", "id": id, "token": token})
         self.settle()
         wait = self._book.waits.get(id)
         if wait is not None and not request.wait:
             self._end(id, clean=True)
             self._counters = replace(self._counters, refused=self._counters.refused + 1)
+            self.settle()
             raise LeaseBusy(f"no slot is free now: {wait.sentence}; run it without --no-wait to wait")
         return id
 
@@ -110,8 +117,14 @@ class LeaseDesk:
         known = self._book.leases.get(request.id)
         waiting = self._book.waiting.get(request.id)
         owner = known.request if known else waiting
-        expected = self._tokens.get(request.id, "")
-        if owner is None or owner.uid != client.uid or not secrets.compare_digest(expected, hashed(request.token)):
+        expected = self._known.get(request.id)
+        shown = hashed(request.token)
+        if (
+            owner is None
+            or expected is None
+            or owner.uid != client.uid
+            or not secrets.compare_digest(expected.token_hash, shown)
+        ):
             raise LeaseUnknown(f"lease {request.id} is not known to the agent: it is over")
         if request.id in self._clients:
             raise LeaseRefused(f"lease {request.id} has a connection")
@@ -160,7 +173,7 @@ class LeaseDesk:
         if self._off:
             raise LeaseRefused(self._off)
         until_s = request.from_s + request.for_s
-        made = self._book.reserve(uid, user, request.gpus, request.from_s, until_s, self._clocks.wall())
+        made = self._book.reserve(uid, user, request.gpus, request.from_s, until_s, self._world.wall())
         self._write(durably=True)
         self.settle()
         return self._book.reservations.get(made.id, made)
@@ -190,12 +203,17 @@ class LeaseDesk:
 
     def tick(self) -> None:
         """Every second: time passes also while nothing happens."""
-        offset_s = self._clocks.wall() - self._clocks.monotonic()
-        if abs(offset_s - self._offset_s) > _STEP_S:
+        offset_s = self._world.wall() - self._world.monotonic()
+        was_set = abs(offset_s - self._offset_s) > _STEP_S
+        if was_set:
             self._book.shift(offset_s - self._offset_s)
-            self._offset_s = offset_s
             self._is_dirty = True
-        if self._book.waiting or self._book.reservations or any(map(self._book.is_absent, self._book.leases)):
+        # A clock that is slewed moves a little all the time.
+        self._offset_s = offset_s
+        absent = any(map(self._book.is_absent, self._book.leases))
+        if absent:
+            self._drop_dead()
+        if was_set or absent or self._book.waiting or self._book.reservations:
             self.settle()
         if self._is_dirty:
             self._write()
@@ -206,9 +224,9 @@ class LeaseDesk:
         self._write()
 
     def settle(self) -> None:
-        settled = self._book.settle(self._clocks.wall())
+        settled = self._book.settle(self._world.wall())
         for id in settled.dropped:
-            self._tokens.pop(id, None)
+            self._known.pop(id, None)
             self._counters = replace(self._counters, lost=self._counters.lost + 1)
         for reservation in settled.no_shows:
             log.info("leases: reservation %s of %s was not used and is released", reservation.id, reservation.user)
@@ -231,10 +249,18 @@ class LeaseDesk:
 
     def _end(self, id: str, clean: bool) -> None:
         self._clients.pop(id, None)
-        self._tokens.pop(id, None)
-        if self._book.end(id, self._clocks.wall(), clean) is not None:
+        self._known.pop(id, None)
+        if self._book.end(id, self._world.wall(), clean) is not None:
             self._counters = replace(self._counters, ended=self._counters.ended + 1)
         self._is_dirty = True
+
+    def _drop_dead(self) -> None:
+        """After a restart: a client whose process has ended does not come back."""
+        for id in [id for id in (*self._book.leases, *self._book.waiting) if self._book.is_absent(id)]:
+            known = self._known.get(id)
+            if known is not None and known.pid and self._world.start_ticks(known.pid) != known.start_ticks:
+                self._counters = replace(self._counters, lost=self._counters.lost + 1)
+                self._end(id, clean=False)
 
     def _set_off(self, off: str) -> None:
         self._off = off
@@ -255,7 +281,7 @@ class LeaseDesk:
         self._end(id, clean=True)
 
     def _write(self, durably: bool = False) -> None:
-        self._record.write(self._book.record(), self._tokens, durably)
+        self._record.write(self._book.record(), self._known, durably)
         self._is_dirty = False
 
     def _granted(self, lease: Lease) -> Line:
@@ -274,7 +300,7 @@ class LeaseDesk:
         }
 
     def _show_waits(self) -> None:
-        now_s = self._clocks.wall()
+        now_s = self._world.wall()
         for id, wait in self._book.waits.items():
             client = self._clients.get(id)
             if client is None:
@@ -285,7 +311,7 @@ class LeaseDesk:
                 client.send({**client.shown, "expected_s": left_s})
 
     def _waiting(self, wait: LeaseWait, client: LeaseClient) -> Line:
-        now_s = self._clocks.wall()
+        now_s = self._world.wall()
         holders = [
             {
                 "slots": ",".join(self._slot_name(uuid) for uuid in lease.slots),
@@ -321,7 +347,7 @@ class LeaseDesk:
             if lease is None or program.uid == lease.request.uid or lease.request.user in program.names:
                 continue
             client = self._clients.get(lease.request.id)
-            if client is not None and self._is_descendant(program.pid, client.pid):
+            if client is not None and self._world.is_descendant(program.pid, client.pid):
                 continue
             slot, user = self._slot_name(program.slot_uuid), min(program.names, default="")
             found.append(Trespasser(lease.request.id, slot, program.pid, program.key, user, program.process_name))

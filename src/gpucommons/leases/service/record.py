@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpucommons.leases.policy.book import BookRecord
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
@@ -22,8 +22,17 @@ _MOST_BYTES: Final = 8 << 20
 
 log = logging.getLogger(__name__)
 
-Tokens = Mapping[str, str]
-"""The hash of each client's token, by id of the lease or request."""
+
+class KnownClient(NamedTuple):
+    """The client of a lease or request: the hash of its token, and its process, 0 where that is not visible."""
+
+    token_hash: str
+    pid: int = 0
+    start_ticks: int = 0
+
+
+KnownClients = Mapping[str, KnownClient]
+"""By id of the lease or request."""
 
 
 def hashed(token: str) -> str:
@@ -38,7 +47,7 @@ class LeaseRecord:
         self._boot_id = boot_id
         self.writing = True
 
-    def read(self) -> tuple[BookRecord, Tokens]:
+    def read(self) -> tuple[BookRecord, KnownClients]:
         """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
         try:
             with self._path.open("rb") as file:
@@ -49,7 +58,7 @@ class LeaseRecord:
             log.warning("leases: the record %s cannot be read: %s; leases start without it", self._path, error)
         return BookRecord(), {}
 
-    def write(self, book: BookRecord, tokens: Tokens, durably: bool = False) -> None:
+    def write(self, book: BookRecord, clients: KnownClients, durably: bool = False) -> None:
         """`durably` also survives a power failure. A failure is logged once; leases go on without a record."""
         value = {
             "version": _VERSION,
@@ -59,7 +68,7 @@ class LeaseRecord:
             "reservations": [dataclasses.asdict(each) for each in book.reservations],
             "ended": book.ended,
             "next_number": book.next_number,
-            "tokens": tokens,
+            "clients": clients,
         }
         try:
             self._replace(json.dumps(value).encode(), durably)
@@ -87,7 +96,7 @@ class LeaseRecord:
             os.close(descriptor)
         os.replace(draft, self._path)
 
-    def _parsed(self, value: dict[str, Any]) -> tuple[BookRecord, Tokens]:
+    def _parsed(self, value: dict[str, Any]) -> tuple[BookRecord, KnownClients]:
         reservations = tuple(
             Reservation(**{**each, "slots": tuple(each["slots"])}) for each in value.get("reservations", ())
         )
@@ -100,4 +109,6 @@ class LeaseRecord:
             for each in value["leases"]
         )
         waiting = tuple(LeaseRequest(**each) for each in value["waiting"])
-        return BookRecord(leases, waiting, reservations, ended, number), dict(value["tokens"])
+        return BookRecord(leases, waiting, reservations, ended, number), {
+            id: KnownClient(*each) for id, each in value["clients"].items()
+        }

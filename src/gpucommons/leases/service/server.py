@@ -32,7 +32,7 @@ from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
 from gpucommons.model.leases import LeasesReading
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
-from gpucommons.scheduler.service.peer_process import container_of, is_local
+from gpucommons.scheduler.service.peer_process import container_of, is_local, process_of
 
 _SOCKET_MODE: Final = 0o666
 _TIMEOUT_S: Final = 5.0
@@ -66,6 +66,7 @@ class LeaseAccess:
 class _Peer:
     uid: int
     pid: int
+    start_ticks: int
     user: str
     is_admin: bool
     accounts: tuple[PeerAccount, ...]
@@ -132,9 +133,11 @@ class LeaseServer:
         peer = writer.get_extra_info("socket")
         credentials = peer_credentials(peer)
         local = is_local(credentials.pid)
+        process = process_of(credentials)
         return _Peer(
             credentials.uid,
-            credentials.pid,
+            0 if process is None else process.pid,
+            0 if process is None else process.start_ticks,
             self._access.user_name(credentials.uid),
             self._access.admins.include(credentials, peer_groups(peer), local),
             accounts_of(credentials.uid, local, container_of(credentials.pid)),
@@ -169,6 +172,7 @@ class LeaseServer:
             peer.uid,
             peer.user,
             peer.pid,
+            peer.start_ticks,
             peer.is_admin or self._access.sees_all(peer.uid),
             lambda line: _send(writer, line),
             request.updates,

@@ -96,6 +96,7 @@ class Coruns(Generic[Client]):
         self._weights: dict[Client, float] = {}
         # Time alone over the weight: in turns, the client with the least of it is next.
         self._served_s: dict[Client, float] = {}
+        self._last: Client | None = None
         self._requesting: frozenset[Client] = frozenset()
         # In order of arrival: divisions list their shares in this order.
         self._arrival: dict[Client, int] = {}
@@ -207,8 +208,10 @@ class Coruns(Generic[Client]):
                     verdict.owed_s[index] += share * length_s
                 verdict.owed_s[part] -= length_s
         elif len(phase.clients) == 1 and phase.way is not Way.ALONE:
-            client = phase.clients[0]
-            self._served_s[client] = self._served_s.get(client, 0.0) + length_s / self._weights.get(client, 1.0)
+            client = self._last = phase.clients[0]
+            # A client that has left is not remembered.
+            if client in self._served_s:
+                self._served_s[client] += length_s / self._weights.get(client, 1.0)
 
     def _enter(self, requesting: frozenset[Client]) -> None:
         """A client that requested nothing for a while has no claim to the time that it did not use."""
@@ -219,7 +222,8 @@ class Coruns(Generic[Client]):
         self._requesting = requesting
 
     def _least_served(self, clients: Sequence[Client]) -> Client:
-        return min(clients, key=self._served_s.__getitem__)
+        """Not the last one again for a small lead: the time that it takes to stop is counted once it has stopped."""
+        return min(clients, key=lambda client: self._served_s[client] + (client == self._last) * self.quantum_s / 2)
 
     def _fair(self, clients: Sequence[Client]) -> tuple[float, ...]:
         weights = [self._weights.get(client, 1.0) for client in clients]

@@ -91,7 +91,7 @@ class QueueScan(NamedTuple):
 def scan_queue(terms: Terms, gpu: GpuQueue, now: float) -> QueueScan:
     front: Client | None = None
     reason = TURN
-    for client in islice(gpu.waiting.values(), _BYPASS_WINDOW):
+    for client in islice(gpu.in_order(), _BYPASS_WINDOW):
         blocked_by = blocked(terms, gpu, client, now)
         if blocked_by is None:
             return QueueScan(front, reason, client)
@@ -116,6 +116,9 @@ def room_is_reserved(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitRea
 def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason) -> list[Client]:
     """The oldest turns that must end before `front` fits, without those that were dropped already."""
     staying = [client for client in _switched(gpu) if client.drop_s is None]
+    if front.id not in gpu.places:
+        # Its owner has a turn already: that one ends before the turns of other owners.
+        staying.sort(key=lambda client: client.line is not front.line)
     if reason is TURN or reason is SOLO:
         return staying
     need = front.need_bytes + gpu.held_bytes + sum(client.need_bytes for client in staying)
@@ -152,7 +155,7 @@ def quantum_s(terms: Terms, holder: Client, front: Client, reason: WaitReason) -
 
 
 def biggest_waiter(gpu: GpuQueue) -> Client:
-    return max(islice(gpu.waiting.values(), _BYPASS_WINDOW), key=attrgetter("used_bytes"))
+    return max(islice(gpu.in_order(), _BYPASS_WINDOW), key=attrgetter("used_bytes"))
 
 
 def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
@@ -160,7 +163,7 @@ def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
     drain or measurement matters."""
     if not gpu.fast_path or len(gpu.running) != 1:
         return None
-    for first in gpu.waiting.values():
-        exclusive = terms.serial or (terms.v1_alone and first.blind)
-        return first if exclusive and not first.wait_for_mem_sent else None
-    return None
+    first = gpu.first_waiting()
+    if first is None or first.wait_for_mem_sent:
+        return None
+    return first if terms.serial or (terms.v1_alone and first.blind) else None

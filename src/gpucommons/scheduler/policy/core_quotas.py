@@ -92,8 +92,8 @@ class CoreQuotas:
         client.settled_mark_s = billed
 
     def spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[tuple[Client, QuotaBucket]]:
-        """The running clients whose quota is spent and that were not dropped yet. Borrowing ends unless `lend` is
-        still true."""
+        """The running clients whose quota is spent and that can be dropped. Borrowing ends unless `lend` is still
+        true."""
         for client in gpu.limited_running.values():
             if client.drop_s is None:
                 self.settle(client, now)
@@ -101,7 +101,7 @@ class CoreQuotas:
                 assert bucket is not None
                 bucket.borrowing = bucket.borrowing and lend
                 left = bucket.spent_after_s(gpu.clock.running)
-                if left is not None and left <= EPSILON_S:
+                if left is not None and left <= EPSILON_S and now >= client.keep_until_s:
                     yield client, bucket
 
     def refilled(self, gpu: GpuQueue, now: float) -> list[Client]:
@@ -122,8 +122,8 @@ class CoreQuotas:
         for client in gpu.limited_running.values():
             if client.drop_s is None and client.bucket is not None:
                 left = client.bucket.spent_after_s(gpu.clock.running)
-                if left is not None and left > EPSILON_S:
-                    due = min(due, now + left)
+                if left is not None and (left > EPSILON_S or now < client.keep_until_s):
+                    due = min(due, max(now + left, client.keep_until_s))
         return due
 
     def _join(self, client: Client, now: float) -> None:

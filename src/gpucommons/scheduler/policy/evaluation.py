@@ -168,8 +168,13 @@ class Evaluation:
         """Admits every client that may run, then makes room for the first that may not. Returns the next deadline."""
         terms, waiting = self._terms, gpu.waiting
         gpu.biggest_waiter = None
+        if gpu.programs:
+            # Their memory stays where it is, so they are in the way of none: only phases and quotas stop them.
+            for client in [client for client in waiting.values() if client.is_program]:
+                self._grants.grant(gpu, client, now, actions)
         while waiting:
-            first = next(iter(waiting.values()))
+            first = gpu.first_waiting()
+            assert first is not None
             if blocked(terms, gpu, first, now) is None:
                 self._grant(gpu, first, now, actions)
                 if len(gpu.running) == 1 and is_exclusive(terms, gpu):

@@ -28,6 +28,8 @@ _SAMPLE_EARLY_S: Final = 0.005
 # The share of the longest pause after which a paused program runs next, whatever else is due.
 _OVERDUE_RATIO: Final = 0.5
 _BACK_WITHIN_S: Final = 2.0
+# Clients that wait for another to stop wait no longer than this: it may have much work submitted, or hang.
+_PATIENCE_S: Final = 1.0
 # Registered clients, idle ones included: bounds the work of one message.
 _MOST_REGISTERED: Final = 256
 
@@ -68,7 +70,7 @@ class Phasing:
         if gpu.phase is None:
             self._begin(gpu, requesting, now)
         self._carry_out(gpu, requesting, now, actions)
-        return min(gpu.phase_until_s, self._kept_until_s(gpu, now))
+        return min(gpu.phase_until_s, self._kept_until_s(gpu, now), self._patient_until_s(gpu, now))
 
     def measured(
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
@@ -81,12 +83,24 @@ class Phasing:
         return ran
 
     def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
-        """The clients that compete: those dropped for another reason, or that cannot be stopped now, do not."""
-        return {
-            client.id: client
-            for client in chain(gpu.running.values(), gpu.waiting.values())
-            if now >= client.keep_until_s and (client.drop_s is None or client.drop_reason is DropReason.QUANTUM)
-        }
+        """The clients that compete: those that run and were dropped for another reason, or cannot be stopped now, do
+        not."""
+        competing = [
+            client
+            for client in gpu.running.values()
+            if now >= client.keep_until_s and (client.drop_s is None or self._stops(client, now))
+        ]
+        return {client.id: client for client in chain(competing, gpu.waiting.values())}
+
+    def _stops(self, client: Client, now: float) -> bool:
+        """A dropped client that is about to wait for its next turn."""
+        assert client.drop_s is not None
+        return client.drop_reason is DropReason.QUANTUM and now < client.drop_s + _PATIENCE_S - EPSILON_S
+
+    def _patient_until_s(self, gpu: GpuQueue, now: float) -> float:
+        """When the next client that does not stop is no longer waited for."""
+        stopping = (client.drop_s for client in gpu.draining.values() if self._stops(client, now))
+        return min((drop_s + _PATIENCE_S for drop_s in stopping if drop_s is not None), default=NEVER)
 
     def _is_over(self, gpu: GpuQueue, phase: Phase[int], requesting: dict[int, Client], now: float) -> bool:
         if now >= gpu.phase_until_s - EPSILON_S or not any(id in requesting for id in phase.clients):
@@ -126,7 +140,17 @@ class Phasing:
         if phase is not None:
             gpu.phase = None
             gpu.phase_until_s = NEVER
+            if gpu.phase_begun:
+                self._count(gpu, phase, now)
+                gpu.phase_before = phase
+            else:
+                self._count(gpu, gpu.phase_before, now)
+
+    def _count(self, gpu: GpuQueue, phase: Phase[int] | None, now: float) -> None:
+        """The time since the last call was that of `phase`: until its clients have stopped, no other begins."""
+        if phase is not None:
             gpu.coruns.ended(phase, now - gpu.phase_s)
+        gpu.phase_s = now
 
     def _carry_out(self, gpu: GpuQueue, requesting: dict[int, Client], now: float, actions: list[Action]) -> None:
         phase = gpu.phase
@@ -149,6 +173,7 @@ class Phasing:
     def _begun(self, gpu: GpuQueue, phase: Phase[int], now: float, actions: list[Action]) -> None:
         """From now on exactly the clients of the phase run: its time begins."""
         gpu.phase_begun = True
+        self._count(gpu, gpu.phase_before, now)
         # A client that was dropped for this phase may request again at any time.
         if len(gpu.phase_members) > 1:
             gpu.phase_until_s = now + phase.length_s

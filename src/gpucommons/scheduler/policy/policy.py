@@ -56,7 +56,7 @@ class Policy:
         self.clients: dict[int, Client] = {}
         self.refusals: Counter[str] = Counter()
         self._quotas = CoreQuotas(settings)
-        self._transitions = Transitions(self._quotas)
+        self._transitions = Transitions(self._quotas, fair_between_owners=self.terms.fair_between_owners)
         self._revocations = Revocations()
         self._evaluation = Evaluation(self.terms, self._quotas, self._transitions, self._revocations)
 
@@ -125,7 +125,7 @@ class Policy:
             and gpu.fast_path
             and client.standing is IDLE
             and client.bucket is None
-            and (gpu.waiting or self._becomes_first(gpu, client, now))
+            and ((gpu.places or client.line.held) if gpu.waiting else self._becomes_first(gpu, client, now))
         ):
             # It queues, and nothing else changes.
             self._transitions.enqueue_unlimited(gpu, client, now)
@@ -224,10 +224,11 @@ class Policy:
 
     def paused(self, client: Client, now: float) -> Sequence[Action]:
         """A program was stopped as requested: its turn ends, and it waits for the next."""
-        if client.standing is not RUNNING:
-            return ()
-        client.requested_again = True
-        return self.release(client, now)
+        if client.standing is RUNNING:
+            client.requested_again = True
+            return self.release(client, now)
+        # Its turn was revoked before it stopped.
+        return self.request(client, now) if client.revoked else ()
 
     def not_paused(self, client: Client, again_s: float, now: float) -> list[Action]:
         """A program could not be stopped: its turn continues, and no rule stops it before `again_s`."""
@@ -273,8 +274,9 @@ class Policy:
         for client, gpu in moves:
             self._transitions.move(client, gpu, now)
         actions: list[Action] = []
+        for gpu in touched:
+            self._transitions.line_up(gpu)
         for key, gpu in targets.items():
-            gpu.waiting = dict(sorted(gpu.waiting.items(), key=lambda item: item[1].eligible_s))
             gpu.running = dict(sorted(gpu.running.items(), key=lambda item: item[1].turn_s))
             if key in met:
                 self._evaluation.keep_oldest(gpu, DropReason.QUANTUM, now, actions)

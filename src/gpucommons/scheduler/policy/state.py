@@ -1,6 +1,6 @@
 """The policy's state: one Client per connection, one GpuQueue per device. Only this package changes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -68,6 +68,21 @@ class ClientProcess(NamedTuple):
     start_ticks: int
 
 
+class OwnerLine:
+    """One owner's clients on one GPU. An owner has one place in the queue: while one of them has the place or a turn,
+    the others wait behind it, in the order of their requests.
+
+    `held` is how many of them have a turn or the place, `clients` how many are registered.
+    """
+
+    __slots__ = ("behind", "clients", "held")
+
+    def __init__(self) -> None:
+        self.behind: dict[int, Client] = {}
+        self.clients = 0
+        self.held = 0
+
+
 class Client:
     """One registered client: a connection of nvshare, or a plain program.
 
@@ -93,6 +108,7 @@ class Client:
         "id",
         "is_program",
         "keep_until_s",
+        "line",
         "lock_ok",
         "memory_limit_bytes",
         "must_refit",
@@ -150,6 +166,8 @@ class Client:
         self.blind = version == 1
         # Clients of one owner share what one client of another owner gets; without an owner it is its own.
         self.owner = owner or client_name(id)
+        # Its owner's clients on this GPU; set when it enters.
+        self.line = OwnerLine()
         self.pod = pod
         self.namespace = namespace
         self.pid = pid
@@ -208,7 +226,8 @@ class Client:
 
 
 class GpuQueue:
-    """One device and its queues. `waiting` is in the order of the requests, `running` in the order of the turns."""
+    """One device and its queues. `waiting` is in the order of the requests, `running` in the order of the turns.
+    `places` are the waiting clients that have their owner's place, in the order in which they are served."""
 
     __slots__ = (
         "biggest_waiter",
@@ -231,6 +250,7 @@ class GpuQueue:
         "limited_percent",
         "limited_running",
         "limited_scale",
+        "lines",
         "measured_phase",
         "mem_available",
         "metered",
@@ -238,10 +258,12 @@ class GpuQueue:
         "overloaded",
         "peak_running_bytes",
         "phase",
+        "phase_before",
         "phase_begun",
         "phase_members",
         "phase_s",
         "phase_until_s",
+        "places",
         "programs",
         "refill_s",
         "resident_bytes",
@@ -278,6 +300,8 @@ class GpuQueue:
 
         self.clients: dict[int, Client] = {}
         self.waiting: dict[int, Client] = {}
+        self.places: dict[int, Client] = {}
+        self.lines: dict[str, OwnerLine] = {}
         self.throttled: dict[int, Client] = {}
         self.running: dict[int, Client] = {}
         self.draining: dict[int, Client] = {}
@@ -304,8 +328,10 @@ class GpuQueue:
         self.busy_until_s = LONG_AGO
         self.changed_s = now_s
         self.coruns: Coruns[int] = Coruns(corun_margin)
-        # The phase in force: when it was chosen, whether exactly its clients run, and the clients that it considered.
+        # The phase in force: since when time is counted for it, whether exactly its clients run, and the clients that
+        # it considered. `phase_before` is the last one that had begun.
         self.phase: Phase[int] | None = None
+        self.phase_before: Phase[int] | None = None
         self.phase_s = now_s
         self.phase_begun = False
         self.phase_until_s = NEVER
@@ -329,6 +355,18 @@ class GpuQueue:
         # Hand-overs not yet in the histograms, alternating: length of the turn, wait of the next client. A flat list
         # of numbers: pairs would be work for the garbage collector.
         self.handovers: list[float] = []
+
+    def first_waiting(self) -> Client | None:
+        """The client that is served next: the first place, or, if only owners with a turn wait, the first request."""
+        for client in (self.places or self.waiting).values():
+            return client
+        return None
+
+    def in_order(self) -> Iterator[Client]:
+        """The waiting clients in the order in which they are served: the places, then those behind them."""
+        yield from self.places.values()
+        if len(self.places) < len(self.waiting):
+            yield from (client for client in self.waiting.values() if client.id not in self.places)
 
     def possible_bytes(self, claimed_bytes: int) -> int:
         """A claim, at most the memory of the device where that is known."""

@@ -77,6 +77,7 @@ class Exempt(StrEnum):
     OTHER_USER = "other_user"
     LABEL = "label"
     RULE = "rule"
+    PAUSER = "pauser"
     REFUSED = "refused"
 
 
@@ -89,7 +90,10 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What decides besides the programs themselves. `agent_pids` are the agent and its helpers, such as the pauser."""
+    """What decides besides the programs themselves. `agent_pids` are the agent and its helpers, such as the pauser.
+
+    `obstacle` is why no program at all can be paused now; empty where they can.
+    """
 
     scope: ShareScope
     agent_uid: int
@@ -97,6 +101,7 @@ class Circumstances:
     nvshare_pids: AbstractSet[int] = frozenset()
     refused: Mapping[ProcessKey, Refusal] = field(default_factory=dict)
     rules: Sequence[ProgramRule] = ()
+    obstacle: str = ""
 
 
 class _Verdict(NamedTuple):
@@ -179,6 +184,8 @@ def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdi
     rule = exempting_rule(around.rules, program)
     if rule is not None:
         return _Verdict(Exempt.RULE, f"sharing_quotas.{printable(rule.name, _LONGEST_REASON)} has share = false")
+    if around.obstacle:
+        return _Verdict(Exempt.PAUSER, f"no program can be paused: {printable(around.obstacle, _LONGEST_REASON)}")
     return _of_refusals(program, around.refused, now_s)
 
 

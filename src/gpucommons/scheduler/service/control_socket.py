@@ -1,22 +1,26 @@
 """The control socket: one JSON line in, one JSON line out, in the directory of the client socket.
 
-Every user may read the status; orders are accepted from admins only. No request may delay a hand-off: connections and
-requests are limited for each user and container, and the reply to `status` is made in small steps and kept for a while.
+Every user may read the status, with the names of other users hidden as on the API's Unix socket. Orders are accepted
+from admins only, except that owners may park and wake their own programs. No request may delay a hand-off: connections
+and requests are limited for each user and container, and the replies to `status` are made in small steps and kept for a
+while.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
-from gpucommons.model.sharing import SharingReading
+from gpucommons.model.parking import ParkedProgram
+from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
+from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
-from gpucommons.scheduler.policy.state import LONG_AGO
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, RequestRate, accounts_of
 from gpucommons.scheduler.service.peer_process import container_of, is_local
 from gpucommons.scheduler.service.server import SchedulerServer
@@ -43,12 +47,17 @@ ControlCommand = Mapping[str, object]
 Document = Callable[[SharingReading], Iterator[str]]
 
 
-class StatusReply(NamedTuple):
-    """The reply to `status`; the generation of the server and the time when it was begun."""
+class Status(NamedTuple):
+    """What `status` answers from; the generation of the server and the time when it was begun; the users with rows.
 
-    text: bytes
+    `texts` has a reply for each kind of viewer: those that see all, those without rows, and each user with rows.
+    """
+
+    reading: SharingReading
     generation: int
     begun_s: float
+    users: frozenset[int | None]
+    texts: dict[Viewer, bytes]
 
 
 class ControlError(Exception):
@@ -60,16 +69,17 @@ def control_path(scheduler_socket: str) -> str:
 
 
 class ControlSocket:
-    def __init__(self, server: SchedulerServer, document: Document) -> None:
+    def __init__(self, server: SchedulerServer, document: Document, privacy: Privacy) -> None:
         self._server = server
         self._document = document
+        self._privacy = privacy
         self._path = control_path(server.settings.socket)
         self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
         self._caps = ConnectionCaps({"uid": _MOST_CONNECTIONS, "container": _MOST_CONNECTIONS})
         self._rate = RequestRate(_REQUESTS_PER_S, _REQUEST_BURST)
         self._open = 0
-        self._status = StatusReply(b"", -1, LONG_AGO)
+        self._status: Status | None = None
         self._status_lock = asyncio.Lock()
         self._orders: Mapping[str, Callable[[ControlCommand], str]] = {
             "on": self._on,
@@ -97,7 +107,8 @@ class ControlSocket:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("socket")
         pid, uid, _ = peer_credentials(peer)
-        accounts = accounts_of(uid, is_local(pid), container_of(pid))
+        local = is_local(pid)
+        accounts = accounts_of(uid, local, container_of(pid))
         self._open += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):
@@ -107,7 +118,7 @@ class ControlSocket:
                 else:
                     line = await reader.readline()
                     if self._rate.take(accounts, monotonic()):
-                        reply = await self._reply(line, lambda: self._server.is_admin(peer))
+                        reply = await self._reply(line, peer, local)
                     else:
                         reply = _refusal(f"too many requests: at most {_REQUESTS_PER_S:g} a second for each user")
                 writer.write(reply)
@@ -121,42 +132,80 @@ class ControlSocket:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _reply(self, line: bytes, is_admin: Callable[[], bool]) -> bytes:
+    async def _reply(self, line: bytes, peer: socket.socket, local: bool) -> bytes:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
                 raise ControlError("expected a JSON object on one line")
             if request.get("command") == "status":
-                return await self._status_reply()
-            return json.dumps({"ok": True, "answer": self._carry_out(request, is_admin)}).encode() + b"\n"
+                return await self._status_reply(self._viewer(peer, local))
+            if request.get("command") in ("park", "wake"):
+                return json.dumps({"ok": True, "answer": self._move(request, peer, local)}).encode() + b"\n"
+            answer = self._carry_out(request, lambda: self._server.is_admin(peer, local))
+            return json.dumps({"ok": True, "answer": answer}).encode() + b"\n"
         except ControlError as error:
             return _refusal(str(error))
         except (ValueError, RecursionError):
             return _refusal("invalid JSON: send one JSON object on one line")
 
-    async def _status_reply(self) -> bytes:
-        """One reply is made at a time; all requests that came before it was begun get it."""
+    def _move(self, request: ControlCommand, peer: socket.socket, local: bool) -> Mapping[str, object]:
+        """Parks or wakes programs, for their owners and admins. A uid of a container is not that of a user here."""
+        parking, target = self._server.parking, _text(request, "target")
+        if parking is None:
+            raise ControlError("nothing is parked here: set scheduler.share_programs to own or all")
+        if not local:
+            raise ControlError(f"{request['command']} refused: not from inside a container")
+        uid = None if self._server.includes_admin(peer, local) else peer_credentials(peer).uid
+        try:
+            order = parking.park(target, uid) if request["command"] == "park" else parking.wake(target, uid)
+        except ValueError as error:
+            raise ControlError(str(error)) from None
+        self._server.generation += 1
+        log.info("control socket: %s %s by uid %d", request["command"], target, peer_credentials(peer).uid)
+        return order._asdict()
+
+    def _viewer(self, peer: socket.socket, local: bool) -> Viewer:
+        """Admins see all. A uid of a container does not name a user of this node: such a peer sees no names."""
+        if self._server.includes_admin(peer, local):
+            return SEES_ALL
+        return self._privacy.viewer(peer_credentials(peer).uid if local else None, None, False)
+
+    async def _status_reply(self, viewer: Viewer) -> bytes:
+        """One reply is made at a time; all requests of the same kind of viewer that came before it was begun get it."""
         needed = self._server.generation
         async with self._status_lock:
-            kept = self._status
-            if kept.generation < needed or monotonic() - kept.begun_s > _STATUS_AGE_S:
-                self._status = kept = await self._make_status()
-            return kept.text
+            status = self._status
+            if status is None or status.generation < needed or monotonic() - status.begun_s > _STATUS_AGE_S:
+                self._status = status = await self._read_status()
+            if not viewer.sees_all and viewer.uid not in status.users:
+                viewer = Viewer(sees_all=False)
+            text = status.texts.get(viewer)
+            if text is None:
+                text = status.texts[viewer] = await self._make_text(status.reading, viewer)
+            return text
 
-    async def _make_status(self) -> "StatusReply":
+    async def _read_status(self) -> Status:
         generation, begun_s = self._server.generation, monotonic()
+        reading = await self._server.read_in_steps()
+        parked = () if reading.parking is None else reading.parking.programs
+        rows: Iterable[ClientSharing | LeftAlone | ParkedProgram] = (*reading.clients, *reading.left_alone, *parked)
+        return Status(reading, generation, begun_s, frozenset(row.uid for row in rows), {})
+
+    async def _make_text(self, reading: SharingReading, viewer: Viewer) -> bytes:
+        # Hiding the names of thousands of clients takes milliseconds: in another thread it delays no hand-off.
+        seen = reading if viewer.sees_all else await asyncio.to_thread(sharing_seen_by, reading, viewer)
         parts = [b'{"ok": true, "answer": ']
-        for piece in self._document(await self._server.read_in_steps()):
+        for piece in self._document(seen):
             parts.append(piece.encode())
             if len(parts) % _PIECES_PER_STEP == 0:
                 await asyncio.sleep(0)
-        return StatusReply(b"".join((*parts, b"}\n")), generation, begun_s)
+        return b"".join((*parts, b"}\n"))
 
     def _carry_out(self, request: ControlCommand, is_admin: Callable[[], bool]) -> str:
         command = request.get("command")
         order = self._orders.get(command) if isinstance(command, str) else None
         if order is None:
-            raise ControlError(f"unknown command {command!r}: use status, {', '.join(self._orders)}")
+            raise ControlError(f"unknown command {command!r}: use status, park, wake, {', '.join(self._orders)}")
         if not is_admin():
             raise ControlError(
                 f"{command} refused: only root, the agent's user and members of scheduler.admin_group may do that, "

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 from gpucommons.config.settings import ParkingSettings
 from gpucommons.model.parking import ParkEvent, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import MOVE_BUCKETS
 from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory
 from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
 from gpucommons.parking.plan import plan
@@ -34,7 +35,7 @@ from gpucommons.parking.values import (
 )
 from gpucommons.pauser.backend import Code, Failure
 from gpucommons.pauser.client import Pauser
-from gpucommons.pauser.counters import MOVE_BUCKETS, Durations
+from gpucommons.pauser.counters import Durations
 from gpucommons.pauser.identity import has_ended
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.pauser.record import Stage

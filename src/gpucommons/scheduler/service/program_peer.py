@@ -16,7 +16,8 @@ from gpucommons.scheduler.policy.state import Action, Client
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
-# A program with much submitted work gets longer with each attempt; after the third it is left alone.
+# A program with much submitted work gets longer with each attempt; after the third it is left alone. What it needed is
+# kept for the next turns: an attempt that fails lets it run on while others wait.
 _LONGER: Final = 4
 # A program that could not be paused runs for so long before the next attempt.
 _AGAIN_S: Final = 0.25
@@ -104,17 +105,14 @@ class ProgramPeer:
                 await self._lock_all()
             else:
                 await self._unlock_all()
-            if pause == self._pause and self._missing() == (not pause):
+            if pause == self._pause and (self._locked.keys() >= self.processes.keys() if pause else not self._locked):
                 return
 
-    def _missing(self) -> bool:
-        """Whether a process of the program runs."""
-        return any(process not in self._locked for process in self.processes)
-
     async def _lock_all(self) -> None:
-        running = [process for process in self.processes if process not in self._locked]
+        running = {process: lane for process, lane in self.processes.items() if process not in self._locked}
         timeout_ms = LOCK_TIMEOUT_MS * _LONGER**self._failures
-        codes = await asyncio.gather(*(self._lock_one(process, timeout_ms) for process in running))
+        begun_s = monotonic()
+        codes = await asyncio.gather(*(self._lock_one(*place, timeout_ms) for place in running.items()))
         if not self._pause:
             return
         now = monotonic()
@@ -122,14 +120,15 @@ class ProgramPeer:
             self._pause = False
             self._failures = min(self._failures + 1, _MOST_LONGER)
             await self._unlock_all()
+            now = monotonic()
             actions: Sequence[Action] = self._turns.policy.not_paused(self.client, now + _AGAIN_S, now)
         else:
-            self._failures = 0
+            if now - begun_s < timeout_ms / 1000 / _LONGER:
+                self._failures = max(0, self._failures - 1)
             actions = self._turns.policy.paused(self.client, now)
         self._turns.apply(actions, now)
 
-    async def _lock_one(self, process: ProcessKey, timeout_ms: int) -> int | None:
-        lane = self.processes[process]
+    async def _lock_one(self, process: ProcessKey, lane: str, timeout_ms: int) -> int | None:
         reply = await self._pauser.lock(process, lane=lane, timeout_ms=timeout_ms, gpu=lane)
         if reply.failure is None or reply.failure.code == Code.GONE:
             self._locked[process] = lane
@@ -141,8 +140,11 @@ class ProgramPeer:
 
     async def _unlock_one(self, process: ProcessKey) -> None:
         for pause_s in _UNLOCK_AGAIN_S:
-            reply = await self._pauser.unlock(process, lane=self._locked[process])
-            if reply.failure is None or reply.failure.code not in _UNLOCK_AGAIN or process not in self._locked:
+            lane = self._locked.get(process)
+            if lane is None:
+                return
+            reply = await self._pauser.unlock(process, lane=lane)
+            if reply.failure is None or reply.failure.code not in _UNLOCK_AGAIN:
                 break
             await asyncio.sleep(pause_s)
         # If all attempts failed, the pauser resumes it after the longest pause.

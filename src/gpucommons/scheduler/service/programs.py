@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 NewId = Callable[[], int]
 _PAUSED: Final = frozenset({ClientStanding.WAITING, ClientStanding.THROTTLED})
-_REASON_LEFT_ALONE: Final = "three attempts failed"
+_REQUESTS_WITHIN_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -104,13 +104,14 @@ class Programs:
             self._scope,
             os.geteuid(),
             agent_pids={os.getpid(), self._pauser.pid or 0},
-            nvshare_pids={client.pid for client in self._policy.clients.values() if not client.is_program},
+            nvshare_pids={client.pid for client in self._policy.clients.values() if _takes_turns(client, now)},
+            obstacle=self._pauser.reason,
             refused=self._refused(reading, now),
             rules=self._rules,
         )
         found = divide(reading.processes, around, now)
         self.exempt = found.exempt
-        programs = {program.key: program for program in found.programs} if self._pauser.available else {}
+        programs = {program.key: program for program in found.programs}
         standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted)
         several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
         self._turns.apply(self._devices.link(several, now), now)
@@ -184,8 +185,9 @@ class Programs:
 
     def _refused(self, reading: ProgramReading, now: float) -> Mapping[ProcessKey, Refusal]:
         keys = (process.key for process in reading.processes if process.key is not None)
-        left = ((key, self._pauser.refusals.remaining_s(key, now)) for key in keys)
-        return {key: Refusal(_REASON_LEFT_ALONE, now + left_s) for key, left_s in left if left_s > 0}
+        refusals = self._pauser.refusals
+        left = ((key, refusals.remaining_s(key, now)) for key in keys)
+        return {key: Refusal(refusals.reason(key), now + left_s) for key, left_s in left if left_s > 0}
 
     # Turns
 
@@ -240,6 +242,12 @@ class Programs:
 
     def _names(self, member: _Member) -> Iterable[str]:
         return (client_name(member.client.id), *sorted(names(member.program)))
+
+
+def _takes_turns(client: Client, now: float) -> bool:
+    """A connected client that requests nothing, as some libraries do without a limit, is a program like any other."""
+    requests = client.standing is not ClientStanding.IDLE or now - client.ran_s < _REQUESTS_WITHIN_S
+    return requests and not client.is_program
 
 
 def owner_of(program: Program) -> str:

@@ -108,8 +108,8 @@ def _expected_wait_s(
 def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
     while gpu.count_some():
         pass
-    queued = [*gpu.waiting.values(), *gpu.throttled.values()]
-    front = next(iter(gpu.waiting.values()), None)
+    queued = [*gpu.in_order(), *gpu.throttled.values()]
+    front = gpu.first_waiting()
     blocked = None if front is None else admission.wait_reason(policy.terms, front, now)
     way, reason = _way(policy, gpu, blocked, now)
     return GpuSharing(

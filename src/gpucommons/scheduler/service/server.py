@@ -308,12 +308,13 @@ class SchedulerServer:
     def is_admin(self, peer: socket.socket, local: bool | None = None) -> bool:
         """Whether this peer may change the scheduler; a refusal is counted. `local` is whether it is in our namespaces,
         where that was read earlier."""
-        credentials = peer_credentials(peer)
-        local = is_local(credentials.pid) if local is None else local
-        allowed = self._admins.include(credentials, peer_groups(peer), local)
+        allowed = self.includes_admin(peer, is_local(peer_credentials(peer).pid) if local is None else local)
         if not allowed:
             self.policy.refusals["control_not_admin"] += 1
         return allowed
+
+    def includes_admin(self, peer: socket.socket, local: bool) -> bool:
+        return self._admins.include(peer_credentials(peer), peer_groups(peer), local)
 
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """A frame of nvsharectl or xpusharectl."""

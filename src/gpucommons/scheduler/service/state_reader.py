@@ -97,7 +97,7 @@ class StateReader:
         """One row per client. Clients may connect and disconnect between two rows."""
         for gpu in list(self._policy.gpus.values()):
             # In the order of the queue: a client's expected wait follows from that of the client ahead.
-            queue = list(gpu.waiting.values())
+            queue = list(gpu.in_order())
             others = [client for client in gpu.clients.values() if client.id not in gpu.waiting]
             position = FRONT
             for client in queue:

@@ -16,6 +16,7 @@ import uvloop
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomNeed
+from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.jobs import ProgramReading
@@ -32,7 +33,7 @@ _SWITCH_INTERVAL_S: Final = 0.0001
 class SchedulerThread:
     """Call `start` and `stop` from the agent's loop, the other methods from any thread.
 
-    `document` makes the JSON text that the control socket answers with, in pieces.
+    `document` makes the JSON text that the control socket answers with, in pieces; `privacy` says to which peer.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class SchedulerThread:
         document: Document,
         rules: Sequence[QuotaRule] = (),
         *,
+        privacy: Privacy,
         sharing: ProgramSharing | None = None,
         meter: PhaseMeter | None = None,
     ) -> None:
         self._settings = settings
         self._document = document
+        self._privacy = privacy
         self._rules = tuple(rules)
         self._sharing = sharing
         self._meter = meter
@@ -111,7 +114,7 @@ class SchedulerThread:
 
     async def _serve(self, started: "Future[None]") -> None:
         server = SchedulerServer(self._settings, self._rules, sharing=self._sharing, meter=self._meter)
-        control = ControlSocket(server, self._document)
+        control = ControlSocket(server, self._document, self._privacy)
         try:
             await server.start()
             await control.start()

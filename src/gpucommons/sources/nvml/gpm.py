@@ -4,6 +4,7 @@ Two buffers alternate: each pass fills the older one and compares it with the ot
 """
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from ctypes import byref
 from operator import itemgetter, mul
@@ -43,6 +44,11 @@ _METRICS: tuple[tuple[str, int], ...] = (
 _METRIC_BYTES = ctypes.sizeof(pynvml.c_nvmlGpmMetric_t)
 _METRICS_AT = pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
 _NOT_SUPPORTED = 3
+_TIMEOUT = 10
+# Two threads in GPM calls at once crash the process in the driver's library (580, on an H200). A sample takes 0.1 ms:
+# a thread that waits this long waits for a call that does not return.
+_LOCK = threading.Lock()
+_LOCK_S = 0.25
 
 
 class _Comparison:
@@ -99,14 +105,20 @@ class GpmSampler:
         """Take a sample and, from the second on, compare it with the previous one."""
         if self._sample is None or self._compare is None:
             return _NOT_SUPPORTED
-        comparison = self._comparisons[self._turn]
-        code = self._sample(*self._arguments, comparison.newest)
-        if code:
+        if not _LOCK.acquire(timeout=_LOCK_S):
             self.clear()
-            return code
-        self._turn ^= 1
-        self._taken += 1
-        return codes.OK if self._taken == 1 else self._compare(comparison.reference)
+            return _TIMEOUT
+        try:
+            comparison = self._comparisons[self._turn]
+            code = self._sample(*self._arguments, comparison.newest)
+            if code:
+                self.clear()
+                return code
+            self._turn ^= 1
+            self._taken += 1
+            return codes.OK if self._taken == 1 else self._compare(comparison.reference)
+        finally:
+            _LOCK.release()
 
     def store(self) -> str | None:
         if self._taken < 2:

@@ -40,10 +40,11 @@ class Dispatcher:
         settings: Callable[[], WebConfigSettings],
         requests: Counter[tuple[str, int]],
         privacy: Privacy,
+        peers: Peers,
     ) -> None:
         self._app = app
         self._privacy = privacy
-        self._peers = Peers()
+        self._peers = peers
         self._hosts = hosts
         self._access = access
         self._connections = connections

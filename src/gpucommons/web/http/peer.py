@@ -5,9 +5,11 @@ import asyncio
 import ipaddress
 import pwd
 import socket
+from collections.abc import Callable
 
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import peer_credentials
+from gpucommons.model.snapshot import Snapshot
 
 _MOST_REMEMBERED = 1024
 # A directory server that does not answer must not delay a request; the name is looked up again later.
@@ -35,9 +37,12 @@ def peer_uid(transport: asyncio.BaseTransport | None) -> int | None:
 
 
 class Peers:
-    """uid and name of a connection's peer. Each name is looked up once, off the event loop."""
+    """uid and name of a connection's peer. The name is that of the snapshot, under which the user is billed: an agent
+    in a container does not know the host's users by itself. A name that the snapshot does not have is looked up once,
+    off the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, latest: Callable[[], Snapshot | None]) -> None:
+        self._latest = latest
         self._names: dict[int, str] = {}
 
     async def of(self, transport: asyncio.BaseTransport | None) -> tuple[int | None, str | None]:
@@ -45,6 +50,10 @@ class Peers:
         return uid, None if uid is None else await self._name(uid)
 
     async def _name(self, uid: int) -> str | None:
+        snapshot = self._latest()
+        users = None if snapshot is None else snapshot.readings.users
+        if users is not None and uid in users.names:
+            return users.names[uid]
         if uid in self._names:
             return self._names[uid]
         try:

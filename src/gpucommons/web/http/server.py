@@ -14,8 +14,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.base.address import Address, UnixAddress, parse_address, parse_unix_address
 from gpucommons.base.threads import in_daemon_thread
+from gpucommons.base.unix_listener import ListenError
 from gpucommons.rules.privacy import Privacy
 from gpucommons.web.access.control import AccessControl
 from gpucommons.web.access.host_names import HostNames, resolved_name
@@ -25,6 +26,7 @@ from gpucommons.web.http.connections import Connections
 from gpucommons.web.http.dispatch import Dispatcher
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, open_sockets
+from gpucommons.web.http.peer import Peers
 from gpucommons.web.http.protocol import GuardedProtocol
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import App
@@ -56,8 +58,9 @@ class BoundAddress:
 class WebServer:
     """`start` raises ListenError or WebConfigError, each one line, and leaves nothing open when it does.
 
-    `listeners` are (address, dialect), with None for a main listener. Without an `api`, a main listener serves metrics
-    and the plain page only. `hosts` are further host names of this machine.
+    `listeners` are (address, dialect), with None for a main listener. `optional_socket` is a main listener that is left
+    out, with a warning, where it cannot be opened. Without an `api`, a main listener serves metrics and the plain page
+    only. `hosts` are further host names of this machine.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class WebServer:
         provider: MetricsProvider,
         listeners: Iterable[tuple[str, str | None]],
         *,
+        optional_socket: str = "",
         web_config: Path | None = None,
         hosts: Iterable[str] = (),
         limits: ConnectionLimits | None = None,
@@ -75,6 +79,7 @@ class WebServer:
     ) -> None:
         self._provider = provider
         self._configured = [(parse_address(address), dialect) for address, dialect in listeners]
+        self._optional_socket = parse_unix_address(optional_socket) if optional_socket else None
         listened = (address.host for address, _ in self._configured if isinstance(address, Address))
         self._hosts = HostNames((*hosts, *filter(None, listened)))
         self._limits = limits or ConnectionLimits()
@@ -95,12 +100,16 @@ class WebServer:
         opened: list[tuple[str | None, Address | UnixAddress, list[socket.socket]]] = []
         try:
             for address, dialect in self._configured:
-                opened.append((dialect, address, await open_sockets(address, _setting(dialect))))
+                opened.append((dialect, address, await open_sockets(address, _setting(dialect, address))))
         except OSError:
             for _, _, sockets in opened:
                 for listening in sockets:
                     listening.close()
             raise
+        if self._optional_socket is not None:
+            opened += [
+                (None, self._optional_socket, found) for found in await _opened_if_possible(self._optional_socket)
+            ]
         for dialect, address, sockets in opened:
             self._serve(dialect, address, sockets)
         self._tasks = [
@@ -148,7 +157,14 @@ class WebServer:
         )
         app = App(routes, self._provider.latest)
         dispatcher = Dispatcher(
-            app, self._hosts, self._access, self._connections, lambda: self._config.settings, self._requests, privacy
+            app,
+            self._hosts,
+            self._access,
+            self._connections,
+            lambda: self._config.settings,
+            self._requests,
+            privacy,
+            Peers(self._provider.latest),
         )
         http = web.Server(dispatcher)
         protocol = partial(
@@ -198,5 +214,15 @@ def _all_loopback(sockets: Iterable[socket.socket]) -> bool:
     return all(ipaddress.ip_address(listening.getsockname()[0]).is_loopback for listening in sockets)
 
 
-def _setting(dialect: str | None) -> str:
-    return "--listen (web.listen in the configuration)" if dialect is None else f"listeners.{dialect}"
+def _setting(dialect: str | None, address: Address | UnixAddress) -> str:
+    if dialect is not None:
+        return f"listeners.{dialect}"
+    return "web.socket" if isinstance(address, UnixAddress) else "--listen (web.listen in the configuration)"
+
+
+async def _opened_if_possible(address: UnixAddress) -> list[list[socket.socket]]:
+    try:
+        return [await open_sockets(address, "web.socket")]
+    except ListenError as error:
+        log.warning("%s; until then, local commands use web.listen", error)
+        return []

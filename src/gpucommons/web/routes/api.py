@@ -1,9 +1,11 @@
 """The API's endpoints: each viewer's documents, made once per snapshot, with ETags and compression."""
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from gpucommons.faces.documents import history as history_document
+from gpucommons.faces.documents import report as report_document
 from gpucommons.faces.documents.openapi import index, openapi
 from gpucommons.faces.documents.parameters import BadParameter, Value, read_query
 from gpucommons.faces.documents.resources import SNAPSHOT, Resource
@@ -16,13 +18,17 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer
 from gpucommons.web.routes.negotiation import accepts_gzip
 from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import NOT_SAMPLED_YET, Response, compressed, matches_etag
+from gpucommons.web.routes.response import NOT_SAMPLED_YET, Response, compressed, matches_etag, text
 from gpucommons.web.routes.stream import Broadcaster
 
 _JSON = "application/json; charset=utf-8"
 _WORTH_GZIP_BYTES = 1024
 # Bodies that are cached within one snapshot; further variants are made for each request.
 _MOST_CACHED = 128
+# Reports of one viewer that are made or wait at once: they are made one after the other, from the disk.
+_MOST_REPORTS = 4
+
+_TOO_MANY_REPORTS = text("too many reports at once: try again in a second\n", 503, {"Retry-After": "1"})
 
 
 class Api:
@@ -34,10 +40,13 @@ class Api:
         history: History,
         version: str,
         prometheus: Prometheus | None = None,
+        ledger: report_document.ReadLedger | None = None,
     ) -> None:
         self._latest = latest
         self._history = history
         self._prometheus = prometheus
+        self._ledger = ledger
+        self._reports: Counter[Viewer] = Counter()
         self._turn_log = TurnLog()
         self._index = encoded(index(version))
         self._openapi = encoded(openapi(version))
@@ -101,8 +110,31 @@ class Api:
         except BadParameter as error:
             return _bad_parameter(error)
         except PrometheusError as error:
-            return Response(encoded({"error": str(error), "parameter": ""}), _JSON, 502)
+            return _failed(str(error))
         return _response(request, body, etag, lambda: compressed(body))
+
+    async def report(self, request: Request) -> Response:
+        view = self._view(request.viewer)
+        if view is None:
+            return NOT_SAMPLED_YET
+        try:
+            query = report_document.read(read_query(request.query, report_document.PARAMETERS), view.snapshot.wall_s)
+            if self._ledger is None:
+                return _failed("no ledger is kept; set [ledger] enabled = true")
+            if self._reports[request.viewer] >= _MOST_REPORTS:
+                return _TOO_MANY_REPORTS
+            self._reports[request.viewer] += 1
+            try:
+                body = encoded(await report_document.document(view, request.viewer, query, self._ledger))
+            finally:
+                self._reports[request.viewer] -= 1
+                # A viewer without reports is forgotten.
+                self._reports += Counter()
+        except BadParameter as error:
+            return _bad_parameter(error)
+        except report_document.LedgerUnreadable as error:
+            return _failed(str(error))
+        return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
 
     def stream(self, request: Request) -> Response:
         try:
@@ -159,6 +191,10 @@ def _headers(etag: str) -> dict[str, str]:
     return {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
 
 
+def _failed(line: str) -> Response:
+    """What the document needs cannot be read."""
+    return Response(encoded({"error": line, "parameter": ""}), _JSON, 502)
+
+
 def _bad_parameter(error: BadParameter) -> Response:
-    line = f"parameter {error.parameter[:64]!r}: {error}"
-    return Response(encoded({"error": line, "parameter": error.parameter[:64]}), _JSON, 400)
+    return Response(encoded({"error": error.line, "parameter": error.parameter}), _JSON, 400)

@@ -1,5 +1,6 @@
 """Parses `30d`, `2026-11-01` and the month `2026-11` into periods. Pure; the time zone is a parameter."""
 
+import math
 import re
 from datetime import datetime, tzinfo
 from typing import NamedTuple
@@ -9,9 +10,23 @@ _LENGTH = re.compile(r"(\d{1,6})([smhdw])")
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 
 
+_DEFAULT_SINCE = "30d"
+
+
 class Period(NamedTuple):
     since_s: int
     until_s: int
+
+
+def parse_period(since: str | None, of_month: str | None, now_s: float, zone: tzinfo | None) -> tuple[str, Period]:
+    """The period as it was given, and what it is: a month, or from an age or date until now. Raises ValueError."""
+    if since is not None and of_month is not None:
+        raise ValueError("a start and a month exclude each other: give one of them")
+    if of_month is not None:
+        return of_month, month(of_month, now_s, zone)
+    name = since or _DEFAULT_SINCE
+    since_s = parse_since(name, now_s, zone)
+    return name, Period(since_s, max(since_s, math.ceil(now_s)))
 
 
 def parse_since(text: str, now_s: float, zone: tzinfo | None) -> int:

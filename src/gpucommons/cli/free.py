@@ -1,0 +1,110 @@
+"""`gpucommons free`: the slots that no workload holds now."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from gpucommons.base.printable import printable
+from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.output import show, show_line
+from gpucommons.cli.reader import Reader
+from gpucommons.cli.text_table import TextTable
+from gpucommons.faces.documents.values import indented
+
+_HEADER = ("slot", "uuid", "profile", "memory", "free since")
+_WORDS = {"busy": "busy", "held_idle": "held but idle", "lost": "lost", "unknown": "perhaps held"}
+
+_UUID = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+
+Document = Mapping[str, Any]
+
+
+def free(
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Only slots with this much free memory, such as 20G.", show_default=False),
+    ] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="Print CUDA_VISIBLE_DEVICES=UUID,... for a command line or a script.")
+    ] = False,
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
+    config: ConfigFile = None,
+    simulate: Simulate = None,
+    procfs: Procfs = None,
+) -> None:
+    """List the free GPUs and MIG devices. Exit status 1 if there is none."""
+    needed = _bytes(memory)
+    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
+    document = reader.get("slots")
+    slots = document["slots"]
+    if slots is None:
+        raise CommandError(missing(reader.get("snapshot")))
+    chosen = {uuid: slot for uuid, slot in slots.items() if slot["state"] == "free" and _has(slot, needed)}
+    if as_json:
+        show(indented({**document, "slots": chosen}))
+        raise typer.Exit(0 if chosen else NotFound.status)
+    if not chosen:
+        raise NotFound(_none(slots, memory))
+    if export:
+        show_line(printable(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}"))
+    else:
+        show(TextTable(_HEADER, [_cells(*item) for item in chosen.items()]).as_table())
+
+
+def usable_together(slots: Document) -> list[str]:
+    """UUIDs that one CUDA program can use at once: every whole GPU; without one, the largest MIG device.
+
+    CUDA uses one MIG device at most, and none together with a whole GPU.
+    """
+    whole = [uuid for uuid, slot in slots.items() if not slot["profile"]]
+    return whole or sorted(slots, key=lambda uuid: -(slots[uuid]["memory_total_bytes"] or 0))[:1]
+
+
+def _words(uuids: list[str]) -> str:
+    """For a shell: what is not a UUID could be taken for a command."""
+    wrong = [uuid for uuid in uuids if _UUID.fullmatch(uuid) is None]
+    if wrong:
+        raise CommandError(f"the agent sent {wrong[0]!r}, which is not the UUID of a GPU; is it an agent?")
+    return ",".join(uuids)
+
+
+def _bytes(memory: str | None) -> int:
+    from gpucommons.scheduler.policy.quotas import parse_memory
+
+    try:
+        return 0 if memory is None else parse_memory(memory)
+    except ValueError as error:
+        raise CommandError(f"--memory: {error}") from error
+
+
+def _has(slot: Document, needed_bytes: int) -> bool:
+    free_bytes = slot["memory_total_bytes"] if slot["memory_free_bytes"] is None else slot["memory_free_bytes"]
+    return not needed_bytes or (free_bytes is not None and free_bytes >= needed_bytes)
+
+
+def _none(slots: Document, memory: str | None) -> str:
+    states = Counter(slot["state"] for slot in slots.values())
+    enough = f" with {memory} of memory" if memory else ""
+    small = [f"{states.pop('free')} free with less"] if states["free"] else []
+    others = ", ".join([*small, *(f"{count} {_WORDS[state]}" for state, count in states.items() if count)])
+    return f"no free slot{enough}: {others or 'this node has none'}; 'gpucommons allocations' lists the holders"
+
+
+def _cells(uuid: str, slot: Document) -> list[str]:
+    since_s, free_bytes = slot["since_unix_s"], slot["memory_free_bytes"] or slot["memory_total_bytes"]
+    return [
+        slot["slot"],
+        uuid,
+        slot["profile"],
+        "?" if free_bytes is None else f"{free_bytes / 2**30:.1f} GiB",
+        "" if since_s is None else datetime.fromtimestamp(since_s).strftime("%Y-%m-%d %H:%M"),
+    ]

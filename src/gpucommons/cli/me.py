@@ -1,0 +1,138 @@
+"""`gpucommons me`: my jobs and what they use, my wait, my GPU-hours of this month, and my quota."""
+
+import os
+import pwd
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpucommons.base.printable import printable, printable_lines
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.output import show
+from gpucommons.cli.reader import Reader
+from gpucommons.cli.report import own_report
+from gpucommons.cli.scheduler_view import behind, explanation, seconds
+from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.why import own_clients
+from gpucommons.faces.documents.values import indented
+from gpucommons.model.accounts import By
+
+_HEADER = ("slot", "workload", "kind", "state", "sm", "memory", "power", "idle for")
+_NUMBERS = frozenset({4, 5, 6, 7})
+
+Document = Mapping[str, Any]
+
+
+def me(
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
+    config: ConfigFile = None,
+    simulate: Simulate = None,
+    procfs: Procfs = None,
+) -> None:
+    """Show my jobs and what they use, my wait, my hours of this month, my quota."""
+    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
+    document, turns = gathered(reader, _user_name(os.getuid()), os.getuid())
+    if as_json:
+        show(indented(document))
+    else:
+        show(printable_lines(_lines(document["me"], turns)))
+
+
+def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, Document | None]:
+    """The document of this command, and the document of turns; null where a part is not known."""
+    slots = reader.get("slots")
+    if slots["slots"] is None:
+        raise CommandError(missing(reader.get("snapshot")))
+    allocations = reader.get("allocations", {"user": user})["allocations"]
+    turns = reader.get("turns")["turns"]
+    own = own_clients(turns, uid) if turns else []
+    month = time.strftime("%Y-%m")
+    accounts = _month(reader, month, user)
+    jobs = {
+        key: {**row, "idle_s": slots["slots"].get(row["slot_uuid"], {}).get("idle_s")}
+        for key, row in (allocations["held"] if allocations else {}).items()
+        if row["share_ratio"]
+    }
+    me = {
+        "user": user,
+        "uid": uid,
+        "jobs": jobs if allocations else None,
+        "clients": {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in own} if turns else None,
+        "month": None if accounts is None else {month: accounts[month]["total"]},
+        "quota": allocations["quotas"].get(user) if allocations else None,
+    }
+    return {**{name: slots[name] for name in slots if name != "slots"}, "me": me}, turns
+
+
+def _month(reader: Reader, month: str, user: str) -> Document | None:
+    """The accounts of the month; null where neither an agent nor a readable file has them."""
+    try:
+        document = reader.ask("report", {"month": month, "user": user})
+        if document is None:
+            document = own_report(reader, None, month, By.USER, user)
+    except CommandError:
+        return None
+    found: Document | None = document["accounts"]
+    return found
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _lines(me: Document, turns: Document | None) -> Iterator[str]:
+    yield printable(f"{me['user']} (uid {me['uid']})")
+    if me["jobs"] is None:
+        yield "jobs: not known"
+    elif not me["jobs"]:
+        yield "jobs: none holds a GPU"
+    else:
+        table = TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS)
+        yield table.as_table().rstrip("\n")
+    if turns is not None:
+        waiting = [id for id, client in me["clients"].items() if client["wait"] is not None]
+        yield from (f"wait: {explanation(turns, id)}" for id in waiting)
+        if not waiting:
+            yield "wait: none of your programs waits for its turn"
+    yield _hours(me["month"])
+    yield _quota(me["quota"])
+
+
+def _cells(row: Document) -> list[str]:
+    sm, memory, watts, idle_s = row["sm_ratio"], row["memory_bytes"], row["power_watts"], row["idle_s"]
+    return [
+        row["slot"],
+        row["workload"],
+        row["kind"],
+        row["state"],
+        "?" if sm is None else f"{sm:.0%}",
+        "?" if memory is None else f"{memory / 2**30:.1f} GiB",
+        "?" if watts is None else f"{watts:.0f} W",
+        "" if idle_s is None else seconds(idle_s),
+    ]
+
+
+def _hours(month: Document | None) -> str:
+    if month is None:
+        return "GPU-hours this month: not known"
+    ((name, total),) = month.items()
+    parts = ", ".join(f"{total[f'{kind}_gpu_hours']:.2f} {kind}" for kind in ("held", "active", "idle"))
+    return f"GPU-hours this month ({name}): {parts}"
+
+
+def _quota(quota: Document | None) -> str:
+    if quota is None:
+        return "quota: none"
+    held = quota["held_gpu_equivalents"]
+    exceeded = ", exceeded" if quota["exceeded"] else ""
+    return (
+        f"quota: {'?' if held is None else f'{held:g}'} of {quota['gpu_equivalents']:g} GPU-equivalents held{exceeded}"
+    )

@@ -1,0 +1,72 @@
+"""A desk with clocks that the test sets, and clients that keep the lines they get."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
+from gpucommons.leases.protocol.messages import Line
+from gpucommons.leases.service.desk import DeskWorld, LeaseClient, LeaseDesk
+from gpucommons.leases.service.facts import LeaseFacts
+from gpucommons.leases.service.record import LeaseRecord
+
+
+@dataclass
+class Inbox:
+    """What one client was sent."""
+
+    uid: int = 1001
+    user: str = "alice"
+    pid: int = 4711
+    sees_all: bool = False
+    lines: list[Line] = field(default_factory=list)
+
+    def client(self, updates: bool = False) -> LeaseClient:
+        return LeaseClient(self.uid, self.user, self.pid, 77, self.sees_all, self.lines.append, updates)
+
+    def events(self) -> list[str]:
+        return [str(line["event"]) for line in self.lines]
+
+    def last(self, event: str) -> dict[str, Any]:
+        return dict([line for line in self.lines if line["event"] == event][-1])
+
+
+@dataclass
+class SteppedDesk:
+    directory: Path
+    slots: tuple[LeasableSlot, ...]
+    terms: LeaseTerms = field(default_factory=LeaseTerms)
+    wall_s: float = 1_800_000_000.0
+    monotonic_s: float = 50.0
+    boot_id: str = "boot-1"
+    descendants: set[tuple[int, int]] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
+    desk: LeaseDesk = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.open()
+        self.look()
+
+    def open(self) -> None:
+        record = LeaseRecord(self.directory / "leases.json", self.boot_id)
+        world = DeskWorld(
+            lambda: self.wall_s,
+            lambda: self.monotonic_s,
+            lambda pid: None if pid in self.dead else 77,
+            lambda pid, above: (pid, above) in self.descendants,
+        )
+        self.desk = LeaseDesk(self.terms, record, world)
+
+    def restart(self) -> None:
+        self.desk.close()
+        self.open()
+        self.look()
+
+    def later(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.monotonic_s += seconds
+        self.desk.tick()
+
+    def look(self, **facts: Any) -> None:
+        """A snapshot that was read now."""
+        self.desk.update(LeaseFacts(**{"slots": self.slots, "read_s": self.wall_s, **facts}))

@@ -1,0 +1,207 @@
+"""The desk: leases over restarts, tokens, trespassers, reports, cancelling, and a clock that is set."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
+from gpucommons.leases.protocol.messages import ReserveRequest, ResumeRequest, RunRequest
+from gpucommons.leases.service.facts import GpuProgram, LeaseUse
+from gpucommons.leases.service.record import LeaseRecord
+from gpucommons.model.process_identity import ProcessKey
+from leases.book_world import whole
+from leases.desk_world import Inbox, SteppedDesk
+
+
+def bobs() -> Inbox:
+    return Inbox(1002, "bob", 4712)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> SteppedDesk:
+    return SteppedDesk(tmp_path, (whole(0),))
+
+
+def resumed(world: SteppedDesk, inbox: Inbox, **changes: str) -> Inbox:
+    queued = inbox.last("queued")
+    again = Inbox(inbox.uid, inbox.user, inbox.pid)
+    token = {"id": queued["id"], "token": queued["token"], **changes}
+    world.desk.resume(again.client(), ResumeRequest(**token))
+    return again
+
+
+def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    world.desk.open(alice.client(), RunRequest())
+    world.desk.open(bob.client(), RunRequest())
+    assert alice.events() == ["queued", "granted"]
+    assert bob.events() == ["queued", "waiting"]
+    world.restart()
+    with pytest.raises(LeaseUnknown):
+        resumed(world, alice, token="0" * 32)
+    with pytest.raises(LeaseUnknown):
+        # Another user with the right token.
+        resumed(world, Inbox(uid=1003, lines=alice.lines))
+    assert resumed(world, alice).last("granted")["slots"][0]["uuid"] == "GPU-0"
+    with pytest.raises(LeaseRefused, match="has a connection"):
+        resumed(world, alice)
+    again = resumed(world, bob)
+    world.desk.done(alice.last("queued")["id"], report=False)
+    assert again.events() == ["waiting", "granted"]
+
+
+def test_a_lease_whose_client_does_not_come_back_is_held_for_60_s(world: SteppedDesk) -> None:
+    world.desk.open(Inbox().client(), RunRequest())
+    world.restart()
+    bob = bobs()
+    world.desk.open(bob.client(), RunRequest())
+    world.later(59.0)
+    assert "granted" not in bob.events()
+    world.later(1.0)
+    world.look()
+    world.later(1.0)
+    world.look()
+    assert "granted" in bob.events()
+    assert world.desk.reading.counters.lost == 1
+
+
+def test_a_client_that_died_while_the_agent_was_away_is_not_waited_for(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    world.desk.open(alice.client(), RunRequest())
+    world.desk.open(bob.client(), RunRequest())
+    world.dead.add(alice.pid)
+    world.restart()
+    again = resumed(world, bob)
+    world.later(1.0)
+    world.look()
+    assert "granted" in again.events()
+
+
+def test_after_a_reboot_only_reservations_are_left(world: SteppedDesk) -> None:
+    world.desk.open(Inbox().client(), RunRequest())
+    made = world.desk.reserve(1001, "alice", ReserveRequest(1, world.wall_s + 3600, 3600.0))
+    world.boot_id = "boot-2"
+    world.restart()
+    assert world.desk.reading.leases == ()
+    assert [each.id for each in world.desk.reading.reservations] == [made.id]
+
+
+def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: SteppedDesk, tmp_path: Path) -> None:
+    alice = Inbox()
+    world.desk.open(alice.client(), RunRequest())
+    text = (tmp_path / "leases.json").read_text()
+    assert json.loads(text)["leases"][0]["slots"] == ["GPU-0"]
+    assert alice.last("queued")["token"] not in text
+    assert (tmp_path / "leases.json").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "leases.json").write_text(text[:-20])
+    assert LeaseRecord(tmp_path / "leases.json", "boot-1").read()[0].leases == ()
+    (tmp_path / "leases.json").unlink()
+    (tmp_path / "leases.json").mkdir()
+    world.desk.open(bobs().client(), RunRequest())
+    world.desk.done(alice.last("queued")["id"], report=False)
+    assert not world.desk.reading.recorded
+    assert len(world.desk.reading.leases) == 1, "leases go on without a record"
+
+
+def test_slots_of_a_client_that_died_are_given_again_after_they_were_read(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    id = world.desk.open(alice.client(), RunRequest())
+    world.desk.open(bob.client(), RunRequest())
+    world.desk.left(id)
+    assert "granted" not in bob.events()
+    world.later(1.0)
+    world.look()
+    assert "granted" in bob.events()
+
+
+def test_cancelling_is_for_the_owner_and_administrators(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    lease, request = world.desk.open(alice.client(), RunRequest()), world.desk.open(bob.client(), RunRequest())
+    for id in (lease, "99"):
+        with pytest.raises(LeaseRefused, match=f"no lease and no request {id} of yours"):
+            world.desk.cancel(id, 1002, is_admin=False)
+    assert world.desk.cancel(request, 1002, is_admin=False) == f"request {request} of bob is cancelled"
+    assert world.desk.cancel(lease, 0, is_admin=True) == f"lease {lease} of alice is cancelled"
+    assert bob.last("cancelled")["sentence"] == "cancelled by its user"
+    assert alice.last("cancelled")["sentence"] == "cancelled by an administrator"
+    reservation = world.desk.reserve(1001, "alice", ReserveRequest(1, world.wall_s, 60.0))
+    with pytest.raises(LeaseRefused, match="of yours"):
+        world.desk.unreserve(reservation.id, 1002, is_admin=False)
+    world.desk.unreserve(reservation.id, 1001, is_admin=False)
+
+
+def test_no_wait_is_refused_and_leaves_no_trace(world: SteppedDesk) -> None:
+    world.desk.open(Inbox().client(), RunRequest())
+    with pytest.raises(LeaseRefused, match="no slot is free now: every GPU that fits is in use"):
+        world.desk.open(bobs().client(), RunRequest(wait=False))
+    assert world.desk.reading.waiting == ()
+
+
+def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it(world: SteppedDesk) -> None:
+    alice = Inbox()
+    world.desk.open(alice.client(), RunRequest())
+    world.later(1.0)
+    programs = (
+        GpuProgram("GPU-0", 10, ProcessKey(10, 1), 1001, frozenset({"alice"}), "train"),
+        GpuProgram("GPU-0", 11, ProcessKey(11, 1), 0, frozenset({"alice"}), "labelled container"),
+        GpuProgram("GPU-0", 12, ProcessKey(12, 1), 1002, frozenset({"bob"}), "stray"),
+        GpuProgram("GPU-0", 13, ProcessKey(13, 1), 0, frozenset({"root"}), "sudo child"),
+        GpuProgram("GPU-1", 14, ProcessKey(14, 1), 1002, frozenset({"bob"}), "elsewhere"),
+    )
+    world.descendants.add((13, alice.pid))
+    world.look(programs=programs)
+    assert [(each.pid, each.user, each.slot) for each in world.desk.reading.trespassers] == [(12, "bob", "0")]
+    world.look()
+    assert world.desk.reading.trespassers == ()
+
+
+def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedDesk) -> None:
+    alice = Inbox()
+    id = world.desk.open(alice.client(), RunRequest())
+    world.desk.done(id, report=True)
+    world.look(seen=frozenset({id}), used={id: LeaseUse(9.0, 1.0, 1.0, 1.0, 1.0, 5)})
+    assert "report" not in alice.events()
+    world.look(used={id: LeaseUse(10.0, 1.0, 1.0, 1.0, 1.0, 5)})
+    assert alice.last("report")["use"]["gpu_s"] == 10.0
+
+
+def test_where_another_system_allocates_requests_are_refused_with_the_reason(world: SteppedDesk) -> None:
+    waits = bobs()
+    world.desk.open(Inbox().client(), RunRequest())
+    world.desk.open(waits.client(), RunRequest())
+    world.look(off="Slurm allocates the GPUs of this node, so leases are off")
+    assert "Slurm" in waits.last("error")["error"]
+    with pytest.raises(LeaseRefused, match="Slurm"):
+        world.desk.open(Inbox().client(), RunRequest())
+    assert len(world.desk.reading.leases) == 1
+
+
+def test_a_request_before_the_first_reading_is_checked_with_it(tmp_path: Path) -> None:
+    world = SteppedDesk(tmp_path, (whole(0),))
+    world.look(slots=None)
+    too_many, fits = Inbox(), bobs()
+    world.desk.open(too_many.client(), RunRequest(gpus=9))
+    world.desk.open(fits.client(), RunRequest())
+    assert too_many.events() == ["queued", "waiting"]
+    world.look()
+    assert "9 GPUs requested" in too_many.last("error")["error"]
+    assert "granted" in fits.events()
+
+
+def test_a_clock_that_is_set_changes_no_wait(world: SteppedDesk) -> None:
+    world.desk.open(Inbox().client(), RunRequest())
+    world.later(10.0)
+    world.wall_s += 86_400.0
+    world.later(1.0)
+    (lease,) = world.desk.reading.leases
+    assert world.wall_s - lease.since_s == pytest.approx(11.0)
+
+
+def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedDesk) -> None:
+    bob, root = bobs(), Inbox(uid=0, user="root", sees_all=True)
+    world.desk.open(Inbox().client(), RunRequest())
+    world.desk.open(bob.client(), RunRequest())
+    world.desk.open(root.client(), RunRequest())
+    assert bob.last("waiting")["holders"][0]["user"] == "another user"
+    assert root.last("waiting")["holders"][0]["user"] == "alice"

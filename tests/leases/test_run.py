@@ -1,0 +1,272 @@
+"""`gpucommons run` and the commands of the queue with a real agent that simulates the lab."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone, answer_of
+from running import RunningAgent, running_agent
+from waiting import until
+
+# The agent takes a sample ten times a second, so that a freed slot is seen soon.
+FAST = ("--simulate", "lab", "--interval", "0.1")
+SMALL = ("--memory", "10G")
+
+
+class Lab:
+    """An agent that can be restarted, and commands that use its socket."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "state").mkdir()
+        self.socket = directory / "leases.sock"
+        self.environment = {
+            "STATE_DIRECTORY": str(directory / "state"),
+            "GPUCOMMONS_LEASES_SOCKET": str(self.socket),
+        }
+        self.started: list[subprocess.Popen[str]] = []
+
+    def record(self) -> str:
+        return (Path(self.environment["STATE_DIRECTORY"]) / "leases-lab.json").read_text()
+
+    @contextmanager
+    def agent(self, *arguments: str) -> Iterator[RunningAgent]:
+        with running_agent(*FAST, *arguments, environment=self.environment) as agent:
+            until(lambda: self.queue()["off"] is None, "leases are given")
+            yield agent
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpucommons", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self.environment},
+            **options,
+        )
+        self.started.append(process)
+        return process
+
+    def command(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        return self.command("run", "--quiet", *arguments)
+
+    def ask(self, **request: object) -> Any:
+        return answer_of([self.socket], request).get("answer")
+
+    def queue(self) -> dict[str, Any]:
+        try:
+            return dict(self.ask(request="queue"))
+        except LeaseServiceGone:
+            return {"off": "no agent", "leases": {}, "waiting": {}}
+
+    def leases(self) -> dict[str, Any]:
+        return dict(self.queue()["leases"])
+
+    def hold(self, processes: int) -> list["subprocess.Popen[str]"]:
+        """Commands that run until their standard input is closed."""
+        holders = [self.start("run", "--quiet", "cat", stdin=subprocess.PIPE) for _ in range(processes)]
+        until(lambda: len(self.leases()) >= processes, "they run")
+        return holders
+
+    def fill(self) -> ExitStack:
+        """Leases on all slots that are left, until the result is closed."""
+        held = ExitStack()
+        while True:
+            connection = held.enter_context(LeaseConnection([self.socket]))
+            connection.send({"request": "run", "wait": False})
+            lines = [connection.receive(10) or {} for _ in range(2)]
+            if lines[-1].get("event") != "granted":
+                return held
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path)
+    yield lab
+    for process in lab.started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def test_a_command_gets_a_slot_by_uuid_and_its_exit_status_is_kept(lab: Lab) -> None:
+    with lab.agent() as agent:
+        status, out, err = lab.command("run", *SMALL, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 0.5; exit 7")
+        assert (status, err.count("SIMULATED")) == (7, 1)
+        slots = json.loads(agent.get("/api/v1/allocations")[1])["allocations"]["slots"]
+        assert out.strip() in slots
+        assert "waited" in err
+        assert "GPU-hours" in err
+        assert lab.run(*SMALL, "sh", "-c", "kill -TERM $$")[0] == 128 + signal.SIGTERM
+        assert lab.run(*SMALL, "--", "echo", "--gpus", "3")[1] == "--gpus 3\n"
+        assert lab.run(*SMALL, "--for", "1s", "sleep", "60")[0] == 124
+        assert lab.leases() == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("--gpus", "9", "true"), 2, "9 GPUs requested, this node has 6 GPUs and 11 MIG devices"),
+        (("--memory", "20Q", "true"), 2, "--memory: invalid amount of memory '20Q'"),
+        (("--memory", "900G", "true"), 2, "0 of this node have that much"),
+        (("--for", "2 fortnights", "true"), 2, "--for: invalid duration '2 fortnights'"),
+        (("--max-wait", "soon", "true"), 2, "--max-wait: invalid duration 'soon'"),
+        (("--gpus", "0", "true"), 2, "--gpus"),
+        ((), 2, "Missing argument 'COMMAND...'"),
+        (("no-such-command",), 127, "no-such-command: command not found"),
+        (("/etc/passwd",), 126, "/etc/passwd: not executable"),
+        (("--gpus", "6", "--no-wait", "true"), 75, "no slot is free now"),
+        (("--gpus", "6", "--max-wait", "1s", "true"), 75, "--max-wait"),
+    ],
+)
+def test_what_cannot_be_done_fails_with_the_reason(
+    shared_lab: Lab, arguments: tuple[str, ...], status: int, words: str
+) -> None:
+    found, out, err = shared_lab.run(*arguments)
+    assert (found, out) == (status, "")
+    assert words in err
+    assert err.count("\n") <= 2
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    with lab.agent():
+        yield lab
+
+
+def test_the_slots_of_a_killed_run_are_free_again_and_its_command_ends(shared_lab: Lab, tmp_path: Path) -> None:
+    lab = shared_lab
+    pid_file = tmp_path / "pid"
+    victim = lab.start("run", *SMALL, "sh", "-c", f"echo $$ > {pid_file}; exec sleep 600")
+    until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the command runs")
+    assert [lease["name"][:2] for lease in lab.leases().values()] == ["sh"]
+    killed_s = time.monotonic()
+    victim.kill()
+    until(lambda: not lab.leases(), "the lease is over", within_s=5)
+    pid = int(pid_file.read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), "the command has ended")
+    assert time.monotonic() - killed_s < 30
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_signals_reach_the_command_and_an_interrupt_leaves_the_queue(shared_lab: Lab) -> None:
+    lab = shared_lab
+    trap = "trap 'echo got it; exit 5' USR1; echo ready; while :; do sleep 0.05; done"
+    runner = lab.start("run", "--quiet", *SMALL, "sh", "-c", trap)
+    assert runner.stdout is not None
+    assert runner.stdout.readline() == "ready\n"
+    runner.send_signal(signal.SIGUSR1)
+    assert runner.communicate(timeout=30)[0] == "got it\n"
+    assert runner.returncode == 5
+    waiter = lab.start("run", "--gpus", "6", "true")
+    until(lambda: lab.queue()["waiting"], "it waits")
+    waiter.send_signal(signal.SIGINT)
+    _, err = waiter.communicate(timeout=30)
+    assert waiter.returncode == 130
+    assert "left the queue" in err
+    assert lab.queue()["waiting"] == {}
+
+
+def test_the_next_in_line_runs_when_a_slot_is_free_and_cancel_ends_both(shared_lab: Lab) -> None:
+    lab = shared_lab
+    (holder,) = lab.hold(1)
+    (lease,) = lab.leases()
+    with lab.fill():
+        waiters = [lab.start("run", "--quiet", "--name", f"waiter {n}", "true") for n in range(2)]
+        until(lambda: len(lab.queue()["waiting"]) == 2, "two wait")
+        first, second = lab.queue()["waiting"]
+        status, out, _ = lab.command("cancel", second)
+        assert (status, out) == (0, f"request {second} of root is cancelled\n")
+        assert lab.command("queue")[1].count("every GPU that fits is in use") == 1
+        assert lab.command("cancel", lease, "--json")[0] == 0
+        until(lambda: all(waiter.poll() is not None for waiter in waiters), "both have ended")
+        assert sorted(waiter.returncode for waiter in waiters) == [0, 75]
+        assert first not in lab.queue()["waiting"]
+        assert holder.wait(30) == 128 + signal.SIGTERM
+    until(lambda: not lab.leases(), "all leases are over")
+    assert lab.command("cancel", "99999")[0] == 2
+
+
+def test_reservations_are_made_shown_and_removed(shared_lab: Lab) -> None:
+    lab = shared_lab
+    status, out, _ = lab.command("reserve", "--gpus", "2", "--from", "tomorrow 9:00", "--for", "8h", "--json")
+    made = json.loads(out)
+    assert (status, made["gpus"], made["until_s"] - made["from_s"]) == (0, 2, 8 * 3600)
+    assert made["id"] in lab.command("reservations")[1]
+    listed = json.loads(lab.command("reservations", "--json")[1])
+    assert listed[made["id"]]["slots"] == made["slots"]
+    assert lab.command("reserve", "--gpus", "5", "--from", "tomorrow 10:00", "--for", "1h")[0] == 2
+    assert lab.command("reserve", "--from", "2020-01-01 9:00", "--for", "1h")[0] == 2
+    assert lab.command("unreserve", made["id"])[0] == 0
+    assert lab.command("unreserve", made["id"])[0] == 2
+    assert lab.command("reservations")[1] == "no reservations\n"
+
+
+def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
+    with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:
+        connection.send({"request": "run"})
+        granted = [connection.receive(10) or {} for _ in range(2)][-1]
+        job = f"lease-{granted['id']}"
+        until(lambda: job in agent.get("/api/v1/allocations")[1], "the lease holds its slot")
+        time.sleep(1)
+        connection.send({"request": "done", "report": True})
+        use: Any = (connection.receive(10) or {})["use"]
+        agent.stop()
+    status, out, _ = lab.command("report", "--simulate", "lab", "--by", "job", "--format", "json")
+    assert status == 0
+    row = json.loads(out)["accounts"]["30d"]["jobs"][job]
+    hours = {"held_gpu_hours": "gpu_s", "active_gpu_hours": "active_s", "sm_gpu_hours": "sm_s"}
+    assert {name: round(use[of] / 3600, 6) for name, of in hours.items()} == {name: row[name] for name in hours}
+    assert use["gpu_s"] > 1
+
+
+def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:
+    with lab.agent() as agent:
+        holders, rest = lab.hold(2), lab.fill()
+        waiter = lab.start("run", "--quiet", "echo", "mine")
+        until(lambda: lab.queue()["waiting"], "it waits")
+        before = lab.queue()
+        # What was recorded at the latest a second ago is kept.
+        until(lambda: '"waiting": []' not in lab.record(), "the place is recorded")
+        agent.stop(signal.SIGKILL)
+    rest.close()
+    with lab.agent():
+        after = lab.queue()
+        assert list(after["waiting"]) == list(before["waiting"])
+        assert {id: lease["slots"] for id, lease in after["leases"].items()} == {
+            id: lease["slots"] for id, lease in before["leases"].items()
+        }
+        assert holders[0].stdin is not None
+        holders[0].stdin.close()
+        assert waiter.communicate(timeout=60)[0] == "mine\n"
+        assert len(lab.leases()) == len(before["leases"]) - 1
+        assert holders[1].stdin is not None
+        holders[1].stdin.close()
+        assert [holder.wait(30) for holder in holders] == [0, 0]
+
+
+def test_without_an_agent_it_says_so(lab: Lab) -> None:
+    status, _, err = lab.run("true")
+    assert "no agent runs here" in err
+    assert status == 2
+    assert "0 found" in err
