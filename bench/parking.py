@@ -1,4 +1,4 @@
-"""Parking on a real GPU: rates to host memory and back, whether memory and CUDA graphs survive, how fast a program wakes.
+"""Parking on a real GPU: rates to host memory and back, whether memory and CUDA graphs survive, the time to wake.
 
 python -m bench.parking [cycles] [agent] [faster] [--gib 10] [--cycles 20] [--seconds 140]    As root, with torch.
 
@@ -264,7 +264,9 @@ async def faster() -> None:
             programs = [stack.enter_context(notebook(SMALL_GIB)) for _ in range(2)]
             held = [held_bytes(program, SMALL_GIB) for program in programs]
             begun = time.monotonic()
-            await asyncio.gather(*(park(pauser, p, h, f"park{n}") for n, (p, h) in enumerate(zip(programs, held))))
+            await asyncio.gather(
+                *(park(pauser, p, h, f"park{n}") for n, (p, h) in enumerate(zip(programs, held, strict=True)))
+            )
             out_s, begun = time.monotonic() - begun, time.monotonic()
             await asyncio.gather(*(wake(pauser, p, f"park{n}") for n, p in enumerate(programs)))
             add("two programs at once, together", Cycle(sum(held), out_s, time.monotonic() - begun))

@@ -1,8 +1,9 @@
 """An unmodified torch program that waits for its user, as a notebook does; it knows nothing of gpucommons.
 
-python torch_notebook.py GIB    holds GIB of random numbers and a CUDA graph. Prints `ready`. Each line on standard input
-is a cell: it replays the graph once and prints `REPLAYS PRODUCT CHECKSUM`: how often the graph ran, the sum of what it
-computed, and what the memory holds.
+python torch_notebook.py GIB    holds GIB of random numbers and a CUDA graph. Prints `ready`.
+
+Each line on standard input is a cell: it replays the graph once and prints `REPLAYS PRODUCT CHECKSUM`: how often the
+graph ran, the sum of what it computed, and what the memory holds.
 """
 
 import sys
