@@ -16,6 +16,7 @@ from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, OwnerShare
+from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Turn
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
@@ -95,7 +96,11 @@ FILTERED_FIELDS: Mapping[type, str] = {
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
-        "window_s debug_labels connections share_programs left_alone"
+        "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds"
+    ),
+    ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals",
+    ParkedProgram: (
+        "key name user uid stage gpu_uuid pids gpu_bytes host_bytes since_wall_s cause waits rate_bytes_s remaining_s"
     ),
     GpuSharing: (
         "uuid index present running request_queue wait_queue running_memory_bytes "

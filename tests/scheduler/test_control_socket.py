@@ -79,7 +79,7 @@ def test_a_limit_of_a_pod_applies_to_later_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        ({"command": "dance"}, "unknown command 'dance': use status, on, off, set-quantum, set-limit"),
+        ({"command": "dance"}, "unknown command 'dance': use status, park, wake, on, off, set-quantum, set-limit"),
         ({}, "unknown command None"),
         ([], "JSON object"),
         (b"not json\n", "invalid JSON"),

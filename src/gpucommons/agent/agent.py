@@ -14,6 +14,7 @@ from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.sharing import metrics_listeners, sharing_part
+from gpucommons.agent.sharing_checks import check_parking
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
@@ -46,6 +47,7 @@ class Agent:
         accounts = Accounts(settings, self.scenario)
         self._parts: list[Part] = [accounts]
         gpm = GpmAccess()
+        check_parking(settings.parking, settings.scheduler)
         if settings.scheduler.is_used and scenario is None:
             self._parts.append(sharing_part(settings, gpm))
         # Elsewhere the kernel does not report the user of a connection as Linux does.

@@ -25,6 +25,7 @@ from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
+from gpucommons.sources.nvml.free_memory import free_memory
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
@@ -62,7 +63,7 @@ def _program_sharing(settings: Settings) -> ProgramSharing | None:
         return None
     backend = {"driver": "cuda", "freeze": "freeze"}[scheduler.pause]
     pauser = PauserSettings(_pauser_socket(scheduler), backend=backend, max_pause_s=scheduler.max_pause_s)
-    return ProgramSharing(pauser, program_rules(settings))
+    return ProgramSharing(pauser, program_rules(settings), settings.parking, free_memory)
 
 
 def _pauser_socket(scheduler: SchedulerSettings) -> Path | None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.agent.sharing_checks import check_scheduler
+from gpucommons.agent.sharing_checks import check_parking, check_scheduler
 from gpucommons.agent.sharing_rules import check_rules
 from gpucommons.base.printable import printable
 from gpucommons.cli.options import load_settings
@@ -25,6 +25,7 @@ def check_config(
     """
     loaded = load_settings(file, {})
     check_scheduler(loaded.settings.scheduler)
+    check_parking(loaded.settings.parking, loaded.settings.scheduler)
     check_rules(loaded.settings)
     rows = [
         (key.path, as_toml(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])

@@ -31,6 +31,9 @@ _COMMANDS: Final = (
     "sample",
     "check_config",
     "stress",
+    "park",
+    "wake",
+    "parked",
     "resume",
     "version",
 )

@@ -25,9 +25,32 @@ def status_lines(turns: Document) -> Iterator[str]:
     yield f"{state}, {count} client{'' if count == 1 else 's'}"
     for uuid, gpu in turns["gpus"].items():
         yield from _gpu_lines(uuid, gpu, turns["clients"])
+    yield from parked_lines(turns)
     if turns["left_alone"]:
         yield "left alone"
         yield from (f"  {one['name']}: {one['sentence']}" for one in turns["left_alone"])
+
+
+def parked_programs(turns: Document) -> Mapping[str, Document]:
+    """By key. Empty where the agent parks nothing."""
+    parking = turns["parking"]
+    return {} if parking is None else parking["programs"]
+
+
+def parked_lines(turns: Document) -> Iterator[str]:
+    if programs := parked_programs(turns):
+        yield "parked"
+        yield from (f"  {_parked_line(one)}" for one in programs.values())
+
+
+def _parked_line(one: Document) -> str:
+    """`alice · lab.ipynb (pid 4711): parked, 40.0 GiB in host memory`, and why it is not back."""
+    waits = f"; not back yet: {one['waits']}" if one["waits"] else ""
+    return f"{one['name']}: {one['stage']}, {gibibytes(one['host_bytes'])} in host memory{waits}"
+
+
+def _parked_names(key: str, one: Document) -> set[str]:
+    return {key, one["name"], *(text for pid in one["processes"] for text in (str(pid), f"pid:{pid}"))}
 
 
 def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
@@ -110,7 +133,12 @@ def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client or program that the target means."""
     alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
     clients = [explanation(turns, id) for id in clients_named(turns, target)]
-    return clients + [f"{one['name']} is left alone: {one['sentence']}." for one in alone]
+    parked = [_parked_line(one) for key, one in parked_programs(turns).items() if target in _parked_names(key, one)]
+    return [
+        *clients,
+        *(f"{line}." for line in parked),
+        *(f"{one['name']} is left alone: {one['sentence']}." for one in alone),
+    ]
 
 
 def explanation(turns: Document, id: str) -> str:

@@ -214,7 +214,25 @@ def turn_rows(document: Document) -> list[TopRow]:
         for place, client in enumerate([*gpu["running"], *gpu["waiting"]])
     }
     ids = sorted(turns["clients"], key=lambda id: order.get(id, (99, 99)))
-    return [_turn_row(id, turns["clients"][id]) for id in ids]
+    parked = {} if turns["parking"] is None else turns["parking"]["programs"]
+    return [
+        *(_turn_row(id, turns["clients"][id]) for id in ids),
+        *(_parked_row(key, one, turns["gpus"].get(one["gpu_uuid"])) for key, one in parked.items()),
+    ]
+
+
+def _parked_row(key: str, program: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> TopRow:
+    name, index = printable(program["name"]), None if gpu is None else gpu["index"]
+    now = f"{program['stage']}: {size(program['host_bytes'])} in host memory"
+    if program["waits"]:
+        now += f"; {program['waits']}"
+    return TopRow(
+        key,
+        _printables((name, _whole(index), now, "", "", "")),
+        (name, index, now, program["remaining_s"], None, None),
+        grave=program["stage"] == "stranded",
+        search=f"{name} {now}",
+    )
 
 
 def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:

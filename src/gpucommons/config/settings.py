@@ -398,6 +398,25 @@ class SharingQuotaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkingSettings:
+    """The GPU memory of idle programs goes to host memory. For the programs of scheduler.share_programs."""
+
+    idle_after_s: float = option(
+        0.0,
+        "seconds after which a program that uses neither the GPU nor the CPU is parked when its room is needed; "
+        "0: programs are parked only by gpucommons park",
+        minimum=0,
+    )
+    eager: bool = option(False, "park idle programs also while their room is not needed")
+    host_reserve_percent: float = option(
+        10.0, "percent of the host's memory that parking leaves free, at least 4 GiB", minimum=0, maximum=100
+    )
+    min_residence_s: float = option(
+        120.0, "seconds for which a program that was brought back is not parked again on its own", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LeasesSettings:
     """The queue of `gpucommons run`."""
 
@@ -528,6 +547,7 @@ class Settings:
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     sharing_quotas: Mapping[str, SharingQuotaSettings] = field(default_factory=dict)
+    parking: ParkingSettings = field(default_factory=ParkingSettings)
     leases: LeasesSettings = field(default_factory=LeasesSettings)
     lease_quotas: Mapping[str, LeaseQuotaSettings] = field(default_factory=dict)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)

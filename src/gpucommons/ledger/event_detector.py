@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: GPUs lost and back, XIDs, allocations, quotas, revoked turns, leases. Pure.
+"""Detects the events between two snapshots: lost GPUs, XIDs, allocations, quotas, turns, leases, parking. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -12,6 +12,7 @@ from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import Event
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.leases import LeasesReading
+from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import qualified_name
@@ -23,10 +24,18 @@ ALLOCATION_SEEN, ALLOCATION_GONE = "allocation.seen", "allocation.gone"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
 LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"
+PROGRAM_PARKED, PROGRAM_WOKEN = "program.parked", "program.woken"
+PROGRAM_NOT_PARKED, PROGRAM_STRANDED = "program.not_parked", "program.stranded"
+_PARKING = {
+    "parked": PROGRAM_PARKED,
+    "woken": PROGRAM_WOKEN,
+    "refused": PROGRAM_NOT_PARKED,
+    "stranded": PROGRAM_STRANDED,
+}
 ANY_SLOT = "any"
 TYPES = (
     *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
-    *(LEASE_TRESPASSER, RESERVATION_RELEASED),
+    *(LEASE_TRESPASSER, RESERVATION_RELEASED, PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
 )
 
 # Workload id and slot name.
@@ -47,6 +56,7 @@ class DetectorState:
     revoked: frozenset[str] = frozenset()
     trespassers: frozenset[str] = frozenset()
     released: frozenset[str] = frozenset()
+    parking: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -93,14 +103,16 @@ def detect_events(
     if readings.allocations is not None and readings.allocations.complete and readings.gpus is not None:
         held = _allocations(before, readings.allocations, found)
         exceeded = _quotas(before, quotas, readings.allocations, found)
-    revoked = before.revoked
+    revoked, parking = before.revoked, before.parking
     if readings.sharing is not None:
         revoked = _turns(before, readings.sharing, found)
+        if readings.sharing.parking is not None:
+            parking = _parking(before, readings.sharing.parking, found)
     trespassers, released = before.trespassers, before.released
     if readings.leases is not None:
         trespassers, released = _leases(before, readings.leases, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released), events
+    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking), events
 
 
 def _gpus(
@@ -210,3 +222,20 @@ def _leases(before: DetectorState, reading: LeasesReading, found: _Found) -> tup
             found.append((RESERVATION_RELEASED, reservation.user, details))
     current = {lease_process for lease_process in before.trespassers if lease_process.partition("/")[0] in users}
     return frozenset(trespassers | current), frozenset(each.id for each in reading.no_shows) | before.released
+
+
+def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> frozenset[str]:
+    """Each event of parking once."""
+    for event in reading.events:
+        if event.id not in before.parking:
+            details: Details = {
+                "name": event.name,
+                "program": event.key,
+                "uuid": event.gpu_uuid,
+                "bytes": str(event.bytes),
+                "seconds": f"{event.duration_s:.1f}",
+                "sentence": event.sentence,
+                **({"reason": event.why} if event.why else {}),
+            }
+            found.append((_PARKING[event.kind], event.user, details))
+    return frozenset(event.id for event in reading.events)

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from gpucommons.model.parking import ParkingReading
+
 # Seconds. Hand-offs take microseconds, turns and waits seconds to minutes.
 HANDOFF_BUCKETS: Final = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
 DRAIN_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+# A checkpoint moves about 2 GB/s, a restore about 5.
+MOVE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
 TURN_BUCKETS: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
@@ -145,6 +149,7 @@ class SharingReading:
     """`departed` are the last rows of disconnected clients, kept for `metrics_stale_ttl_s`.
 
     `share_programs` is whose plain programs take turns: off, own or all. `left_alone` are those that do not.
+    `park_seconds` and `wake_seconds` are the durations of moves to host memory and back; None where nothing is parked.
     """
 
     on: bool
@@ -162,6 +167,9 @@ class SharingReading:
     connections: int = 0
     share_programs: str = "off"
     left_alone: tuple[LeftAlone, ...] = ()
+    parking: ParkingReading | None = None
+    park_seconds: HistogramReading | None = None
+    wake_seconds: HistogramReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

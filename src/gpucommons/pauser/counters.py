@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from gpucommons.model.sharing import HistogramReading
+from gpucommons.model.sharing import MOVE_BUCKETS, HistogramReading
 
 # Seconds. A lock takes under a millisecond where the queue is short, and up to its timeout where it is deep.
 CALL_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-# A checkpoint moves about 2 GB/s, a restore about 5.
-MOVE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
 
 
 class Durations:

@@ -17,6 +17,7 @@ from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
+from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -137,7 +138,7 @@ def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
 
 
 def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
-    """Clients of other users have pseudonyms; their programs that are left alone are not shown."""
+    """Clients and parked programs of other users have pseudonyms; their programs that are left alone are not shown."""
     if viewer.sees_all:
         return sharing
     clients = tuple(_client(client, viewer) for client in sharing.clients)
@@ -148,7 +149,24 @@ def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
         clients=clients,
         departed=(),
         left_alone=tuple(one for one in sharing.left_alone if viewer.uid is not None and one.uid == viewer.uid),
+        parking=None if sharing.parking is None else _parking(sharing.parking, viewer),
     )
+
+
+def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
+    """Other users' parked programs are shown without names; what happened to them is not shown."""
+    return replace(
+        reading,
+        programs=tuple(_parked(one, viewer) for one in reading.programs),
+        events=tuple(event for event in reading.events if viewer.uid is not None and event.uid == viewer.uid),
+    )
+
+
+def _parked(one: ParkedProgram, viewer: Viewer) -> ParkedProgram:
+    if viewer.uid is not None and one.uid == viewer.uid:
+        return one
+    name = pseudonym(one.key)
+    return one._replace(key=name, name=name, user=OTHERS.name, uid=None, pids=())
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:

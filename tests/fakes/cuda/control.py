@@ -16,15 +16,17 @@ from gpucommons.pauser.identity import key_of
 from waiting import until
 
 # struct program of program.h behind its mutex, which is 40 bytes on 64-bit Linux.
-_FIELDS = struct.Struct("=40x IIII QQQQQ III 4x")
+_FIELDS = struct.Struct("=40x IIII QQQQQ IIII QQ")
 _WORDS = ("state", "asked", "result", "timeout_ms")
 _NUMBERS = ("steps", "gpu_bytes", "host_bytes", "drain_us", "move_bytes_per_s")
-_FLAGS = ("managed", "ready", "locks")
-_NAMES = (*_WORDS, *_NUMBERS, *_FLAGS)
+_FLAGS = ("managed", "ready", "locks", "quiet")
+_CELLS = ("burn_us", "calls")
+_NAMES = (*_WORDS, *_NUMBERS, *_FLAGS, *_CELLS)
 _OFFSETS = {
     **{name: 40 + 4 * number for number, name in enumerate(_WORDS)},
     **{name: 56 + 8 * number for number, name in enumerate(_NUMBERS)},
     **{name: 96 + 4 * number for number, name in enumerate(_FLAGS)},
+    **{name: 112 + 8 * number for number, name in enumerate(_CELLS)},
 }
 
 
@@ -84,6 +86,19 @@ class FakeProgram:
 
     def use_managed_memory(self) -> None:
         self._set("managed", 1)
+
+    def wait_for_user(self) -> None:
+        """It hardly uses the CPU from now on, as a notebook does."""
+        self._set("quiet", 1)
+
+    def run_cell(self, cpu_s: float = 0.02) -> None:
+        """Its user runs a cell: CPU time, then a CUDA call, which blocks while the program is paused."""
+        self._set("burn_us", round(cpu_s * 1e6))
+
+    @property
+    def cells(self) -> int:
+        """How many cells have ended."""
+        return self._get("calls")
 
     def fork(self) -> None:
         """It gets a child without CUDA, also while it is paused."""

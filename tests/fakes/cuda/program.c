@@ -166,6 +166,31 @@ static void carry_out(void)
     self->asked = ASK_NOTHING;
 }
 
+static uint64_t cpu_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000u + t.tv_nsec / 1000;
+}
+
+/* Its user runs a cell: some work on the CPU, then a CUDA call. */
+static void run_cell(void)
+{
+    static int calls;
+    uint64_t burn = self->burn_us;
+    if (burn) {
+        uint64_t until = cpu_us() + burn;
+        while (cpu_us() < until)
+            ;
+        self->burn_us = 0;
+        calls = 1;
+    }
+    if (calls && self->state == RUNNING) {
+        self->calls++;
+        calls = 0;
+    }
+}
+
 int main(int argc, char **argv)
 {
     char name[32];
@@ -203,6 +228,7 @@ int main(int argc, char **argv)
                 _exit(0);
             }
         }
+        run_cell();
         if (self->state == RUNNING)
             self->steps++;
         if (gpus && i % 64 == 0) { /* finds others that were killed, and a test that has ended */
@@ -211,6 +237,6 @@ int main(int argc, char **argv)
             gpus_enter(gpus);
             gpus_leave(gpus);
         }
-        usleep(300);
+        usleep(self->quiet ? 10000 : 300);
     }
 }

@@ -28,7 +28,9 @@ struct program {
     _Atomic uint32_t managed;      /* uses managed memory: a checkpoint gives 801 */
     _Atomic uint32_t ready;
     _Atomic uint32_t locks;        /* how many were asked for */
-    uint32_t pad;
+    _Atomic uint32_t quiet;        /* waits for its user: it hardly uses the CPU */
+    _Atomic uint64_t burn_us;      /* CPU time that it uses next, and then calls CUDA; set by the test */
+    _Atomic uint64_t calls;        /* of these, how many have returned: a call blocks while it is locked */
 };
 
 #endif

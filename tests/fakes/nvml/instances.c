@@ -245,9 +245,17 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **out
     return OK;
 }
 
+int nvmlDeviceGetUUID(void *device, char *out, unsigned length);
+
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **out)
 {
     ENTER("nvmlDeviceGetHandleByUUID", NULL, 0, NULL);
+    char own[96];
+    for (int g = 0; g < control.gpus; g++)
+        if (nvmlDeviceGetUUID(&gpu_handles[g], own, sizeof own) == OK && !strcmp(own, uuid)) {
+            *out = &gpu_handles[g];
+            return OK;
+        }
     for (int g = 0; g < control.gpus; g++)
         for (int i = 0; control.mig_mode[g] && i < control.mig_count[g]; i++)
             if (!strcmp(control.mig[g][i].uuid, uuid)) {

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gpucommons.faces.documents import parking
 from gpucommons.faces.documents.schema import (
     FLAG,
     INTEGER,
@@ -133,6 +134,7 @@ SCHEMA = or_null(
         window_s=NUMBER,
         share_programs=described(TEXT, "whose programs take turns without a library: off, own or all"),
         left_alone=described(listed(LEFT_ALONE.schema), "programs on the GPUs that take no turns"),
+        parking=parking.SCHEMA,
         gpus=by_key(GPU.schema, "UUID"),
         clients=by_key(CLIENT.schema, "client id"),
     )
@@ -155,6 +157,7 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
         "left_alone": [
             LEFT_ALONE.build(one) for one in sharing.left_alone if only_uuid is None or only_uuid in one.gpu_uuids
         ],
+        "parking": parking.parking_of(sharing.parking, only_uuid),
         "gpus": {
             gpu.uuid: GPU.build(_GpuTurns(gpu, timeline.get(gpu.uuid, ())))
             for gpu in sharing.gpus

@@ -1,8 +1,9 @@
 """The control socket: one JSON line in, one JSON line out, in the directory of the client socket.
 
-Every user may read the status, with the names of other users hidden as on the API's Unix socket; orders are accepted
-from admins only. No request may delay a hand-off: connections and requests are limited for each user and container, and
-the replies to `status` are made in small steps and kept for a while.
+Every user may read the status, with the names of other users hidden as on the API's Unix socket. Orders are accepted
+from admins only, except that owners may park and wake their own programs. No request may delay a hand-off: connections
+and requests are limited for each user and container, and the replies to `status` are made in small steps and kept for a
+while.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
+from gpucommons.model.parking import ParkedProgram
 from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
@@ -137,12 +139,30 @@ class ControlSocket:
                 raise ControlError("expected a JSON object on one line")
             if request.get("command") == "status":
                 return await self._status_reply(self._viewer(peer, local))
+            if request.get("command") in ("park", "wake"):
+                return json.dumps({"ok": True, "answer": self._move(request, peer, local)}).encode() + b"\n"
             answer = self._carry_out(request, lambda: self._server.is_admin(peer, local))
             return json.dumps({"ok": True, "answer": answer}).encode() + b"\n"
         except ControlError as error:
             return _refusal(str(error))
         except (ValueError, RecursionError):
             return _refusal("invalid JSON: send one JSON object on one line")
+
+    def _move(self, request: ControlCommand, peer: socket.socket, local: bool) -> Mapping[str, object]:
+        """Parks or wakes programs, for their owners and admins. A uid of a container is not that of a user here."""
+        parking, target = self._server.parking, _text(request, "target")
+        if parking is None:
+            raise ControlError("nothing is parked here: set scheduler.share_programs to own or all")
+        if not local:
+            raise ControlError(f"{request['command']} refused: not from inside a container")
+        uid = None if self._server.includes_admin(peer, local) else peer_credentials(peer).uid
+        try:
+            order = parking.park(target, uid) if request["command"] == "park" else parking.wake(target, uid)
+        except ValueError as error:
+            raise ControlError(str(error)) from None
+        self._server.generation += 1
+        log.info("control socket: %s %s by uid %d", request["command"], target, peer_credentials(peer).uid)
+        return order._asdict()
 
     def _viewer(self, peer: socket.socket, local: bool) -> Viewer:
         """Admins see all. A uid of a container does not name a user of this node: such a peer sees no names."""
@@ -167,7 +187,8 @@ class ControlSocket:
     async def _read_status(self) -> Status:
         generation, begun_s = self._server.generation, monotonic()
         reading = await self._server.read_in_steps()
-        rows: Iterable[ClientSharing | LeftAlone] = (*reading.clients, *reading.left_alone)
+        parked = () if reading.parking is None else reading.parking.programs
+        rows: Iterable[ClientSharing | LeftAlone | ParkedProgram] = (*reading.clients, *reading.left_alone, *parked)
         return Status(reading, generation, begun_s, frozenset(row.uid for row in rows), {})
 
     async def _make_text(self, reading: SharingReading, viewer: Viewer) -> bytes:
@@ -184,7 +205,7 @@ class ControlSocket:
         command = request.get("command")
         order = self._orders.get(command) if isinstance(command, str) else None
         if order is None:
-            raise ControlError(f"unknown command {command!r}: use status, {', '.join(self._orders)}")
+            raise ControlError(f"unknown command {command!r}: use status, park, wake, {', '.join(self._orders)}")
         if not is_admin():
             raise ControlError(
                 f"{command} refused: only root, the agent's user and members of scheduler.admin_group may do that, "

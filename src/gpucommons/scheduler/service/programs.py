@@ -28,6 +28,7 @@ from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn
 from gpucommons.scheduler.programs.linked import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
+from gpucommons.scheduler.service.parking import Parking
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 NewId = Callable[[], int]
 _SETTLE_S: Final = 0.5
+_PAUSED: Final = frozenset({ClientStanding.WAITING, ClientStanding.THROTTLED})
 _REQUESTS_WITHIN_S: Final = 30.0
 
 
@@ -68,6 +70,8 @@ class Programs:
         self._new_id = new_id
         self._pauser = Pauser(pauser, on_resumed=self._resumed, on_change=self._pauser_changed)
         self._roster = ProgramRoster()
+        # Set by the server: programs that are parked take no part.
+        self.parking: Parking | None = None
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
         self._stopping = False
@@ -104,6 +108,8 @@ class Programs:
         if self._stopping:
             return
         now = monotonic()
+        if self.parking is not None:
+            reading = self.parking.without_parked(reading)
         around = Circumstances(
             self._scope,
             os.geteuid(),
@@ -123,6 +129,16 @@ class Programs:
             self._remove(key, now)
         for key, program in programs.items():
             self._update(key, program, standings[key].joined, now)
+        if self.parking is not None:
+            paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
+            self.parking.see(found.programs, found.exempt, paused, reading.as_of_s)
+
+    async def part_with(self, key: str) -> None:
+        """It is to be parked: it leaves the turns, and runs when this returns."""
+        member = self._members.get(key)
+        if member is not None:
+            self._remove(key, monotonic())
+            await member.peer.settle()
 
     def _update(self, key: str, program: Program, joined: bool, now: float) -> None:
         member = self._members.get(key)

@@ -14,7 +14,7 @@ import socket
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
@@ -27,8 +27,9 @@ from gpucommons.base.unix_listener import (
     peer_credentials,
     peer_groups,
 )
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.settings import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
+from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
@@ -42,6 +43,7 @@ from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Regi
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
+from gpucommons.scheduler.service.parking import Parking, RoomReader
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -60,10 +62,15 @@ _REFUSAL_LOG_INTERVAL_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramSharing:
-    """How plain programs take part: their rules, and the pauser that stops and resumes them."""
+    """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
+
+    `rooms` reads the free memory of GPUs; without it no program is parked.
+    """
 
     pauser: PauserSettings
     rules: tuple[ProgramRule, ...] = ()
+    parking: ParkingSettings = field(default_factory=ParkingSettings)
+    rooms: RoomReader | None = None
 
 
 class SchedulerServer:
@@ -97,10 +104,21 @@ class SchedulerServer:
         self._errors_logged: set[tuple[str, str, int]] = set()
         self._listeners: dict[str, socket.socket] = {}
         self.programs: Programs | None = None
+        self.parking: Parking | None = None
+        self._lease_needs: tuple[RoomNeed, ...] = ()
         if sharing is not None:
             self.programs = Programs(
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
             )
+            if sharing.rooms is not None:
+                self.parking = self.programs.parking = Parking(
+                    sharing.parking,
+                    self.programs.pauser,
+                    sharing.rooms,
+                    self.programs.part_with,
+                    self._room_needs,
+                    sharing.pauser.backend,
+                )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(
             self._turns, self._devices, self._limits, self.disconnects, self._count_connections, self.programs
@@ -119,10 +137,14 @@ class SchedulerServer:
         self._measuring.start(self._loop)
         if self.programs is not None:
             await self.programs.start()
+        if self.parking is not None:
+            self.parking.start()
         self._reading_task = self._loop.create_task(self._reader.run())
         log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
+        if self.parking is not None:
+            await self.parking.stop()
         if self.programs is not None:
             await self.programs.stop()
         self._measuring.stop()
@@ -381,6 +403,21 @@ class SchedulerServer:
         """A reading of the processes on the GPUs."""
         if self.programs is not None:
             self.programs.update(reading)
+
+    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
+        """The leases that wait for a GPU."""
+        self._lease_needs = tuple(needs)
+
+    def _room_needs(self) -> Sequence[RoomNeed]:
+        """Leases, and clients of nvshare that wait for more memory than they hold."""
+        now, present = monotonic(), self._devices.present
+        waiting = [
+            RoomNeed((client.device,), client.need_bytes - (client.nvml_bytes or 0), client.wait_s)
+            for gpu in self.policy.gpus.values()
+            for client in gpu.waiting.values()
+            if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
+        ]
+        return [*self._lease_needs, *waiting]
 
     def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
         if self.programs is not None and client.is_program:

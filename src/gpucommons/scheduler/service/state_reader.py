@@ -6,9 +6,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import monotonic
-from typing import Final
+from typing import Final, TypedDict
 
-from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading
+from gpucommons.model.parking import ParkingReading
+from gpucommons.model.sharing import ClientSharing, GpuSharing, HistogramReading, LeftAlone, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
@@ -25,6 +26,12 @@ _INTERVAL_S: Final = 1.0
 # Rows made before the sockets are served again: a fraction of a millisecond of work.
 _ROWS_PER_STEP: Final = 8
 _MOST_DEPARTED: Final = 10_000
+
+
+class _ParkingParts(TypedDict, total=False):
+    parking: ParkingReading
+    park_seconds: HistogramReading
+    wake_seconds: HistogramReading
 
 
 class StateReader:
@@ -146,8 +153,19 @@ class StateReader:
             debug_labels=self._settings.metrics_debug_labels,
             connections=self._connections(),
             share_programs=self._settings.share_programs,
+            **self._parking(),
             left_alone=() if self._programs is None else tuple(map(_left_alone, self._programs.exempt)),
         )
+
+    def _parking(self) -> _ParkingParts:
+        parking = None if self._programs is None else self._programs.parking
+        if parking is None:
+            return {}
+        return {
+            "parking": parking.reading(),
+            "park_seconds": parking.park_seconds.reading(),
+            "wake_seconds": parking.wake_seconds.reading(),
+        }
 
 
 def _left_alone(exemption: Exemption) -> LeftAlone:

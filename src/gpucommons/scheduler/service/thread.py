@@ -15,6 +15,7 @@ import uvloop
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
+from gpucommons.parking.values import RoomNeed
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
@@ -87,6 +88,9 @@ class SchedulerThread:
 
     def update_programs(self, reading: ProgramReading) -> None:
         self._to_server(lambda server: server.update_programs(reading))
+
+    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
+        self._to_server(lambda server: server.set_lease_needs(needs))
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))

@@ -17,6 +17,7 @@ from gpucommons.faces.dialects.gpucommons import (
     ledger,
     nvml,
     owners,
+    parking,
     quotas,
     sharing,
     snapshots,
@@ -29,7 +30,7 @@ GPUCOMMONS = dialect_of(
     (
         *(snapshots, agent, exposition, web, sources, health),
         *(gpus, gpu_parts, nvml, owners, gpu_unattributed, attribution, vgpu),
-        *(containers, allocations, followed_events, quotas, ledger, event_log, sharing, leases),
+        *(containers, allocations, followed_events, quotas, ledger, event_log, sharing, parking, leases),
     ),
     name="gpucommons",
     port=9460,

@@ -25,8 +25,23 @@ export function Turns({ document, lit }) {
     <div class="shared">
       ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} />`)}
     </div>
+    <${Parked} parking=${turns.parking} now=${document.time_unix_s} />
     <${LeftAlone} programs=${turns.left_alone} />
   </${Section}>`;
+}
+
+function Parked({ parking, now }) {
+  const programs = parking ? Object.entries(parking.programs) : [];
+  if (!programs.length) return null;
+  return html`<h3>Parked</h3>
+    <ul class="quiet parked">
+      ${programs.map(
+        ([key, one]) => html`<li key=${key} data-parked=${key}>
+          <bdi>${one.name}</bdi>: <b data-f="stage">${one.stage}</b> for ${duration(Math.max(0, now - one.since_unix_s))},
+          ${' '}<span data-f="host_bytes">${bytes(one.host_bytes)}</span> in host memory${one.waits ? html`; not back yet: ${one.waits}` : ''}
+        </li>`,
+      )}
+    </ul>`;
 }
 
 function LeftAlone({ programs }) {

@@ -1,0 +1,115 @@
+"""What the kernel says about the host's memory, the memory limit of a process, and its CPU time."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from gpucommons.base.process_stat import cpu_ticks
+from gpucommons.parking.values import HostMemory
+
+_PROC: Final = Path("/proc")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# Version 1 has no word for "no limit": it shows the largest number of pages.
+_NO_LIMIT_BYTES: Final = 1 << 60
+
+
+def host_memory(procfs: Path = _PROC) -> HostMemory | None:
+    """None where the kernel does not say."""
+    try:
+        rows = dict(line.split(":", 1) for line in (procfs / "meminfo").read_text().splitlines() if ":" in line)
+        return HostMemory(_kib(rows["MemTotal"]), _kib(rows["MemAvailable"]))
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def container_room_bytes(pids: Iterable[int], procfs: Path = _PROC, cgroupfs: Path = _CGROUPS) -> int | None:
+    """The least that the memory limits above any of these processes leave; None where there is no limit."""
+    rooms = [room for pid in pids for room in _rooms(pid, procfs, cgroupfs)]
+    return min(rooms, default=None)
+
+
+def _rooms(pid: int, procfs: Path, cgroupfs: Path) -> Iterable[int]:
+    try:
+        lines = (procfs / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            yield from _below(cgroupfs, path, "memory.max", "memory.current")
+            yield from _below(cgroupfs / "unified", path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            yield from _below(cgroupfs / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _below(root: Path, path: str, limit_name: str, used_name: str) -> Iterable[int]:
+    """What each limit from this cgroup up to the root leaves. Pages of files count as free: they can be dropped."""
+    directory = root / path.strip("/")
+    while directory != root.parent and directory.is_relative_to(root):
+        limit, used = _number(directory / limit_name), _number(directory / used_name)
+        if limit is not None and used is not None and limit < _NO_LIMIT_BYTES:
+            yield max(0, limit - max(0, used - _file_bytes(directory)))
+        directory = directory.parent
+
+
+def _file_bytes(cgroup: Path) -> int:
+    try:
+        lines = (cgroup / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    found = dict(line.split(" ", 1) for line in lines if " " in line)
+    value = found.get("total_inactive_file", found.get("inactive_file", "0"))
+    return int(value) if value.isdecimal() else 0
+
+
+def _number(path: Path) -> int | None:
+    """None where there is no such file, or it says `max`."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def cpu_seconds(pids: Iterable[int], procfs: Path = _PROC) -> float | None:
+    """The CPU time of these processes so far; None where one cannot be read.
+
+    The kernel counts each thread in nanoseconds, but the sum of a process, which includes ended threads, in hundredths
+    of a second: the larger of the two.
+    """
+    total_s = 0.0
+    for pid in pids:
+        try:
+            whole_s = cpu_ticks((procfs / str(pid) / "stat").read_bytes()) / _TICKS_PER_S
+            total_s += max(whole_s, _threads_s(procfs / str(pid) / "task"))
+        except (OSError, ValueError, IndexError):
+            return None
+    return total_s
+
+
+def _threads_s(tasks: Path) -> float:
+    total_ns = 0
+    for thread in os.listdir(tasks):
+        try:
+            total_ns += int((tasks / thread / "schedstat").read_bytes().split()[0])
+        except (OSError, ValueError, IndexError):
+            # It has ended, or the kernel does not count.
+            continue
+    return total_ns / 1e9
+
+
+def resident_bytes(pids: Iterable[int], procfs: Path = _PROC) -> int:
+    """What these processes hold in host memory; those that have ended count as nothing."""
+    total = 0
+    for pid in pids:
+        try:
+            total += int((procfs / str(pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
+        except (OSError, ValueError, IndexError):
+            continue
+    return total
+
+
+def _kib(text: str) -> int:
+    return int(text.split()[0]) * 1024

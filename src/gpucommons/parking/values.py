@@ -1,0 +1,129 @@
+"""What the planner of parking decides about: programs, room on GPUs, host memory, needs. Pure values.
+
+Times are of the monotonic clock. A device is a GPU or a MIG device, by UUID.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+GIB: Final = 1 << 30
+LEAST_HOST_RESERVE_BYTES: Final = 4 * GIB
+
+
+class ParkStage(StrEnum):
+    """`HELD`: its memory is on the GPU. `STRANDED`: a restore failed; the process can only be ended."""
+
+    HELD = "held"
+    PARKING = "parking"
+    PARKED = "parked"
+    WAKING = "waking"
+    STRANDED = "stranded"
+
+
+class WhyNot(StrEnum):
+    """Why a program is not parked, in one word for metrics."""
+
+    MANAGED_MEMORY = "managed_memory"
+    SEVERAL_GPUS = "several_gpus"
+    MEMORY_UNKNOWN = "memory_unknown"
+    LEFT_ALONE = "left_alone"
+    HOST_MEMORY = "host_memory"
+    CONTAINER_MEMORY = "container_memory"
+    NOT_LOCKED = "not_locked"
+    FAILED = "failed"
+    UNAVAILABLE = "unavailable"
+    PART_PARKED = "part_parked"
+
+
+class ParkRefusal(NamedTuple):
+    why: WhyNot
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParkTerms:
+    """`idle_after_s`: 0 means that no program is parked on its own. `gpu_reserve_bytes` stays free after a restore."""
+
+    idle_after_s: float = 0.0
+    eager: bool = False
+    host_reserve_percent: float = 10.0
+    min_residence_s: float = 120.0
+    gpu_reserve_bytes: int = GIB
+
+
+@dataclass(frozen=True, slots=True)
+class ParkProgram:
+    """One program. `memory` is what it holds on each device, or held before it was parked.
+
+    `settled_s` is when its stage began. `resident_since_s` is when it was last brought back; None: never. `idle_s` is
+    for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it cannot be parked.
+    `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person requested to park it.
+    `wakes_since_s` is since when it waits to be brought back; None: it does not.
+    """
+
+    key: str
+    stage: ParkStage
+    memory: Mapping[str, int]
+    settled_s: float = 0.0
+    resident_since_s: float | None = None
+    idle_s: float = 0.0
+    obstacle: ParkRefusal | None = None
+    container_room_bytes: int | None = None
+    asked: bool = False
+    wakes_since_s: float | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.memory.values())
+
+
+class HostMemory(NamedTuple):
+    total_bytes: int
+    available_bytes: int
+
+    def budget_bytes(self, reserve_percent: float) -> int:
+        """What may be parked: what is available less the reserve."""
+        reserve = max(LEAST_HOST_RESERVE_BYTES, int(self.total_bytes * reserve_percent / 100))
+        return max(0, self.available_bytes - reserve)
+
+
+class DeviceRoom(NamedTuple):
+    """The free memory of a device by NVML, and when that was read."""
+
+    free_bytes: int
+    as_of_s: float
+
+
+class RoomNeed(NamedTuple):
+    """A lease or an nvshare client waits for `number` of these devices.
+
+    `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it.
+    """
+
+    devices: tuple[str, ...]
+    bytes: int | None
+    since_s: float
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ParkSituation:
+    """`programs` are all that are known, also those that cannot be parked. A device without a room was not read."""
+
+    programs: tuple[ParkProgram, ...]
+    rooms: Mapping[str, DeviceRoom]
+    host: HostMemory | None
+    needs: tuple[RoomNeed, ...] = ()
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ParkPlan:
+    """Keys of programs. `waits` says why a program that should wake does not yet; `refused` why one is not parked."""
+
+    park: tuple[str, ...] = ()
+    wake: tuple[str, ...] = ()
+    waits: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, ParkRefusal] = field(default_factory=dict)

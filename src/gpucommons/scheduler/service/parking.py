@@ -1,0 +1,561 @@
+"""Parking in the scheduler's thread: looks, asks the planner, and lets the pauser move memory. It decides nothing.
+
+A parked program takes no part in turns: the policy does not know it. The pauser's record outlives the agent; what an
+earlier agent, or an earlier pauser, left parked is brought back one after another.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Final, NamedTuple, TypeVar
+
+from gpucommons.config.settings import ParkingSettings
+from gpucommons.model.parking import ParkEvent, ParkingReading
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import MOVE_BUCKETS
+from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory
+from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
+from gpucommons.parking.plan import plan
+from gpucommons.parking.values import (
+    DeviceRoom,
+    ParkPlan,
+    ParkProgram,
+    ParkRefusal,
+    ParkSituation,
+    ParkStage,
+    ParkTerms,
+    RoomNeed,
+    WhyNot,
+)
+from gpucommons.pauser.backend import Code, Failure
+from gpucommons.pauser.client import Pauser
+from gpucommons.pauser.counters import Durations
+from gpucommons.pauser.identity import has_ended
+from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.pauser.record import Stage
+from gpucommons.scheduler.programs.activity import ProgramActivity
+from gpucommons.scheduler.programs.exemptions import Exemption
+from gpucommons.scheduler.programs.jobs import Program, ProgramReading
+from gpucommons.scheduler.programs.matching import names
+from gpucommons.scheduler.service.lot import Spot, left_spot, spot_of
+from gpucommons.scheduler.service.moves import MOST_PROCESSES, Moved, Moves
+
+log = logging.getLogger(__name__)
+
+# The free bytes of each of these devices by NVML; those that could not be read are left out. Blocks.
+RoomReader = Callable[[Iterable[str]], Mapping[str, int]]
+PartWith = Callable[[str], Awaitable[None]]
+Needs = Callable[[], Sequence[RoomNeed]]
+Row = TypeVar("Row")
+
+_LOOK_S: Final = 0.25
+_CANDIDATE_LOOK_S: Final = 1.0
+_ROOM_WITHIN_S: Final = 5.0
+# How long the agent waits at its end for a move under way, which cannot be cancelled.
+_STOP_WITHIN_S: Final = 20.0
+_RETRY_S: Final = 10.0
+# A program that could not be parked for a reason that may pass is not tried again on its own for so long.
+_AGAIN_S: Final = 600.0
+_MOST_EVENTS: Final = 64
+_NEVER: Final = float("inf")
+_IDLE, _ASKED = "idle", "asked"
+
+
+class ParkOrder(NamedTuple):
+    """The answer to an order: the names of the programs that it reaches, and why others are refused."""
+
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A program whose memory is on the GPU. `alone` is why it takes no part."""
+
+    program: Program
+    alone: ParkRefusal | None
+    idleness: Idleness = field(default_factory=Idleness)
+
+
+class Parking:
+    """Call everything from the scheduler's loop.
+
+    `part_with` takes a program out of turns and returns once it runs; `needs` are the leases and clients that wait for
+    room; `backend` is how the pauser pauses.
+    """
+
+    def __init__(
+        self,
+        settings: ParkingSettings,
+        pauser: Pauser,
+        rooms: RoomReader,
+        part_with: PartWith,
+        needs: Needs,
+        backend: str = "cuda",
+    ) -> None:
+        self._settings = settings
+        self._terms = ParkTerms(
+            settings.idle_after_s,
+            settings.eager,
+            settings.host_reserve_percent,
+            settings.min_residence_s,
+            RESERVE_BYTES,
+        )
+        self._pauser = pauser
+        self._rooms = rooms
+        self._part_with = part_with
+        self._needs = needs
+        self._backend = backend
+        self._moves = Moves(pauser)
+        self._spots: dict[str, Spot] = {}
+        self._held: dict[str, _Held] = {}
+        self._asked: set[str] = set()
+        # Why processes cannot be parked, and until when; and when they were last brought back.
+        self._cannot: dict[ProcessKey, tuple[ParkRefusal, float]] = {}
+        self._woken_s: dict[ProcessKey, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
+        self._reading_rooms: tuple[float, asyncio.Future[Mapping[str, int]]] | None = None
+        # When the last move on each device ended.
+        self._moved_s: dict[str, float] = {}
+        self._synced: int | None = None
+        self._looked_s = 0.0
+        self._stopping = False
+        self._wake_up = asyncio.Event()
+        self._events: deque[ParkEvent] = deque(maxlen=_MOST_EVENTS)
+        self._parks = self._wakes = 0
+        self._refusals: Counter[str] = Counter()
+        self.park_seconds = Durations(MOVE_BUCKETS)
+        self.wake_seconds = Durations(MOVE_BUCKETS)
+
+    def start(self) -> None:
+        self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Waits for a move under way, up to a limit. What is parked stays in the record for the next start."""
+        self._stopping = True
+        if self._tasks:
+            log.info("parking: waiting for %d moves of GPU memory", len(self._tasks))
+            await asyncio.wait(self._tasks, timeout=_STOP_WITHIN_S)
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+        left = sum(spot.stage is not ParkStage.STRANDED for spot in self._spots.values())
+        if left:
+            log.warning("parking: %d programs stay parked until the next start; or run: gpucommons resume --all", left)
+
+    # Input
+
+    def without_parked(self, reading: ProgramReading) -> ProgramReading:
+        """The reading without the processes that are parked or on their way: they take no turns."""
+        held = self.processes
+        if not held:
+            return reading
+        for spot in self._spots.values():
+            found = [one for one in reading.processes if one.key in spot.places]
+            amounts = [use.memory_bytes for one in found for use in one.uses]
+            spot.nvml_bytes = None if None in amounts else sum(amount or 0 for amount in amounts)
+        return replace(reading, processes=tuple(one for one in reading.processes if one.key not in held))
+
+    @property
+    def processes(self) -> AbstractSet[ProcessKey]:
+        return {process for spot in self._spots.values() for process in spot.places}
+
+    def see(
+        self, programs: Iterable[Program], exempt: Iterable[Exemption], paused: AbstractSet[str], as_of_s: float
+    ) -> None:
+        """One reading: programs that take part, those that do not, and the keys of those that are paused now."""
+        alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
+        seen = [(program, alone.get(program.key)) for program in programs]
+        seen += [(one.program, alone[one.program.key]) for one in exempt]
+        before, self._held = self._held, {}
+        for program, refusal in seen:
+            known = before.get(program.key)
+            held = self._held.get(program.key) or _Held(program, refusal)
+            if known is not None and known.program.process_keys & program.process_keys:
+                held.idleness = known.idleness
+            idle = program.activity is ProgramActivity.IDLE and program.key not in paused
+            held.idleness = after_gpu(held.idleness, idle, as_of_s)
+            self._held[program.key] = held
+        living = {process for held in self._held.values() for process in held.program.process_keys} | self.processes
+        self._cannot = {process: row for process, row in self._cannot.items() if process in living}
+        self._woken_s = {process: at_s for process, at_s in self._woken_s.items() if process in living}
+        self._asked &= self._held.keys()
+
+    def _obstacle(self, held: _Held) -> ParkRefusal | None:
+        program = held.program
+        if held.alone is not None:
+            return held.alone
+        if self._backend != "cuda":
+            return ParkRefusal(WhyNot.UNAVAILABLE, 'scheduler.pause = "freeze" cannot move GPU memory')
+        if program.key in self._spots:
+            return ParkRefusal(WhyNot.PART_PARKED, "other processes of it are parked")
+        if len(program.devices) > 1:
+            return ParkRefusal(WhyNot.SEVERAL_GPUS, "it uses several GPUs: jobs with NCCL cannot be moved")
+        if len(program.processes) > MOST_PROCESSES:
+            return ParkRefusal(WhyNot.NOT_LOCKED, f"it has more than {MOST_PROCESSES} processes on the GPU")
+        if any(use.memory_bytes is None for process in program.processes for use in process.uses):
+            return ParkRefusal(WhyNot.MEMORY_UNKNOWN, "NVML does not say how much GPU memory it holds")
+        now = monotonic()
+        found = (self._cannot.get(process, (None, 0.0)) for process in program.process_keys)
+        return next((refusal for refusal, until_s in found if refusal is not None and until_s > now), None)
+
+    # Orders
+
+    def park(self, target: str, uid: int | None) -> ParkOrder:
+        """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
+        found = [held for held in self._held.values() if target in self._names(held.program)]
+        allowed = self._of_user(target, uid, [(held.program.uid, held) for held in found])
+        refused = []
+        for held in allowed:
+            # What failed for a reason that may pass is tried again when a person asks for it.
+            for process in held.program.process_keys:
+                if self._cannot.get(process, (None, _NEVER))[1] < _NEVER:
+                    del self._cannot[process]
+            if (refusal := self._obstacle(held) or self._unavailable()) is not None:
+                self._refuse(held.program, refusal)
+                refused.append(f"{held.program.display_name}: {refusal.sentence}")
+            else:
+                self._asked.add(held.program.key)
+        reached = [held.program for held in allowed if held.program.key in self._asked]
+        self._wake_up.set()
+        return ParkOrder(tuple(p.key for p in reached), tuple(p.display_name for p in reached), tuple(refused))
+
+    def wake(self, target: str, uid: int | None) -> ParkOrder:
+        found = [spot for spot in self._spots.values() if target in spot.names]
+        allowed = self._of_user(target, uid, [(spot.uid, spot) for spot in found])
+        refused = []
+        for spot in allowed:
+            if spot.stage is ParkStage.STRANDED:
+                refused.append(f"{spot.name}: the driver could not restore it; end the process")
+            else:
+                self._goes_on(spot, monotonic())
+        reached = [spot for spot in allowed if spot.stage is not ParkStage.STRANDED]
+        self._wake_up.set()
+        return ParkOrder(tuple(s.key for s in reached), tuple(s.name for s in reached), tuple(refused))
+
+    def _of_user(self, target: str, uid: int | None, found: Sequence[tuple[int | None, Row]]) -> list[Row]:
+        if not found:
+            raise ValueError(f"no such program {target!r}: see 'gpucommons scheduler status' and 'gpucommons parked'")
+        rows = [row for owner, row in found if uid is None or owner == uid]
+        if not rows:
+            raise ValueError(f"{target} is refused: it is another user's program")
+        return rows
+
+    def _names(self, program: Program) -> frozenset[str]:
+        return names(program) | {program.display_name, *(str(process.pid) for process in program.processes)}
+
+    def _unavailable(self) -> ParkRefusal | None:
+        reason = self._pauser.reason
+        return ParkRefusal(WhyNot.UNAVAILABLE, reason) if reason else None
+
+    # Output
+
+    def reading(self) -> ParkingReading:
+        now = monotonic()
+        return ParkingReading(
+            self._settings.idle_after_s,
+            self._settings.eager,
+            self._pauser.reason,
+            tuple(spot.reading(now) for spot in self._spots.values()),
+            tuple(self._events),
+            self._parks,
+            self._wakes,
+            dict(self._refusals),
+        )
+
+    # The loop
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._wake_up.wait()
+            self._wake_up.clear()
+            try:
+                await self._step()
+            except Exception:
+                log.exception("parking: an unexpected error; it is tried again")
+                await asyncio.sleep(1)
+
+    async def _step(self) -> None:
+        if not self._pauser.available or self._stopping:
+            return
+        if self._pauser.pid != self._synced or any(spot.unsure for spot in self._spots.values()):
+            await self._sync()
+        now = monotonic()
+        self._forget_ended()
+        self._look(now)
+        if not self._has_work():
+            return
+        rooms = await self._read_rooms()
+        if self._stopping:
+            return
+        situation = self._situation(rooms)
+        self._carry_out(plan(self._terms, situation))
+
+    def _has_work(self) -> bool:
+        if self._asked or any(spot.wakes_since_s is not None for spot in self._spots.values()):
+            return True
+        now, after_s = monotonic(), self._terms.idle_after_s
+        idle = after_s > 0 and any(held.idleness.idle_s(now) >= after_s for held in self._held.values())
+        return idle and (self._terms.eager or bool(self._needs()))
+
+    def _look(self, now: float) -> None:
+        """At the CPU time of parked programs, and once a second of programs whose GPU is idle."""
+        for spot in self._spots.values():
+            if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None:
+                spot.cpu, goes_on = after_look(spot.cpu, cpu_seconds(spot.pids), now)
+                if goes_on:
+                    self._goes_on(spot, now)
+        if self._terms.idle_after_s <= 0 or now - self._looked_s < _CANDIDATE_LOOK_S:
+            return
+        self._looked_s = now
+        for held in self._held.values():
+            if held.idleness.gpu_s is not None and held.alone is None:
+                pids = [process.pid for process in held.program.processes]
+                held.idleness = after_cpu(held.idleness, cpu_seconds(pids), now)
+
+    def _goes_on(self, spot: Spot, now: float) -> None:
+        if spot.wakes_since_s is None:
+            spot.wakes_since_s = now
+
+    async def _read_rooms(self) -> Mapping[str, DeviceRoom]:
+        """A driver that hangs costs one thread; until it answers nothing is brought back."""
+        devices = {device for spot in self._spots.values() for device in spot.memory}
+        devices |= {device for held in self._held.values() for device in held.program.devices}
+        if self._reading_rooms is None:
+            self._reading_rooms = monotonic(), asyncio.ensure_future(asyncio.to_thread(self._rooms, devices))
+        as_of_s, asked = self._reading_rooms
+        done, _ = await asyncio.wait({asked}, timeout=_ROOM_WITHIN_S)
+        if not done:
+            return {}
+        self._reading_rooms = None
+        return {
+            device: DeviceRoom(free, as_of_s)
+            for device, free in asked.result().items()
+            # A move may have ended in the meantime.
+            if as_of_s > self._moved_s.get(device, -_NEVER)
+        }
+
+    def _situation(self, rooms: Mapping[str, DeviceRoom]) -> ParkSituation:
+        now = monotonic()
+        held = [self._planned(one, now) for one in self._held.values() if one.program.key not in self._spots]
+        spots = [spot.planned(now) for spot in self._spots.values()]
+        return ParkSituation((*held, *spots), rooms, host_memory(), tuple(self._needs()), now)
+
+    def _planned(self, held: _Held, now: float) -> ParkProgram:
+        program = held.program
+        asked = program.key in self._asked
+        idle_s = held.idleness.idle_s(now)
+        is_candidate = asked or 0 < self._terms.idle_after_s <= idle_s
+        woken = [at_s for process in program.process_keys if (at_s := self._woken_s.get(process)) is not None]
+        return ParkProgram(
+            program.key,
+            ParkStage.HELD,
+            {device: use.memory_bytes or 0 for device, use in program.uses.items()},
+            settled_s=max(woken, default=-_NEVER),
+            resident_since_s=max(woken, default=None),
+            idle_s=idle_s,
+            obstacle=self._obstacle(held),
+            container_room_bytes=container_room_bytes(p.pid for p in program.processes) if is_candidate else None,
+            asked=asked,
+        )
+
+    def _carry_out(self, found: ParkPlan) -> None:
+        for key, refusal in found.refused.items():
+            self._asked.discard(key)
+            self._refuse(self._held[key].program, refusal)
+        for key, sentence in found.waits.items():
+            self._spots[key].waits = sentence
+        for key in found.wake:
+            # Before the next plan, which must know that this device has a restore.
+            self._spots[key].begin(ParkStage.WAKING, monotonic())
+            self._begin(self._wake(self._spots[key]))
+        for key in found.park:
+            held = self._held.pop(key)
+            cause = _ASKED if key in self._asked else _IDLE
+            self._asked.discard(key)
+            cpu = ParkedCpu(held.idleness.background)
+            spot = self._spots[key] = spot_of(held.program, cause, cpu, monotonic(), time.time())
+            self._begin(self._park(spot))
+
+    def _begin(self, move: "Coroutine[None, None, None]") -> None:
+        task = asyncio.get_running_loop().create_task(move)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._wake_up.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("parking: a move failed unexpectedly", exc_info=task.exception())
+
+    # Moves
+
+    async def _park(self, spot: Spot) -> None:
+        await self._part_with(spot.key)
+        begun_s = monotonic()
+        spot.begin(ParkStage.PARKING, begun_s)
+        moved = await self._moves.park(spot.places)
+        now = self._ended(spot)
+        if moved.unsure:
+            spot.unsure = True
+            return
+        if moved.failure is None:
+            spot.begin(ParkStage.PARKED, now)
+            self._parks += 1
+            self.park_seconds.observe(now - begun_s)
+            self._happened("parked", spot, now - begun_s, f"{_gib(spot.bytes)} moved to host memory ({spot.cause})")
+            return
+        self._could_not_park(spot, moved)
+
+    def _ended(self, spot: Spot) -> float:
+        """A move has ended: the room of its device has to be read again."""
+        now = monotonic()
+        self._moved_s.update(dict.fromkeys(spot.memory, now))
+        return now
+
+    def _could_not_park(self, spot: Spot, moved: Moved) -> None:
+        """Some processes may be parked all the same: they are brought back at once."""
+        now = monotonic()
+        assert moved.failure is not None
+        if moved.failure.code != Code.GONE:
+            refusal, lasts_s = _refusal(moved, moved.failure)
+            for process in spot.places:
+                self._cannot[process] = (refusal, now + lasts_s)
+            self._happened("refused", spot, 0.0, refusal.sentence, refusal.why)
+        spot.keep(moved.parked)
+        if moved.stranded:
+            spot.begin(ParkStage.STRANDED, now)
+        elif spot.places:
+            spot.begin(ParkStage.PARKED, now)
+            self._goes_on(spot, now)
+        else:
+            del self._spots[spot.key]
+
+    async def _wake(self, spot: Spot) -> None:
+        asked_s, begun_s = spot.wakes_since_s or monotonic(), monotonic()
+        amount, places = spot.bytes, dict(spot.places)
+        moved = await self._moves.wake(places)
+        now = self._ended(spot)
+        if moved.unsure:
+            spot.unsure = True
+            return
+        for process in places:
+            if process not in moved.parked:
+                self._woken_s[process] = now
+        if moved.stranded:
+            spot.begin(ParkStage.STRANDED, now)
+            self._happened("stranded", spot, now - begun_s, "the driver could not restore it; end the process")
+            return
+        spot.keep(moved.parked)
+        if spot.places:
+            assert moved.failure is not None
+            spot.begin(ParkStage.PARKED, now)
+            spot.retry_s, spot.waits = now + _RETRY_S, f"the driver did not restore it: {moved.failure.meaning}"
+            return
+        del self._spots[spot.key]
+        if moved.failure is not None:
+            return
+        self._wakes += 1
+        self.wake_seconds.observe(now - begun_s)
+        waited = f", after {begun_s - asked_s:.1f} s of waiting for room" if begun_s - asked_s > 1 else ""
+        spot.places = places
+        self._happened(
+            "woken", spot, now - asked_s, f"{_gib(amount)} is back on the GPU after {now - asked_s:.1f} s{waited}"
+        )
+
+    def _forget_ended(self) -> None:
+        """A parked program that is killed frees everything; the pauser removes it from the record."""
+        for key, spot in list(self._spots.items()):
+            if spot.stage in (ParkStage.PARKED, ParkStage.STRANDED) and not spot.unsure:
+                spot.keep({process for process in spot.places if not has_ended(process)})
+                if not spot.places:
+                    del self._spots[key]
+
+    # What is left of earlier agents and pausers
+
+    async def _sync(self) -> None:
+        pid, known = self._pauser.pid, set(self.processes)
+        uncertain = {
+            key: spot.settled_s for key, spot in self._spots.items() if spot.unsure or spot.stage is ParkStage.PARKED
+        }
+        found = await self._pauser.list()
+        if isinstance(found, Failure):
+            return
+        listed = {one.process: one.stage for one in found}
+        now = monotonic()
+        for key, settled_s in uncertain.items():
+            spot = self._spots.get(key)
+            if spot is None or spot.settled_s != settled_s:
+                continue
+            # The new pauser may not have finished what its predecessor had begun.
+            if all(listed.get(process, Stage.PARKED) is Stage.PARKED for process in spot.places):
+                self._is_sure(spot, listed.keys(), now)
+        for one in found:
+            if one.stage is Stage.PARKED and one.process not in known | self.processes:
+                left = left_spot(one, now, time.time())
+                self._spots[left.key] = left
+                log.warning("parking: %s was left parked and is brought back", left.name)
+        self._synced = pid
+
+    def _is_sure(self, spot: Spot, parked: AbstractSet[ProcessKey], now: float) -> None:
+        was_moving, spot.unsure = spot.unsure, False
+        spot.keep({process for process in spot.places if process in parked})
+        if not spot.places:
+            del self._spots[spot.key]
+        elif was_moving:
+            spot.begin(ParkStage.PARKED, now)
+            self._goes_on(spot, now)
+
+    # Events
+
+    def _refuse(self, program: Program, refusal: ParkRefusal) -> None:
+        spot = spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time())
+        self._happened("refused", spot, 0.0, refusal.sentence, refusal.why)
+
+    def _happened(self, kind: str, spot: Spot, duration_s: float, sentence: str, why: str = "") -> None:
+        if kind == "refused":
+            self._refusals[why] += 1
+        wall_s = time.time()
+        device = next(iter(spot.memory), "")
+        self._events.append(
+            ParkEvent(
+                f"{wall_s:.3f}/{kind}/{spot.key}",
+                kind,
+                wall_s,
+                spot.key,
+                spot.name,
+                spot.user,
+                spot.uid,
+                device,
+                spot.bytes,
+                duration_s,
+                sentence,
+                why,
+            )
+        )
+        log.info("parking: %s: %s: %s", kind, spot.name, sentence)
+
+
+def _refusal(moved: Moved, failed: Failure) -> tuple[ParkRefusal, float]:
+    """Why the driver did not park it, and for how long that stands."""
+    if not moved.locked:
+        return ParkRefusal(WhyNot.NOT_LOCKED, f"it could not be paused: {failed.meaning} ({failed.code})"), _AGAIN_S
+    if failed.code == Code.NOT_SUPPORTED:
+        sentence = "it cannot be parked: it uses managed memory, or the driver does not support it (801)"
+        return ParkRefusal(WhyNot.MANAGED_MEMORY, sentence), _NEVER
+    return ParkRefusal(WhyNot.FAILED, f"its memory could not be moved: {failed.meaning} ({failed.code})"), _AGAIN_S
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / (1 << 30):.1f} GiB"

@@ -1,0 +1,139 @@
+"""A real agent with its pauser parks programs on fake GPUs, and brings them back."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fakes.gpu.account import Phase
+from fakes.shared_gpu import MATMUL, SharedProgram
+from gpucommons.pauser.backend import State
+from gpucommons.scheduler.service.control_socket import control_path
+from running import command
+from shared_node import SharedNode, shared_node
+from waiting import until
+
+MIB = 1 << 20
+IDLE = [Phase(None)]
+
+
+@pytest.fixture
+def node() -> Iterator[SharedNode]:
+    with shared_node() as made:
+        yield made
+
+
+def notebook(node: SharedNode, memory_bytes: int = 64 * MIB) -> SharedProgram:
+    """A program that computed once and waits for its user since."""
+    program = node.program(phases=IDLE, memory_bytes=memory_bytes)
+    program.program.wait_for_user()
+    return program
+
+
+def test_an_idle_program_is_parked_and_comes_back_when_its_user_goes_on(node: SharedNode) -> None:
+    node.start_agent(sections="[parking]\nidle_after_s = 2\neager = true\nmin_residence_s = 1\n")
+    program = notebook(node)
+    node.wait_for(lambda: program.program.state is State.CHECKPOINTED, "it is parked")
+    assert (program.program.gpu_bytes, program.program.host_bytes) == (0, 64 * MIB)
+    time.sleep(4)
+    assert program.program.state is State.CHECKPOINTED, "it sleeps on"
+    program.program.run_cell(0.02)
+    node.wait_for(lambda: program.program.cells == 1, "its cell ends")
+    assert program.program.gpu_bytes == 64 * MIB
+
+
+def park_order(node: SharedNode, order: str, target: str, uid: int = 0) -> Any:
+    """The answer of the control socket to a user."""
+    code = (
+        "import os, socket, sys\n"
+        "os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(sys.argv[3].encode() + b'\\n')\n"
+        "print(s.makefile().readline())\n"
+    )
+    line = json.dumps({"command": order, "target": target})
+    arguments = [sys.executable, "-c", code, control_path(str(node.socket)), str(uid), line]
+    return json.loads(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout)
+
+
+def parked(node: SharedNode) -> Any:
+    done = command("parked", "--json", "--socket", str(node.socket))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["parking"]
+
+
+def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: SharedNode) -> None:
+    node.start_agent()
+    program = node.program(MATMUL[512], memory_bytes=64 * MIB)
+    node.wait_for(lambda: node.standing(program), "the agent sees it")
+    done = command("park", str(program.pid), "--socket", str(node.socket))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "parked in" in done.stdout
+    assert program.program.state is State.CHECKPOINTED
+    ((key, row),) = parked(node)["programs"].items()
+    assert (row["stage"], row["gpu_bytes"], row["host_bytes"]) == ("parked", 64 * MIB, 64 * MIB)
+    assert row["processes"] == [program.pid]
+    assert "0.1 GiB" in command("parked", "--socket", str(node.socket)).stdout
+    assert "parked, 0.1 GiB in host memory" in node.scheduler("status")
+    assert "in host memory" in node.scheduler("explain", f"pid:{program.pid}")
+    assert node.standing(program) == "", "it takes no turns"
+    node.wait_for(lambda: 'gpucommons_parking_programs{stage="parked"} 1' in node.agent.get("/metrics")[1], "metrics")
+    metrics = node.agent.get("/metrics")[1]
+    assert 'gpucommons_parking_host_bytes{user="root"} 6.7108864e+07' in metrics or "67108864" in metrics
+    node.wait_for(lambda: "program.parked" in node.agent.get("/api/v1/events")[1], "the event")
+
+    done = command("wake", f"pid:{program.pid}", "--socket", str(node.socket))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is back on the GPU" in done.stdout
+    program.program.runs()
+    assert parked(node)["programs"] == {}
+    node.wait_for(lambda: "program.woken" in node.agent.get("/api/v1/events")[1], "the event")
+    node.wait_for(lambda: node.standing(program), "it takes part again")
+    assert key
+
+
+def test_only_the_owner_and_admins_may_park(node: SharedNode) -> None:
+    node.start_agent()
+    program = node.program(MATMUL[512], memory_bytes=64 * MIB, uid=4711)
+    node.wait_for(lambda: node.standing(program), "the agent sees it")
+    refused = park_order(node, "park", str(program.pid), uid=4712)
+    assert (refused["ok"], "another user's" in refused["error"]) == (False, True)
+    assert not park_order(node, "park", "pid:1")["ok"]
+    assert park_order(node, "park", str(program.pid), uid=4711)["answer"]["keys"]
+    node.wait_for(lambda: program.program.state is State.CHECKPOINTED, "it is parked")
+    assert not park_order(node, "wake", str(program.pid), uid=4712)["ok"]
+    assert park_order(node, "wake", "uid:4711", uid=0)["ok"]
+    program.program.runs()
+
+
+def test_managed_memory_is_tried_once_and_the_program_goes_on(node: SharedNode) -> None:
+    node.start_agent(sections="[parking]\nidle_after_s = 1\neager = true\n")
+    program = notebook(node)
+    program.program.use_managed_memory()
+    node.wait_for(lambda: parked(node)["events"], "it was tried")
+    (event,) = parked(node)["events"]
+    assert (event["kind"], event["why"]) == ("refused", "managed_memory")
+    program.program.runs()
+    locks = program.program.locks
+    node.shared.let_pass(4)
+    assert program.program.locks == locks, "not tried again"
+    done = command("park", str(program.pid), "--socket", str(node.socket))
+    assert (done.returncode, "managed memory" in done.stderr) == (1, True)
+    program.program.runs()
+
+
+def test_the_next_agent_brings_back_what_the_last_one_left(node: SharedNode) -> None:
+    node.start_agent(sections="[parking]\nidle_after_s = 1\neager = true\n")
+    programs = [notebook(node), notebook(node)]
+    node.wait_for(lambda: all(one.program.state is State.CHECKPOINTED for one in programs), "both are parked")
+    node.agent.stop(signal.SIGKILL)
+    assert all(one.program.state is State.CHECKPOINTED for one in programs)
+    node.start_agent()
+    for one in programs:
+        one.program.runs()
+        assert one.program.gpu_bytes == 64 * MIB
+    until(lambda: not list(node.record.iterdir()), "the record is empty")

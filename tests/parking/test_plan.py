@@ -1,0 +1,181 @@
+"""The planner of parking: single decisions, and invariants over any situation."""
+
+from dataclasses import replace
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpucommons.parking.plan import fresh_room, plan
+from gpucommons.parking.values import (
+    GIB,
+    DeviceRoom,
+    HostMemory,
+    ParkProgram,
+    ParkRefusal,
+    ParkSituation,
+    ParkStage,
+    ParkTerms,
+    RoomNeed,
+    WhyNot,
+)
+
+TERMS = ParkTerms(idle_after_s=60.0, min_residence_s=120.0)
+HOST = HostMemory(128 * GIB, 100 * GIB)
+IDLE = ParkProgram("notebook", ParkStage.HELD, {"a": 40 * GIB}, settled_s=-1.0, idle_s=3600.0)
+PARKED = ParkProgram("parked", ParkStage.PARKED, {"a": 20 * GIB}, settled_s=-1.0, wakes_since_s=5.0)
+
+
+def situation(*programs: ParkProgram, free: int = 0, **more: object) -> ParkSituation:
+    given = ParkSituation(programs, {"a": DeviceRoom(free, 9.0)}, HOST, now_s=10.0)
+    return replace(given, **more)  # type: ignore[arg-type]
+
+
+def test_an_idle_program_stays_while_nothing_needs_its_room() -> None:
+    assert plan(TERMS, situation(IDLE)).park == ()
+    assert plan(replace(TERMS, eager=True), situation(IDLE)).park == ("notebook",)
+
+
+def test_an_idle_program_is_parked_for_a_need_that_this_meets() -> None:
+    need = RoomNeed(("a",), 30 * GIB, 1.0)
+    assert plan(TERMS, situation(IDLE, needs=(need,))).park == ("notebook",)
+    assert plan(TERMS, situation(IDLE, needs=(need._replace(bytes=70 * GIB),))).park == ()
+    assert plan(TERMS, situation(IDLE, free=31 * GIB, needs=(need,))).park == (), "there is room"
+    busy = replace(IDLE, idle_s=59.0)
+    assert plan(TERMS, situation(busy, needs=(need,))).park == ()
+    assert plan(replace(TERMS, idle_after_s=0.0), situation(IDLE, needs=(need,))).park == (), "off"
+
+
+def test_a_lease_gets_a_gpu_that_idle_programs_alone_are_on() -> None:
+    need = RoomNeed(("a", "b"), None, 1.0)
+    other = replace(IDLE, key="busy", idle_s=0.0)
+    assert plan(TERMS, situation(IDLE, needs=(need,))).park == (), "b is empty"
+    on_b = ParkProgram("on-b", ParkStage.HELD, {"b": GIB}, settled_s=-1.0)
+    assert plan(TERMS, situation(IDLE, on_b, needs=(need,))).park == ("notebook",)
+    assert plan(TERMS, situation(IDLE, on_b, other, needs=(need,))).park == ()
+    assert plan(TERMS, situation(IDLE, replace(on_b, idle_s=61.0), needs=(need,))).park == ("on-b",), "the least moved"
+
+
+def test_the_owner_may_park_a_busy_program_but_not_one_that_cannot_come_back() -> None:
+    asked = replace(IDLE, idle_s=0.0, asked=True, resident_since_s=9.0)
+    assert plan(TERMS, situation(asked)).park == ("notebook",)
+    managed = replace(asked, obstacle=ParkRefusal(WhyNot.MANAGED_MEMORY, "managed memory"))
+    found = plan(TERMS, situation(managed))
+    assert (found.park, found.refused["notebook"].why) == ((), WhyNot.MANAGED_MEMORY)
+
+
+def test_host_memory_and_the_container_limit_what_is_parked() -> None:
+    asked = replace(IDLE, asked=True)
+    # 10 % of 128 GiB are kept.
+    enough = HostMemory(128 * GIB, 40 * GIB + 128 * GIB // 10 + 1)
+    assert plan(TERMS, situation(asked, host=enough)).park == ("notebook",)
+    short = plan(TERMS, situation(asked, host=enough._replace(available_bytes=52 * GIB)))
+    assert (short.park, short.refused["notebook"].why) == ((), WhyNot.HOST_MEMORY)
+    # At least 4 GiB are kept, however small the host is.
+    assert HostMemory(8 * GIB, 5 * GIB).budget_bytes(10.0) == GIB
+    within = plan(TERMS, situation(replace(asked, container_room_bytes=39 * GIB)))
+    assert within.refused["notebook"].why is WhyNot.CONTAINER_MEMORY
+    unread = plan(TERMS, situation(asked, host=None))
+    assert unread.refused["notebook"].why is WhyNot.HOST_MEMORY
+
+
+def test_a_program_comes_back_only_where_there_is_room_and_a_reserve() -> None:
+    assert plan(TERMS, situation(PARKED, free=21 * GIB)).wake == ("parked",)
+    short = plan(TERMS, situation(PARKED, free=21 * GIB - 1))
+    assert (short.wake, short.waits) == (
+        (),
+        {"parked": "it needs 20.0 GiB and a reserve of 1.0 GiB, 21.0 GiB is free"},
+    )
+    assert plan(TERMS, situation(PARKED, rooms={})).wake == ()
+    moved = ParkProgram("woken", ParkStage.HELD, {"a": GIB}, settled_s=9.0)
+    assert plan(TERMS, situation(PARKED, moved, free=99 * GIB)).wake == (), "read before the last move ended"
+
+
+def test_the_longest_waiter_comes_back_first_and_is_not_passed() -> None:
+    later = replace(PARKED, key="later", memory={"a": GIB}, wakes_since_s=6.0)
+    assert plan(TERMS, situation(later, PARKED, free=99 * GIB)).wake == ("parked",)
+    assert plan(TERMS, situation(later, PARKED, free=5 * GIB)).wake == (), "the small one does not pass"
+    waking = replace(PARKED, stage=ParkStage.WAKING)
+    assert plan(TERMS, situation(later, waking, free=99 * GIB)).wake == ()
+
+
+def test_an_idle_program_makes_room_for_one_that_goes_on() -> None:
+    found = plan(TERMS, situation(IDLE, PARKED, free=2 * GIB))
+    assert (found.park, found.wake) == (("notebook",), ())
+    woken = replace(IDLE, resident_since_s=1.0)
+    assert plan(TERMS, situation(woken, PARKED, free=2 * GIB)).park == (), "it was brought back 9 s ago"
+
+
+DEVICES = ("a", "b")
+sizes = st.integers(0, 60).map(lambda gib: gib * GIB)
+times = st.floats(0.0, 300.0)
+refusals = st.just(ParkRefusal(WhyNot.MANAGED_MEMORY, "managed memory"))
+programs = st.builds(
+    ParkProgram,
+    key=st.just(""),
+    stage=st.sampled_from(ParkStage),
+    memory=st.dictionaries(st.sampled_from(DEVICES), sizes, min_size=1),
+    settled_s=times,
+    resident_since_s=st.none() | times,
+    idle_s=times,
+    obstacle=st.none() | refusals,
+    container_room_bytes=st.none() | sizes,
+    asked=st.booleans(),
+    wakes_since_s=st.none() | times,
+)
+needs = st.builds(
+    RoomNeed,
+    st.lists(st.sampled_from(DEVICES), min_size=1, unique=True).map(tuple),
+    st.none() | sizes,
+    times,
+    st.integers(1, 2),
+)
+situations = st.builds(
+    ParkSituation,
+    st.lists(programs, max_size=6).map(lambda rows: tuple(replace(row, key=f"p{n}") for n, row in enumerate(rows))),
+    st.dictionaries(st.sampled_from(DEVICES), st.builds(DeviceRoom, sizes, times)),
+    st.none() | st.builds(HostMemory, st.just(128 * GIB), sizes),
+    st.lists(needs, max_size=3).map(tuple),
+    st.just(300.0),
+)
+terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.floats(0, 50), times)
+
+
+@given(terms, situations)
+@example(TERMS, ParkSituation((IDLE, PARKED), {"a": DeviceRoom(0, 9.0)}, HOST, now_s=10.0))
+def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
+    found = plan(given_terms, at)
+    by_key = {program.key: program for program in at.programs}
+    waking = [by_key[key] for key in found.wake]
+    for device in DEVICES:
+        on = [program for program in waking if device in program.memory]
+        restoring = [p for p in at.programs if p.stage is ParkStage.WAKING and device in p.memory]
+        assert len(on) + len(restoring) <= 1 or not on, "one restore at a time on a device"
+        for program in on:
+            room = fresh_room(at, device)
+            assert room is not None
+            assert program.memory[device] + given_terms.gpu_reserve_bytes <= room.free_bytes, "never more than fits"
+            assert program.wakes_since_s is not None
+            for other in at.programs:
+                if other.stage is ParkStage.PARKED and other.wakes_since_s is not None and device in other.memory:
+                    assert program.wakes_since_s <= other.wakes_since_s, "the longest waiter first"
+    assert all(program.stage is ParkStage.PARKED for program in waking)
+    waiting = {p.key for p in at.programs if p.stage is ParkStage.PARKED and p.wakes_since_s is not None}
+    assert waiting == set(found.wake) | found.waits.keys(), "who waits is brought back or has a reason"
+
+    moving = [program for program in at.programs if program.stage is ParkStage.PARKING]
+    assert len(found.park) + len(moving) <= 1 or not found.park
+    for program in (by_key[key] for key in found.park):
+        assert program.stage is ParkStage.HELD
+        assert program.obstacle is None, "never park what cannot come back"
+        assert at.host is not None
+        reserve = max(4 * GIB, at.host.total_bytes * given_terms.host_reserve_percent / 100)
+        assert program.bytes <= max(0, at.host.available_bytes - reserve) + 1, "never more than host memory allows"
+        assert program.container_room_bytes is None or program.bytes <= program.container_room_bytes
+        if not program.asked:
+            assert 0 < given_terms.idle_after_s <= program.idle_s
+            since_s = program.resident_since_s
+            assert since_s is None or at.now_s - since_s >= given_terms.min_residence_s, "no flapping"
+            waiters = bool(waiting - set(found.wake))
+            assert given_terms.eager or at.needs or waiters, "something needs the room"
+    assert all(by_key[key].asked for key in found.refused)
+    assert not set(found.refused) & set(found.park)
