@@ -81,6 +81,6 @@ def test_own_leaves_the_programs_of_others_alone() -> None:
         theirs, ours = node.program(HEAVY, uid=MAIL), [node.program(HEAVY) for _ in range(2)]
         node.start_agent("--scheduler", environment={"GPUCOMMONS_SCHEDULER_SHARE_PROGRAMS": "own"})
         sentence = until(lambda: node.left_alone().get(theirs.pid))
-        assert sentence == f'it runs as uid {MAIL}, and share_programs = "own" shares only those of uid 0'
+        assert sentence.startswith(f'it runs as uid {MAIL}, and share_programs = "own" ')
         until(lambda: all(program.program.locks for program in ours), "our own are paused in turn")
         assert theirs.program.locks == 0
