@@ -242,3 +242,16 @@ def test_the_search_covers_what_runs_for_an_owner(browser: Browser, lab: str) ->
         page.fill("#who input[type=search]", "h200")
         everyone = len({row["owner"] for row in processes if row["owner"]})
         expect(page.locator("#who tr[data-row]")).to_have_count(everyone)
+
+
+def test_rows_of_accounts_and_turns_can_be_focused(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=6000) as page:
+        page.click("#accounts tr[data-user=bob] th button")
+        expect(page.locator(".focus")).to_contain_text("bob")
+        assert page.locator("#who tr[data-row].lit").evaluate_all("rows => rows.map(r => r.dataset.row)") == [
+            "user/1001"
+        ]
+        page.keyboard.press("Escape")
+        page.locator("#turns tr[data-client] th button", has_text="alice-job").first.click()
+        expect(page.locator(".focus")).to_contain_text("alice")
+        expect(page.locator("#who tr[data-row='user/1000']")).to_have_class(re.compile("lit"))
