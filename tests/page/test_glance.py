@@ -93,7 +93,7 @@ def test_the_lost_card_says_the_cause_the_job_and_what_to_do(browser: Browser, f
         expect(card).to_contain_text("It ended", timeout=15_000)
         expect(card).to_contain_text("What to do: Drain the node and reboot it")
         storm = page.locator("[data-problem*='xid/'][data-problem$='/31']")
-        expect(storm).to_contain_text(re.compile(r"XID 31 x \d+ in 1 min: page fault of the program"), timeout=30_000)
+        expect(storm).to_contain_text(re.compile(r"XID 31 x \d+ in \d+ min: page fault of the program"), timeout=30_000)
 
 
 def test_a_part_of_the_sentence_leads_to_its_rows(browser: Browser, lab: str) -> None:

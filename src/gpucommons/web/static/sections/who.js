@@ -193,8 +193,8 @@ const SEARCHED = ['name', 'pid', 'user', 'account', 'uid', 'pod', 'namespace', '
 
 // A row matches by its name, or by one of its processes: user, program, pid, pod, container, job or model of the GPU.
 function searched(document, rows, { text, by, gpu }) {
-  const wanted = text.trim().toLowerCase();
-  if (!wanted) return rows;
+  const sought = text.trim().toLowerCase();
+  if (!sought) return rows;
   const { who, gpus } = document;
   const on = uuidOf(document, gpu);
   const found = new Set(filtered(rows, { text }).map((row) => row.id));
@@ -203,14 +203,14 @@ function searched(document, rows, { text, by, gpu }) {
     if (on && process.gpu_uuid !== on) continue;
     const model = gpus && gpus.by_uuid[process.gpu_uuid] ? gpus.by_uuid[process.gpu_uuid].name : '';
     const all = [model, ...SEARCHED.map((name) => process[name] ?? '')].join(' ').toLowerCase();
-    if (all.includes(wanted)) found.add(identity(process, key, by));
+    if (all.includes(sought)) found.add(identity(process, key, by));
   }
   return rows.filter((row) => found.has(row.id));
 }
 
 function filtered(rows, { text }) {
-  const wanted = text.trim().toLowerCase();
-  return rows.filter((row) => `${row.label} ${row.detail || ''}`.toLowerCase().includes(wanted));
+  const sought = text.trim().toLowerCase();
+  return rows.filter((row) => `${row.label} ${row.detail || ''}`.toLowerCase().includes(sought));
 }
 
 function sorted(rows, { key, down }) {
