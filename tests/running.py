@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from waiting import until
 
@@ -51,6 +52,10 @@ class RunningAgent:
         if self.url.startswith("https"):
             return
         until(lambda: self.get("/metrics")[0] != 503, "a sample is taken", within_s=30)
+
+    def rss_kb(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ends the agent and returns its exit status. An agent that does not end fails the test."""

@@ -109,6 +109,11 @@ class SharedNode:
     def way(self, gpu: int = 0) -> str:
         return next((str(row["way"]) for row in self.turns()["gpus"].values() if row["index"] == gpu), "")
 
+    def left_alone(self) -> dict[int, str]:
+        """The programs that take no turns, and why: the sentences of status, by pid."""
+        rows = json.loads(self.scheduler("status", "--json"))["turns"]["left_alone"]
+        return {int(row["name"].split("(pid ")[1].rstrip(")")): str(row["sentence"]) for row in rows}
+
     def wait_for(self, ask: Callable[[], object], what: str, within_s: float = 40) -> None:
         until(ask, f"{what}; {self.turns()}", within_s)
 

@@ -1,7 +1,11 @@
-"""The generated pages of docs/ are up to date."""
+"""The generated pages of docs/ are up to date, and the settings of an example are valid."""
 
+import re
 from pathlib import Path
 
+from gpucommons.agent.sharing_checks import check_scheduler
+from gpucommons.agent.sharing_rules import check_rules, program_rules
+from gpucommons.config.load import load
 from gpucommons.config.reference import configuration_page
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.reference import metrics_page
@@ -15,3 +19,20 @@ def test_metrics_page_is_current() -> None:
 
 def test_configuration_page_is_current() -> None:
     assert (DOCS / "configuration.md").read_text() == configuration_page(), "run: make docs"
+
+
+def test_the_settings_on_the_page_about_sharing_are_valid(tmp_path: Path) -> None:
+    """An indented block that begins with a section is TOML."""
+    page = (DOCS / "sharing.md").read_text()
+    blocks = re.findall(r"(?:^    \[\w+\]\n(?:^    .+\n)+)", page, re.MULTILINE)
+    assert len(blocks) == 2
+    file = tmp_path / "gpucommons.toml"
+    file.write_text("".join(block.replace("\n    ", "\n").removeprefix("    ") for block in blocks))
+    settings = load(file, {}, {}).settings
+    check_scheduler(settings.scheduler)
+    check_rules(settings)
+    assert settings.scheduler.share_programs == "all"
+    rules = {rule.name: rule for rule in program_rules(settings)}
+    assert rules.keys() == {"students", "course", "serving"}
+    assert rules["students"].quota.core_percent == 25
+    assert not rules["serving"].share

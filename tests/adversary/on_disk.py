@@ -20,7 +20,8 @@ from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.usage import UsageSample
 from ledger import crash_rounds
 from ledger.builders import ALICE, BOB, batch, moment, sample
-from ledger.test_recovery import damaged_at_random, held_ns, is_corrupt, write_days
+from ledger.damage import damaged_at_random
+from ledger.test_recovery import held_ns, is_corrupt, write_days
 from ledger.test_writer import fill, tmpfs
 from running import running_agent
 from waiting import until
@@ -56,20 +57,20 @@ def kills_of_the_agent(directory: Path, budget: Budget) -> Counter[str]:
     for _ in budget:
         with running_agent("--simulate", "lab", environment=environment) as agent:
             until(ledger.exists, "a ledger")
-            until(lambda before=before: _last_flush(ledger) != before, "a flush")  # type: ignore[misc]
+            until(lambda before=before: _billed_ns(ledger) > before, "a flush")  # type: ignore[misc]
             agent.process.send_signal(signal.SIGKILL)
             agent.process.wait()
         assert not [line for line in agent.lines if "error" in line]
-        before = _last_flush(ledger)
+        before = _billed_ns(ledger)
         assert_layers_agree(ledger)
         counts["kills"] += 1
     return counts
 
 
-def _last_flush(path: Path) -> int:
+def _billed_ns(path: Path) -> int:
     try:
         with closing(sqlite3.connect(path)) as connection:
-            return int(connection.execute("SELECT ifnull(max(last_monotonic_ns), 0) FROM runs").fetchone()[0])
+            return int(connection.execute("SELECT ifnull(sum(held_ns), 0) FROM totals").fetchone()[0])
     except sqlite3.Error:
         return 0
 

@@ -20,6 +20,7 @@ from fakes.nvml.control import FakeNvml
 from parsing import parsed
 from running import RunningAgent, running_agent
 from scheduler.served import Scripted
+from waiting import until
 
 # Every address of 127.0.0.0/8 is this machine's on Linux: the attackers have others.
 SCRAPER = "127.0.0.9"
@@ -33,6 +34,9 @@ class Victim:
         self.agent, self.socket_path, self.ledger, self.driver = agent, socket_path, ledger, driver
         found = urllib.parse.urlsplit(agent.url)
         self.address = (str(found.hostname), found.port or 0)
+
+    def is_ready(self) -> bool:
+        return self.agent.get("/metrics", {"Authorization": PASSWORD})[0] == 200
 
     def scrape(self, path: str = "/metrics", source: str = SCRAPER) -> str:
         """One request with the password; any other answer than 200 is an error."""
@@ -113,6 +117,8 @@ def victim(directory: Path) -> Iterator[Victim]:
     }
     with running_agent("--scheduler", "--web.config.file", str(web_config), environment=environment) as agent:
         found = Victim(agent, socket_path, directory / "state/ledger.sqlite", driver)
+        # With a password, an agent without a sample answers 401 before it answers 503.
+        until(found.is_ready, "the first sample")
         found.check()
         yield found
         assert agent.stop() == 0

@@ -35,7 +35,7 @@ def test_aborted_scrapes_do_not_affect_other_clients(tmp_path: Path) -> None:
 
         def shown() -> int:
             body = agent.get("/metrics/nvshare")[1]
-            return sum(1 for name, _ in parsed(body) if name == "nvshare_client_info")
+            return int(sum(value for (name, _), value in parsed(body).items() if name == "nvshare_client_info"))
 
         def descriptors() -> int:
             return len(os.listdir(f"/proc/{agent.process.pid}/fd"))

@@ -1,10 +1,14 @@
-"""The garbage collector's thresholds, in a separate process: they are global."""
+"""When garbage is collected. The collector itself is changed in separate processes: its thresholds are global."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gpucommons.agent.garbage import Examine, Progress, is_calm, to_examine
+from gpucommons.model.sharing import GpuSharing, HistogramReading, SharingReading
+from gpucommons.model.snapshot import Readings, Snapshot
 
 PROGRAM = """
 import asyncio, gc
@@ -28,7 +32,7 @@ class Cycle:
 async def main():
     garbage._CHECK_EVERY_S = 0.01
     {change}
-    collecting = asyncio.create_task(garbage.collect_garbage())
+    collecting = asyncio.create_task(garbage.collect_garbage(lambda: None))
     await asyncio.sleep(0.1)
     assert {periodic} or full_collections() == before, "a full collection ran without a reason"
     cycles = [Cycle() for _ in range(2_000)]
@@ -37,6 +41,16 @@ async def main():
     seen = full_collections()
     async with asyncio.timeout(30):
         while full_collections() == seen:
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while any(isinstance(one, Cycle) for one in gc.get_objects()):
+            await asyncio.sleep(0.01)
+    survivors = [[] for _ in range(50_000)]
+    gc.collect(1)
+    before_freeze = gc.get_freeze_count()
+    more = [Cycle() for _ in range(2_000)]
+    async with asyncio.timeout(30):
+        while gc.get_freeze_count() < before_freeze + len(survivors):
             await asyncio.sleep(0.01)
     collecting.cancel()
 
@@ -47,7 +61,7 @@ assert not [one for one in gc.get_objects() if isinstance(one, Cycle)], "an old 
 
 @pytest.mark.parametrize(
     ("change", "periodic"),
-    [("garbage._FULL_COLLECTION_EVERY_S = 0.02", "True"), ("", "False")],
+    [("garbage._EVERYTHING_EVERY_S = 0.02", "True"), ("", "False")],
     ids=["time", "growth"],
 )
 def test_full_collections_run_after_a_time_and_after_growth(change: str, periodic: str) -> None:
@@ -57,3 +71,47 @@ def test_full_collections_run_after_a_time_and_after_growth(change: str, periodi
         [sys.executable, "-c", program], env={"PYTHONPATH": str(source)}, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+MEGABYTE = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("grown_bytes", "everything_s", "calm", "expected"),
+    [
+        (0, 0.0, True, Examine.NOTHING),
+        (9 * MEGABYTE, 0.0, True, Examine.NEW),
+        (9 * MEGABYTE, 0.0, False, Examine.NOTHING),
+        (60 * MEGABYTE, 0.0, False, Examine.NEW),
+        (0, 601.0, True, Examine.EVERYTHING),
+        (0, 601.0, False, Examine.NOTHING),
+        (60 * MEGABYTE, 601.0, False, Examine.NEW),
+        (0, 3601.0, False, Examine.EVERYTHING),
+        (None, 0.0, True, Examine.NOTHING),
+    ],
+)
+def test_old_objects_are_examined_after_growth_and_between_turns(
+    grown_bytes: int | None, everything_s: float, calm: bool, expected: Examine
+) -> None:
+    assert to_examine(Progress(grown_bytes, everything_s), calm) is expected
+
+
+NO_TIMES = HistogramReading((), (0,), 0.0)
+
+
+def snapshot_with(request_queue: tuple[str, ...], wait_queue: tuple[str, ...], left_s: float | None) -> Snapshot:
+    gpu = GpuSharing(
+        "GPU-0", 0, True, ("a",), request_queue, wait_queue, 0, 0, 0, True, 0, False, "turns", "serial_mode",
+        left_s, 0.0, {}, 0, 0, NO_TIMES, NO_TIMES, NO_TIMES,
+    )  # fmt: skip
+    sharing = SharingReading(True, "serial", None, (gpu,), (), (), {}, {}, {}, NO_TIMES, 1.0)
+    return Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=sharing))
+
+
+def test_a_moment_is_calm_unless_a_client_may_get_its_turn_now() -> None:
+    assert is_calm(None)
+    assert is_calm(snapshot_with((), (), None))
+    assert is_calm(snapshot_with(("b",), (), 20.0))
+    assert not is_calm(snapshot_with(("b",), (), 0.5))
+    assert not is_calm(snapshot_with(("b",), (), None))
+    assert not is_calm(snapshot_with((), ("b",), None))

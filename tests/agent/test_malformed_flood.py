@@ -2,20 +2,14 @@
 
 import socket
 import urllib.parse
-from pathlib import Path
 
-from running import RunningAgent, running_agent
+from running import running_agent
 
 AT_ONCE, ROUNDS = 250, 16
 # The collector's young generations do not free what lives through them, such as connections that wait in a crowd.
 MALFORMED = b"GET /" + b"a" * 8000 + b" HTTP/9.9\r\n\r\n"
 # With a cycle for each request, 4,000 of them made the agent grow by 80 MB.
 ALLOWED_GROWTH_KB = 8 * 1024
-
-
-def rss_kb(agent: RunningAgent) -> int:
-    status = Path(f"/proc/{agent.process.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 def send_malformed(address: tuple[str, int], rounds: int) -> None:
@@ -34,8 +28,8 @@ def test_malformed_requests_do_not_make_the_agent_grow() -> None:
         found = urllib.parse.urlsplit(agent.url)
         address = (str(found.hostname), found.port or 0)
         send_malformed(address, 4)
-        before = rss_kb(agent)
+        before = agent.rss_kb()
         send_malformed(address, ROUNDS)
-        growth = rss_kb(agent) - before
+        growth = agent.rss_kb() - before
         assert growth < ALLOWED_GROWTH_KB
         assert agent.stop() == 0

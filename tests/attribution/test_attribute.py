@@ -79,6 +79,14 @@ def test_one_owner_on_two_gpus_has_a_row_on_each() -> None:
     assert [(row.gpu_uuid, row.owner.name) for row in found.owners] == [("GPU-0", "alice"), ("GPU-1", "alice")]
 
 
+def test_a_process_on_two_gpus_is_judged_once() -> None:
+    found = attribute(reading(gpu(0, [gpu_process(7)]), gpu(1, [gpu_process(7)])), table(identity(7)))
+    one, other = found.processes
+    assert (one.place.gpu_index, other.place.gpu_index) == (0, 1)
+    assert one.workload is other.workload
+    assert one.steps is other.steps
+
+
 def test_a_process_that_ended_has_a_reason_and_no_owner() -> None:
     found = attribute(
         reading(gpu(0, [gpu_process(7, GIB, 20)], used=GIB, percent=20)), table(failures={7: Reason.PROCESS_GONE})

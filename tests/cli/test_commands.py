@@ -16,7 +16,7 @@ from gpucommons import __version__
 from gpucommons.agent.agent import Agent
 from gpucommons.cli.main import main
 from gpucommons.cli.up import _announce
-from gpucommons.config.settings import Settings, WebSettings
+from gpucommons.config.settings import LeasesSettings, Settings, WebSettings
 from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 from running import command
@@ -174,18 +174,19 @@ def test_an_agent_without_a_place_for_its_socket_starts_and_says_so(
 ) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    for name in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("RUNTIME_DIRECTORY")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
     caplog.set_level(logging.INFO)
 
     async def start_and_stop() -> None:
-        agent = Agent(Settings(web=WebSettings(listen="")), SCENARIOS["lab"])
+        settings = Settings(web=WebSettings(listen=""), leases=LeasesSettings(enabled="false"))
+        agent = Agent(settings, SCENARIOS["lab"])
         await agent.bind()
         assert agent.web.addresses == []
         await agent.stop()
 
     asyncio.run(start_and_stop())
-    assert "no API socket: the agent is not root and XDG_RUNTIME_DIR is not set" in caplog.text
+    assert "no API socket: this user has no runtime directory (XDG_RUNTIME_DIR)" in caplog.text
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:

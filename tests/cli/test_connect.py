@@ -226,7 +226,7 @@ def test_me(lab: Host) -> None:
     assert (other["user"], other["jobs"], other["clients"], other["quota"]) == ("stranger", {}, {}, None)
     assert run(lab, "me", uid=STRANGER).stdout.splitlines()[1:3] == [
         "jobs: none holds a GPU",
-        "wait: none of your programs waits for its turn",
+        "wait: none of your programs waits",
     ]
 
 

@@ -1,6 +1,5 @@
 """`gpucommons gpus`: the table and the JSON, with a fake driver, a scenario and without a driver."""
 
-import io
 import json
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from typing import Any
 
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process
-from gpucommons.cli.gpus_view import missing, render
+from gpucommons.cli.gpus_view import gpu_lines, missing
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.gpu import GpuReading
@@ -31,9 +30,7 @@ def document_of(reading: GpuReading | None) -> Any:
 
 
 def table_of(reading: GpuReading) -> list[str]:
-    out = io.StringIO()
-    render(document_of(reading)["gpus"], out)
-    return out.getvalue().splitlines()
+    return [f"{line.text}{line.end}" for line in gpu_lines(document_of(reading)["gpus"], None)]
 
 
 def test_with_a_driver(tmp_path: Path) -> None:

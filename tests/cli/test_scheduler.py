@@ -87,7 +87,8 @@ def test_status_and_explain_name_running_and_waiting_clients(agent: RunningAgent
     waiter.close()
     idle = Scripted(path).register("idle", "ns")
     assert "is idle: it has no request" in scheduler(path, "explain", "idle").stdout
-    assert scheduler(path, "off").stdout == "the scheduler is off: every client runs, unscheduled and unbilled\n"
+    off = "the scheduler is off: every client and program runs, unscheduled and unbilled\n"
+    assert scheduler(path, "off").stdout == off
     assert "runs unscheduled: the scheduler is off" in scheduler(path, "explain", "idle").stdout
     assert scheduler(path, "status").stdout.startswith("scheduler OFF")
     scheduler(path, "on")
@@ -117,4 +118,4 @@ def test_errors_are_one_line(agent: RunningAgent, path: str, tmp_path: Path) -> 
         assert expected in done.stderr
         assert done.stderr.count("\n") == 1
     done = scheduler(str(tmp_path / "s.sock"), "status")
-    assert "start it with: gpucommons up --scheduler" in done.stderr
+    assert "start it with: gpucommons up --share" in done.stderr

@@ -55,7 +55,7 @@ def test_without_a_measurement_there_is_nothing_to_say() -> None:
 
 def test_what_is_left_alone_is_a_section_with_reasons() -> None:
     lines = list(status_lines(document()))
-    assert lines[0] == "scheduler on, mode auto, programs all, 6 clients"
+    assert lines[0] == "scheduler on, mode auto, share_programs = all, 6 clients"
     assert lines[-3:] == [
         "left alone",
         "  alice · Xorg (pid 77): it is a display server (Xorg)",
@@ -90,5 +90,29 @@ def test_explain_finds_a_program_by_each_of_its_names() -> None:
 
 
 def test_explain_says_why_a_program_is_left_alone() -> None:
-    (line,) = explanations(document(), "alice · Xorg (pid 77)")
-    assert line == "alice · Xorg (pid 77) is left alone: it is a display server (Xorg)."
+    for target in ("alice · Xorg (pid 77)", "pid:77"):
+        (line,) = explanations(document(), target)
+        assert line == "alice · Xorg (pid 77) is left alone: it is a display server (Xorg)."
+    assert explanations(document(), "pid:7") == []
+
+
+def test_a_resting_program_is_not_called_waiting() -> None:
+    first = READING.clients[0]._replace(standing="resting", turn_s=None, wait=None, revoked=False)
+    turns = document(replace(READING, clients=(first,)))
+    (line,) = explanations(turns, first.client_id)
+    assert line.endswith("is not paused: it does not use the GPU now, and takes no turns.")
+    assert next(status_lines(turns)).endswith(", 1 client")
+
+
+def test_the_memory_of_programs_is_that_of_running_and_paused_ones() -> None:
+    uuid = READING.gpus[0].uuid
+    alike = [client._replace(gpu_uuid=uuid, nvml_bytes=30 << 30) for client in READING.clients[:2]]
+    paused, client = alike[0]._replace(program="session:1@1"), alike[1]
+    for clients, expected in (
+        ((paused,), "  memory: 30.0 GiB held by programs, safe limit"),
+        ((paused, client), "  memory: 30.0 GiB held by programs, 30.0 GiB running, safe limit"),
+        ((client,), "  memory: 30.0 GiB running, safe limit"),
+    ):
+        gpu = replace(READING.gpus[0], running_memory_bytes=30 << 30)
+        lines = status_lines(document(replace(READING, gpus=(gpu,), clients=clients)))
+        assert any(line.startswith(expected) for line in lines)

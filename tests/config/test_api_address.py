@@ -1,34 +1,39 @@
 """Where the agent serves its API socket, and where the commands look for it."""
 
+from pathlib import Path
+
 import pytest
 
 from gpucommons.config.api_address import known_sockets, served_socket
 from gpucommons.config.load import load
 from gpucommons.config.option import ConfigError
 
-SYSTEM, OWN = "unix:/run/gpucommons/api.sock", "unix:/run/user/1000/gpucommons/api.sock"
-USER = {"XDG_RUNTIME_DIR": "/run/user/1000"}
+SYSTEM = "unix:/run/gpucommons/api.sock"
 SERVICE = {"RUNTIME_DIRECTORY": "/run/gpucommons:/run/nvshare"}
 
 
-def test_the_agent_serves_one_place() -> None:
-    assert served_socket("auto", USER, uid=0) == SYSTEM
-    assert served_socket("auto", USER, uid=1000) == OWN
-    assert served_socket("auto", {}, uid=1000) == "", "a user without a runtime directory has no place for it"
+def test_the_agent_serves_one_place(tmp_path: Path) -> None:
+    user = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    assert served_socket("auto", user, uid=0) == SYSTEM
+    assert served_socket("auto", user, uid=1000) == f"unix:{tmp_path}/gpucommons/api.sock"
+    absent = {"XDG_RUNTIME_DIR": str(tmp_path / "absent")}
+    assert served_socket("auto", absent, uid=1000) == "", "a user without a runtime directory has no place for it"
     assert served_socket("auto", SERVICE, uid=61_234) == SYSTEM
-    assert served_socket("unix:/x/y", USER, uid=0) == "unix:/x/y"
-    assert served_socket("", USER, uid=0) == ""
+    assert served_socket("unix:/x/y", user, uid=0) == "unix:/x/y"
+    assert served_socket("", user, uid=0) == ""
 
 
 def test_the_commands_look_in_both_places() -> None:
-    assert known_sockets("auto", USER) == [SYSTEM, OWN]
-    assert known_sockets("auto", {}) == [SYSTEM]
-    assert known_sockets("auto", {"RUNTIME_DIRECTORY": "/t", **USER}) == ["unix:/t/api.sock"]
-    assert known_sockets("unix:/x/y", USER) == ["unix:/x/y"]
-    assert known_sockets("", USER) == []
+    own = "unix:/run/user/1000/gpucommons/api.sock"
+    user = {"XDG_RUNTIME_DIR": "/run/user/1000"}
+    assert known_sockets("auto", user) == [SYSTEM, own]
+    assert known_sockets("auto", {}, uid=1000) == [SYSTEM, own]
+    assert known_sockets("auto", {"RUNTIME_DIRECTORY": "/t", **user}) == ["unix:/t/api.sock"]
+    assert known_sockets("unix:/x/y", user) == ["unix:/x/y"]
+    assert known_sockets("", user) == []
 
 
-@pytest.mark.parametrize("directory", ["relative", "/" + "x" * 100, "/a\nb"])
+@pytest.mark.parametrize("directory", ["/" + "x" * 100, "/a\nb"])
 def test_a_directory_that_cannot_hold_a_socket_is_left_out(directory: str) -> None:
     environment = {"XDG_RUNTIME_DIR": directory}
     assert served_socket("auto", environment, uid=1000) == ""

@@ -10,15 +10,18 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.test_kubernetes import VERSIONS, named
+from deploy.test_kubernetes import PATCH, VERSIONS, named
+from deploy.test_kubernetes import documents as manifests
 
 ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests" / "deploy"
 CHART = ROOT / "deploy" / "helm" / "gpucommons"
-RENDERED = ROOT / "tests" / "deploy" / "chart.yaml"
+# What helm made of the chart, and the setting that it was given.
+RENDERED = {"chart.yaml": "podMonitor.enabled=true", "chart-sharing.yaml": "sharing.enabled=true"}
 
 
-def documents() -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(RENDERED.read_text()) if document]
+def documents(name: str = "chart.yaml") -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all((HERE / name).read_text()) if document]
 
 
 def digest() -> str:
@@ -28,21 +31,23 @@ def digest() -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def test_what_was_rendered_is_the_chart_of_now() -> None:
-    first, _, rest = RENDERED.read_text().partition("\n")
+@pytest.mark.parametrize("name", RENDERED)
+def test_what_was_rendered_is_the_chart_of_now(name: str) -> None:
+    first, _, rest = (HERE / name).read_text().partition("\n")
     assert first == f"# rendered from {digest()}", "run: scripts/render-chart (needs helm)"
     helm = shutil.which("helm")
     if helm is not None:
         command = [helm, "template", "gpucommons", str(CHART), "--namespace", "monitoring"]
         done = subprocess.run(
-            [*command, "--set", "podMonitor.enabled=true"], capture_output=True, text=True, timeout=60, check=True
+            [*command, "--set", RENDERED[name]], capture_output=True, text=True, timeout=60, check=True
         )
         assert done.stdout == rest
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_fits_the_schemas(version: str) -> None:
-    for document in documents():
+@pytest.mark.parametrize("name", RENDERED)
+def test_it_fits_the_schemas(name: str, version: str) -> None:
+    for document in documents(name):
         if document["kind"] != "PodMonitor":
             kubernetes_validate.validate(document, version, strict=True)
 
@@ -69,3 +74,17 @@ def test_its_settings_and_rights_are_those_of_the_manifests() -> None:
         by_kind["PodMonitor"]["spec"]["podMetricsEndpoints"]
         == (named("PodMonitor", "gpucommons")["spec"]["podMetricsEndpoints"])
     )
+
+
+def test_its_pauser_is_that_of_the_manifests() -> None:
+    found = [document for document in documents("chart-sharing.yaml") if document["kind"] == "DaemonSet"]
+    sets = {document["metadata"]["name"]: document["spec"]["template"]["spec"] for document in found}
+    assert sets["gpucommons-pauser"] == named("DaemonSet", "gpucommons-pauser")["spec"]["template"]["spec"]
+    (patch,) = manifests(PATCH)
+    added = patch["spec"]["template"]["spec"]
+    agent = sets["gpucommons-gpu"]
+    for key in ("env", "volumeMounts"):
+        assert all(row in agent["containers"][0][key] for row in added["containers"][0][key]), key
+    assert added["volumes"][0] in agent["volumes"]
+    assert "pauser" not in str(sets["gpucommons-cpu"])
+    assert "pauser" not in str(documents("chart.yaml")), "it is off by default"

@@ -18,10 +18,11 @@ def test_a_drawn_file_is_current(name: str) -> None:
     assert (ROOT / "deploy" / name).read_text() == FILES[name](), "run: make deploy-files"
 
 
-def test_docker_compose_takes_the_committed_file() -> None:
+@pytest.mark.parametrize("names", [("compose.yaml",), ("compose.yaml", "compose.sharing.yaml")], ids="+".join)
+def test_docker_compose_takes_the_committed_files(names: tuple[str, ...]) -> None:
     needs_program("docker-compose")
-    command = ["docker-compose", "--file", str(ROOT / "deploy" / "compose.yaml"), "config", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    files = [argument for name in names for argument in ("--file", str(ROOT / "deploy" / name))]
+    done = subprocess.run(["docker-compose", *files, "config", "--quiet"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 

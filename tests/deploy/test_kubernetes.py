@@ -12,6 +12,7 @@ import yaml
 from gpucommons.base.address import parse_unix_address
 from gpucommons.config.api_address import served_socket
 from gpucommons.config.load import load
+from gpucommons.config.settings import SchedulerSettings
 from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -151,8 +152,28 @@ def test_the_pauser_is_root_and_shares_the_directory_of_its_socket_with_the_agen
     added = patch["spec"]["template"]["spec"]
     assert added["volumes"] == [volume]
     (agent,) = named("DaemonSet", "gpucommons-gpu")["spec"]["template"]["spec"]["containers"]
-    assert added["containers"] == [{"name": agent["name"], "volumeMounts": [mount]}]
+    (patched,) = added["containers"]
+    assert (patched["name"], patched["volumeMounts"]) == (agent["name"], [mount])
+    given = {variable["name"]: variable["value"] for variable in patched["env"]}
+    assert_shares_with_the_pauser(load(None, given, {}).settings.scheduler)
     assert mount["mountPath"] == str(SERVICE_SOCKET.parent)
+
+
+def assert_shares_with_the_pauser(scheduler: SchedulerSettings) -> None:
+    """The agent is root there, without capabilities: it needs the socket, or it would start a pauser of its own."""
+    assert scheduler.share_programs == "all"
+    assert scheduler.pauser_socket == str(SERVICE_SOCKET)
+
+
+def test_compose_shares_with_the_same_pauser() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.sharing.yaml").read_text())["services"]
+    pauser, agent = services["pauser"], services["agent"]
+    (container,) = named("DaemonSet", "gpucommons-pauser")["spec"]["template"]["spec"]["containers"]
+    assert [pauser["entrypoint"], pauser["command"]] == [container["command"], container["args"]]
+    assert (pauser["pid"], pauser["user"], pauser["cap_drop"]) == ("host", "0:0", ["ALL"])
+    assert pauser["cap_add"] == container["securityContext"]["capabilities"]["add"]
+    assert pauser["volumes"] == agent["volumes"] == [f"{SERVICE_SOCKET.parent}:{SERVICE_SOCKET.parent}"]
+    assert_shares_with_the_pauser(load(None, agent["environment"], {}).settings.scheduler)
 
 
 def test_kind_has_three_nodes() -> None:

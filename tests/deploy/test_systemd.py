@@ -10,7 +10,7 @@ import pytest
 from gpucommons.base.address import parse_unix_address
 from gpucommons.config.api_address import known_sockets, served_socket
 from gpucommons.config.load import load
-from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
+from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET, default_record, known_records
 from needs import needs_program
 
 UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "systemd").glob("*.service"))
@@ -49,6 +49,43 @@ def test_a_unit_has_a_low_exposure(unit: Path) -> None:
     found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
     assert found is not None, done.stdout + done.stderr
     assert float(found.group(1)) < 3.0
+
+
+DROP_INS = sorted(UNITS[0].parent.glob("*.conf"))
+
+
+@pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda drop_in: drop_in.name)
+def test_a_drop_in_is_valid_and_switches_sharing_on(drop_in: Path, tmp_path: Path) -> None:
+    needs_program("systemd-analyze")
+    for unit in UNITS:
+        (tmp_path / unit.name).write_text(PROGRAM.sub("/bin/true", unit.read_text()))
+    copy = tmp_path / "gpucommons.service.d" / "sharing.conf"
+    copy.parent.mkdir()
+    copy.write_text(PROGRAM.sub("/bin/true", drop_in.read_text()))
+    done = analyze("verify", str(tmp_path / "gpucommons.service"))
+    assert (done.returncode, done.stderr) == (0, "")
+    copy.write_text(copy.read_text() + "KillMode=perhaps\n")
+    assert "kill mode" in analyze("verify", str(tmp_path / "gpucommons.service")).stderr, "the drop-in is read"
+    (variable,) = settings_of(drop_in)["Environment"]
+    name, _, value = variable.partition("=")
+    assert load(None, {name: value}, {}).settings.scheduler.share_programs == "all"
+
+
+def test_the_drop_ins_are_for_an_agent_without_rights_and_for_one_that_is_root() -> None:
+    plain, as_root = (settings_of(UNITS[0].parent / name) for name in ("sharing.conf", "sharing-as-root.conf"))
+    # The agent finds the service's socket where it is not root; a root agent starts the pauser and resumes by itself.
+    assert "User" not in plain
+    naming = {name for name, values in plain.items() if values == [PAUSER.name]}
+    assert "After" in naming
+    assert len(naming) == 2, "it is started, too"
+    assert settings_of(PAUSER)["Before"] == ["gpucommons.service"]
+    assert as_root["User"] == ["root"]
+    for name in ("ExecStopPost", "RuntimeDirectoryPreserve", "KillMode", "TimeoutStopSec", "CapabilityBoundingSet"):
+        assert as_root[name] == settings_of(PAUSER)[name], name
+    records = [path for path, owner in known_records({}, 0) if owner == 0]
+    agent = next(unit for unit in UNITS if unit.name == "gpucommons.service")
+    assert default_record({}, 0) in records
+    assert default_record({}, 0).parent.name in settings_of(agent)["RuntimeDirectory"][0].split()
 
 
 def settings_of(unit: Path) -> dict[str, list[str]]:

@@ -1,12 +1,11 @@
 """Every face reports the same health of a GPU: metrics, API, `gpus` and `top`. tests/page compares the page."""
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from gpucommons.cli.gpus_view import render
+from gpucommons.cli.gpus_view import gpu_lines
 from gpucommons.cli.top_rows import gpu_rows
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
@@ -48,10 +47,8 @@ def in_the_metrics(snapshot: Snapshot) -> Healths:
 
 
 def in_the_table(gpus: Mapping[str, Any]) -> Healths:
-    out = io.StringIO()
-    render(gpus, out)
     found: Healths = {}
-    for line in out.getvalue().splitlines()[:-1]:
+    for line in (f"{each.text}{each.end}" for each in list(gpu_lines(gpus, None))[:-1]):
         if line[0].isdigit():
             level, *reasons = line.rstrip().split("  ")[-1].split(", ")
             found[int(line.split()[0])] = level, set(reasons)

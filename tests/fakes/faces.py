@@ -34,6 +34,7 @@ class FakeFaces:
         self.snapshot = snapshot if snapshot is not None else snapshot_now()
         self.dialect_names = tuple(dialects)
         self._padding = b"# " + b"x" * padding + b"\n" if padding else b""
+        self._bodies: dict[tuple[tuple[str, ...], bool, bool], bytes] = {}
 
     def latest(self) -> Snapshot | None:
         return self.snapshot
@@ -42,10 +43,17 @@ class FakeFaces:
         if dialect is not None and dialect not in self.dialect_names:
             raise LookupError(dialect)
         names = self.dialect_names if dialect is None else (dialect,)
-        body = b"".join(f"{name}_up 1\n".encode() for name in names) + self._padding
-        if openmetrics:
-            body += b"# EOF\n"
-        return gzip_module.compress(body) if gzip else body, OPENMETRICS if openmetrics else TEXT
+        key = (names, openmetrics, gzip)
+        if key not in self._bodies:
+            body = b"".join(f"{name}_up 1\n".encode() for name in names) + self._padding
+            if openmetrics:
+                body += b"# EOF\n"
+            self._bodies[key] = gzip_module.compress(body) if gzip else body
+        return self._bodies[key], OPENMETRICS if openmetrics else TEXT
+
+    def forget(self) -> None:
+        """The next response has a body of its own, as after a snapshot."""
+        self._bodies.clear()
 
 
 class NoSnapshotYet(FakeFaces):

@@ -5,6 +5,7 @@ from typing import Any
 
 from attribution.builders import gpu, reading
 from gpucommons.holding.stage import AllocationStage
+from gpucommons.model.leases import LeasesReading, Reservation
 from gpucommons.model.ownership import Reason, Unattributed
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings
@@ -96,6 +97,19 @@ def test_a_slot_is_not_free_while_a_source_of_holders_is_down() -> None:
     found = agent.at(1, replace(readings(), docker=None))
     assert states(found) == {"0": UNKNOWN}
     assert "does not answer" in found["0"].why
+
+
+def test_a_reservation_that_is_in_force() -> None:
+    def reserved(from_s: float, until_s: float, **more: Any) -> SlotState:
+        reservation = Reservation("r", 1000, "alice", 1, from_s, until_s, ("GPU-0",))
+        given = replace(readings(**more), leases=LeasesReading(reservations=(reservation,)))
+        return Judged().at(0, given)["0"].state
+
+    now_s = 1_700_001_000.0
+    assert reserved(now_s - 10, now_s + 10) is SlotState.RESERVED
+    assert reserved(now_s + 10, now_s + 20) is FREE, "it begins later"
+    assert reserved(now_s - 20, now_s - 10) is FREE, "it is over"
+    assert reserved(now_s - 10, now_s + 10, processes=[process()]) is BUSY
 
 
 def test_without_gpus_there_is_no_reading_and_the_past_is_kept() -> None:

@@ -16,8 +16,8 @@ from gpucommons.cli.output import show
 SOURCE = Path(__file__).resolve().parents[2] / "src/gpucommons"
 SINK = "cli/output.py"
 MAKER = "base/printable.py"
-# The log handler escapes, the runner closes the stream, rich writes the table of GPUs. The pauser's lines hold numbers.
-STREAM_USERS = {SINK, "cli/logs.py", "cli/command_line.py", "cli/gpus.py", "pauser/log.py"}
+# The log handler escapes, the runner closes the stream. The pauser's lines hold numbers.
+STREAM_USERS = {SINK, "cli/logs.py", "cli/command_line.py", "pauser/log.py"}
 # Functions that show their first argument, and the functions whose results they may show.
 SHOWING = {"Static", "update", "print"}
 SAFE = {"printable", "rich_text", "head_line"}

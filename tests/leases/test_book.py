@@ -253,6 +253,16 @@ def test_a_slot_whose_client_died_is_read_before_it_is_given_again() -> None:
     assert granted(book, 12.0) == {waits: ("GPU-0",)}
 
 
+def test_a_slot_is_free_within_5_s_also_where_gpus_are_read_seldom() -> None:
+    book = opened(whole(0))
+    dead = asked(book, ALICE)
+    granted(book)
+    waits = asked(book, BOB)
+    book.end(dead, 10.0, clean=False)
+    assert granted(book, 13.9) == {}
+    assert granted(book, 14.0) == {waits: ("GPU-0",)}
+
+
 def test_nothing_is_granted_while_the_driver_does_not_answer() -> None:
     book = opened(whole(0))
     book.forget_slots()

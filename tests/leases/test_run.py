@@ -1,10 +1,14 @@
 """`gpucommons run` and the commands of the queue with a real agent that simulates the lab."""
 
+import fcntl
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,13 +48,12 @@ class Lab:
             yield agent
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen(
             [sys.executable, "-m", "gpucommons", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self.environment},
-            **options,
+            **given,
         )
         self.started.append(process)
         return process
@@ -265,8 +268,72 @@ def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:
         assert [holder.wait(30) for holder in holders] == [0, 0]
 
 
-def test_without_an_agent_it_says_so(lab: Lab) -> None:
+def test_without_an_agent_it_says_so(lab: Lab, tmp_path: Path) -> None:
+    lab.environment["GPUCOMMONS_LEASES_SOCKET"] = str(tmp_path / "no-agent-ever" / "leases.sock")
     status, _, err = lab.run("true")
     assert "no agent runs here" in err
     assert status == 2
     assert "0 found" in err
+
+
+class Terminal:
+    """A command on a terminal of its own, as in a user's shell."""
+
+    def __init__(self, lab: Lab, *arguments: str) -> None:
+        self._main, inner = pty.openpty()
+        self.process = lab.start(
+            *arguments, stdin=inner, stdout=inner, stderr=inner, start_new_session=True, preexec_fn=_own_terminal
+        )
+        os.close(inner)
+        self.text = ""
+
+    def expect(self, words: str) -> None:
+        deadline_s = time.monotonic() + 40
+        while words not in self.text:
+            assert time.monotonic() < deadline_s, self.text
+            if select.select([self._main], [], [], 1)[0]:
+                self.text += os.read(self._main, 4096).decode()
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._main, keys)
+
+    def close(self) -> None:
+        os.close(self._main)
+
+
+def _own_terminal() -> None:
+    """Makes standard input the terminal of the new session: Ctrl-C is sent to its foreground programs."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+COUNT_INTERRUPTS = """
+import signal, sys, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+print("ready", flush=True)
+while not seen:
+    time.sleep(0.05)
+time.sleep(1)
+print("interrupts:", len(seen))
+sys.exit(9)
+"""
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_command_once(shared_lab: Lab) -> None:
+    terminal = Terminal(shared_lab, "run", "--quiet", *SMALL, sys.executable, "-c", COUNT_INTERRUPTS)
+    terminal.expect("ready")
+    terminal.press(b"\x03")
+    terminal.expect("interrupts: 1")
+    assert terminal.process.wait(30) == 9
+    terminal.close()
+
+
+def test_a_terminal_shows_the_place_and_ctrl_c_leaves_the_queue(shared_lab: Lab) -> None:
+    terminal = Terminal(shared_lab, "run", "--gpus", "6", "true")
+    terminal.expect("waiting: 1 of 1")
+    terminal.expect("every GPU that fits is in use")
+    terminal.press(b"\x03")
+    terminal.expect("left the queue")
+    assert terminal.process.wait(30) == 130
+    assert shared_lab.queue()["waiting"] == {}
+    terminal.close()

@@ -183,6 +183,17 @@ def test_a_newer_programs_ledger_is_refused(tmp_path: Path) -> None:
     assert refused.value.reason == "newer"
 
 
+@pytest.mark.parametrize("header", ["application_id = 17", "user_version = 70000", "user_version = 0"])
+def test_a_ledger_with_a_damaged_header_is_corrupt_not_another_programs(tmp_path: Path, header: str) -> None:
+    """Another program's file is left alone; a damaged ledger is set aside and recovered."""
+    path = tmp_path / "ledger.sqlite"
+    opened(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA {header}")
+    with pytest.raises(LedgerCorrupt):
+        opened(path)
+
+
 def test_an_older_ledger_is_migrated_and_keeps_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     store = opened(path)

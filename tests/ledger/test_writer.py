@@ -306,6 +306,25 @@ def test_a_full_disk(tmp_path: Path) -> None:
             assert writer.state.backlog_s == 0
 
 
+def test_a_damaged_ledger_waits_for_room_to_be_recovered(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "size=512k") as disk:
+        path, ballast = disk / "ledger.sqlite", disk / "ballast"
+        with running(path) as writer:
+            writer.submit(batch(10), moment(10))
+            until(lambda: held_s(writer) == 10, "written")
+        with path.open("r+b") as file:
+            file.write(b"\xa5" * 4096)
+        fill(ballast)
+        with running(path) as writer:
+            until(lambda: writer.state.failures.get("full"), "there is no room")
+            assert not list(disk.glob("*.corrupt-*"))
+            ballast.unlink()
+            writer.submit(batch(10), moment(20))
+            until(lambda: held_s(writer) == 20, "recovered and continued")
+        assert list(disk.glob("*.corrupt-*"))
+        assert on_disk_s(path) == 20
+
+
 def test_a_read_only_directory(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "size=1m") as disk:
         path = disk / "ledger.sqlite"

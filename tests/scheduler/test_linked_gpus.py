@@ -15,9 +15,9 @@ GPUS = ("GPU-0", "GPU-1", "GPU-2")
 class Node:
     """Three GPUs whose activity is never measured: clients take turns. Programs stop at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: SchedulerSettings | None = None) -> None:
         self.now = 1000.0
-        self.policy = Policy(SchedulerSettings())
+        self.policy = Policy(settings or SchedulerSettings())
         self.devices = DeviceTable(self.policy, self.now)
         self.read()
         for gpu in self.policy.gpus.values():
@@ -28,8 +28,9 @@ class Node:
         facts = [GpuFacts(uuid, index, 10 * GIB) for index, uuid in enumerate(GPUS)]
         self.perform(self.devices.update(facts, self.now))
 
-    def program(self, device: str) -> Client:
-        client = Client(next(self._ids), self.devices.queue_named(device, self.now), version=PROGRAM)
+    def program(self, device: str, owner: str = "") -> Client:
+        queue = self.devices.queue_named(device, self.now)
+        client = Client(next(self._ids), queue, version=PROGRAM, owner=owner)
         client.device = device
         self.perform(self.policy.register(client, self.now))
         self.perform(self.policy.join(client, self.now))

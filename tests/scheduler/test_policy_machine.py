@@ -29,7 +29,7 @@ SETTINGS = st.builds(
     work_conserving=st.booleans(),
     fence=st.sampled_from(Fence),
     max_bypass_s=st.sampled_from([0.0, 0.001, 5.0]),
-    fair_between=st.sampled_from(["owners", "owners", "connections"]),
+    fair_between=st.sampled_from(["owners", "owners", "clients"]),
     drop_tail_billing_percent=st.sampled_from([100.0, 70.0]),
 )
 
@@ -58,7 +58,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.world.ask(self.world.start_program(core, owner, sm))
 
     def programs(self, holds: bool) -> list[Peer]:
-        """Programs that were requested to stop and still run, or that are stopped."""
+        """Programs that got DROP_LOCK and run still, or that are stopped."""
         peers = [peer for peer in self.world.peers if peer.client.is_program]
         return [peer for peer in peers if (peer.must_drop if holds else peer.stopped_s < NEVER)]
 
@@ -220,7 +220,7 @@ def random_settings(dice: random.Random) -> SchedulerSettings:
         work_conserving=dice.random() < 0.3,
         fence=dice.choice(tuple(Fence)),
         max_bypass_s=dice.choice((0.0, 0.001, 5.0)),
-        fair_between=dice.choice(("owners", "owners", "connections")),
+        fair_between=dice.choice(("owners", "owners", "clients")),
     )
 
 

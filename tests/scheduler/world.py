@@ -66,6 +66,8 @@ class World:
         self.log: list[tuple[float, int, str]] = []
         # Measurements that were requested and not answered yet.
         self.measurements: list[Measure] = []
+        # The device's activity never exceeds this: clients that would need more are slowed down.
+        self.most_activity = 1.0
         # The longest time for which a program was stopped, and how often the pauser resumed one by itself.
         self.longest_pause_s = 0.0
         self.resumed_by_pauser = 0
@@ -138,7 +140,7 @@ class World:
             peer.stopped_s = NEVER
 
     def release(self, peer: Peer) -> None:
-        """A release; a program is paused if it was requested to stop."""
+        """A release; a program is paused if it got DROP_LOCK."""
         if peer.client.is_program:
             if peer.must_drop:
                 self.paused(peer)
@@ -221,7 +223,11 @@ class World:
 
     def _answer(self) -> None:
         if self.measurements and self.now >= self.measurements[-1].end_s:
-            self.measured(DeviceActivity(min(1.0, sum(p.sm for p in self.peers if p.client.id in self.gpu.running))))
+            self.measured(
+                DeviceActivity(
+                    min(self.most_activity, sum(p.sm for p in self.peers if p.client.id in self.gpu.running))
+                )
+            )
 
     def _resume_overdue(self) -> None:
         max_pause_s = self.policy.settings.max_pause_s

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,8 @@ class Agent:
         check_parking(settings.parking, settings.scheduler)
         if settings.scheduler.is_used and scenario is None:
             self._parts.append(sharing_part(settings, gpm))
-        if settings.leases.enabled != "false":
+        # Elsewhere the kernel does not report the user of a connection as Linux does.
+        if settings.leases.enabled != "false" and sys.platform == "linux":
             self._parts.append(Leasing(settings, scenario))
         of_parts = [source for part in self._parts for source in part.sources()]
         sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
@@ -74,7 +76,9 @@ class Agent:
             optional_socket=default_socket,
             web_config=Path(settings.web.config_file) if settings.web.config_file else None,
             hosts=parse_host_names(settings.web.hosts),
-            limits=ConnectionLimits(connections=settings.web.max_connections),
+            limits=ConnectionLimits(
+                connections=settings.web.max_connections, unread_bytes=settings.web.max_unread_mb * 1_000_000
+            ),
             api=self.api,
             show_owners=settings.privacy.show_owners,
             snapshot_stale_after_s=max(10.0, 5 * interval_s),
@@ -87,7 +91,7 @@ class Agent:
         """Open the listeners first: a port in use is reported before anything else happens."""
         await self.web.start()
         if self._no_place_for_socket:
-            log.info("no API socket: the agent is not root and XDG_RUNTIME_DIR is not set; set web.socket to open one")
+            log.info("no API socket: this user has no runtime directory (XDG_RUNTIME_DIR); set web.socket to open one")
         for part in self._parts:
             await part.start()
 

@@ -1,14 +1,19 @@
-"""Keeps the pauses of Python's garbage collector short: while it runs, every thread of the agent waits.
+"""Keeps the pauses of Python's garbage collector short and away from hand-offs: while it runs, every thread waits.
 
-Objects that exist after the start are never examined again. Of newer objects only the young generations are examined,
-which takes about a millisecond. A full collection runs every ten minutes, and when the process has grown: its pause
-grows with the garbage, so it must not wait until there is much. This changes the whole process: only `up` may call it.
+The young generations are examined as objects are made, which takes about a millisecond. Old objects are examined when
+the process has grown, at a moment at which no client is about to get its turn. What survives is not examined again: a
+pause depends on what is new, not on the size of the process. Every ten minutes, at such a moment, everything is
+examined. This changes the whole process: only `up` may call it.
 """
 
 import asyncio
 import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
+from gpucommons.model.snapshot import Snapshot
 from gpucommons.sources.agent import own_rss_bytes
 
 _YOUNG_THRESHOLD: Final = 700
@@ -16,10 +21,47 @@ _YOUNG_THRESHOLD: Final = 700
 _MIDDLE_THRESHOLD: Final = 2
 _NEVER: Final = 1_000_000_000
 _GENERATIONS: Final = 3
-_FULL_COLLECTION_EVERY_S: Final = 600.0
 _CHECK_EVERY_S: Final = 1.0
-# A full collection of this much garbage takes tens of milliseconds.
-_GROWTH_BYTES: Final = 16 * 1024 * 1024
+# A collection of this much garbage takes less than ten milliseconds.
+_GROWTH_BYTES: Final = 8 * 1024 * 1024
+_EVERYTHING_EVERY_S: Final = 600.0
+# A collection waits for a calm moment until the growth or the time is this many times as large.
+_PATIENCE: Final = 6
+# The next hand-off is at least this far away in a calm moment: longer than a reading's age and a collection together.
+_CALM_S: Final = 2.0
+
+
+class Examine(Enum):
+    NOTHING = "nothing"
+    NEW = "new"
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What has changed since the last collections; None where the size of the process is unknown."""
+
+    grown_bytes: int | None
+    everything_s: float
+
+
+def to_examine(progress: Progress, calm: bool) -> Examine:
+    patience = 1 if calm else _PATIENCE
+    if progress.everything_s >= _EVERYTHING_EVERY_S * patience:
+        return Examine.EVERYTHING
+    grown = progress.grown_bytes
+    return Examine.NEW if grown is not None and grown > _GROWTH_BYTES * patience else Examine.NOTHING
+
+
+def is_calm(snapshot: Snapshot | None) -> bool:
+    """No client waits for a turn, or the turns in its way last for a while."""
+    sharing = None if snapshot is None else snapshot.readings.sharing
+    if sharing is None:
+        return True
+    return all(
+        not (gpu.request_queue or gpu.wait_queue) or (gpu.quantum_left_s is not None and gpu.quantum_left_s >= _CALM_S)
+        for gpu in sharing.gpus
+    )
 
 
 def shorten_pauses() -> None:
@@ -29,21 +71,27 @@ def shorten_pauses() -> None:
     gc.set_threshold(_YOUNG_THRESHOLD, _MIDDLE_THRESHOLD, _NEVER)
 
 
-async def collect_garbage() -> None:
-    """The only full collections: they free cycles that have become old."""
+async def collect_garbage(latest: Callable[[], Snapshot | None]) -> None:
+    """The only collections of old objects: they free cycles that have become old."""
     loop = asyncio.get_running_loop()
-    last_s, last_bytes = loop.time(), own_rss_bytes()
+    everything_s, last_bytes = loop.time(), own_rss_bytes()
     while True:
         await asyncio.sleep(_CHECK_EVERY_S)
-        if loop.time() - last_s < _FULL_COLLECTION_EVERY_S and not _has_grown(last_bytes):
+        progress = Progress(_growth(last_bytes), loop.time() - everything_s)
+        examine = to_examine(progress, is_calm(latest()))
+        if examine is Examine.NOTHING:
             continue
+        if examine is Examine.EVERYTHING:
+            gc.unfreeze()
+            everything_s = loop.time()
         for generation in range(_GENERATIONS):
             gc.collect(generation)
             # Scrapes and hand-offs go on between two generations.
             await asyncio.sleep(0)
-        last_s, last_bytes = loop.time(), own_rss_bytes()
+        gc.freeze()
+        last_bytes = own_rss_bytes()
 
 
-def _has_grown(last_bytes: int | None) -> bool:
+def _growth(last_bytes: int | None) -> int | None:
     now_bytes = own_rss_bytes()
-    return last_bytes is not None and now_bytes is not None and now_bytes - last_bytes > _GROWTH_BYTES
+    return None if last_bytes is None or now_bytes is None else now_bytes - last_bytes

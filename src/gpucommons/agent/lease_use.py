@@ -16,7 +16,10 @@ _KEPT_SNAPSHOTS = 10
 
 
 class LeaseMeter:
-    """`step` takes every snapshot. The figures of a lease are final with the first snapshot without it."""
+    """`step` takes the snapshots with leases and those that follow, while `is_active`.
+
+    The figures of a lease are final with the first snapshot without it.
+    """
 
     def __init__(self, longest_gap_s: float) -> None:
         self._integrator = Integrator(longest_gap_s)
@@ -32,6 +35,10 @@ class LeaseMeter:
             if id is not None:
                 self._amounts[id] = self._amounts.get(id, Amounts()).plus(amounts)
         self._see(sample)
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self._unseen)
 
     def used(self) -> Mapping[str, LeaseUse]:
         return {id: _use(amounts, self._peaks.get(id)) for id, amounts in self._amounts.items()}

@@ -67,7 +67,7 @@ class Leasing:
         self._settings = settings
         self._terms = lease_terms(settings)
         self._scenario = None if scenario is None else scenario.name
-        self._path = lease_socket(settings.leases)
+        self._path = lease_socket(settings.leases.socket)
         self._cadence_s = settings.sampling.interval_s
         self._thread = LoopThread("leases", self._close)
         self._server: LeaseServer | None = None
@@ -101,7 +101,9 @@ class Leasing:
         server = self._server
         if server is None:
             return
-        self._meter.step(snapshot)
+        reading = snapshot.readings.leases
+        if self._meter.is_active or (reading is not None and reading.leases):
+            self._meter.step(snapshot)
         facts = self._facts(snapshot)
         self._thread.call(lambda: server.desk.update(facts))
 

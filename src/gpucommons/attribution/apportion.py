@@ -127,25 +127,32 @@ def _divide_power(device: DeviceTotals, memory: Reported, sm: Division, idle_mil
     resting, left_over = divmod(idle, len(memory)) if memory else (0, 0)
     busy, rest = _weighed(draw - idle, weights, unowned)
     _leave(rest, Reason.ROUNDING if memory else device.idle_reason, left_over if memory else idle)
-    return Division(draw, [Portion(amount + resting, Basis.APPORTIONED) for amount in busy], rest)
+    return Division(draw, _portions([amount + resting for amount in busy], Basis.APPORTIONED), rest)
 
 
 def _as_reported(total: int | None, reported: Reported, silent: Reason) -> Division:
     """Each resident gets what was reported for it, scaled down if the sum exceeds the total."""
     together = sum(filter(None, reported))
     if total is None or together <= total:
-        parts = [None if t is None else Portion(t, Basis.MEASURED) for t in reported]
-        return Division(total, parts, {} if total is None else _rest(silent, total - together))
+        return Division(
+            total, _portions(reported, Basis.MEASURED), {} if total is None else _rest(silent, total - together)
+        )
     amounts, rest = _weighed(total, [t or 0 for t in reported], {})
-    scaled = zip(reported, amounts, strict=True)
-    return Division(total, [None if t is None else Portion(a, Basis.APPORTIONED) for t, a in scaled], rest)
+    scaled = [None if t is None else a for t, a in zip(reported, amounts, strict=True)]
+    return Division(total, _portions(scaled, Basis.APPORTIONED), rest)
 
 
 def _shared(total: int, weights: Sequence[int], unused: Reason) -> Division:
     if not weights:
         return Division(total, [], _rest(unused, total))
     amounts, rest = _weighed(total, weights, {})
-    return Division(total, [Portion(amount, Basis.APPORTIONED) for amount in amounts], rest)
+    return Division(total, _portions(amounts, Basis.APPORTIONED), rest)
+
+
+def _portions(amounts: Sequence[int | None], basis: Basis) -> list[Portion | None]:
+    """Equal amounts share a Portion: of hundreds of processes on a GPU, most use as much as another one."""
+    made = {amount: None if amount is None else Portion(amount, basis) for amount in set(amounts)}
+    return [made[amount] for amount in amounts]
 
 
 def _weighed(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[list[int], Rest]:

@@ -36,12 +36,8 @@ class Finding(NamedTuple):
     steps: tuple[str, ...]
 
 
-class ProcessEntry(NamedTuple):
-    """One process of the GPU. `departed_sample`: its utilisation may belong to an earlier process with its pid."""
-
-    process: GpuProcess
-    finding: Finding
-    departed_sample: bool
+# A process of the GPU, what is known of it, and whether its utilisation may be that of an earlier process with its pid.
+ProcessEntry = tuple[GpuProcess, Finding, bool]
 
 
 class GpuFold(NamedTuple):

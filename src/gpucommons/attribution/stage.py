@@ -80,8 +80,9 @@ class IdentifiedGpus:
         return reading
 
     def _identify(self, reading: GpuReading, begun_ticks: int) -> None:
-        listed = (process for gpu in reading.present_gpus() for process in gpu.processes or ())
-        table = self._identities.see([SeenProcess(process.pid, process.key) for process in listed], begun_ticks)
+        # A process on several GPUs has the same key on each.
+        listed = {process.pid: process.key for gpu in reading.present_gpus() for process in gpu.processes or ()}
+        table = self._identities.see([SeenProcess(pid, key) for pid, key in listed.items()], begun_ticks)
         if table is not self._table:
             uids = {uid for one in table.by_key.values() for uid in (one.uid, one.cgroup.uid) if uid is not None}
             self._table, self._uids = table, uids

@@ -32,7 +32,7 @@ _HEADER = (
 )
 _NUMBERS = frozenset({5, 6, 7})
 # What is shown of a slot that no visible workload holds, by its state.
-_WITHOUT_HOLDER = {"free": "(free)", "lost": "(lost)", "unknown": "(unknown)"}
+_WITHOUT_HOLDER = {"free": "(free)", "reserved": "(reserved)", "lost": "(lost)", "unknown": "(unknown)"}
 _HIDDEN = "(hidden)"
 _ANY = "any"
 

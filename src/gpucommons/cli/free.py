@@ -18,7 +18,13 @@ from gpucommons.cli.text_table import TextTable
 from gpucommons.faces.documents.values import indented
 
 _HEADER = ("slot", "uuid", "profile", "memory", "free since")
-_WORDS = {"busy": "busy", "held_idle": "held but idle", "lost": "lost", "unknown": "perhaps held"}
+_WORDS = {
+    "busy": "busy",
+    "held_idle": "held but idle",
+    "reserved": "reserved",
+    "lost": "lost",
+    "unknown": "perhaps held",
+}
 
 _UUID = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 

@@ -1,10 +1,8 @@
 """`gpucommons gpus`: the GPUs of this node, as a table or as the API's JSON."""
 
-import sys
-
-from gpucommons.cli.gpus_view import missing, render
+from gpucommons.cli.gpus_view import gpu_lines, missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show, show_line
+from gpucommons.cli.output import show, show_coloured, show_line, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.faces.documents.values import indented
 
@@ -26,4 +24,5 @@ def gpus(
     elif document["gpus"] is None:
         show_line(missing(reader.get("snapshot")))
     else:
-        render(document["gpus"], sys.stdout)
+        for line in gpu_lines(document["gpus"], terminal_width()):
+            show_coloured(*line)

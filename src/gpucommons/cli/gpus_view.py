@@ -1,8 +1,7 @@
 """The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from shutil import get_terminal_size
-from typing import Any, TextIO
+from typing import Any, NamedTuple
 
 from gpucommons.base.printable import Printable, printable
 
@@ -12,8 +11,7 @@ _GIB = 2**30
 _PIPE_WIDTH = 250
 _NARROW = 140
 _SHORT_UUID = 12
-_STYLES = {"ok": "\033[32m", "warning": "\033[33m", "critical": "\033[31m", "lost": "\033[1;31m"}
-_BOLD, _PLAIN = "\033[1m", "\033[0m"
+_COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "lost": "bold red"}
 _COLUMNS = ("GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "PROCESSES", "HEALTH")
 _NUMBERS = range(3, 8)
 
@@ -27,22 +25,30 @@ def missing(document: Document) -> Printable:
     return printable(f"no GPU readings: {why}")
 
 
-def render(gpus: Document, to: TextIO) -> None:
-    width = get_terminal_size().columns if to.isatty() else _PIPE_WIDTH
+class GpuLine(NamedTuple):
+    """One line of the table. Only its end, the health, is coloured."""
+
+    text: Printable
+    end: Printable
+    colour: str = ""
+
+
+def gpu_lines(gpus: Document, terminal_width: int | None) -> Iterator[GpuLine]:
+    """The table and a summary, as wide as the terminal; in full where there is none."""
+    width = _PIPE_WIDTH if terminal_width is None else terminal_width
     short = width < _NARROW
-    rows: list[tuple[list[str], str]] = [(list(_COLUMNS), _BOLD)]
+    rows: list[tuple[list[str], str]] = [(list(_COLUMNS), "bold")]
     for uuid, gpu in sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"])):
-        rows.append(([*map(printable, _gpu_row(uuid, gpu, short))], _STYLES[gpu["health"]["level"]]))
+        rows.append(([*map(printable, _gpu_row(uuid, gpu, short))], _COLOURS[gpu["health"]["level"]]))
         for mig_uuid, instance in gpu["mig"].items():
             rows.append(([*map(printable, _instance_row(mig_uuid, instance, short))], ""))
     widths = [max(len(cells[column]) for cells, _ in rows) for column in range(len(_COLUMNS))]
-    for cells, style in rows:
-        to.write(_line(cells, widths, width, style if to.isatty() else "") + "\n")
-    to.write(_summary(gpus) + "\n")
+    for cells, colour in rows:
+        yield _line(cells, widths, width, colour)
+    yield GpuLine(printable(_summary(gpus)), printable(""))
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], width: int, style: str) -> str:
-    """One line of at most `width` characters. Only the last column is coloured: the health."""
+def _line(cells: Sequence[str], widths: Sequence[int], width: int, colour: str) -> GpuLine:
     *begin, last = cells
     aligned = (
         cell.rjust(size) if column in _NUMBERS else cell.ljust(size)
@@ -50,13 +56,12 @@ def _line(cells: Sequence[str], widths: Sequence[int], width: int, style: str) -
     )
     text = "  ".join(aligned) + "  "
     end = last[: max(0, width - len(text))]
-    return f"{text}{style}{end}{_PLAIN}" if style and end else f"{text}{end}"[:width].rstrip()
+    return GpuLine(printable(text[:width] if end else text[:width].rstrip()), printable(end), colour)
 
 
 def _summary(gpus: Document) -> str:
     of_all = f" of {gpus['expected']}" if gpus["present"] != gpus["expected"] else ""
-    versions = printable(f"driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}")
-    return f"{gpus['present']} GPUs{of_all}, {versions}"
+    return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
 
 
 def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from gpucommons.leases.protocol.client import LeaseServiceGone, answer_of
 def ask(config: Path | None, request: Mapping[str, object]) -> Any:
     """Raises CommandError where no agent answers, or where it refuses."""
     try:
-        line = answer_of(lease_sockets(load_settings(config, {}).settings.leases), request)
+        line = answer_of(lease_sockets(load_settings(config, {}).settings.leases.socket), request)
     except LeaseServiceGone as gone:
         raise CommandError(f"no agent gives leases here: {gone}; start it with: gpucommons up") from None
     if line.get("event") != "answer":

@@ -10,6 +10,8 @@ from gpucommons.cli.text_table import TextTable
 
 _GIB = 2**30
 _JOULES_PER_KWH = 3.6e6
+# More requests and leases than this are not named in one line.
+_NAMED = 3
 
 
 def slot_names(slots: Sequence[Mapping[str, Any]]) -> str:
@@ -27,6 +29,36 @@ def waiting_line(line: Mapping[str, Any]) -> str:
     )
     text = f"waiting: {line['position']} of {line['of']}{when}: {line['sentence']}"
     return f"{text} ({holders})" if holders else text
+
+
+def requests_of(queue: Mapping[str, Any], user: str) -> list[str]:
+    """The ids of a user's requests that wait."""
+    return [id for id, row in queue["waiting"].items() if row["user"] == user]
+
+
+def requests_before(queue: Mapping[str, Any], id: str) -> list[str]:
+    """The requests that are served before this one, in their order."""
+    place = queue["waiting"][id]["position"]
+    return [other for other, row in queue["waiting"].items() if row["position"] < place]
+
+
+def request_line(queue: Mapping[str, Any], id: str, now_s: float) -> str:
+    """Why a request waits, for how long, and behind which requests and leases."""
+    row = queue["waiting"][id]
+    name = f" ({row['name']})" if row["name"] else ""
+    waited = spoken_duration(max(0.0, now_s - row["since_unix_s"]))
+    start_s = row["expected_start_unix_s"]
+    when = (
+        "its start is not known" if start_s is None else f"start in about {spoken_duration(max(0.0, start_s - now_s))}"
+    )
+    before = [f"request {other} of {queue['waiting'][other]['user']}" for other in requests_before(queue, id)]
+    before += [
+        f"lease {other} of {lease['user']} on {','.join(lease['slots'])}" for other, lease in queue["leases"].items()
+    ]
+    more = f" and {len(before) - _NAMED} more" if len(before) > _NAMED else ""
+    behind = f"behind {', '.join(before[:_NAMED])}{more}; " if before else ""
+    place = f"place {row['position']} of {len(queue['waiting'])}"
+    return f"request {id}{name} has been waiting for {waited}: {row['sentence']}; {place}; {behind}{when}."
 
 
 def report_lines(

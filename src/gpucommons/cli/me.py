@@ -1,21 +1,21 @@
 """`gpucommons me`: my jobs and what they use, my wait, my GPU-hours of this month, and my quota."""
 
 import os
-import pwd
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable, printable_lines
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import show
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.report import own_report
 from gpucommons.cli.scheduler_view import behind, explanation, seconds
 from gpucommons.cli.text_table import TextTable
-from gpucommons.cli.why import own_clients
+from gpucommons.cli.why import own_clients, user_name
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
 
@@ -36,21 +36,23 @@ def me(
 ) -> None:
     """Show my jobs and what they use, my wait, my hours of this month, my quota."""
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
-    document, turns = gathered(reader, _user_name(os.getuid()), os.getuid())
+    document, waits = gathered(reader, user_name(os.getuid()), os.getuid())
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines(_lines(document["me"], turns)))
+        show(printable_lines(_lines(document["me"], waits)))
 
 
-def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, Document | None]:
-    """The document of this command, and the document of turns; null where a part is not known."""
+def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
+    """The document of this command, null where a part is not known; and a line for each of the user's waits."""
     slots = reader.get("slots")
     if slots["slots"] is None:
         raise CommandError(missing(reader.get("snapshot")))
     allocations = reader.get("allocations", {"user": user})["allocations"]
     turns = reader.get("turns")["turns"]
+    queue = reader.get("queue")["queue"]
     own = own_clients(turns, uid) if turns else []
+    asked = requests_of(queue, user) if queue else []
     month = time.strftime("%Y-%m")
     accounts = _month(reader, month, user)
     jobs = {
@@ -63,10 +65,16 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, Document | 
         "uid": uid,
         "jobs": jobs if allocations else None,
         "clients": {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in own} if turns else None,
+        "requests": {id: {**queue["waiting"][id], "behind": requests_before(queue, id)} for id in asked}
+        if queue
+        else None,
         "month": None if accounts is None else {month: accounts[month]["total"]},
         "quota": allocations["quotas"].get(user) if allocations else None,
     }
-    return {**{name: slots[name] for name in slots if name != "slots"}, "me": me}, turns
+    waits = [request_line(queue, id, slots["time_unix_s"]) for id in asked]
+    if turns is not None:
+        waits += [explanation(turns, id) for id in own if turns["clients"][id]["wait"] is not None]
+    return {**{name: slots[name] for name in slots if name != "slots"}, "me": me}, waits
 
 
 def _month(reader: Reader, month: str, user: str) -> Document | None:
@@ -81,27 +89,17 @@ def _month(reader: Reader, month: str, user: str) -> Document | None:
     return found
 
 
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _lines(me: Document, turns: Document | None) -> Iterator[str]:
-    yield printable(f"{me['user']} (uid {me['uid']})")
+def _lines(me: Document, waits: list[str]) -> Iterator[str]:
+    yield f"{me['user']} (uid {me['uid']})"
     if me["jobs"] is None:
         yield "jobs: not known"
     elif not me["jobs"]:
         yield "jobs: none holds a GPU"
     else:
-        table = TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS)
-        yield table.as_table().rstrip("\n")
-    if turns is not None:
-        waiting = [id for id, client in me["clients"].items() if client["wait"] is not None]
-        yield from (f"wait: {explanation(turns, id)}" for id in waiting)
-        if not waiting:
-            yield "wait: none of your programs waits for its turn"
+        yield from TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS).lines()
+    yield from (f"wait: {line}" for line in waits)
+    if not waits and (me["clients"] is not None or me["requests"] is not None):
+        yield "wait: none of your programs waits"
     yield _hours(me["month"])
     yield _quota(me["quota"])
 

@@ -1,6 +1,7 @@
 """What the commands print: the only place that writes to the terminal. It takes Printable, never a plain str."""
 
 import sys
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, TextIO
 
 from gpucommons.base.printable import Printable, printable_lines
@@ -9,6 +10,14 @@ if TYPE_CHECKING:
     from rich.console import JustifyMethod, OverflowMethod
     from rich.text import Text
 
+_COLOURS = {
+    "bold": "\033[1m",
+    "green": "\033[32m",
+    "yellow": "\033[33m",
+    "red": "\033[31m",
+    "bold red": "\033[1;31m",
+}
+_PLAIN = "\033[0m"
 _CLEAR_SCREEN = "\033[2J\033[H"
 _CLEAR_LINE = "\r\033[K"
 
@@ -52,6 +61,23 @@ def show_data(text: str) -> None:
         show(printable_lines(text.removesuffix("\n").split("\n")))
     else:
         sys.stdout.write(text)
+
+
+def terminal_width() -> int | None:
+    """None where stdout is not a terminal."""
+    return get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def show_coloured(text: Printable, end: Printable, colour: str) -> None:
+    """One line. In a terminal its end has a colour, one of _COLOURS."""
+    _write(text, sys.stdout)
+    if sys.stdout.isatty() and colour:
+        sys.stdout.write(_COLOURS[colour])
+        _write(end, sys.stdout)
+        sys.stdout.write(_PLAIN)
+    else:
+        _write(end, sys.stdout)
+    sys.stdout.write("\n")
 
 
 def clear_screen() -> None:

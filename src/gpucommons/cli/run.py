@@ -84,7 +84,7 @@ def run(
         why = "command not found" if missing == 127 else "not executable"
         _note(f"{printable(command[0])}: {why}")
         raise typer.Exit(missing)
-    paths = lease_sockets(load_settings(config, {}).settings.leases)
+    paths = lease_sockets(load_settings(config, {}).settings.leases.socket)
     try:
         connection = _connected(paths)
     except LeaseServiceGone as gone:

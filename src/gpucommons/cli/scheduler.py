@@ -39,7 +39,7 @@ Explained = Annotated[
 ]
 Document = Mapping[str, Any]
 _NOT_RUNNING = "the scheduler does not run here"
-_START = "start it with: gpucommons up --scheduler"
+_START = "start it with: gpucommons up --share"
 
 
 def send(config: Path | None, socket_path: str | None, request: dict[str, object]) -> Any:

@@ -19,9 +19,10 @@ _NAMED = 3
 def status_lines(turns: Document) -> Iterator[str]:
     quantum = turns["fixed_quantum_s"]
     fixed = "" if quantum is None else f", quantum {seconds(quantum)}"
-    shared = "" if turns["share_programs"] == "off" else f", programs {turns['share_programs']}"
+    shared = "" if turns["share_programs"] == "off" else f", share_programs = {turns['share_programs']}"
     state = f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}{shared}"
-    yield f"{state}, {len(turns['clients'])} clients"
+    count = len(turns["clients"])
+    yield f"{state}, {count} client{'' if count == 1 else 's'}"
     for uuid, gpu in turns["gpus"].items():
         yield from _gpu_lines(uuid, gpu, turns["clients"])
     yield from parked_lines(turns)
@@ -56,7 +57,7 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     left = gpu["quantum_left_s"]
     end = "" if left is None else f", turn ends in about {seconds(left)}"
     assumed = "" if gpu["total_memory_measured"] else " (assumed)"
-    memory = f"{gibibytes(gpu['running_memory_bytes'])} running, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
+    memory = f"{_memory(uuid, gpu, clients)}, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
     gain = f"; {gpu['gain_sentence']}" if gpu["gain_sentence"] else ""
     yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}{gain}"
     yield f"  memory: {memory}{assumed}"
@@ -71,6 +72,16 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     for id, client in _unresponsive(uuid, clients):
         state = "revoked" if client["revoked"] else "late"
         yield f"  {state:<8} {_client_name(id, client)}, {_conduct(client)}"
+
+
+def _memory(uuid: str, gpu: Document, clients: Document) -> str:
+    """The memory of a program stays on the GPU while it is paused; that of a client of nvshare counts while it runs."""
+    there = [client for client in clients.values() if client["gpu_uuid"] == uuid]
+    programs = [client["nvml_bytes"] or 0 for client in there if client["program"] is not None]
+    held = [f"{gibibytes(sum(programs))} held by programs"] if programs else []
+    if len(programs) == len(there) > 0:
+        return held[0]
+    return ", ".join([*held, f"{gibibytes(gpu['running_memory_bytes'])} running"])
 
 
 def _unresponsive(uuid: str, clients: Document) -> Iterator[tuple[str, Document]]:
@@ -94,6 +105,12 @@ def clients_named(turns: Document, target: str) -> list[str]:
     return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
 
 
+def _is_pid_of(target: str, name: str) -> bool:
+    """Whether the target `pid:4711` means the program whose name ends with `(pid 4711)`."""
+    kind, _, pid = target.partition(":")
+    return kind == "pid" and name.endswith(f"(pid {pid})")
+
+
 def _targets(id: str, client: Document) -> set[str]:
     """A client id, a name as `status` prints it, a pod, NAMESPACE/POD, a program's key, or pid:4711."""
     pids = {client["pid"], *client["processes"]} - {None}
@@ -114,7 +131,7 @@ def behind(turns: Document, id: str) -> list[str]:
 
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client or program that the target means."""
-    alone = [one for one in turns["left_alone"] if target == one["name"]]
+    alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
     clients = [explanation(turns, id) for id in clients_named(turns, target)]
     parked = [_parked_line(one) for key, one in parked_programs(turns).items() if target in _parked_names(key, one)]
     return [
@@ -146,6 +163,8 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["turn_s"] is not None:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
+    if client["standing"] == "resting":
+        return f"{subject} is not paused: it does not use the GPU now, and takes no turns."
     return f"{subject} is idle: it has no request."
 
 

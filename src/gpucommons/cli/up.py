@@ -99,7 +99,7 @@ async def _run(agent: Agent) -> None:
     if agent.scenario is None and not _has_gpus(first):
         log.info("no GPU found; to see a simulated node with GPUs: gpucommons up --simulate lab")
     shorten_pauses()
-    collecting = asyncio.create_task(collect_garbage(), name="garbage")
+    collecting = asyncio.create_task(collect_garbage(agent.sampler.latest), name="garbage")
     await stop.wait()
     log.info("stopping")
     collecting.cancel()

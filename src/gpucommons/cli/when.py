@@ -22,7 +22,8 @@ def parse_when(text: str, now: datetime) -> datetime:
         return today if today > now else _at(now + timedelta(days=1), time)
     if len(words) == 2 and (time := _time_of_day(words[1])) and (days := _days(words[0], now)) is not None:
         found = _at(now + timedelta(days=days), time)
-        return found if found > now or words[0] not in _WEEKDAYS else _at(now + timedelta(days=7), time)
+        is_past_weekday = found <= now and words[0] not in ("today", "tomorrow")
+        return _at(now + timedelta(days=7), time) if is_past_weekday else found
     return _date(text, now)
 
 

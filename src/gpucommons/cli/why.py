@@ -1,14 +1,16 @@
-"""`gpucommons why`: why a program waits for a GPU, how long, and behind which client."""
+"""`gpucommons why`: why a program waits for a GPU or for its turn, how long, and behind which client."""
 
 import os
+import pwd
 from typing import Annotated
 
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.base.printable import printable, printable_lines
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import NotFound
+from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile
 from gpucommons.cli.output import show
 from gpucommons.cli.reader import Reader
@@ -16,13 +18,16 @@ from gpucommons.cli.scheduler import read_turns
 from gpucommons.cli.scheduler_view import behind, clients_named, explanation
 from gpucommons.faces.documents.values import indented
 
+# What is known of turns where no scheduler runs.
+_NO_TURNS: Document = {"gpus": {}, "clients": {}}
+
 
 def why(
     target: Annotated[
         str | None,
         typer.Argument(
             metavar="[PID|JOB]",
-            help="A process, a job, a container, a pod or a client's id. Default: your own programs.",
+            help="A process, a job, a container, a pod, or the id of a client or a request. Default: yours.",
             show_default=False,
         ),
     ] = None,
@@ -32,31 +37,53 @@ def why(
     ca_file: CaFile = None,
     config: ConfigFile = None,
 ) -> None:
-    """Say why a program waits for its turn, how long, and behind which client."""
+    """Say why a program waits for a GPU or its turn, how long, and behind which client."""
     reader = Reader(connect, password_file, ca_file, config)
-    document = read_turns(reader, None)
-    turns = document["turns"]
+    queued = reader.ask("queue")
+    queue = queued and queued["queue"]
+    document = queued if queued is not None and reader.get("turns")["turns"] is None else read_turns(reader, None)
+    turns: Document = document.get("turns") or _NO_TURNS
+    requests = _requests(queue, target)
     processes = [] if target is None or reader.agent is None else _processes(reader, target)
-    chosen = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes)
-    unscheduled = [] if chosen else processes
-    if not chosen and not unscheduled:
+    clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes)
+    unscheduled = [] if clients or requests else processes
+    if not clients and not requests and not unscheduled:
         raise NotFound(
-            "none of your programs takes turns on a GPU; 'gpucommons scheduler status' lists those that do"
+            "none of your programs waits for a GPU or takes turns on one; see 'gpucommons queue' and 'scheduler status'"
             if target is None
-            else f"no process, job or client {target!r} is on a GPU or waits for one"
+            else f"no process, job, request or client {target!r} is on a GPU or waits for one"
         )
     if as_json:
-        found = {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in chosen}
-        show(indented({**{name: document[name] for name in document if name != "turns"}, "why": found}))
-        return
-    lines = [explanation(turns, id) for id in chosen]
-    lines += [
-        printable(
-            f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
+        found = {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in clients}
+        waiting = (
+            {id: {**queue["waiting"][id], "behind": requests_before(queue, id)} for id in requests} if queue else {}
         )
+        envelope = {name: value for name, value in document.items() if name not in ("turns", "queue")}
+        show(indented({**envelope, "why": found, "requests": waiting}))
+        return
+    lines = [request_line(queue, id, document["time_unix_s"]) for id in requests] if queue else []
+    lines += [explanation(turns, id) for id in clients]
+    lines += [
+        f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
         for row in unscheduled
     ]
     show(printable_lines(lines))
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _requests(queue: Document | None, target: str | None) -> list[str]:
+    """The waiting requests that an id or a name means; without a target, those of this user."""
+    if queue is None:
+        return []
+    if target is None:
+        return requests_of(queue, user_name(os.getuid()))
+    return [id for id, row in queue["waiting"].items() if target in (id, row["name"] or id)]
 
 
 def own_clients(turns: Document, uid: int) -> list[str]:
@@ -74,5 +101,5 @@ def _processes(reader: Reader, target: str) -> list[Document]:
 
 def _clients(turns: Document, target: str, processes: list[Document]) -> list[str]:
     pids = {row["pid"] for row in processes} | {parse_decimal(target)} - {None}
-    by_pid = [id for id, client in turns["clients"].items() if client["pid"] in pids]
+    by_pid = [id for id, client in turns["clients"].items() if pids & {client["pid"], *client["processes"]}]
     return list(dict.fromkeys([*clients_named(turns, target), *by_pid]))

@@ -55,6 +55,12 @@ class WebSettings:
         check=parse_host_names,
     )
     max_connections: int = option(512, "number of HTTP connections that may be open at once", minimum=1)
+    max_unread_mb: int = option(
+        64,
+        "memory of responses that peers have not read yet, in MB (1,000,000 bytes); above it the connections that have "
+        "been reading for longest are closed",
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +199,7 @@ class VgpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """The scheduler of nvshare and XPUShare clients. The variables of nvshare keep their meaning and units."""
+    """Turns for plain programs and for clients of nvshare and XPUShare. nvshare's variables keep their meaning."""
 
     enabled: bool = option(False, "run the scheduler for the clients of nvshare and XPUShare")
     socket: str = option("/var/run/nvshare/scheduler.sock", "socket for libnvshare.so and nvsharectl")
@@ -225,7 +231,7 @@ class SchedulerSettings:
     turn_quantum_s: float = option(0.25, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
     fair_between: str = option(
         "owners",
-        "mode auto: owners: all clients of one user or container together get what one client of another gets; "
+        "owners: all clients of one user or container together get what one client of another gets; "
         "clients: every client gets the same",
         choices=("owners", "clients"),
     )
@@ -238,11 +244,15 @@ class SchedulerSettings:
     pause: str = option(
         "driver",
         "how plain programs are paused: by the driver, from r570 on; freeze: by the cgroup freezer or SIGSTOP, "
-        "which also stops their CPU work, for older drivers",
+        "which also stops their CPU work, for older drivers; a pauser that runs as a service has --backend instead",
         choices=("driver", "freeze"),
     )
     max_pause_s: float = option(
-        10.0, "longest time in seconds for which a plain program is paused", minimum=0.1, maximum=3600
+        10.0,
+        "longest time in seconds for which a plain program is paused; a pauser that runs as a service also has a limit "
+        "of its own, --max-pause-s",
+        minimum=0.1,
+        maximum=3600,
     )
     pauser_socket: str = option(
         "",

@@ -20,10 +20,12 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.ownership import ProcessShare
+from gpucommons.model.ownership import Place, ProcessShare
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
 
 _GRAPHICS = "graphics"
+_PLAIN = ("", None)
+_WHOLE = Fraction(1)
 
 
 @dataclass(slots=True)
@@ -35,10 +37,19 @@ class _Usage:
     milliwatts: int | None = 0
 
     def add(self, share: ProcessShare, sm_scale: float) -> None:
-        sm = None if share.sm is None else min(round(share.sm.amount * sm_scale), WHOLE_SM)
-        self.sm = None if self.sm is None or sm is None else min(self.sm + sm, WHOLE_SM)
-        self.memory_bytes = _plus(self.memory_bytes, None if share.memory is None else share.memory.amount)
-        self.milliwatts = _plus(self.milliwatts, None if share.power is None else share.power.amount)
+        sm, memory, power = share.sm, share.memory, share.power
+        if sm is None:
+            self.sm = None
+        elif self.sm is not None:
+            self.sm = min(self.sm + min(round(sm[0] * sm_scale), WHOLE_SM), WHOLE_SM)
+        if memory is None:
+            self.memory_bytes = None
+        elif self.memory_bytes is not None:
+            self.memory_bytes += memory[0]
+        if power is None:
+            self.milliwatts = None
+        elif self.milliwatts is not None:
+            self.milliwatts += power[0]
 
 
 _UNKNOWN = _Usage(None, None, None)
@@ -97,38 +108,70 @@ def _place(
     instances: Mapping[tuple[str, int], tuple[str, int | None]],
     group_of: Mapping[str, str],
 ) -> None:
-    by_id = {claim.id: claim for claim in claims.claims if claim.kind is WorkloadKind.CONTAINER}
-    by_pod = {(claim.account.namespace, claim.name): claim for claim in claims.claims if claim.kind is WorkloadKind.POD}
-    by_job = {claim.name: claim for claim in claims.claims if claim.kind is WorkloadKind.JOB}
-    leased = {
-        (info, claim.account.id): claim
-        for claim in reversed(claims.claims)
-        if claim.kind is WorkloadKind.LEASE
-        for info, _ in claim.slots
-    }
+    claim_of = _ClaimOf(claims, group_of)
+    located: dict[tuple[Place, int | None], tuple[SlotInfo, _SlotRows] | None] = {}
     for share in processes:
-        kind, compute_instance = instances.get((share.place.gpu_uuid, share.pid), ("", None))
-        info = table.at(share.place.gpu_uuid, share.place.gpu_instance_id, compute_instance)
-        if info is None or kind == _GRAPHICS:
+        place = share.place
+        kind, compute_instance = instances.get((place.gpu_uuid, share.pid), _PLAIN) if instances else _PLAIN
+        at = (place, compute_instance)
+        if at not in located:
+            info = table.at(place.gpu_uuid, place.gpu_instance_id, compute_instance)
+            located[at] = None if info is None else (info, slots[info])
+        slot = located[at]
+        if slot is None or kind == _GRAPHICS:
             continue
-        found, workload = slots[info], share.workload
-        claim = by_id.get(workload.container_id or "")
+        info, found = slot
+        claim = claim_of(share, info)
+        if claim is None:
+            usage = found.ownerless = found.ownerless or _Usage()
+        else:
+            row = found.rows.get(claim.id)
+            if row is None:
+                row = found.rows[claim.id] = _Row(claim, _WHOLE)
+            usage = row.usage = row.usage or _Usage()
+        usage.add(share, info.sm_scale)
+
+
+class _ClaimOf:
+    """The claim of a process's workload; None where it has neither a claim nor an owner.
+
+    Found once for each workload: a node has far fewer of them than processes on GPUs.
+    """
+
+    def __init__(self, claims: Claims, group_of: Mapping[str, str]) -> None:
+        kinds = WorkloadKind
+        self._by_id = {claim.id: claim for claim in claims.claims if claim.kind is kinds.CONTAINER}
+        self._by_pod = {(c.account.namespace, c.name): c for c in claims.claims if c.kind is kinds.POD}
+        self._by_job = {claim.name: claim for claim in claims.claims if claim.kind is kinds.JOB}
+        self._leased = {
+            (info, claim.account.id): claim
+            for claim in reversed(claims.claims)
+            if claim.kind is kinds.LEASE
+            for info, _ in claim.slots
+        }
+        self._group_of = group_of
+        # By the identities of objects that live as long as the shares and slots.
+        self._known: dict[tuple[int, int, int], Claim | None] = {}
+
+    def __call__(self, share: ProcessShare, info: SlotInfo) -> Claim | None:
+        key = (id(share.workload), id(share.owner), id(info) if self._leased else 0)
+        if key not in self._known:
+            self._known[key] = self._find(share, info)
+        return self._known[key]
+
+    def _find(self, share: ProcessShare, info: SlotInfo) -> Claim | None:
+        workload = share.workload
+        claim = self._by_id.get(workload.container_id or "")
         if claim is None and workload.pod is not None:
-            claim = by_pod.get((workload.pod.namespace, workload.pod.name))
+            claim = self._by_pod.get((workload.pod.namespace, workload.pod.name))
         if claim is None and workload.job is not None:
-            claim = by_job.get(workload.job)
+            claim = self._by_job.get(workload.job)
         if claim is None and workload.container_id is None and workload.pod is None:
             # A user's program on a slot that the user has leased belongs to the lease, to the oldest of several.
-            claim = leased.get((info, str(workload.uid)))
-        if claim is None and share.owner is None:
-            found.ownerless = found.ownerless or _Usage()
-            found.ownerless.add(share, info.sm_scale)
-            continue
-        if claim is None:
-            claim = _of_process(share, group_of)
-        row = found.rows.setdefault(claim.id, _Row(claim, Fraction(1)))
-        row.usage = row.usage or _Usage()
-        row.usage.add(share, info.sm_scale)
+            claim = self._leased.get((info, str(workload.uid)))
+        if claim is None and share.owner is not None:
+            claim = _of_process(share, self._group_of)
+        return claim
 
 
 def _of_process(share: ProcessShare, group_of: Mapping[str, str]) -> Claim:
@@ -227,13 +270,14 @@ def _allocation(info: SlotInfo, claim: Claim, share: int, usage: _Usage, active:
 
 
 def _compute_instances(gpus: GpuReading | None) -> dict[tuple[str, int], tuple[str, int | None]]:
-    """The kind and the compute instance of each process, which attribution does not have."""
+    """The kind and the compute instance, which attribution does not have, of each process that is not a plain one."""
     if gpus is None:
         return {}
     return {
         (gpu.identity.uuid, process.pid): (process.kind, process.compute_instance_id)
         for gpu in gpus.present_gpus()
         for process in gpu.processes or ()
+        if process.compute_instance_id is not None or process.kind == _GRAPHICS
     }
 
 

@@ -41,13 +41,15 @@ def judge(readings: Readings, pasts: Pasts | None, now: Now) -> tuple[SlotsReadi
     """
     if readings.gpus is None or readings.allocations is None:
         return None, pasts or {}
-    slots = [_dated(status, gpu, pasts, now) for gpu, status in _judged(readings, readings.allocations)]
+    slots = [_dated(status, gpu, pasts, now) for gpu, status in _judged(readings, readings.allocations, now.wall_s)]
     remembered = {status.slot.uuid: past for status, past in slots}
     return SlotsReading(tuple(status for status, _ in slots)), remembered
 
 
-def _judged(readings: Readings, allocations: AllocationReading) -> Iterator[tuple[Gpu, SlotStatus]]:
+def _judged(readings: Readings, allocations: AllocationReading, now_wall_s: float) -> Iterator[tuple[Gpu, SlotStatus]]:
     gpus = readings.gpus.gpus if readings.gpus else ()
+    reservations = readings.leases.reservations if readings.leases else ()
+    reserved = {uuid for each in reservations if each.is_active(now_wall_s) for uuid in each.slots}
     held: dict[str, list[Allocation]] = {}
     for each in allocations.allocations:
         if each.share:
@@ -62,7 +64,10 @@ def _judged(readings: Readings, allocations: AllocationReading) -> Iterator[tupl
             continue
         for info in infos.get(gpu.identity.index, ()):
             holders = held.get(info.slot.uuid)
-            yield gpu, _held(info, holders) if holders else _unheld(info, _doubt(info, readings, allocations))
+            if holders:
+                yield gpu, _held(info, holders)
+            else:
+                yield gpu, _unheld(info, _doubt(info, readings, allocations), info.slot.uuid in reserved)
 
 
 def _lost(gpu: Gpu) -> SlotStatus:
@@ -76,8 +81,8 @@ def _held(info: SlotInfo, holders: list[Allocation]) -> SlotStatus:
     return SlotStatus(info.slot, info.gpu_index, info.profile, state, holders=tuple(holders))
 
 
-def _unheld(info: SlotInfo, doubt: str) -> SlotStatus:
-    state = SlotState.UNKNOWN if doubt else SlotState.FREE
+def _unheld(info: SlotInfo, doubt: str, is_reserved: bool) -> SlotStatus:
+    state = SlotState.UNKNOWN if doubt else SlotState.RESERVED if is_reserved else SlotState.FREE
     return SlotStatus(info.slot, info.gpu_index, info.profile, state, doubt)
 
 

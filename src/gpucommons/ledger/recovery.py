@@ -1,9 +1,9 @@
 """Reads what can be read from a damaged ledger into a new one, on a copy: the damaged file is never changed.
 
-Each table is read in the order of its keys. Where SQLite reports damage, reading continues behind it, and once more
-from the other end. Rows with values that no ledger has are dropped. Then the layers repair each other: a lost hour is
-the sum of its minutes, a lost day that of its hours, and a lost total that of the days. Where a finer layer differs
-from the coarser one, reports read the coarser one.
+Each table is read in the order of its keys. Where SQLite reports damage, reading continues behind it, then once more
+from the other end and from the middle. Rows with values that no ledger has are dropped. Then the layers repair each
+other: a lost hour is the sum of its minutes, a lost day that of its hours, and a lost total that of the days. Where a
+finer layer differs from the coarser one, reports read the coarser one.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class _Table(NamedTuple):
 
 _LAYER_TABLES = tuple(
     _Table(f"{kind}_{layer.name}", "start", layer.seconds, _MOST_PER_SECOND * layer.seconds)
-    for layer in LAYERS
+    for layer in reversed(LAYERS)
     for kind in ("usage", "time")
 )
 _TABLES = (
@@ -77,7 +77,8 @@ def replace_damaged(path: Path, wall_s: float) -> tuple[Path, Recovered | Ledger
     """Rename a damaged ledger and put a new one with the recovered rows in its place.
 
     Returns the new name of the damaged file, and what was recovered or why nothing was. Raises LedgerError if it cannot
-    be renamed. A process that dies meanwhile leaves the damaged file in its place: the next one begins again.
+    be renamed, or if there is no room for a new file: then the damaged one stays in its place for the next attempt. A
+    process that dies meanwhile leaves it there too.
     """
     lock = lock_ledger(path)
     workplace = path.with_name(f"{path.name}.recovery")
@@ -91,6 +92,8 @@ def replace_damaged(path: Path, wall_s: float) -> tuple[Path, Recovered | Ledger
             recovered = from_os(error)
         except LedgerError as error:
             recovered = error
+        if isinstance(recovered, LedgerError) and recovered.reason in ("full", "read_only"):
+            raise recovered
         aside = set_aside(path, wall_s)
         if isinstance(recovered, Recovered):
             os.rename(workplace / "new", path)
@@ -168,14 +171,14 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: _
         pending.clear()
 
     damage = 0
-    for is_forward in (True, False):
-        for row in _scan(source, table, ", ".join(names), is_forward):
+    for number, (is_forward, begin) in enumerate(_ways(target, table)):
+        for row in _scan(source, table, ", ".join(names), is_forward, begin):
             if row is None:
-                damage += is_forward
+                damage += number == 0
                 continue
             valid = _valid(row, columns, table)
             if valid is None:
-                recovered.dropped += is_forward
+                recovered.dropped += number == 0
                 continue
             pending.append(valid)
             if len(pending) >= _ROWS_AT_ONCE:
@@ -187,8 +190,28 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: _
     recovered.damage += damage
 
 
+def _ways(target: sqlite3.Connection, table: _Table) -> Iterator[tuple[bool, int]]:
+    """The directions and first keys of the scans. The first is enough for a table without damage.
+
+    With damage at both ends, no search by growing steps finds times in the middle. The layers that were copied before,
+    the coarser ones first, have such times.
+    """
+    yield True, 0
+    yield False, _BEYOND_EVERY_KEY
+    known = [
+        start
+        for each in _LAYER_TABLES
+        if each.width > table.width
+        for (start,) in target.execute(f"SELECT DISTINCT start FROM {each.name}")
+    ]
+    if table.key == "start" and known:
+        middle = sorted(known)[len(known) // 2]
+        yield True, middle
+        yield False, middle
+
+
 def _scan(
-    source: sqlite3.Connection, table: _Table, columns: str, is_forward: bool
+    source: sqlite3.Connection, table: _Table, columns: str, is_forward: bool, begin: int
 ) -> Iterator[Sequence[object] | None]:
     """The rows of a table in the order of its key, or in reverse. None stands for damage that was passed over."""
     order = "ASC" if is_forward else "DESC"
@@ -208,7 +231,7 @@ def _scan(
             return False
         return True
 
-    at = 0 if is_forward else _BEYOND_EVERY_KEY
+    at = begin
     for _ in range(_MOST_DAMAGE):
         begun_at, count = at, 0
         try:

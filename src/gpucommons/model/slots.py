@@ -1,4 +1,4 @@
-"""The state of each slot at an instant: free, held and used, held and idle, or lost."""
+"""The state of each slot at an instant: free, held and used, held and idle, reserved, or lost."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,11 +9,13 @@ from gpucommons.model.usage import Slot
 
 class SlotState(StrEnum):
     """FREE: no workload holds it. HELD_IDLE: held, and no holder uses it. BUSY: held, and used or not known to be idle.
-    LOST: its GPU no longer answers. UNKNOWN: no holder is known, and there may be one."""
+    RESERVED: a reservation is in force, and no workload holds it. LOST: its GPU no longer answers. UNKNOWN: no holder
+    is known, and there may be one."""
 
     FREE = "free"
     HELD_IDLE = "held_idle"
     BUSY = "busy"
+    RESERVED = "reserved"
     LOST = "lost"
     UNKNOWN = "unknown"
 

@@ -9,7 +9,7 @@ from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons import sharing as own
 from gpucommons.faces.dialects.nvshare import NVSHARE, clients, scheduler
 from gpucommons.faces.exposition.families import Family, Metric
-from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
+from gpucommons.faces.exposition.text import FamilyRenderer, bounded_name, prometheus_head
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.scheduler.policy.devices import GpuFacts
@@ -30,7 +30,7 @@ def families(reading: SharingReading | None, *parts: object) -> list[Family]:
 
 def text(reading: SharingReading, *parts: object) -> str:
     return "".join(
-        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines
+        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
         for family in families(reading, *parts)
     )
 
@@ -164,12 +164,12 @@ def test_a_departed_client_disappears_at_once_or_after_the_ttl(tmp_path: Path) -
         served.until(lambda reading: reading.disconnects.get("closed") == 1 and not reading.departed)
 
 
-def test_hostile_names_are_served_whole(tmp_path: Path) -> None:
+def test_hostile_names_are_one_series_each(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         crowd = [Scripted(served.path).register(name, name) for name in HOSTILE]
         found = series(served.reading())
     pods = {dict(labels)["pod"] for name, labels in found if name == "nvshare_client_info"}
-    assert pods == set(HOSTILE)
+    assert pods == {bounded_name(name) for name in HOSTILE}
     assert len(crowd) == len(HOSTILE)
 
 
@@ -248,6 +248,6 @@ def test_a_name_is_a_label_and_escaped() -> None:
     name = 'alice · "train\\".py (pid 4711)'
     renamed = replace(sharing, clients=(sharing.clients[0]._replace(name=name), *sharing.clients[1:]))
     (family,) = [family for family in families(renamed, own) if family.metric is own.BILLED]
-    found = parsed(prometheus_head(own.BILLED) + FamilyRenderer(own.BILLED).render(family).lines)
+    found = parsed(prometheus_head(own.BILLED) + FamilyRenderer(own.BILLED).render(family).lines.decode())
     assert name in {dict(labels)["name"] for _, labels in found}
     assert not any("name" in metric.labels for metric in clients.CATALOGUE)

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
-from gpucommons.faces.exposition.text import FamilyRenderer, escape_value, openmetrics_head, prometheus_head
+from gpucommons.faces.exposition.text import (
+    FamilyRenderer,
+    bounded_name,
+    escape_value,
+    openmetrics_head,
+    prometheus_head,
+)
 from parsing import parsed, same
 
 X = gauge("x_bytes", "Some bytes.", "pid", "name")
@@ -26,10 +32,10 @@ def page(metric: Metric, lines: str, openmetrics: bool) -> str:
 def test_round_trip(openmetrics: bool, series: dict[tuple[str, str], float]) -> None:
     rendered = FamilyRenderer(X).render(X.of(series.items()))
     assert rendered.duplicates == 0
-    found = parsed(page(X, rendered.lines, openmetrics), openmetrics)
+    found = parsed(page(X, rendered.lines.decode(), openmetrics), openmetrics)
     assert len(found) == len(series)
     for (pid, name), number in series.items():
-        assert same(found["x_bytes", (("name", name), ("pid", pid))], float(number))
+        assert same(found["x_bytes", (("name", bounded_name(name)), ("pid", bounded_name(pid)))], float(number))
 
 
 @given(first=points, second=points)
@@ -46,7 +52,7 @@ def test_prefixes_of_ended_series_are_dropped() -> None:
     renderer = FamilyRenderer(X)
     for generation in range(20):
         renderer.render(X.of(((str(generation * 100 + i), "p"), 1) for i in range(100)))
-    assert len(renderer._cache) <= 2 * 100 + 256 + 100
+    assert len(renderer._prefixes) == 100
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_prefixes_of_ended_series_are_dropped() -> None:
 )
 def test_hostile_names_stay_one_series(bad: str) -> None:
     rendered = FamilyRenderer(X).render(X.of([(("1", bad), 1.0), (("2", "ok"), 2.0)]))
-    text = page(X, rendered.lines, openmetrics=False)
+    text = page(X, rendered.lines.decode(), openmetrics=False)
     assert len(text.split("\n")) == 5
     text.encode("utf-8")
     assert len(parsed(text)) == 2
@@ -65,26 +71,46 @@ def test_hostile_names_stay_one_series(bad: str) -> None:
 def test_names_that_escape_alike_are_one_series_and_counted() -> None:
     rendered = FamilyRenderer(X).render(X.of([(("1", "\udc80"), 1), (("1", "\udc81"), 2), (("1", "z"), 3)]))
     assert rendered.duplicates == 1
-    assert sorted(parsed(page(X, rendered.lines, False)).values()) == [1, 3]
+    assert sorted(parsed(page(X, rendered.lines.decode(), False)).values()) == [1, 3]
 
 
 def test_of_duplicates_the_first_is_served_in_its_place() -> None:
     family = X.of([(("1", "a"), 1), (("2", "b"), 2), (("1", "a"), 9)])
     rendered = FamilyRenderer(X).render(family)
-    assert rendered.lines == 'x_bytes{pid="1",name="a"} 1\nx_bytes{pid="2",name="b"} 2\n'
+    assert rendered.lines == b'x_bytes{pid="1",name="a"} 1\nx_bytes{pid="2",name="b"} 2\n'
     assert rendered.duplicates == 1
+
+
+def test_a_family_of_many_series_is_rendered_whole_and_duplicates_are_found_anywhere() -> None:
+    count = 10_000
+    points = [((str(number), "p"), number) for number in range(count)]
+    rendered = FamilyRenderer(X).render(X.of([*points, points[0], points[-1]]))
+    assert rendered.duplicates == 2
+    expected = "".join(f'x_bytes{{pid="{number}",name="p"}} {number}\n' for number in range(count))
+    assert rendered.lines.decode() == expected
+
+
+def test_an_unchanged_family_keeps_its_bytes() -> None:
+    renderer = FamilyRenderer(X)
+    points = [(("1", "a"), 1.5), (("2", "b"), 2.5)]
+    before = renderer.render(X.of(points))
+    assert renderer.render(X.of(list(points))).lines is before.lines
+    changed = renderer.render(X.of([points[0], (("2", "b"), 3.5)]))
+    assert changed.lines == b'x_bytes{pid="1",name="a"} 1.5\nx_bytes{pid="2",name="b"} 3.5\n'
+    renamed = renderer.render(X.of([points[0], (("2", "c"), 3.5)]))
+    assert renamed.lines == b'x_bytes{pid="1",name="a"} 1.5\nx_bytes{pid="2",name="c"} 3.5\n'
 
 
 def test_special_numbers() -> None:
     lines = FamilyRenderer(X).render(
         X.of([(("1", ""), math.nan), (("2", ""), math.inf), (("3", ""), -math.inf), (("4", ""), True)])
     )
-    assert [line.split()[-1] for line in lines.lines.splitlines()] == ["NaN", "+Inf", "-Inf", "1"]
+    assert [line.split()[-1] for line in lines.lines.decode().splitlines()] == ["NaN", "+Inf", "-Inf", "1"]
 
 
 def test_optional_labels_are_left_out_when_empty() -> None:
     metric = gauge("y", "Y.", "gpu", "pod", optional=["pod"])
-    lines = FamilyRenderer(metric).render(metric.of([(("", ""), 1), (("0", "p"), 2)])).lines
+    lines = FamilyRenderer(metric).render(metric.of([(("", ""), 1), (("0", "p"), 2)])).lines.decode()
     assert lines == 'y{gpu=""} 1\ny{gpu="0",pod="p"} 2\n'
 
 
@@ -103,7 +129,8 @@ def test_histograms(openmetrics: bool, counts: list[int], total: float, pod: str
     metric = histogram("wait_seconds", "Wait.", "pod", buckets=(0.1, 1, 10))
     cumulative = tuple(sum(counts[: i + 1]) for i in range(4))
     rendered = FamilyRenderer(metric).render(metric.histogram([HistogramPoint((pod,), cumulative, total)]))
-    found = parsed(page(metric, rendered.lines, openmetrics), openmetrics)
+    found = parsed(page(metric, rendered.lines.decode(), openmetrics), openmetrics)
+    pod = bounded_name(pod)
     for bound, count in zip(("0.1", "1.0", "10.0", "+Inf"), cumulative, strict=True):
         assert found["wait_seconds_bucket", (("le", bound), ("pod", pod))] == count
     assert found["wait_seconds_count", (("pod", pod),)] == cumulative[-1]
@@ -132,5 +159,29 @@ def test_escaping_never_breaks_the_line(text: str) -> None:
     escaped.encode("utf-8")
 
 
+@given(st.text(min_size=1), st.text(), st.text())
+def test_long_names_are_bounded_and_stay_distinct(beginning: str, one: str, other: str) -> None:
+    long = beginning * 65
+    names = {long + one, long + other}
+    shown = {bounded_name(name) for name in names}
+    assert len(shown) == len(names)
+    assert all(len(name.encode("utf-8", "surrogatepass")) <= 64 for name in shown)
+    assert all(name.startswith(bounded_name(long)[:8]) for name in shown)
+
+
+@pytest.mark.parametrize("name", ["", "é" * 32, "GPU-4b1c8b7e-58a2-8c1e-7b0c-0123456789ab", "0123456789abcdef" * 4])
+def test_short_names_uuids_and_container_ids_are_not_cut(name: str) -> None:
+    assert bounded_name(name) == name
+
+
+def test_a_long_name_is_bounded_in_every_sample_unless_the_dialect_keeps_it() -> None:
+    family = X.of([(("1", "n" * 300), 1)])
+    assert len(FamilyRenderer(X).render(family).lines) < 120
+    assert b"n" * 300 in FamilyRenderer(X, bounds_names=False).render(family).lines
+    waits = histogram("wait_seconds", "Wait.", "pod", buckets=(1,))
+    lines = FamilyRenderer(waits).render(waits.histogram([HistogramPoint(("n" * 300,), (1, 2), 3.0)])).lines
+    assert len(lines) < 4 * 120
+
+
 def test_an_empty_family_has_no_lines() -> None:
-    assert FamilyRenderer(X).render(Family(X, [])).lines == ""
+    assert FamilyRenderer(X).render(Family(X, [])).lines == b""

@@ -107,6 +107,32 @@ static void read_mig(struct control *c, const char *line)
         c->mig[gpu][c->mig_count[gpu]++] = m;
 }
 
+static void add_process(struct control *c, struct process p)
+{
+    if (p.gpu < 0 || p.gpu >= MAX_GPUS || c->process_count == MAX_PROCESSES)
+        return;
+    p.next = 0;
+    c->processes[++c->process_count] = p;
+    if (c->last_process[p.gpu])
+        c->processes[c->last_process[p.gpu]].next = c->process_count;
+    else
+        c->first_process[p.gpu] = c->process_count;
+    c->last_process[p.gpu] = c->process_count;
+}
+
+static void add_usage(struct control *c, struct usage u)
+{
+    if (u.gpu < 0 || u.gpu >= MAX_GPUS || c->usage_count == MAX_PROCESSES)
+        return;
+    u.next = 0;
+    c->usages[++c->usage_count] = u;
+    if (c->last_usage[u.gpu])
+        c->usages[c->last_usage[u.gpu]].next = c->usage_count;
+    else
+        c->first_usage[u.gpu] = c->usage_count;
+    c->last_usage[u.gpu] = c->usage_count;
+}
+
 static void read_line(struct control *c, const char *line)
 {
     char word[64];
@@ -117,9 +143,10 @@ static void read_line(struct control *c, const char *line)
     struct event e;
 
     if (sscanf(line, "gpus %d", &a) == 1) c->gpus = a;
-    else if (sscanf(line, "absent %d", &gpu) == 1) c->absent[gpu & 15] = 1;
+    else if (sscanf(line, "absent %d", &gpu) == 1) c->absent[gpu & (MAX_GPUS - 1)] = 1;
     else if (!strncmp(line, "recording busy", 14)) c->busy = 1;
     else if (!strncmp(line, "replay_cost", 11)) c->replay_cost = 1;
+    else if (!strncmp(line, "vary", 4)) c->vary = 1; /* the use of each busy process changes every second */
     else if (!strncmp(line, "held", 4)) c->held = 1; /* another process has the GPU open */
     else if (!strncmp(line, "unprivileged", 12)) c->unprivileged = 1;
     else if (sscanf(line, "driver %63s", c->driver) == 1) return;
@@ -128,15 +155,15 @@ static void read_line(struct control *c, const char *line)
     else if (sscanf(line, "slow %63s %lld%n", word, &n, &used) == 2) add_rule(c, RULE_SLOW, word, n, optional_gpu(line + used));
     else if (sscanf(line, "lose %d", &gpu) == 1) add_rule(c, RULE_LOST, "*", 0, gpu);
     else if (!strncmp(line, "set ", 4)) read_setting(c, line);
-    else if (sscanf(line, "mig_mode %d %d %d", &gpu, &a, &b) == 3) c->mig_mode[gpu & 15] = a, c->mig_pending[gpu & 15] = b;
+    else if (sscanf(line, "mig_mode %d %d %d", &gpu, &a, &b) == 3) c->mig_mode[gpu & (MAX_GPUS - 1)] = a, c->mig_pending[gpu & (MAX_GPUS - 1)] = b;
     else if (!strncmp(line, "mig_device ", 11)) read_mig(c, line);
     else if (!strncmp(line, "no_processes", 12)) c->processes_set = c->usages_set = 1;
     else if (sscanf(line, "process %d %d %u %llu %u %u", &p.gpu, &p.list, &p.pid, &p.bytes, &p.gi, &p.ci) == 6) {
         c->processes_set = 1;
-        if (c->process_count < 512) c->processes[c->process_count++] = p;
+        add_process(c, p);
     } else if (sscanf(line, "usage %d %u %lld %u %u %u %u", &u.gpu, &u.pid, &u.age_us, &u.sm, &u.mem, &u.enc, &u.dec) == 7) {
         c->usages_set = 1;
-        if (c->usage_count < 512) c->usages[c->usage_count++] = u;
+        add_usage(c, u);
     } else if (sscanf(line, "event %lu %d %llu %llu", &e.seq, &e.gpu, &e.type, &e.data) == 4) {
         if (c->event_count < 1024) c->events[c->event_count++] = e;
     }

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MAX_GPUS = 16
+MAX_GPUS = 64
 PAGE_HEADER = 256
 SITE = struct.Struct(f"64s{MAX_GPUS + 1}Q")
 MAX_SITES = 160

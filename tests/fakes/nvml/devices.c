@@ -122,7 +122,9 @@ int nvmlDeviceGetUUID(void *device, char *out, unsigned length)
     if (h->mig >= 0)
         return text(out, length, control.mig[h->gpu][h->mig].uuid);
     snprintf(uuid, sizeof uuid, "%s", r->text);
-    uuid[strlen(uuid) - 1] = "0123456789abcdef"[h->gpu];
+    uuid[strlen(uuid) - 1] = "0123456789abcdef"[h->gpu % 16];
+    if (h->gpu >= 16)
+        uuid[strlen(uuid) - 2] = "0123456789abcdef"[h->gpu / 16];
     return text(out, length, uuid);
 }
 

@@ -1,4 +1,4 @@
-/* A stand-in for libnvidia-ml.so.1: replays recordings of a real GPU for up to 16 GPUs and obeys a control file.
+/* A stand-in for libnvidia-ml.so.1: replays recordings of a real GPU for up to 64 GPUs and obeys a control file.
  * This header holds what the parts share. Only what the agent calls is here; anything else is a missing symbol. */
 #ifndef FAKE_NVML_H
 #define FAKE_NVML_H
@@ -8,7 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MAX_GPUS 16
+#define MAX_GPUS 64
+#define MAX_PROCESSES 32000
+#define MAX_ON_GPU 512
 #define MAX_MIG 8
 #define NO_GPU MAX_GPUS
 #define MAX_SITES 160
@@ -50,7 +52,7 @@ struct page {
 /* What stands behind an nvmlDevice_t: a GPU, or a MIG device of one layout. */
 struct handle {
     uint32_t magic;
-    int gpu;          /* the physical GPU: 0..15 */
+    int gpu;          /* the physical GPU */
     int mig;          /* index into the GPU's MIG devices, or -1 */
     uint64_t layout;  /* the layout this MIG handle was made for */
 };
@@ -62,8 +64,8 @@ struct mig_device {
     char uuid[64];
 };
 
-struct process { int gpu, list; unsigned pid, gi, ci; unsigned long long bytes; };
-struct usage { int gpu; unsigned pid; long long age_us; unsigned sm, mem, enc, dec; };
+struct process { int gpu, list, next; unsigned pid, gi, ci; unsigned long long bytes; };
+struct usage { int gpu, next; unsigned pid; long long age_us; unsigned sm, mem, enc, dec; };
 struct event { uint64_t seq; int gpu; unsigned long long type, data; };
 struct rule { char call[64]; int kind, gpu; long long arg; };
 struct setting { char call[64]; int gpu, count; double value[8]; char text[96]; };
@@ -72,15 +74,18 @@ enum { RULE_FAIL, RULE_HANG, RULE_SLOW, RULE_LOST };
 enum { LIST_COMPUTE, LIST_GRAPHICS, LIST_MPS };
 
 struct control {
-    int gpus, absent[MAX_GPUS], busy, replay_cost, unprivileged, held;
+    int gpus, absent[MAX_GPUS], busy, replay_cost, vary, unprivileged, held;
     char driver[64];
     int mig_mode[MAX_GPUS], mig_pending[MAX_GPUS], mig_count[MAX_GPUS];
     struct mig_device mig[MAX_GPUS][MAX_MIG];
     uint64_t layout[MAX_GPUS];
     struct rule rules[64]; int rule_count;
     struct setting settings[128]; int setting_count;
-    struct process processes[512]; int process_count; int processes_set;
-    struct usage usages[512]; int usage_count; int usages_set;
+    /* Lists by GPU: the index of the first, and in each entry that of the next; 0 is the end. */
+    struct process processes[MAX_PROCESSES + 1]; int process_count; int processes_set;
+    int first_process[MAX_GPUS], last_process[MAX_GPUS];
+    struct usage usages[MAX_PROCESSES + 1]; int usage_count; int usages_set;
+    int first_usage[MAX_GPUS], last_usage[MAX_GPUS];
     struct event events[1024]; int event_count;
 };
 

@@ -13,7 +13,7 @@ struct process_v2 { unsigned pid; unsigned long long bytes; unsigned gi, ci; };
 
 static int list(struct handle *h, const struct record *r, int kind, unsigned *count, void *out, int old)
 {
-    struct process found[512 + JOBS];
+    struct process found[MAX_ON_GPU + JOBS];
     unsigned n = 0;
     int mig = control.mig_mode[h->gpu];
 
@@ -24,18 +24,18 @@ static int list(struct handle *h, const struct record *r, int kind, unsigned *co
         for (int j = 0; j < programs->job_count; j++) {
             const struct job *job = &programs->jobs[j];
             if (job->gpu == h->gpu && gpus_is_alive(job))
-                found[n++] = (struct process){h->gpu, kind, (unsigned)job->pid, NOT_AVAILABLE, NOT_AVAILABLE, job->memory_bytes};
+                found[n++] = (struct process){h->gpu, kind, 0, (unsigned)job->pid, NOT_AVAILABLE, NOT_AVAILABLE, job->memory_bytes};
         }
         gpus_leave(programs);
     } else if (!programs && !control.processes_set) {
         /* As recorded: pid, bytes, GPU instance, compute instance. */
         if (r->count >= 4)
-            found[n++] = (struct process){h->gpu, kind, (unsigned)r->value[0] + h->gpu, NOT_AVAILABLE, NOT_AVAILABLE,
+            found[n++] = (struct process){h->gpu, kind, 0, (unsigned)r->value[0] + h->gpu, NOT_AVAILABLE, NOT_AVAILABLE,
                                           (unsigned long long)r->value[1]};
     }
-    for (int i = 0; i < control.process_count; i++) {
+    for (int i = control.first_process[h->gpu]; i && n < MAX_ON_GPU; i = control.processes[i].next) {
         struct process *p = &control.processes[i];
-        if (p->gpu != h->gpu || p->list != kind)
+        if (p->list != kind)
             continue;
         if (h->mig >= 0 && (p->gi != (unsigned)control.mig[h->gpu][h->mig].gi || p->ci != (unsigned)control.mig[h->gpu][h->mig].ci))
             continue;
@@ -78,7 +78,7 @@ int nvmlDeviceGetProcessUtilization(void *device, struct sample *out, unsigned *
     /* "Not Found" was recorded on an idle GPU; samples of the control file are not idle. */
     int set = control.usages_set || programs;
     ENTER("nvmlDeviceGetProcessUtilization", set ? "set" : NULL, set, device);
-    struct sample found[512 + JOBS];
+    struct sample found[MAX_ON_GPU + JOBS];
     unsigned n = 0;
     uint64_t now = fake_now_us();
 
@@ -97,10 +97,10 @@ int nvmlDeviceGetProcessUtilization(void *device, struct sample *out, unsigned *
     } else if (!control.usages_set && r->count >= 6)
         found[n++] = (struct sample){(unsigned)r->value[0] + h->gpu, now - 200000, (unsigned)r->value[2],
                                      (unsigned)r->value[3], (unsigned)r->value[4], (unsigned)r->value[5]};
-    for (int i = 0; i < control.usage_count; i++) {
+    for (int i = control.first_usage[h->gpu]; i && n < MAX_ON_GPU; i = control.usages[i].next) {
         struct usage *u = &control.usages[i];
-        if (u->gpu == h->gpu)
-            found[n++] = (struct sample){u->pid, now - u->age_us, u->sm, u->mem, u->enc, u->dec};
+        unsigned sm = control.vary && u->sm ? u->sm + (unsigned)((now / 1000000 + u->pid) % 3) : u->sm;
+        found[n++] = (struct sample){u->pid, now - u->age_us, sm, u->mem, u->enc, u->dec};
     }
     unsigned kept = 0;
     for (unsigned i = 0; i < n; i++)
@@ -367,9 +367,9 @@ int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned
         if (e->seq <= delivered)
             continue;
         delivered = e->seq;
-        if (!(set->types[e->gpu & 15] & e->type))
+        if (!(set->types[e->gpu & (MAX_GPUS - 1)] & e->type))
             continue;
-        *data = (struct event_data){&gpu_handles[e->gpu & 15], e->type, e->data, NOT_AVAILABLE, NOT_AVAILABLE};
+        *data = (struct event_data){&gpu_handles[e->gpu & (MAX_GPUS - 1)], e->type, e->data, NOT_AVAILABLE, NOT_AVAILABLE};
         return OK;
     }
     return TIMEOUT;

@@ -97,6 +97,73 @@ def test_a_stall_between_two_samples_is_not_a_fall() -> None:
     assert solo.known.sm > 0.7
 
 
+def test_a_fall_that_is_not_believed_yet_is_measured_again_soon() -> None:
+    solo = SoloActivity()
+    solo.learn(DeviceActivity(0.8), 0.0)
+    solo.learn(DeviceActivity(0.8), 1.0)
+    lasting_s = solo.fresh_s
+    solo.learn(DeviceActivity(0.1), 2.0)
+    assert solo.fresh_s <= 2.0
+    solo.learn(DeviceActivity(0.8), 3.0)
+    assert 10.0 < solo.fresh_s < lasting_s
+
+
+def test_a_rise_of_the_tensor_or_dram_activity_is_a_change() -> None:
+    """2048 and 4096 differ by a tenth in SM activity, and much in the others."""
+    solo = SoloActivity()
+    solo.learn(KINDS[2048][0], 0.0)
+    version = solo.version
+    solo.learn(KINDS[4096][0], 1.0)
+    assert solo.known == KINDS[4096][0]
+    assert solo.version > version
+
+
+def test_a_division_that_mixes_is_checked_once() -> None:
+    """A client that was measured wrongly is measured again before it loses by it."""
+    coruns = Coruns[str]()
+    heavy, light = KINDS[4096][0], KINDS[512][0]
+    for client in "ab":
+        coruns.phase(["a", "b"], 0.0)
+        coruns.measured([client], heavy if client == "a" else light, 1.0)
+    assert coruns.phase(["a", "b"], 1.0).way is Way.TRIAL
+    device = DeviceActivity(0.346, 0.220, 0.09)
+    coruns.measured(["a", "b"], device, 2.0)
+    division = coruns.division(["a", "b"])
+    assert division is not None
+    assert division.is_mixed
+    measured: list[str] = []
+    while (phase := coruns.phase(["a", "b"], 2.0)).way is Way.MEASURING:
+        measured += phase.clients
+        coruns.measured(phase.clients, heavy if phase.clients == ("a",) else light, 2.5)
+        coruns.ended(phase, phase.length_s)
+    assert sorted(measured) == ["a", "b"]
+    coruns.measured(["a", "b"], device, 4.0)
+    assert coruns.phase(["a", "b"], 4.0).way is Way.MIXED
+
+
+def test_what_was_measured_while_another_client_was_not_seen_is_measured_again() -> None:
+    coruns = Coruns[str]()
+    coruns.measured(["a"], DeviceActivity(0.3), 10.0)
+    coruns.measured(["b"], DeviceActivity(0.9), 14.0)
+    coruns.doubt_since(12.0)
+    coruns.measured(["c"], DeviceActivity(0.3), 15.0)
+    phase = coruns.phase(["a", "b", "c"], 15.0)
+    assert (phase.way, phase.clients) == (Way.MEASURING, ("b",))
+    coruns.measured(["b"], DeviceActivity(0.3), 15.5)
+    assert coruns.solo_activity("b") == DeviceActivity(0.3)
+
+
+def test_a_turn_too_short_for_a_measurement_is_not_measured() -> None:
+    coruns = Coruns[str]()
+    for client in "ab":
+        coruns.measured([client], KINDS[4096][0], 0.0)
+    coruns.phase(["a", "b"], 0.0)
+    coruns.measured(["a", "b"], DeviceActivity(0.514, 0.406, 0.17), 0.6)
+    assert [coruns.phase(["a", "b"], 1.0).way, coruns.phase(["a", "b"], 1.0).measure] == [Way.TURNS, True]
+    coruns.quantum_s = 0.1
+    assert not coruns.phase(["a", "b"], 1.0).measure
+
+
 def test_a_lone_client_is_not_measured() -> None:
     phase = Coruns[str]().phase(["a"], 0.0)
     assert (phase.clients, phase.way, phase.measure) == (("a",), Way.ALONE, False)
@@ -190,6 +257,16 @@ def test_a_device_that_is_never_measured_gives_every_client_its_share() -> None:
 def test_a_client_that_stops_slowly_gets_no_more_than_its_share() -> None:
     found = shares(Coruns(), {"a": 1.0, "b": 1.0}, {"a": 0.7}, 400)
     assert found == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.01)
+
+
+def test_a_client_that_left_is_forgotten() -> None:
+    coruns = Coruns[str]()
+    phase = coruns.phase(["a", "b"], 0.0)
+    left = phase.clients[0]
+    coruns.measured([left], DeviceActivity(0.5), 0.5)
+    coruns.forget(left)
+    coruns.ended(phase, 0.5)
+    assert not any(left in kept for kept in (coruns._served_s, coruns._solo, coruns._weights, coruns._arrival))
 
 
 def test_shares_follow_the_weights() -> None:

@@ -23,6 +23,15 @@ KINDS = {
 SWITCH_S = 0.001
 
 
+def true_progress(kinds: Sequence[int], efficiency: float) -> tuple[float, ...]:
+    """The speed of each program, as a share of its speed alone, while these run together."""
+    if len(kinds) <= 1:
+        return (1.0,) * len(kinds)
+    overbooked = max(1.0, sum(KINDS[kind][1] for kind in kinds))
+    # Dense programs lose by switches of context, light ones hardly.
+    return tuple((1.0 - (1.0 - efficiency) * KINDS[kind][1]) / overbooked for kind in kinds)
+
+
 @dataclass
 class Program:
     """`stages` are (length_s, kind): kind None is idleness, in which the program does not use the GPU."""
@@ -48,11 +57,7 @@ class World:
     coruns: "Coruns[str]" = field(default_factory=Coruns)
 
     def true_progress(self, kinds: Sequence[int]) -> tuple[float, ...]:
-        if len(kinds) == 1:
-            return (1.0,)
-        overbooked = max(1.0, sum(KINDS[kind][1] for kind in kinds))
-        # Dense programs lose by switches of context, light ones hardly.
-        return tuple((1.0 - (1.0 - self.efficiency) * KINDS[kind][1]) / overbooked for kind in kinds)
+        return true_progress(kinds, self.efficiency)
 
     def activity(self, kinds: Sequence[int], progress: Sequence[float]) -> DeviceActivity:
         sums = [sum(KINDS[kind][0][metric] * p for kind, p in zip(kinds, progress, strict=True)) for metric in range(3)]

@@ -128,9 +128,10 @@ def test_own_shares_only_the_programs_of_the_agents_user() -> None:
     mixed = (Proc(7, docker(1), uid=1000), Proc(8, docker(1), uid=33))
     found = divided(Proc(5, uid=1000), Proc(6, uid=1001), *mixed, around=OWN)
     assert [program.first.pid for program in found.programs] == [5]
+    own = 'and share_programs = "own" shares only programs of uid 1000'
     assert {one.program.first.pid: (one.why, one.sentence) for one in found.exempt} == {
-        6: (Exempt.OTHER_USER, 'it runs as uid 1001, and share_programs = "own" shares only those of uid 1000'),
-        7: (Exempt.OWNER_UNKNOWN, 'its processes run as several users, and share_programs = "own" needs uid 1000'),
+        6: (Exempt.OTHER_USER, f"it runs as uid 1001, {own}"),
+        7: (Exempt.OWNER_UNKNOWN, f"its processes run as several users, {own}"),
     }
 
 

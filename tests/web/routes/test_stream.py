@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from typing import Any
 
 from demo_node import DemoNode
@@ -106,7 +108,8 @@ def test_a_slow_reader_gets_a_whole_document() -> None:
         assert reader.kinds == ["snapshot", "snapshot"], "the fifty deltas were dropped"
         assert reader.document["sequence"] == 51
         played.play(2, start_s=51)
-        reader.take(await next_of(events))
+        for _ in range(2):
+            reader.take(await next_of(events))
         assert reader.document == json.loads(played.response("snapshot").body)
         assert reader.kinds[2:] == ["delta", "delta"]
         await events.aclose()
@@ -212,6 +215,40 @@ def test_a_viewer_that_disconnects_or_stops_reading_is_removed() -> None:
                     second += 1
                     await asyncio.sleep(0.01)
             assert site.server.stats().connections_refused["slow_reader"] == 1
+
+    run(scenario())
+
+
+def test_deaf_viewers_share_one_copy_of_the_document_and_the_longest_waiting_are_closed() -> None:
+    size, count = 4_000_000, 30
+    documents: dict[str, Json] = {"sequence": 1, "padding": "x" * size}
+
+    async def scenario() -> None:
+        played = Played().play(1)
+        played.api.broadcaster._document_of = lambda _: documents
+        limits = ConnectionLimits(unread_bytes=3 * size + 10_000, sweep_s=0.05)
+        async with Site(played, limits) as site, AsyncExitStack() as stack:
+
+            async def join(number: int) -> None:
+                for _ in range(number):
+                    deaf = await stack.enter_async_context(await Peer.connect(site.port, receive_buffer=4096))
+                    deaf.request("/api/v1/stream")
+                    await deaf.reader.readuntil(b"event: snapshot")
+
+            tracemalloc.start()
+            try:
+                await join(count)
+                assert tracemalloc.get_traced_memory()[0] < 4 * size
+            finally:
+                tracemalloc.stop()
+            assert site.server.stats().connections_refused.get("unread_memory", 0) == 0
+            for sequence in (2, 3, 4):
+                # Viewers that join now get another document.
+                documents["sequence"] = sequence
+                played.api.broadcaster.publish()
+                await join(1)
+            await until(lambda: site.server.stats().connections_refused.get("unread_memory") == count)
+            assert site.server.stats().connections_open == 3
 
     run(scenario())
 

@@ -86,6 +86,13 @@ spec:
               value: all
             - name: NVIDIA_DRIVER_CAPABILITIES
               value: utility
+            {{- if .root.Values.sharing.enabled }}
+            - name: GPUCOMMONS_SCHEDULER_SHARE_PROGRAMS
+              value: all
+            # The agent is root without capabilities: its own pauser could pause nothing.
+            - name: GPUCOMMONS_SCHEDULER_PAUSER_SOCKET
+              value: /run/gpucommons-pauser/pauser.sock
+            {{- end }}
             {{- end }}
           ports:
             - name: metrics
@@ -144,6 +151,10 @@ spec:
               mountPath: /var/run/xpushare
             - name: api-socket
               mountPath: /run/gpucommons
+            {{- if .root.Values.sharing.enabled }}
+            - name: pauser
+              mountPath: /run/gpucommons-pauser
+            {{- end }}
             {{- end }}
       volumes:
         - name: config
@@ -179,6 +190,12 @@ spec:
           hostPath:
             path: /run/gpucommons
             type: DirectoryOrCreate
+        {{- if .root.Values.sharing.enabled }}
+        - name: pauser
+          hostPath:
+            path: /run/gpucommons-pauser
+            type: DirectoryOrCreate
+        {{- end }}
         {{- else }}
         - name: state
           emptyDir: {}

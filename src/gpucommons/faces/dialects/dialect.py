@@ -14,6 +14,7 @@ class Dialect:
 
     Where the kernel names the fields, a newer kernel adds families: their names begin with one of `open_prefixes`.
     `on_main`: the main listener's /metrics includes the dialect. /metrics/NAME and drop-in listeners always serve it.
+    `bounds_names`: label values have at most 64 bytes; longer ones are cut and end in a hash.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Dialect:
     collect: Callable[[Snapshot], Iterable[Family]]
     on_main: bool = True
     open_prefixes: tuple[str, ...] = ()
+    bounds_names: bool = True
 
 
 class MetricModule(Protocol):
@@ -42,6 +44,7 @@ def dialect_of(
     summary: str,
     on_main: bool = True,
     open_prefixes: tuple[str, ...] = (),
+    bounds_names: bool = True,
 ) -> Dialect:
     """A dialect that has one module per subject."""
 
@@ -50,4 +53,4 @@ def dialect_of(
             yield from part.collect(snapshot)
 
     catalogue = tuple(metric for part in parts for metric in part.CATALOGUE)
-    return Dialect(name, port, summary, catalogue, collect, on_main, open_prefixes)
+    return Dialect(name, port, summary, catalogue, collect, on_main, open_prefixes, bounds_names)

@@ -39,7 +39,8 @@ _SLOT = Record[SlotStatus](
         described(
             one_of(*SlotState),
             "free: no workload holds it; held_idle: held, and no holder uses it; busy: held, and used or not known to "
-            "be idle; lost: its GPU no longer answers; unknown: no holder is known, and there may be one",
+            "be idle; reserved: a reservation is in force; lost: its GPU no longer answers; unknown: no holder is "
+            "known, and there may be one",
         ),
         lambda status: status.state.value,
     ),

@@ -30,6 +30,8 @@ class Collector(Protocol):
     @property
     def on_main(self) -> bool: ...
     @property
+    def bounds_names(self) -> bool: ...
+    @property
     def collect(self) -> Callable[[Snapshot], Iterable[Family]]: ...
 
 
@@ -59,7 +61,7 @@ class DialectRenderer:
     def _render(self, family: Family) -> RenderedFamily:
         renderer = self._renderers.get(family.metric)
         if renderer is None:
-            renderer = self._renderers[family.metric] = FamilyRenderer(family.metric)
+            renderer = self._renderers[family.metric] = FamilyRenderer(family.metric, self.dialect.bounds_names)
         rendered = renderer.render(family)
         if rendered.duplicates:
             if not self.duplicates:
@@ -134,15 +136,14 @@ class Exposition:
         parts = []
         if snapshot is not None:
             if snapshot.scenario is not None and not openmetrics:
-                parts.append(f"# SIMULATED: scenario {snapshot.scenario}, these values were not measured\n")
+                parts.append(f"# SIMULATED: scenario {snapshot.scenario}, these values were not measured\n".encode())
             for name in self._on_main if dialect is None else (dialect,):
                 for family in self._rendered(name, snapshot):
-                    parts.append(head(family.metric))
+                    parts.append(head(family.metric).encode())
                     parts.append(family.lines)
         if openmetrics:
-            parts.append("# EOF\n")
-        # Encoded in parts: a single call for the whole body would hold the GIL throughout.
-        return b"".join([part.encode("utf-8") for part in parts])
+            parts.append(b"# EOF\n")
+        return b"".join(parts)
 
     def _rendered(self, name: str, snapshot: Snapshot) -> list[RenderedFamily]:
         families = self._families.get(name)

@@ -6,15 +6,21 @@ sample lines, the costly part, are rendered once for both. Pure.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from operator import add
+from typing import Final
 
 from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType
 
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "True": "1", "False": "0"}
 _VALUE_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
-# The cache may hold this many prefixes of series that are gone before it is cleared.
-_SLACK = 256
+# Of a label value, in UTF-8. UUIDs and full container ids (64 hexadecimal digits) are within it.
+MOST_NAME_BYTES: Final = 64
+_HASH_BYTES: Final = 6
+_KEPT_BYTES: Final = MOST_NAME_BYTES - len("~") - 2 * _HASH_BYTES
+# Series that are rendered together: the lines of all series of a large family would take many megabytes.
+_CHUNK: Final = 4096
 
 
 def number(value: float) -> str:
@@ -29,77 +35,107 @@ def escape_value(value: str) -> str:
     return value.translate(_VALUE_ESCAPES)
 
 
-def labels_text(names: tuple[str, ...], values: LabelValues, optional: frozenset[str]) -> str:
-    pairs = [
-        f'{name}="{escape_value(value)}"'
-        for name, value in zip(names, values, strict=True)
-        if value or name not in optional
-    ]
-    return "{" + ",".join(pairs) + "}" if pairs else ""
-
-
-def _first_of_each(prefixes: list[str], lines: list[str]) -> list[str]:
-    first: dict[str, str] = {}
-    for prefix, line in zip(prefixes, lines, strict=True):
-        first.setdefault(prefix, line)
-    return list(first.values())
+def bounded_name(value: str) -> str:
+    """A label value of at most 64 bytes. Of a longer one the beginning stays, with a hash of the whole: two long names
+    stay two series."""
+    if len(value) <= MOST_NAME_BYTES and value.isascii():
+        return value
+    encoded = value.encode("utf-8", "surrogatepass")
+    if len(encoded) <= MOST_NAME_BYTES:
+        return value
+    beginning = encoded[:_KEPT_BYTES].decode("utf-8", "ignore")
+    return f"{beginning}~{blake2b(encoded, digest_size=_HASH_BYTES).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedFamily:
-    """The sample lines of a family, and the number of series that were dropped as duplicates."""
+    """The sample lines of a family in UTF-8, and the number of series that were dropped as duplicates."""
 
     metric: Metric
-    lines: str
+    lines: bytes
     duplicates: int
 
 
 class FamilyRenderer:
-    """Renders one family repeatedly and caches the name and labels of each series.
+    """Renders one family repeatedly and keeps the name and labels of each series as text.
 
-    Usually the same series arrive in the same order as before: then the cached prefixes are used as they are, without
-    a lookup or a check for duplicates.
+    Usually the same series arrive in the same order as before: then these prefixes are used as they are, without
+    a lookup or a check for duplicates. If their values are the same too, so are the bytes. With `bounds_names`, label
+    values have at most 64 bytes.
     """
 
-    __slots__ = ("_cache", "_labels", "_prefixes", "_repeated", "metric")
+    __slots__ = (
+        "_bounds_names",
+        "_first_of_each",
+        "_labels",
+        "_prefixes",
+        "_rendered",
+        "_repeated",
+        "_values",
+        "metric",
+    )
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: Metric, bounds_names: bool = True) -> None:
         self.metric = metric
-        self._cache: dict[LabelValues, str] = {}
+        self._bounds_names = bounds_names
         self._labels: list[LabelValues] = []
         self._prefixes: list[str] = []
+        self._values: list[float] = []
+        self._rendered: RenderedFamily | None = None
         self._repeated = False
+        # If series repeat: the index of the first one of each prefix.
+        self._first_of_each: dict[str, int] = {}
 
     def render(self, family: Family) -> RenderedFamily:
         if family.histograms:
             return self._render_histograms(family.histograms)
         labels = [labels for labels, _ in family.points]
+        values = [value for _, value in family.points]
         if labels != self._labels:
             self._remember(labels)
-        numbers = [repr(value) for _, value in family.points]
+        elif self._rendered is not None and values == self._values:
+            return self._rendered
+        self._values = values
+        chunks = [self._lines(values, start) for start in range(0, len(values), _CHUNK)]
+        duplicates = len(labels) - len(set(self._prefixes)) if self._repeated else 0
+        self._rendered = RenderedFamily(self.metric, b"".join(chunks), duplicates)
+        return self._rendered
+
+    def _lines(self, values: list[float], start: int) -> bytes:
+        chunk = slice(start, start + _CHUNK)
+        numbers = [repr(value) for value in values[chunk]]
         if not _SPECIAL.keys().isdisjoint(numbers):
             numbers = [_SPECIAL.get(text, text) for text in numbers]
-        lines = list(map(add, self._prefixes, numbers))
+        prefixes = self._prefixes[chunk]
+        lines = list(map(add, prefixes, numbers))
         if self._repeated:
-            lines = _first_of_each(self._prefixes, lines)
-        duplicates = len(labels) - len(lines)
+            first = self._first_of_each
+            lines = [line for index, line in enumerate(lines, start) if first[prefixes[index - start]] == index]
         lines.append("")
-        return RenderedFamily(self.metric, "\n".join(lines), duplicates)
+        return "\n".join(lines).encode()
 
     def _remember(self, labels: list[LabelValues]) -> None:
-        cache = self._cache
-        if len(cache) > 2 * len(labels) + _SLACK:
-            cache.clear()
-        for values in labels:
-            if values not in cache:
-                cache[values] = self._prefix(values)
-        self._labels, self._prefixes = labels, [cache[values] for values in labels]
+        known = dict(zip(self._labels, self._prefixes, strict=True))
+        self._labels = labels
+        self._prefixes = [known.get(values) or self._prefix(values) for values in labels]
         # Compared after escaping, which can make two different label values equal.
         self._repeated = len(set(self._prefixes)) != len(self._prefixes)
+        self._first_of_each = {}
+        if self._repeated:
+            for index, prefix in enumerate(self._prefixes):
+                self._first_of_each.setdefault(prefix, index)
 
     def _prefix(self, labels: LabelValues) -> str:
-        metric = self.metric
-        return f"{metric.name}{labels_text(metric.labels, labels, metric.optional)} "
+        return f"{self.metric.name}{self._labels_text(self.metric.labels, labels)} "
+
+    def _labels_text(self, names: tuple[str, ...], values: LabelValues) -> str:
+        optional = self.metric.optional
+        pairs = [
+            f'{name}="{escape_value(bounded_name(value) if self._bounds_names else value)}"'
+            for name, value in zip(names, values, strict=True)
+            if value or name not in optional
+        ]
+        return "{" + ",".join(pairs) + "}" if pairs else ""
 
     def _render_histograms(self, points: Iterable[HistogramPoint]) -> RenderedFamily:
         metric, lines, seen, duplicates = self.metric, [], set(), 0
@@ -110,13 +146,13 @@ class FamilyRenderer:
                 continue
             seen.add(point.labels)
             for bound, count in zip(bounds, point.counts, strict=True):
-                with_bound = labels_text((*metric.labels, "le"), (*point.labels, bound), metric.optional)
+                with_bound = self._labels_text((*metric.labels, "le"), (*point.labels, bound))
                 lines.append(f"{metric.name}_bucket{with_bound} {count}")
-            labels = labels_text(metric.labels, point.labels, metric.optional)
+            labels = self._labels_text(metric.labels, point.labels)
             lines.append(f"{metric.name}_sum{labels} {number(point.sum)}")
             lines.append(f"{metric.name}_count{labels} {point.counts[-1]}")
         lines.append("")
-        return RenderedFamily(metric, "\n".join(lines), duplicates)
+        return RenderedFamily(metric, "\n".join(lines).encode(), duplicates)
 
 
 def prometheus_head(metric: Metric) -> str:

@@ -17,6 +17,8 @@ from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation,
 # How long the slots of a lease are held after a restart, until its client connects again; and the place in the queue.
 HOLD_LEASE_S: Final = 60.0
 HOLD_PLACE_S: Final = 10.0
+# How long a slot whose lease ended without a word waits for the next reading, where GPUs are read seldom.
+LONGEST_SETTLING_S: Final = 4.0
 _MOST_RESERVATIONS_OF_USER: Final = 32
 _LONGEST_RESERVATION_S: Final = 31 * 86_400.0
 _NOT_ELIGIBLE: Final = (WaitCause.QUOTA, WaitCause.EARLIER)
@@ -233,6 +235,9 @@ class LeaseBook:
         for id in dropped:
             self.end(id, now_s, clean=False)
         no_shows = self._settle_reservations(now_s)
+        self._settling = {
+            uuid: ended_s for uuid, ended_s in self._settling.items() if now_s - ended_s < LONGEST_SETTLING_S
+        }
         plan = make_plan(self._board(), now_s)
         for lease in plan.grants:
             self._waiting.pop(lease.request.id)

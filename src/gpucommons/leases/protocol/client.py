@@ -2,6 +2,7 @@
 
 import select
 import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ class LeaseConnection:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.settimeout(_CONNECT_S)
             try:
-                self._socket.connect(str(path))
+                _connect(self._socket, path)
                 return
             except OSError as error:
                 self._socket.close()
@@ -71,6 +72,19 @@ class LeaseConnection:
             self._lines += map(decoded_line, self._splitter.feed(chunk))
         except (OSError, LineTooLong, LeaseMessageError) as error:
             raise LeaseServiceGone(f"the agent does not answer: {error}") from None
+
+
+def _connect(connecting: socket.socket, path: Path) -> None:
+    """While many clients connect at once, the queue of the socket may be full for a moment."""
+    deadline_s = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            connecting.connect(str(path))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(0.05)
 
 
 def answer_of(paths: Iterable[Path], request: Line, timeout_s: float = _CONNECT_S) -> dict[str, object]:

@@ -221,7 +221,8 @@ class LeaseDesk:
     def close(self) -> None:
         """The agent stops. The leases go on: their clients connect again."""
         self._clients.clear()
-        self._write()
+        if self._is_dirty:
+            self._write()
 
     def settle(self) -> None:
         settled = self._book.settle(self._world.wall())

@@ -35,6 +35,7 @@ from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount
 from gpucommons.scheduler.service.peer_process import container_of, is_local, process_of
 
 _SOCKET_MODE: Final = 0o666
+_BACKLOG: Final = 1024
 _TIMEOUT_S: Final = 5.0
 # For each user, and for each container.
 _MOST_CONNECTIONS: Final = 256
@@ -87,7 +88,9 @@ class LeaseServer:
     async def start(self) -> None:
         """Raises ListenError if the socket cannot be served."""
         self._socket = listen(self._path, "leases.socket", _SOCKET_MODE)
-        self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=MOST_LINE_BYTES)
+        self._listener = await asyncio.start_unix_server(
+            self._serve, sock=self._socket, limit=MOST_LINE_BYTES, backlog=_BACKLOG
+        )
         self._ticking = asyncio.create_task(self._tick(), name="lease-clock")
 
     async def stop(self) -> None:

@@ -8,7 +8,7 @@ _RISE_POINTS: Final = 0.02
 # A fall has to last this long before it is believed: a job that stalls for a moment comes back.
 _FALL_S: Final = 2.0
 _SMOOTHING: Final = 0.3
-_FIRST_FRESH_S: Final = 8.0
+_FIRST_FRESH_S: Final = 16.0
 # Less activity than this is idleness.
 IDLE: Final = 0.005
 
@@ -39,6 +39,10 @@ class SoloActivity:
         self._low_since_s: float | None = None
         self._doubted = False
 
+    def check(self) -> None:
+        """What is known is measured once more, and smoothed as usual."""
+        self.measured_s = float("-inf")
+
     def doubt(self) -> None:
         """What is known may no longer hold: the next measurement is believed, whatever it says."""
         self.measured_s = float("-inf")
@@ -48,16 +52,18 @@ class SoloActivity:
         """A measurement of a time in which this client ran alone, ended at `now_s`."""
         self.measured_s = now_s
         known = self.known
-        if known is None or self._doubted or sample.sm > known.sm * _RISE_RATIO + _RISE_POINTS:
+        if known is None or self._doubted or _exceeds(sample, known):
             self._change(sample)
-        elif sample.sm * _RISE_RATIO + _RISE_POINTS < known.sm:
+        elif _exceeds(known, sample):
+            # It is measured again soon.
+            self.fresh_s = _FALL_S
             if self._low_since_s is None:
                 self._low_since_s = now_s
             elif now_s - self._low_since_s >= _FALL_S:
                 self._change(sample)
         else:
             self._low_since_s = None
-            self.fresh_s *= 2
+            self.fresh_s = max(_FIRST_FRESH_S, 2 * self.fresh_s)
             self.known = DeviceActivity(
                 *(old + _SMOOTHING * (new - old) for old, new in zip(known, sample, strict=True))
             )
@@ -68,3 +74,8 @@ class SoloActivity:
         self.fresh_s = _FIRST_FRESH_S
         self._low_since_s = None
         self._doubted = False
+
+
+def _exceeds(one: DeviceActivity, other: DeviceActivity) -> bool:
+    """Whether one of the activities is higher by more than noise."""
+    return any(high > low * _RISE_RATIO + _RISE_POINTS for high, low in zip(one, other, strict=True))

@@ -39,6 +39,8 @@ _NEW_FRESH_S: Final = 4.0
 # activity varies anyway are given more, as long as measuring them again leads to the same verdict.
 _CONTRADICTION: Final = 0.05
 _CONTRADICTION_MOST: Final = 0.4
+# So many times that, if the progress of one client seems to differ: it is less certain than the device's activity.
+_PROGRESS_TOLERANCES: Final = 4.0
 _LEAST_ACTIVITY: Final = 0.1
 _TRY_AGAIN_S: Final = 30.0
 _TRY_AGAIN_MOST_S: Final = 600.0
@@ -73,6 +75,7 @@ class _Verdict:
 
     division: TimeDivision
     device: DeviceActivity
+    progress: tuple[float, ...]
     versions: tuple[int, ...]
     made_s: float
     again_s: float
@@ -120,22 +123,25 @@ class Coruns(Generic[Client]):
             if before is not None and activity.sm > sum(one.sm for one in known) + _COARSE_EXCESS:
                 self._doubt(key, before)
             return
-        if before is not None and self._contradicts(before, activity):
+        progress = progress_together(activity, known)
+        if before is not None and self._contradicts(before, activity, progress):
             # A client may have changed what it does; which one is found by measuring each alone.
             self._doubt(key, before)
             return
-        self._verdicts[key] = self._verdict(
-            divide(progress_together(activity, known), self._fair(clients), self._margin),
-            activity,
-            tuple(one.version for one in solo),
-            before or self._doubted.pop(key, None),
-            now_s,
-        )
+        division = divide(progress, self._fair(clients), self._margin)
+        if division.is_mixed and (before is None or not before.division.is_mixed):
+            # This rests on what each one does. A client that changed while it was measured would be far off.
+            for one in solo:
+                one.check()
+        versions = tuple(one.version for one in solo)
+        before = before or self._doubted.pop(key, None)
+        self._verdicts[key] = self._verdict(division, activity, progress, versions, before, now_s)
 
     def _verdict(
         self,
         division: TimeDivision,
         device: DeviceActivity,
+        progress: tuple[float, ...],
         versions: tuple[int, ...],
         before: _Verdict | None,
         now_s: float,
@@ -145,7 +151,13 @@ class Coruns(Generic[Client]):
             owed_s, tolerance = before.owed_s, before.tolerance
             if division.is_turns:
                 again_s = min(_TRY_AGAIN_MOST_S, 2 * before.again_s)
-        return _Verdict(division, device, versions, now_s, again_s, tolerance, owed_s)
+        return _Verdict(division, device, progress, versions, now_s, again_s, tolerance, owed_s)
+
+    def doubt_since(self, begin_s: float) -> None:
+        """Another client used the device since then: what was measured meanwhile is measured again."""
+        for solo in self._solo.values():
+            if solo.measured_s > begin_s:
+                solo.doubt()
 
     def forget(self, client: Client) -> None:
         """The client has left."""
@@ -192,16 +204,17 @@ class Coruns(Generic[Client]):
             verdict = self._verdicts[frozenset(clients)] = self._coarse_verdict(clients, verdict, now_s)
         division = verdict.division
         if division.is_turns:
-            return Phase((self._least_served(clients),), self.quantum_s, Way.TURNS, measure=not self.coarse)
+            measure = not self.coarse and self.quantum_s >= LEAST_MEASURED_S
+            return Phase((self._least_served(clients),), self.quantum_s, Way.TURNS, measure)
         if division.is_together:
             return Phase(clients, _TOGETHER_S, Way.TOGETHER, measure=True)
         return self._next_part(clients, verdict)
 
     def ended(self, phase: Phase[Client], length_s: float) -> None:
-        """The phase lasted this long: it may have been cut short, or its clients may have stopped slowly."""
+        """The phase lasted this long, or this much longer: its clients may have stopped slowly."""
         if phase.way is Way.MIXED:
             verdict = self._verdicts.get(self._requesting)
-            if verdict is not None:
+            if verdict is not None and self._requesting.issuperset(phase.clients):
                 clients = self._in_order(tuple(self._requesting))
                 part = 0 if len(phase.clients) > 1 else 1 + clients.index(phase.clients[0])
                 for index, share in enumerate((verdict.division.together, *verdict.division.alone)):
@@ -223,7 +236,12 @@ class Coruns(Generic[Client]):
 
     def _least_served(self, clients: Sequence[Client]) -> Client:
         """Not the last one again for a small lead: the time that it takes to stop is counted once it has stopped."""
-        return min(clients, key=lambda client: self._served_s[client] + (client == self._last) * self.quantum_s / 2)
+
+        def had_s(client: Client) -> float:
+            stopping_s = self.quantum_s / 2 if client == self._last else 0.0
+            return self._served_s[client] + stopping_s / self._weights[client]
+
+        return min(clients, key=had_s)
 
     def _fair(self, clients: Sequence[Client]) -> tuple[float, ...]:
         weights = [self._weights.get(client, 1.0) for client in clients]
@@ -244,7 +262,7 @@ class Coruns(Generic[Client]):
         fair = self._fair(clients)
         division = TimeDivision(1.0, (0.0,) * len(fair), len(fair)) if fits else turns(fair)
         device = DeviceActivity(1.0)
-        return self._verdict(division, device, tuple(one.version for one in solo), before, now_s)
+        return self._verdict(division, device, (), tuple(one.version for one in solo), before, now_s)
 
     # Freshness
 
@@ -269,11 +287,14 @@ class Coruns(Generic[Client]):
             return True
         return verdict.division.is_turns and now_s - verdict.made_s >= verdict.again_s
 
-    def _contradicts(self, verdict: _Verdict, activity: DeviceActivity) -> bool:
+    def _contradicts(self, verdict: _Verdict, activity: DeviceActivity, progress: Sequence[float]) -> bool:
         if verdict.division.is_turns:
             return False
         pairs = zip(activity, verdict.device, strict=True)
-        return any(abs(new - old) > verdict.tolerance * max(old, _LEAST_ACTIVITY) for new, old in pairs)
+        if any(abs(new - old) > verdict.tolerance * max(old, _LEAST_ACTIVITY) for new, old in pairs):
+            return True
+        limit = _PROGRESS_TOLERANCES * verdict.tolerance
+        return any(abs(new - old) > limit for new, old in zip(progress, verdict.progress, strict=True))
 
     def _doubt(self, key: frozenset[Client], verdict: _Verdict) -> None:
         del self._verdicts[key]

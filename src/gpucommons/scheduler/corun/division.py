@@ -34,6 +34,10 @@ class TimeDivision:
         return self.together >= 1.0 - 1e-9
 
     @property
+    def is_mixed(self) -> bool:
+        return not (self.is_turns or self.is_together)
+
+    @property
     def gain_over_slicing(self) -> float | None:
         """Over the driver's time-slicing, which runs all together at all times."""
         return self.gain / self.progress if self.progress > 0.0 else None

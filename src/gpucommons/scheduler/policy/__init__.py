@@ -4,38 +4,56 @@ An event is a method of `Policy` (policy.py). It changes the state (state.py) th
 the only code that changes a client's standing. Then every GPU that it touched is evaluated in full (evaluation.py), by
 verdicts that change nothing (admission.py). `deadline_s` of a GPU is when `tick` must be called next.
 
+A client is a connection of nvshare (v1 or v2), or a plain program (`is_program`). A program neither requests nor
+releases: it joins, is paused after DROP_LOCK and resumed by LOCK_OK, and withdraws. Its memory stays on the GPU while
+it is paused, so it is taken off the safe limit of the other clients and does not count as the need of a turn.
+
 The rules, in the order in which an evaluation applies them:
 
  1. Resending. A client that does not answer DROP_LOCK gets it again every 5 s. After `revoke_after_s` its turn ends in
     the accounts (revoked). Its memory still counts, as far as NVML shows it. `fence` closes its socket, by default
     after its second revocation. Revocations are remembered by process (uid, pid, start time) for ten minutes, also
     when the client connects again; a client that disconnects 5 s or more after DROP_LOCK counts as revoked. While two
-    are remembered, the process may not connect.
+    are remembered, the process may not connect. A program that could not be paused (`not_paused`), or that the pauser
+    resumed by itself (`resumed`), runs until the time given with it: no rule stops it before.
  2. Overload. If the running clients grow past the safe limit, all but the oldest are dropped (memory). No client joins
-    until the memory of the running ones is down to 90 % of the limit, or one of them runs alone.
- 3. Refill. A throttled client queues again once its bucket is refilled.
+    until the memory of the running ones is down to 90 % of the limit, or one of them runs alone. Programs continue.
+ 3. Refill. A throttled client queues again once its bucket is refilled; a program after half of `max_pause_s` at the
+    latest, until its quota is checked again.
  4. Spending. A running client whose core quota is spent is dropped (quota). Core limits that sum above 100 among the
     clients that run, wait or are throttled are scaled down in proportion. With `work_conserving` a client that runs
     alone while no other waits is not dropped.
- 5. Admission. First come, first served. A client may run if nothing runs, or if it fits next to the running clients:
-      - serial: nothing fits. v1 clients do not report their memory: they run alone, except in concurrent mode.
+ 5. Phases (phasing.py), in mode auto, while the GPU's activity is known and all clients that run or wait fit into
+    memory at once. `corun/` decides by measured progress which clients run next and for how long: together, in turns of
+    `turn_quantum_s`, or both by turns. Clients that are not in the phase are dropped (quantum); its time begins when
+    they have stopped, and the time that they take is theirs. A lone client has no phase that ends, and is not measured.
+    Turns are shorter where programs would else be paused for more than 0.4 of `max_pause_s`. A program that was paused
+    for half of `max_pause_s` runs next, whatever else is due.
+ 6. Admission, where phases do not apply. Programs that wait run at once: only phases and quotas stop them. Clients run
+    if none but programs run, or if they fit next to the running clients:
+      - serial: nothing fits.
+      - v1 clients do not report their memory: while NVML does not show it either (`blind`), they run alone, except in
+        concurrent mode.
       - memory: the needs of all running clients, and the memory that revoked clients hold, stay within the safe
         limit. The need is the memory that a client reports, at most the device's, and its overhead; NVML's value for
         its process where that is more.
-      - auto, while the GPU's utilisation is known: the demands sum to at most `corun_limit`. A client of unknown
-        demand runs alone until it is measured; each minute one client per GPU is measured again.
+      - auto, while the GPU's activity is known: their activities alone sum to at most 0.75 (SM activity) or 1
+        (utilisation). A client of unknown activity runs alone; a turn that begins on an empty GPU is measured.
     Later clients that fit may pass one that does not, until it has waited `max_bypass_s` or a running client was just
     dropped: then the room is reserved. A client that waits for memory gets WAIT_FOR_MEM once, and MEM_AVAILABLE before
     LOCK_OK.
- 6. Making room. While the first client in the queue waits for room, the oldest turns that must end for it are dropped
-    (quantum), all at once, when each has had its quantum. The quantum is `turn_quantum_s` where only demand is in the
-    way and all running and waiting clients fit into memory; else it grows with the memory to be moved.
+ 7. Making room. While the first client in the queue waits for room, the oldest turns that must end for it are dropped
+    (quantum), all at once, when each has had its quantum. The quantum grows with the memory to be moved.
+
+Order. The queue is first come, first served between owners (`fair_between`): an owner has one place in it. While one of
+its clients has the place or a turn, the others wait behind all places; when its last turn ends, its next client takes a
+place at the end. In phases, clients of one owner share the weight of one client.
 
 Each GPU has its own queue, by UUID. Clients whose GPU is not known yet share one queue, whatever they name: two clients
 that may mean the same GPU are never in two queues, so they never both have an exclusive turn. When their GPUs become
 known:
 
- 7. Moving. All such clients move to the queues of their GPUs at once, with their turns, waits and debts, before any
+ 8. Moving. All such clients move to the queues of their GPUs at once, with their turns, waits and debts, before any
     queue is served again. Where a turn arrives on a GPU that has turns already, all but the oldest are dropped
     (quantum); the admission rules count each of them until it is released.
 

@@ -163,7 +163,7 @@ def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
     drain or measurement matters."""
     if not gpu.fast_path or len(gpu.running) != 1:
         return None
-    first = gpu.first_waiting()
-    if first is None or first.wait_for_mem_sent:
-        return None
-    return first if terms.serial or (terms.v1_alone and first.blind) else None
+    for first in (gpu.places or gpu.waiting).values():
+        exclusive = terms.serial or (terms.v1_alone and first.blind)
+        return first if exclusive and not first.wait_for_mem_sent else None
+    return None

@@ -4,16 +4,22 @@ Accounts only: evaluation.py decides what follows from a spent or refilled quota
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.scheduler.policy.billing import EPSILON_S, QuotaBucket
 from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue
+
+# The share of the longest pause for which a quota stops a program.
+_LONGEST_WAIT_RATIO: Final = 0.5
 
 
 class CoreQuotas:
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._tail_billing_ratio = settings.drop_tail_billing_percent / 100
+        self._sample_interval_s = settings.quota_sample_interval_ms / 1000
+        self._longest_wait_s = _LONGEST_WAIT_RATIO * settings.max_pause_s
 
     def limit(self, client: Client, percent: int, now: float) -> None:
         """A changed limit keeps the balance: a change of quota does not cancel a debt."""
@@ -106,15 +112,18 @@ class CoreQuotas:
 
     def refilled(self, gpu: GpuQueue, now: float) -> list[Client]:
         """The throttled clients whose quota is refilled, in the order of the refills."""
-        back = [(client.bucket.refilled_s(), client) for client in gpu.throttled.values() if client.bucket is not None]
+        back = [(self._refilled_s(client), client) for client in gpu.throttled.values()]
         back.sort(key=lambda pair: pair[0])
         return [client for due, client in back if due <= now + EPSILON_S]
 
     def find_refill(self, gpu: GpuQueue) -> None:
         """Sets when the next throttled client is refilled."""
-        gpu.refill_s = min(
-            (client.bucket.refilled_s() for client in gpu.throttled.values() if client.bucket), default=NEVER
-        )
+        gpu.refill_s = min(map(self._refilled_s, gpu.throttled.values()), default=NEVER)
+
+    def _refilled_s(self, client: Client) -> float:
+        """When the client may run again: at the latest before the pauser would resume it."""
+        refilled_s = NEVER if client.bucket is None else client.bucket.refilled_s()
+        return min(refilled_s, client.wait_s + self._longest_wait_s) if client.is_program else refilled_s
 
     def due(self, gpu: GpuQueue, now: float) -> float:
         """When the next quota is spent or refilled. The buckets of running clients must have been settled at `now`."""
@@ -122,7 +131,9 @@ class CoreQuotas:
         for client in gpu.limited_running.values():
             if client.drop_s is None and client.bucket is not None:
                 left = client.bucket.spent_after_s(gpu.clock.running)
-                if left is not None and (left > EPSILON_S or now < client.keep_until_s):
+                if left is not None:
+                    # It may have begun its turn with a spent quota.
+                    left = left if left > EPSILON_S else self._sample_interval_s
                     due = min(due, max(now + left, client.keep_until_s))
         return due
 

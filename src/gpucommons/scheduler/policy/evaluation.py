@@ -162,7 +162,7 @@ class Evaluation:
             if nearest.bucket is not None:
                 nearest.bucket.borrowing = True
 
-    # Rule 5: admission
+    # Rule 6: admission
 
     def _serve(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Admits every client that may run, then makes room for the first that may not. Returns the next deadline."""
@@ -199,7 +199,7 @@ class Evaluation:
             begin_s = now + SETTLE_S
             actions.append(Measure(gpu, gpu.measured_phase, begin_s, begin_s + _TURN_MEASURE_S))
 
-    # Rule 6: making room
+    # Rule 7: making room
 
     def _make_room(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float, actions: list[Action]) -> float:
         """Drops the turns in the way of `front` once each has had its quantum. Returns the next deadline."""

@@ -1,4 +1,4 @@
-"""Rule 5a: clients that all fit into memory run in phases, and each phase is measured.
+"""Rule 5: clients that all fit into memory run in phases, and each phase is measured.
 
 `corun/` decides which clients a phase has and how long it lasts, by the device's activity. This module carries it out
 on one GPU: it drops the clients that are not in the phase, admits the others, and requests the measurement.
@@ -25,8 +25,12 @@ from gpucommons.scheduler.policy.terms import Terms
 
 # The second sample is taken this long before the phase ends: afterwards other clients run.
 _SAMPLE_EARLY_S: Final = 0.005
-# The share of the longest pause after which a paused program runs next, whatever else is due.
+# Shares of the longest pause: in turns, every program has one within the first; a program that was paused for longer
+# than the second runs next, whatever else is due.
+_PERIOD_RATIO: Final = 0.4
 _OVERDUE_RATIO: Final = 0.5
+# Shorter turns cost more than a long pause.
+_SHORTEST_QUANTUM_S: Final = 0.05
 _BACK_WITHIN_S: Final = 2.0
 # Clients that wait for another to stop wait no longer than this: it may have much work submitted, or hang.
 _PATIENCE_S: Final = 1.0
@@ -55,14 +59,15 @@ class Phasing:
         return room >= 0
 
     def leave(self, gpu: GpuQueue, now: float) -> None:
-        """Phases do not apply: the present one ends."""
+        """The present phase ends, and no other follows it."""
         self._end(gpu, now)
+        gpu.phase_before = None
 
     def run(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Begins, continues or ends a phase. Returns the next deadline."""
         requesting = self._requesting(gpu, now)
         if not requesting:
-            self._end(gpu, now)
+            self.leave(gpu, now)
             return self._kept_until_s(gpu, now)
         phase = gpu.phase
         if phase is not None and self._is_over(gpu, phase, requesting, now):
@@ -109,31 +114,58 @@ class Phasing:
             return False
         # A newcomer does not wait for the end of a long phase.
         gpu.phase_members |= requesting.keys()
-        gpu.phase_until_s = min(gpu.phase_until_s, max(now, gpu.phase_s + gpu.coruns.quantum_s))
+        quantum_s = self._quantum_s(requesting, self._weights(requesting))
+        gpu.phase_until_s = min(gpu.phase_until_s, max(now, gpu.phase_s + quantum_s))
         return now >= gpu.phase_until_s - EPSILON_S
 
     def _begin(self, gpu: GpuQueue, requesting: dict[int, Client], now: float) -> None:
+        weights = self._weights(requesting)
         gpu.coruns.coarse = not gpu.metered
-        gpu.coruns.quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
-        weights = None
-        if self._terms.fair_between_owners:
-            connections = Counter(client.owner for client in requesting.values())
-            weights = {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+        gpu.coruns.quantum_s = self._quantum_s(requesting, weights)
         phase = gpu.coruns.phase(tuple(requesting), now, weights)
         overdue = self._overdue(requesting, now)
-        if overdue is not None and overdue.id not in phase.clients:
-            phase = Phase((overdue.id,), gpu.coruns.quantum_s, Way.TURNS)
+        # Many programs would wait too long while each is measured.
+        if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
+            # With full turns, a user with many programs would take the time of the other users.
+            length_s = max(_SHORTEST_QUANTUM_S, gpu.coruns.quantum_s * weights[overdue.id])
+            phase = Phase((overdue.id,), length_s, Way.TURNS)
         gpu.phase = phase
         gpu.phase_members = frozenset(requesting)
         gpu.phase_s = now
         gpu.phase_begun = False
         gpu.phase_until_s = NEVER
 
+    def _weights(self, requesting: dict[int, Client]) -> dict[int, float]:
+        if not self._terms.fair_between_owners:
+            return dict.fromkeys(requesting, 1.0)
+        connections = Counter(client.owner for client in requesting.values())
+        return {id: 1.0 / connections[client.owner] for id, client in requesting.items()}
+
+    def _quantum_s(self, requesting: dict[int, Client], weights: dict[int, float]) -> float:
+        """Short enough that no program is paused for too long between two turns."""
+        quantum_s = self._terms.operator_quantum_s or self._terms.settings.turn_quantum_s
+        programs = [weights[id] for id, client in requesting.items() if client.is_program]
+        if not programs:
+            return quantum_s
+        period_s = _PERIOD_RATIO * self._terms.settings.max_pause_s
+        return min(quantum_s, max(_SHORTEST_QUANTUM_S, period_s * min(programs) / sum(weights.values())))
+
     def _overdue(self, requesting: dict[int, Client], now: float) -> Client | None:
+        """A program that has been paused for long: that of the owner whose programs ran least recently.
+
+        By its own wait alone, a user who starts many programs at once would come before all others.
+        """
         limit_s = _OVERDUE_RATIO * self._terms.settings.max_pause_s
         paused = [c for c in requesting.values() if c.is_program and c.standing is ClientStanding.WAITING]
-        longest = min(paused, key=lambda client: client.wait_s, default=None)
-        return longest if longest is not None and now - longest.wait_s >= limit_s else None
+        long = [client for client in paused if now - client.wait_s >= limit_s]
+        if not long:
+            return None
+        ran_s: dict[str, float] = {}
+        if self._terms.fair_between_owners:
+            for client in requesting.values():
+                since_s = client.wait_s if client.standing is ClientStanding.WAITING else now
+                ran_s[client.owner] = max(since_s, ran_s.get(client.owner, since_s))
+        return min(long, key=lambda client: (ran_s.get(client.owner, client.wait_s), client.wait_s))
 
     def _end(self, gpu: GpuQueue, now: float) -> None:
         phase = gpu.phase

@@ -41,6 +41,8 @@ IDLE, WAITING, THROTTLED, RUNNING = (
 _BUSY_FRESH_S: Final = 5.0
 _BUSY_FRESH_SPANS: Final = 3.0
 _LONGEST_SPAN_S: Final = 6.0
+# A program that joins has used the GPU unseen for up to this time.
+_UNSEEN_S: Final = 2.0
 # A process with so many remembered revocations may not connect again until the oldest of them is forgotten.
 _REVOCATIONS_TO_REFUSE: Final = 2
 
@@ -190,6 +192,7 @@ class Policy:
         """A program competes for the GPU from now on. It runs already: it is not stopped before a rule says so."""
         if client.standing is not IDLE or not self.on:
             return []
+        client.gpu.coruns.doubt_since(now - _UNSEEN_S)
         self._begin_unasked(client, now)
         return self._evaluation.advance((client.gpu,), now)
 
@@ -262,7 +265,7 @@ class Policy:
         return self._evaluation.advance((gpu,), now)
 
     def move(self, moves: Sequence[tuple[Client, GpuQueue]], now: float) -> list[Action]:
-        """The GPUs of these clients became known (rule 7)."""
+        """The GPUs of these clients became known (rule 8)."""
         sources = {client.gpu.key: client.gpu for client, _ in moves}
         targets = {gpu.key: gpu for _, gpu in moves}
         touched = (sources | targets).values()

@@ -190,14 +190,12 @@ def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdi
 
 
 def _not_own(program: Program, agent_uid: int) -> _Verdict:
+    own = f'and share_programs = "own" shares only programs of uid {agent_uid}'
     if program.uid is None:
         several = len({process.workload.uid for process in program.processes}) > 1
         known = "its processes run as several users" if several else "its user is not known"
-        return _Verdict(Exempt.OWNER_UNKNOWN, f'{known}, and share_programs = "own" needs uid {agent_uid}')
-    return _Verdict(
-        Exempt.OTHER_USER,
-        f'it runs as uid {program.uid}, and share_programs = "own" shares only those of uid {agent_uid}',
-    )
+        return _Verdict(Exempt.OWNER_UNKNOWN, f"{known}, {own}")
+    return _Verdict(Exempt.OTHER_USER, f"it runs as uid {program.uid}, {own}")
 
 
 def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s: float) -> _Verdict | None:

@@ -217,11 +217,11 @@ class ControlSocket:
 
     def _on(self, _: ControlCommand) -> str:
         self._server.switch(True)
-        return "the scheduler is on: clients take turns"
+        return "the scheduler is on: clients and programs take turns"
 
     def _off(self, _: ControlCommand) -> str:
         self._server.switch(False)
-        return "the scheduler is off: every client runs, unscheduled and unbilled"
+        return "the scheduler is off: every client and program runs, unscheduled and unbilled"
 
     def _set_quantum(self, request: ControlCommand) -> str:
         """How long a turn lasts while other clients wait for its room, on every GPU and for every reason."""

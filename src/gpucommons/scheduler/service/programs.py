@@ -3,9 +3,11 @@
 Readings come once a second. While the pauser is not available no program takes part: all run freely.
 """
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -33,6 +35,7 @@ from gpucommons.scheduler.service.turn_loop import TurnLoop
 log = logging.getLogger(__name__)
 
 NewId = Callable[[], int]
+_SETTLE_S: Final = 0.5
 _PAUSED: Final = frozenset({ClientStanding.WAITING, ClientStanding.THROTTLED})
 _REQUESTS_WITHIN_S: Final = 30.0
 
@@ -71,18 +74,23 @@ class Programs:
         self.parking: Parking | None = None
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
+        self._stopping = False
 
     async def start(self) -> None:
         await self._pauser.start()
 
     async def stop(self) -> None:
         """Every program runs again."""
+        self._stopping = True
         now = monotonic()
         members = list(self._members.values())
         for key in list(self._members):
             self._remove(key, now)
-        for member in members:
-            await member.peer.settle()
+        # A lock that hangs is left to the pauser, which resumes everything that is paused.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_S):
+                for member in members:
+                    await member.peer.settle()
         await self._pauser.stop()
 
     @property
@@ -97,6 +105,8 @@ class Programs:
 
     def update(self, reading: ProgramReading) -> None:
         """One reading of the processes on all GPUs."""
+        if self._stopping:
+            return
         now = monotonic()
         if self.parking is not None:
             reading = self.parking.without_parked(reading)
@@ -211,7 +221,9 @@ class Programs:
     def _pauser_changed(self) -> None:
         if self._pauser.available:
             return
-        log.warning("programs run freely: %s", self._pauser.reason)
+        # Called for each attempt to start one.
+        if self._members:
+            log.warning("programs run freely: %s", self._pauser.reason)
         now = monotonic()
         for key, member in list(self._members.items()):
             member.peer.forget()

@@ -12,7 +12,7 @@ from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import ClientSharing, GpuSharing, HistogramReading, LeftAlone, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
-from gpucommons.scheduler.policy.state import Client, GpuQueue
+from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -119,7 +119,12 @@ class StateReader:
             row = row._replace(gpu_index=own.index)
         if program is None:
             return row
-        return row._replace(program=program.key, processes=tuple(process.pid for process in program.processes))
+        rests = self._policy.on and client.standing is ClientStanding.IDLE
+        return row._replace(
+            program=program.key,
+            processes=tuple(process.pid for process in program.processes),
+            standing="resting" if rests else row.standing,
+        )
 
     def _gpu(self, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
         row = read_gpu(self._policy, gpu, present, now)

@@ -59,6 +59,7 @@ class ProcessList:
         self._entry = _ENTRY if has_instances else _ENTRY_V1
         self._handle = handle
         self.entries: list[Entry] | None = None
+        self._raw = b""
         self._make_room(_ROOM)
 
     def _make_room(self, entries: int) -> None:
@@ -77,8 +78,10 @@ class ProcessList:
         if code:
             self.entries = None
             return code
-        count = self._count.value
-        self.entries = self._decode(count) if count else []
+        raw = bytes(self._view[: self._count.value * self._entry.size])
+        # Most lists are the same as in the last pass: then they are not decoded again.
+        if self.entries is None or raw != self._raw:
+            self._raw, self.entries = raw, self._decode(self._count.value)
         return code
 
     def _request(self, handle: Handle) -> int:
@@ -177,7 +180,7 @@ class ProcessUsage:
         count = self._count.value
         if count:
             for fields in _SAMPLE.iter_unpack(self._view[: count * _SAMPLE.size]):
-                reason = self.window.add(ProcessSample._make(fields), self._now_us)
+                reason = self.window.add(fields, self._now_us)
                 if reason is not None:
                     self._dropped(reason)
         return None

@@ -4,28 +4,23 @@ The driver keeps a buffer of time-stamped samples and returns those after a give
 long ago, or above 100 % are dropped, and their time stamps are ignored.
 """
 
-from typing import NamedTuple
-
 STALE_AFTER_US = 5_000_000
 FUTURE_AFTER_US = 2_000_000
 
 
-class ProcessSample(NamedTuple):
-    pid: int
-    time_us: int
-    sm_percent: int
-    memory_percent: int
-    encoder_percent: int
-    decoder_percent: int
+# A plain tuple: there is one for each process on each GPU, each second.
+# pid, time in microseconds; SM, memory, encoder and decoder time in percent
+ProcessSample = tuple[int, int, int, int, int, int]
 
 
 def reason_to_drop(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None:
     """Why this sample cannot be right, or None."""
-    if sample.time_us > now_us + FUTURE_AFTER_US:
+    _, time_us, sm, memory, encoder, decoder = sample
+    if time_us > now_us + FUTURE_AFTER_US:
         return "future"
-    if sample.time_us < now_us - stale_after_us:
+    if time_us < now_us - stale_after_us:
         return "stale"
-    if max(sample[2:]) > 100:
+    if sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
         return "above_100"
     return None
 
@@ -54,17 +49,19 @@ class UsageWindow:
         """Add a sample, or return the reason why it was dropped."""
         reason = reason_to_drop(sample, now_us, self._stale_after_us)
         if reason is None:
-            known = self._newest.get(sample.pid)
-            if known is None or sample.time_us >= known.time_us:
-                self._newest[sample.pid] = sample
-            self._last_seen_us = max(self._last_seen_us, sample.time_us)
+            pid, time_us = sample[0], sample[1]
+            known = self._newest.get(pid)
+            if known is None or time_us >= known[1]:
+                self._newest[pid] = sample
+            if time_us > self._last_seen_us:
+                self._last_seen_us = time_us
         return reason
 
     def current(self, now_us: int) -> dict[int, ProcessSample]:
         """The newest sample of each process, if it is fresh."""
         oldest_us = now_us - self._stale_after_us
-        if any(sample.time_us < oldest_us for sample in self._newest.values()):
-            self._newest = {pid: s for pid, s in self._newest.items() if s.time_us >= oldest_us}
+        if any(sample[1] < oldest_us for sample in self._newest.values()):
+            self._newest = {pid: sample for pid, sample in self._newest.items() if sample[1] >= oldest_us}
         return self._newest
 
     def clear(self) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.unread import UnreadBodies
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +179,10 @@ class ConnectionGuard(asyncio.Protocol):
         if self._connections.stopping:
             self._close_after_response()
 
+    def sends(self, body: bytes) -> None:
+        """The body counts as unread until the peer has read all of it."""
+        self._connections.unread.hold(self, body)
+
     def exempt_stream(self) -> None:
         """This response has no time limit; a peer that stops reading it is still closed."""
         self._exempt = True
@@ -263,6 +268,7 @@ class ConnectionGuard(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0:
             self.phase, self.since_s, self.answered = ConnectionPhase.IDLE, now_s, False
+            self._connections.unread.release(self)
 
 
 class Connections:
@@ -271,6 +277,7 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.refused: Counter[str] = Counter()
+        self.unread = UnreadBodies(limits.unread_bytes)
         self.stopping = False
         # A dict, not a set: the order is that of arrival.
         self._guards: dict[ConnectionGuard, None] = {}
@@ -333,6 +340,7 @@ class Connections:
         return True
 
     def discard(self, guard: ConnectionGuard) -> None:
+        self.unread.release(guard)
         if guard in self._guards:
             del self._guards[guard]
             self._of_origin[guard.origin] -= 1

@@ -1,6 +1,7 @@
 """From aiohttp's request to an endpoint's response and back: access, viewer, route, bytes. Counts the requests.
 
-A large body is written in pieces as the peer reads them: a slow reader holds one piece, not a copy of the body.
+A large body is written in pieces as the peer reads them: all readers of a body share it, and a slow one holds a copy of
+one piece at most.
 """
 
 import logging
@@ -76,7 +77,7 @@ class Dispatcher:
             last = self._connections.stopping or http_request.body_exists or tls_changed
             if response.stream is not None and http_request.method != "HEAD":
                 return await _send_stream(http_request, response.status, headers, guard, response.stream)
-            return await _send(http_request, response, headers, last)
+            return await _send(http_request, response, headers, guard, last)
         finally:
             guard.request_ended()
 
@@ -127,7 +128,8 @@ async def _send_stream(
         await http_response.prepare(http_request)
         async with aclosing(stream()) as pieces:
             async for piece in pieces:
-                await http_response.write(piece)
+                guard.sends(piece)
+                await _write(http_response, piece)
         await http_response.write_eof()
     except ConnectionError as error:
         free_frames(error)
@@ -136,9 +138,10 @@ async def _send_stream(
 
 
 async def _send(
-    http_request: web.BaseRequest, response: Response, headers: dict[str, str], last: bool
+    http_request: web.BaseRequest, response: Response, headers: dict[str, str], guard: ConnectionGuard, last: bool
 ) -> web.StreamResponse:
     http_response: web.StreamResponse
+    guard.sends(response.body)
     whole = len(response.body) <= _WHOLE_BYTES or http_request.method == "HEAD"
     if whole:
         http_response = web.Response(body=response.body, status=response.status, headers=headers)
@@ -150,11 +153,15 @@ async def _send(
     try:
         await http_response.prepare(http_request)
         if not whole:
-            body = memoryview(response.body)
-            for start in range(0, len(body), _PIECE_BYTES):
-                await http_response.write(body[start : start + _PIECE_BYTES])
+            await _write(http_response, response.body)
         await http_response.write_eof()
     except ConnectionError as error:
         free_frames(error)
         log.debug("the peer closed the connection before the end of the response")
     return http_response
+
+
+async def _write(http_response: web.StreamResponse, data: bytes) -> None:
+    view = memoryview(data)
+    for start in range(0, len(view), _PIECE_BYTES):
+        await http_response.write(view[start : start + _PIECE_BYTES])

@@ -1,4 +1,4 @@
-"""Limits of connections: their number, times and header bytes. Values only."""
+"""Limits of connections: their number, times, header bytes and unread responses. Values only."""
 
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ class ConnectionLimits:
     header_field_bytes: int = 8192
     sweep_s: float = 1.0
     stop_s: float = 1.5
+    unread_bytes: int = 64_000_000
 
     @property
     def per_origin(self) -> int:

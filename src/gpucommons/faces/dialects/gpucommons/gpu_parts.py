@@ -1,9 +1,11 @@
 """gpucommons_gpu_mig_*, _pipe_*, _process_*: MIG devices, pipes and processes of a GPU."""
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
+from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
-from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance
+from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
@@ -49,7 +51,7 @@ PIPE = gauge(
 )
 PROCESS = gauge(
     "gpucommons_gpu_process_utilization_ratio",
-    "Share of the SM, memory, encoder or decoder time of a GPU that a process used, 0 to 1.",
+    'Share of the SM, memory, encoder or decoder time of a GPU that a process used, 0 to 1; pid "overflow" is a sum.',
     *_GPU,
     "pid",
     "engine",
@@ -64,12 +66,7 @@ _PIPES: tuple[tuple[str, Callable[[GpmReading], float | None]], ...] = (
     ("tensor_half", lambda gpm: gpm.tensor_half_ratio),
     ("tensor_integer", lambda gpm: gpm.tensor_integer_ratio),
 )
-_ENGINES: tuple[tuple[str, Callable[[GpuProcess], int | None]], ...] = (
-    ("sm", lambda process: process.sm_percent),
-    ("memory", lambda process: process.memory_percent),
-    ("encoder", lambda process: process.encoder_percent),
-    ("decoder", lambda process: process.decoder_percent),
-)
+_ENGINES = ("sm", "memory", "encoder", "decoder")
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -84,7 +81,9 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         yield _by_device(metric, devices, size)
     yield MIG_MEMORY.of(point for labels, gpu in gpus for point in _memory(labels, gpu))
     yield PIPE.of(point for labels, gpu in gpus for point in _pipes(labels, gpu))
-    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu))
+    attribution = snapshot.readings.attribution
+    beyond = processes_beyond_limit(() if attribution is None else attribution.processes)
+    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu, beyond))
 
 
 def _device(instance: MigInstance) -> tuple[str, ...]:
@@ -123,14 +122,26 @@ def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
                 yield (*labels, instance, name), value
 
 
-def _processes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
+def _processes(labels: tuple[str, str], gpu: Gpu, beyond: AbstractSet[tuple[str, int]]) -> list[Point]:
     """One series per process: the driver measures its utilisation of the whole GPU, not of an instance."""
+    index, uuid = labels
     seen: set[int] = set()
+    points: list[Point] = []
+    overflow: list[tuple[int | None, ...]] = []
     for process in gpu.processes or ():
         if process.pid in seen:
             continue
         seen.add(process.pid)
-        for name, read in _ENGINES:
-            percent = read(process)
+        percents = (process.sm_percent, process.memory_percent, process.encoder_percent, process.decoder_percent)
+        if (uuid, process.pid) in beyond:
+            overflow.append(percents)
+            continue
+        pid = str(process.pid)
+        for engine, percent in zip(_ENGINES, percents, strict=True):
             if percent is not None:
-                yield (*labels, str(process.pid), name), percent / 100
+                points.append(((index, uuid, pid, engine), percent / 100))
+    for engine, column in zip(_ENGINES, zip(*overflow, strict=True), strict=False):
+        known = [percent for percent in column if percent is not None]
+        if known:
+            points.append(((index, uuid, OVERFLOW, engine), sum(known) / 100))
+    return points

@@ -1,9 +1,13 @@
-"""gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client."""
+"""gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client.
+
+The clients beyond the limit of series of their user are summed in one series per GPU, with the pod `overflow`.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
 
-from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram
+from gpucommons.faces.dialects.crowd import OVERFLOW, named_labels, within_limit
+from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
 from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
@@ -17,7 +21,7 @@ ON = gauge(
 )
 WAY = gauge(
     "gpucommons_sharing_way_info",
-    "Way in which the clients share a GPU (alone, together, turns, mixed, measuring or free) and why; always 1.",
+    "Way in which clients share a GPU (alone, together, turns, mixed, measuring, linked or free) and why; always 1.",
     *_GPU,
     "way",
     "reason",
@@ -29,7 +33,7 @@ GAIN = gauge(
 )
 COARSE = gauge(
     "gpucommons_sharing_coarse",
-    "State of the decision how to share a GPU: 1 if utilisation decides because SM activity cannot be read, else 0.",
+    "Basis of the decision how to share a GPU: 1 if utilisation decides because SM activity cannot be read, else 0.",
     *_GPU,
 )
 PROGRAMS = gauge(
@@ -37,12 +41,12 @@ PROGRAMS = gauge(
     "Programs on the GPUs by standing: those that take turns, and left_alone for those that do not.",
     "standing",
 )
-BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which a client held the lock of a GPU.", *_GPU)
+BUSY = counter("gpucommons_sharing_busy_seconds_total", "Time in which at least one client had a turn on a GPU.", *_GPU)
 WAIT = histogram("gpucommons_sharing_wait_seconds", "Time from a request to its turn.", *_GPU, buckets=TURN_BUCKETS)
 TURN = histogram("gpucommons_sharing_turn_seconds", "Duration of turns.", *_GPU, buckets=TURN_BUCKETS)
 DRAIN = histogram(
     "gpucommons_sharing_drop_to_release_seconds",
-    "Time from DROP_LOCK until the client has released the lock.",
+    "Time from the end of a turn until the client has released the GPU, or the program is paused.",
     *_GPU,
     buckets=DRAIN_BUCKETS,
 )
@@ -54,11 +58,13 @@ HANDOFF = histogram(
 REFUSALS = counter("gpucommons_sharing_refusals_total", "Messages that were refused or had no effect.", "reason")
 CONNECTIONS = gauge("gpucommons_sharing_connections", "Open connections to the scheduler, registered or not.")
 REVOKED = gauge(
-    "gpucommons_sharing_client_revoked", "Client whose turn was revoked and that still runs; always 1.", *_CLIENT
+    "gpucommons_sharing_client_revoked",
+    'Client whose turn was revoked and that still runs; 1, or the number of such clients in pod "overflow".',
+    *_CLIENT,
 )
 DEMAND = gauge(
     "gpucommons_sharing_client_demand_ratio",
-    "Share of time in which a client keeps the GPU busy when it runs alone, as measured.",
+    "SM activity of the GPU while a client runs alone, as measured; its utilisation where that cannot be read.",
     *_CLIENT,
 )
 BILLED = counter(
@@ -99,7 +105,10 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     if sharing is None:
         return
     gpus = [(("" if gpu.index is None else str(gpu.index), gpu.uuid), gpu) for gpu in sharing.gpus]
-    clients = [((row.namespace, row.pod, row.client_id, row.gpu_uuid, row.name), row) for row in sharing.clients]
+    own, rest = within_limit(sharing.clients, lambda row: row.uid)
+    clients = [(named_labels(row.namespace, row.pod, row.client_id, row.gpu_uuid, row.name), row) for row in own]
+    clients += [(named_labels("", OVERFLOW, "", row.gpu_uuid, ""), row) for row in rest]
+    together = summed if rest else iter
     yield ON.value(int(sharing.on), sharing.mode)
     yield WAY.of(((*labels, gpu.way, gpu.way_reason), 1) for labels, gpu in gpus)
     yield GAIN.of((labels, gpu.gain_ratio) for labels, gpu in gpus if gpu.gain_ratio is not None)
@@ -113,11 +122,11 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield HANDOFF.histogram([_point(sharing.handoff_seconds)])
     yield REFUSALS.of(((reason,), count) for reason, count in sharing.refusals.items())
     yield CONNECTIONS.value(sharing.connections)
-    yield REVOKED.of((labels, 1) for labels, row in clients if row.revoked)
-    yield DEMAND.of((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None)
-    yield BILLED.of((labels, row.billed_s) for labels, row in clients)
+    yield REVOKED.of(together((labels, 1) for labels, row in clients if row.revoked))
+    yield DEMAND.of(together((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None))
+    yield BILLED.of(together((labels, row.billed_s) for labels, row in clients))
     waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
-    yield WAITING.of(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting)
+    yield WAITING.of(together(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting))
 
 
 def _standings(sharing: SharingReading) -> Iterator[tuple[tuple[str], int]]:

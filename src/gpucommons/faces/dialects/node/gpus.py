@@ -4,7 +4,9 @@ Used memory is all memory that is not free, including what the driver reserves: 
 """
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
+from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, gauge
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.snapshot import Snapshot
@@ -17,7 +19,10 @@ MEMORY_TOTAL = gauge("gpu_memory_total_bytes", "Memory of a GPU.", "gpu_index")
 TEMPERATURE = gauge("gpu_temperature_celsius", "Temperature of a GPU.", "gpu_index")
 POWER = gauge("gpu_power_draw_watts", "Power draw of a GPU.", "gpu_index")
 PROCESS_MEMORY = gauge(
-    "gpu_process_memory_bytes", "Memory of a GPU that a process uses, as reported by the driver.", "gpu_index", "pid"
+    "gpu_process_memory_bytes",
+    'Memory of a GPU that a process uses, as reported by the driver; pid "overflow" is a sum.',
+    "gpu_index",
+    "pid",
 )
 
 _BY_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
@@ -37,15 +42,19 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     gpus = [(str(gpu.identity.index), gpu) for gpu in snapshot.readings.gpus.present_gpus()]
     for metric, read in _BY_GPU:
         yield metric.of(((index,), value) for index, gpu in gpus if (value := read(gpu)) is not None)
+    attribution = snapshot.readings.attribution
+    beyond = processes_beyond_limit(() if attribution is None else attribution.processes)
     yield PROCESS_MEMORY.of(
-        ((index, str(pid)), used) for index, gpu in gpus for pid, used in _memory_by_pid(gpu).items()
+        ((index, pid), used) for index, gpu in gpus for pid, used in _memory_by_pid(gpu, beyond).items()
     )
 
 
-def _memory_by_pid(gpu: Gpu) -> dict[int, int]:
+def _memory_by_pid(gpu: Gpu, beyond: AbstractSet[tuple[str, int]]) -> dict[str, int]:
     """A process in two MIG instances has memory in both."""
-    used: dict[int, int] = {}
+    used: dict[str, int] = {}
+    uuid = gpu.identity.uuid
     for process in gpu.processes or ():
         if process.used_memory_bytes is not None:
-            used[process.pid] = used.get(process.pid, 0) + process.used_memory_bytes
+            pid = OVERFLOW if (uuid, process.pid) in beyond else str(process.pid)
+            used[pid] = used.get(pid, 0) + process.used_memory_bytes
     return used

@@ -51,4 +51,6 @@ NODEEXPORTER = dialect_of(
     summary="the host in the names of Prometheus's node_exporter",
     on_main=False,
     open_prefixes=(memory.PREFIX, vmstat.PREFIX, sockstat.PREFIX, hwmon.PREFIX),
+    # Devices and mount points are the administrator's and must equal those of node_exporter.
+    bounds_names=False,
 )

@@ -1,18 +1,22 @@
 """nvshare_client_*: each client's memory and share of the GPU. v1 clients do not report memory: it is omitted.
 
 `client_id` and `host_pid` are debug labels. Without them the clients of one pod on one GPU share a series: amounts are
-summed, and a flag is 1 if it is 1 for any of them.
+summed, and a flag is 1 if it is 1 for any of them. So do the clients beyond the limit of series of their user.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from gpucommons.faces.dialects.crowd import OVERFLOW, client_labels, overflow_by_gpu, within_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
 from gpucommons.model.sharing import ClientSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
 _CLIENT = ("namespace", "pod", "client_id", "gpu_uuid")
 _DEBUG = frozenset({"client_id", "host_pid"})
+
+# Namespace and pod.
+_OVERFLOW_NAME = ("", OVERFLOW)
 
 _Labels = tuple[str, str, str, str]
 Pod = Sequence[ClientSharing]
@@ -31,7 +35,9 @@ def _gauge(name: str, help: str, labels: tuple[str, ...] = _CLIENT) -> Metric:
 
 
 INFO = _gauge(
-    "info", "Registered client with its GPU and its pid on the host; always 1.", (*_CLIENT, "gpu_index", "host_pid")
+    "info",
+    'Registered client with its GPU and its pid on the host; 1, or the number of clients in pod "overflow".',
+    (*_CLIENT, "gpu_index", "host_pid"),
 )
 NVML_USED = _gauge("nvml_used_bytes", "GPU memory of a client's process as reported by NVML.", (*_CLIENT, "host_pid"))
 QUOTA_SOURCE = _gauge(
@@ -175,22 +181,46 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _by_client(clients: list[ClientSharing]) -> Iterator[Family]:
-    labels = [(client.namespace, client.pod, client.client_id, client.gpu_uuid) for client in clients]
-    rows = list(zip(labels, clients, strict=True))
-    yield INFO.of([((*labels, _index(client), str(client.pid)), 1) for labels, client in rows])
-    yield NVML_USED.of([((*labels, str(c.pid)), c.nvml_bytes) for labels, c in rows if c.nvml_bytes is not None])
-    yield QUOTA_SOURCE.of(_sources((labels, (client,)) for labels, client in rows))
-    for metric, read, _ in _VALUES:
-        yield metric.of([(labels, value) for labels, client in rows if (value := read(client)) is not None])
+    own, rest = within_limit(clients, lambda client: client.uid)
+    rows = [(client_labels(c.namespace, c.pod, c.client_id, c.gpu_uuid), c) for c in own]
+    others = _overflow(rest)
+    yield INFO.of([*(((*labels, _index(client), str(client.pid)), 1) for labels, client in rows), *_info(others)])
+    used = [((*labels, str(c.pid)), c.nvml_bytes) for labels, c in rows if c.nvml_bytes is not None]
+    yield NVML_USED.of([*used, *_nvml_used(others)])
+    yield QUOTA_SOURCE.of(_sources([*((labels, (client,)) for labels, client in rows), *others]))
+    for metric, read, of_pod in _VALUES:
+        points = [(labels, value) for labels, client in rows if (value := read(client)) is not None]
+        yield metric.of(points + _points(others, of_pod) if others else points)
 
 
 def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
-    yield INFO.of([((*labels, _index(pod[0]), ""), 1) for labels, pod in pods])
-    used = ((labels, _NVML_OF_POD(pod)) for labels, pod in pods)
-    yield NVML_USED.of([((*labels, ""), value) for labels, value in used if value is not None])
-    yield QUOTA_SOURCE.of(_sources(pods))
+    own, rest = within_limit(pods, lambda row: row[1][0].uid)
+    # A client may have the name of the overflow: then its values are in that series.
+    rest += [row for row in own if row[0][:2] == _OVERFLOW_NAME]
+    own = [row for row in own if row[0][:2] != _OVERFLOW_NAME]
+    others = _overflow(client for _, pod in rest for client in pod)
+    rows = [*own, *others]
+    yield INFO.of([*(((*labels, _index(pod[0]), ""), 1) for labels, pod in own), *_info(others)])
+    yield NVML_USED.of(_nvml_used(rows))
+    yield QUOTA_SOURCE.of(_sources(rows))
     for metric, _, read in _VALUES:
-        yield metric.of([(labels, value) for labels, pod in pods if (value := read(pod)) is not None])
+        yield metric.of(_points(rows, read))
+
+
+def _overflow(clients: Iterable[ClientSharing]) -> list[tuple[_Labels, Pod]]:
+    return [((*_OVERFLOW_NAME, "", uuid), group) for uuid, group in overflow_by_gpu(clients).items()]
+
+
+def _info(overflow: list[tuple[_Labels, Pod]]) -> list[Point]:
+    return [((*labels, _index(group[0]), ""), len(group)) for labels, group in overflow]
+
+
+def _nvml_used(pods: list[tuple[_Labels, Pod]]) -> list[Point]:
+    return [((*labels, ""), value) for labels, value in _points(pods, _NVML_OF_POD)]
+
+
+def _points(pods: list[tuple[_Labels, Pod]], read: Callable[[Pod], float | None]) -> list[tuple[_Labels, float]]:
+    return [(labels, value) for labels, pod in pods if (value := read(pod)) is not None]
 
 
 def _folded(sharing: SharingReading) -> list[tuple[_Labels, Pod]]:

@@ -11,7 +11,7 @@ export function Turns({ document, lit }) {
   const { turns } = document;
   if (!turns) {
     return html`<${Section} id="turns" title="Turns">
-      <${Absent} document=${document} source="scheduler" otherwise="The sharing scheduler does not run here; start it with: gpucommons up --scheduler" />
+      <${Absent} document=${document} source="scheduler" otherwise="The sharing scheduler does not run here; start it with: gpucommons up --share" />
     </${Section}>`;
   }
   const gpus = Object.keys(turns.gpus)

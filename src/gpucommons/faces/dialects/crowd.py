@@ -1,0 +1,72 @@
+"""The limit of series per owner: its first clients and processes have their own series, the others share one per GPU.
+
+A user can connect many clients under any names, and start many processes. The shared series has the pod or pid
+`overflow` and holds the sums, so that totals stay the same. The owner of a client is the uid that the kernel reports;
+that of a process is what attribution found.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from typing import Final, TypeVar
+
+from gpucommons.model.ownership import ProcessShare
+from gpucommons.model.sharing import ClientSharing
+
+MOST_OF_OWNER: Final = 512
+OVERFLOW: Final = "overflow"
+
+T = TypeVar("T")
+
+
+def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MOST_OF_OWNER) -> tuple[list[T], list[T]]:
+    """The first rows of each user, and the rest."""
+    counts: dict[int, int] = {}
+    own: list[T] = []
+    rest: list[T] = []
+    for row in rows:
+        uid = uid_of(row)
+        counts[uid] = count = counts.get(uid, 0) + 1
+        (own if count <= most else rest).append(row)
+    return own, rest
+
+
+@lru_cache(maxsize=8 * MOST_OF_OWNER)
+def client_labels(namespace: str, pod: str, client_id: str, gpu_uuid: str) -> tuple[str, str, str, str]:
+    """The same tuple for the same client in each snapshot: the renderer compares the labels of all series each time."""
+    return namespace, pod, client_id, gpu_uuid
+
+
+@lru_cache(maxsize=8 * MOST_OF_OWNER)
+def named_labels(namespace: str, pod: str, client_id: str, gpu_uuid: str, name: str) -> tuple[str, str, str, str, str]:
+    """As `client_labels`, with the client's name for people."""
+    return namespace, pod, client_id, gpu_uuid, name
+
+
+def overflow_by_gpu(clients: Iterable[ClientSharing]) -> dict[str, list[ClientSharing]]:
+    by_gpu: dict[str, list[ClientSharing]] = {}
+    for client in clients:
+        by_gpu.setdefault(client.gpu_uuid, []).append(client)
+    return by_gpu
+
+
+def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MOST_OF_OWNER) -> AbstractSet[tuple[str, int]]:
+    """The GPU and pid of each process without series of its own. An owner has as many on each GPU that it uses."""
+    if len(shares) <= most:
+        return frozenset()
+    by_owner: dict[tuple[str, str], dict[str, list[int]]] = {}
+    # The shares of a process on several GPUs have the same Owner: its identity is faster to look up.
+    known: dict[int, dict[str, list[int]]] = {}
+    for share in shares:
+        owner = share.owner
+        found = known.get(id(owner))
+        if found is None:
+            found = by_owner.setdefault(("", "") if owner is None else (owner.kind, owner.id), {})
+            known[id(owner)] = found
+        found.setdefault(share.place.gpu_uuid, []).append(share.pid)
+    beyond: set[tuple[str, int]] = set()
+    for gpus in by_owner.values():
+        if sum(map(len, gpus.values())) > most:
+            on_gpu = max(1, most // len(gpus))
+            beyond.update((uuid, pid) for uuid, pids in gpus.items() for pid in pids[on_gpu:])
+    return beyond

@@ -1,0 +1,96 @@
+"""kill -9 of the agent, of its pauser and of both while programs take turns: every program runs again.
+
+A few kills; PROGRAM_KILLS=200 makes it a long run (`--timeout 0`).
+"""
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+from fakes.shared_gpu import MATMUL, SharedProgram
+from shared_node import SharedNode, is_gone, kill, shared_node
+from waiting import until
+
+KILLS = int(os.environ.get("PROGRAM_KILLS", "5"))
+PROMISED_S = 2.0
+# Nothing is resumed because it was paused for too long.
+SECTIONS = "[scheduler]\nmax_pause_s = 600\n"
+
+
+class Killer:
+    """`took_s` is how long it took each time until all programs ran."""
+
+    def __init__(self, node: SharedNode, programs: list[SharedProgram]) -> None:
+        self.node = node
+        self.programs = programs
+        self.took_s: list[float] = []
+        self.left_paused = 0
+
+    def busy(self) -> None:
+        """Until programs are paused, and a random moment longer."""
+        until(lambda: any(program.locked for program in self.programs), "programs are paused")
+        time.sleep(random.uniform(0, 0.3))
+
+    def all_run(self) -> None:
+        begun = time.monotonic()
+        for program in self.programs:
+            program.program.runs()
+        self.took_s.append(time.monotonic() - begun)
+
+    def kill_pauser(self) -> None:
+        kill(self.node.pauser())
+        self.all_run()
+
+    def kill_agent(self) -> None:
+        pauser = self.node.pauser()
+        kill(self.node.agent.process.pid)
+        self.all_run()
+        until(lambda: is_gone(pauser), "the pauser has ended, too")
+        assert not any(program.locked for program in self.programs)
+        self.node.start_agent(sections=SECTIONS)
+
+    def _kill_both(self) -> None:
+        both = [self.node.agent.process.pid, self.node.pauser()]
+        random.shuffle(both)
+        for pid in both:
+            kill(pid)
+        until(lambda: all(map(is_gone, both)), "both are gone")
+        # A lock that was under way when its caller died is still carried out.
+        until(lambda: not any(program.program.is_asked for program in self.programs), "the programs have settled")
+        self.left_paused += any(program.locked for program in self.programs)
+
+    def kill_both_and_resume(self) -> None:
+        self._kill_both()
+        self.node.resume_all()
+        assert not any(program.locked for program in self.programs)
+        self.all_run()
+        self.node.start_agent(sections=SECTIONS)
+
+    def kill_both_and_start(self) -> None:
+        self._kill_both()
+        self.node.start_agent(sections=SECTIONS)
+        self.all_run()
+
+
+def test_every_program_runs_again() -> None:
+    with shared_node() as node:
+        killer = Killer(node, [node.program(MATMUL[4096]) for _ in range(3)])
+        node.start_agent(sections=SECTIONS)
+        ways: tuple[Callable[[], None], ...] = (
+            killer.kill_pauser,
+            killer.kill_both_and_resume,
+            killer.kill_agent,
+            killer.kill_both_and_start,
+            killer.kill_pauser,
+        )
+        for number in range(KILLS):
+            killer.busy()
+            ways[number % len(ways)]()
+        killer.busy()
+        assert node.agent.stop() == 0
+        assert not any(program.locked for program in killer.programs)
+    assert killer.left_paused, "the kills came while programs were paused"
+    # On a busy machine a new interpreter may take its time.
+    assert statistics.median(killer.took_s) < PROMISED_S, killer.took_s

@@ -1,0 +1,44 @@
+"""`gpucommons why` and `me` for requests that wait in the queue of leases."""
+
+import getpass
+import json
+from pathlib import Path
+from typing import Any
+
+from leases.test_run import SMALL, Lab
+from waiting import until
+
+
+def test_a_request_that_waits_is_explained(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.environment |= {"RUNTIME_DIRECTORY": str(tmp_path), "GPUCOMMONS_WEB_LISTEN": ""}
+    with lab.agent():
+        try:
+            # The lab has three free devices of this size.
+            for number in range(5):
+                lab.start("run", *SMALL, "--name", f"job-{number}", "--", "sleep", "600")
+
+            def waiting() -> Any:
+                rows = lab.queue()["waiting"]
+                return rows if len(rows) == 2 else None
+
+            rows = until(waiting, "two requests wait")
+            first, last = sorted(rows, key=lambda id: rows[id]["position"])
+            status, out, err = lab.command("why", "--json")
+            assert (status, err) == (0, "")
+            found = json.loads(out)["requests"]
+            assert {id: row["behind"] for id, row in found.items()} == {first: [], last: [first]}
+            status, out, _ = lab.command("why", rows[last]["name"])
+            assert status == 0
+            assert out.startswith(f"request {last} ({rows[last]['name']}) has been waiting for ")
+            assert "an earlier request of the same user comes first" in out
+            assert f"place 2 of 2; behind request {first} of {getpass.getuser()}, lease " in out
+            status, out, err = lab.command("me", "--json")
+            assert (status, err) == (0, "")
+            assert set(json.loads(out)["me"]["requests"]) == {first, last}
+            status, out, _ = lab.command("me")
+            assert out.count("wait: request ") == 2
+        finally:
+            for process in lab.started:
+                process.kill()
+                process.communicate()

@@ -1,0 +1,166 @@
+"""The lease socket: rights, malformed requests, limits for each user, and clients that do not read."""
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucommons.leases.protocol.messages import MOST_LINE_BYTES
+from gpucommons.leases.service import server as server_module
+from gpucommons.leases.service.server import LeaseAccess, LeaseServer
+from gpucommons.scheduler.service.admins import Admins
+from leases.book_world import whole
+from leases.desk_world import SteppedDesk
+from waiting import until
+
+Scenario = Callable[[LeaseServer, Path], Awaitable[None]]
+
+
+def serving(directory: Path, scenario: Scenario, own_uid: int = os.getuid()) -> None:
+    async def run() -> None:
+        desk = SteppedDesk(directory, (whole(0), whole(1))).desk
+        access = LeaseAccess(
+            Admins(own_uid), lambda uid: f"user{uid}", lambda uid: False, lambda reading, *_: {"n": len(reading.leases)}
+        )
+        path = directory / "leases.sock"
+        server = LeaseServer(str(path), desk, access)
+        await server.start()
+        try:
+            await scenario(server, path)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+async def exchange(path: Path, raw: bytes) -> dict[str, Any]:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(raw)
+    answer = json.loads(await reader.readline())
+    writer.close()
+    return dict(answer)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_every_user_may_connect_and_the_file_is_removed(tmp_path: Path) -> None:
+    async def scenario(_: LeaseServer, path: Path) -> None:
+        assert mode_of(path) == 0o666
+        assert await exchange(path, b'{"request": "queue"}\n') == {"event": "answer", "answer": {"n": 0}}
+
+    serving(tmp_path, scenario)
+    assert not (tmp_path / "leases.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"hello\n", "invalid JSON"),
+        (b"[1]\n", "expected a JSON object"),
+        (b"[" * 8000 + b"\n", "invalid JSON"),
+        (b'{"request": "dance"}\n', "unknown request 'dance'"),
+        (b'{"request": "run", "gpus": 0}\n', "invalid gpus 0"),
+        (b'{"request": "run", "gpus": true}\n', "invalid gpus True"),
+        (b'{"request": "run", "gpus": 9}\n', "9 GPUs requested, this node has 2 GPUs"),
+        (b'{"request": "run", "memory_bytes": -1}\n', "invalid memory_bytes"),
+        (b'{"request": "run", "limit_s": NaN}\n', "invalid limit_s"),
+        (b'{"request": "run", "share": "yes"}\n', "invalid share"),
+        (b'{"request": "run", "name": "' + b"x" * 65 + b'"}\n', "invalid name"),
+        (b'{"request": "resume", "id": "1", "token": "x"}\n', "lease 1 is not known"),
+        (b'{"request": "cancel"}\n', "invalid id"),
+        (b'{"request": "reserve", "gpus": 1, "from_s": 1e300, "for_s": 5}\n', "invalid from_s"),
+    ],
+)
+def test_a_malformed_request_is_answered_in_one_line(tmp_path: Path, raw: bytes, words: str) -> None:
+    async def scenario(server: LeaseServer, path: Path) -> None:
+        answer = await exchange(path, raw)
+        assert answer["event"] == "error"
+        assert words in answer["error"]
+        assert "\n" not in answer["error"]
+        assert not server.desk.reading.waiting
+        assert not server.desk.reading.leases
+
+    serving(tmp_path, scenario)
+
+
+def test_a_line_without_end_is_cut_off_and_others_are_served(tmp_path: Path) -> None:
+    async def scenario(_: LeaseServer, path: Path) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"x" * (4 * MOST_LINE_BYTES))
+        assert await reader.read() == b""
+        writer.close()
+        assert (await exchange(path, b'{"request": "queue"}\n'))["event"] == "answer"
+
+    serving(tmp_path, scenario)
+
+
+def test_a_closed_connection_ends_the_lease(tmp_path: Path) -> None:
+    async def scenario(server: LeaseServer, path: Path) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b'{"request": "run"}\n')
+        assert json.loads(await reader.readline())["event"] == "queued"
+        assert json.loads(await reader.readline())["event"] == "granted"
+        assert len(server.desk.reading.leases) == 1
+        writer.close()
+        await asyncio.to_thread(until, lambda: not server.desk.reading.leases, "the lease is over")
+
+    serving(tmp_path, scenario)
+
+
+def test_nonsense_of_a_client_with_a_lease_ends_the_lease(tmp_path: Path) -> None:
+    async def scenario(server: LeaseServer, path: Path) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b'{"request": "run"}\nnonsense\n')
+        lines = [json.loads(line) for line in (await reader.read()).splitlines()]
+        assert [line["event"] for line in lines] == ["queued", "granted", "error"]
+        assert server.desk.reading.leases == ()
+        writer.close()
+
+    serving(tmp_path, scenario)
+
+
+def test_connections_and_requests_of_a_user_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root this test would have no limit: the peer is taken for a user."""
+    monkeypatch.setattr(server_module, "is_local", lambda pid: False)
+    monkeypatch.setattr(server_module, "_REQUEST_BURST", 5.0)
+    monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 3)
+
+    async def scenario(_: LeaseServer, path: Path) -> None:
+        idle = [await asyncio.open_unix_connection(str(path)) for _ in range(3)]
+        assert "too many connections" in (await exchange(path, b'{"request": "queue"}\n'))["error"]
+        for connection in idle:
+            connection[1].close()
+        answers: list[dict[str, Any]] = []
+        answers += [await exchange(path, b'{"request": "queue"}\n') for _ in range(30)]
+        assert any("too many requests" in answer.get("error", "") for answer in answers)
+
+    serving(tmp_path, scenario)
+
+
+def test_a_client_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
+    async def scenario(server: LeaseServer, path: Path) -> None:
+        keep = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(b'{"request": "run"}\n')
+            await reader.readline()
+            keep.append(writer)
+        reader, deaf = await asyncio.open_unix_connection(str(path), limit=1)
+        deaf.write(b'{"request": "run", "updates": true}\n')
+        await asyncio.to_thread(until, lambda: server.desk.reading.waiting, "it waits")
+        (client,) = [each for each in server.desk._clients.values() if each.updates]
+        for number in range(5000):
+            client.send({"event": "waiting", "position": number, "padding": "x" * 200})
+        sizes = [writer.transport.get_write_buffer_size() for writer in server._writers]
+        assert max(sizes) < 80 * 1024
+        for writer in (*keep, deaf):
+            writer.close()
+
+    serving(tmp_path, scenario)

@@ -1,0 +1,215 @@
+"""A simulated GPU on which the policy runs programs and clients that change what they do, with progress by the additive
+model of corun/world.py.
+
+Programs use the GPU in stages. A program joins and withdraws a second after it begins and ceases to use the GPU, as the
+agent's readings allow. Pausing takes time, and may fail. Measurements see exactly what ran between their two moments.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, Measure, Send
+from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.protocol.wire import MessageType
+from scheduler.corun.world import KINDS, true_progress
+from scheduler.simulation import Script, Simulation
+
+# From the first use of the GPU to the reading that shows it, and from the last.
+SEEN_S = 1.0
+PAUSE_S = (0.001, 0.004)
+RESUME_S = 0.0003
+DEEP_QUEUE_S = 0.45
+# A program that could not be paused runs for so long before the next attempt.
+AGAIN_S = 0.25
+REQUEST_S = 0.001
+ANSWER_S = 0.001
+
+Event = Callable[[], Sequence[Action]]
+# Length in seconds and kind; None: it does not use the GPU.
+Stage = tuple[float, int | None]
+
+
+@dataclass
+class Job(Script):
+    """A program, or a client of nvshare that requests while it has work.
+
+    `runs`: it is not stopped. `slow`: the share of its pauses that take as long as a deep queue; `failing`: that fail.
+    """
+
+    stages: Sequence[Stage] = ()
+    runs: bool = True
+    slow: float = 0.0
+    failing: float = 0.0
+    begun_s: float = 0.0
+    progress_s: float = 0.0
+    stops: int = 0
+    stopped_s: float | None = None
+    longest_pause_s: float = 0.0
+    # Answers of the pauser to earlier orders do not count.
+    orders: int = 0
+
+    def kind(self, now_s: float) -> int | None:
+        left_s = now_s - self.begun_s
+        for length_s, kind in self.stages:
+            if left_s < length_s:
+                return kind
+            left_s -= length_s
+        return None
+
+
+class PhasedSimulation(Simulation):
+    def __init__(
+        self, efficiency: float, seed: int = 0, settings: SchedulerSettings | None = None, *, metered: bool = True
+    ) -> None:
+        super().__init__(settings)
+        self._dice = random.Random(seed)
+        self._efficiency = efficiency
+        # The device's activity, integrated over time.
+        self._active_s = [0.0, 0.0, 0.0]
+        self.jobs: list[Job] = []
+        self.perform(self.policy.resize(self.gpu, 100 * GIB, self.now))
+        self.perform(self.policy.meter(self.gpu, metered, self.now))
+
+    # Jobs
+
+    def start(
+        self,
+        stages: Sequence[Stage],
+        *,
+        program: bool = True,
+        core: int = 100,
+        owner: str = "",
+        slow: float = 0.0,
+        failing: float = 0.0,
+    ) -> Job:
+        client = Client(next(self._ids), self.gpu, version=PROGRAM if program else 2, owner=owner)
+        job = Job(client, stages=stages, slow=slow, failing=failing, runs=program, begun_s=self.now)
+        self.scripts[client.id] = job
+        self.jobs.append(job)
+        self.perform(self.policy.register(client, self.now, core))
+        when_s = self.now
+        for length_s, kind in stages:
+            delay_s = SEEN_S if program or kind is None else REQUEST_S
+            self.at(when_s + delay_s, lambda: self._check_use(job))
+            when_s += length_s
+            # The stage ends here: what runs changes.
+            self.at(when_s, lambda: ())
+        self.at(when_s + SEEN_S, lambda: self._check_use(job))
+        return job
+
+    def _check_use(self, job: Job) -> Sequence[Action]:
+        """What a reading shows: whether the program uses the GPU; or the client's own request."""
+        uses = job.kind(self.now) is not None
+        standing = job.client.standing
+        if uses and standing is ClientStanding.IDLE:
+            if job.client.is_program:
+                return self.policy.join(job.client, self.now)
+            return self.policy.request(job.client, self.now)
+        if not uses and standing is not ClientStanding.IDLE:
+            job.orders += 1
+            if job.client.is_program:
+                self._continue(job)
+                return self.policy.withdraw(job.client, self.now)
+            if standing is ClientStanding.RUNNING:
+                job.runs = job.holds = False
+                return self.policy.release(job.client, self.now)
+        return ()
+
+    # The pauser, and the clients
+
+    def _deliver(self, script: Script, action: Send) -> None:
+        assert isinstance(script, Job)
+        job = script
+        job.received.append(action.message)
+        if action.message is MessageType.LOCK_OK:
+            job.orders += 1
+            job.holds = True
+            self._later(job, RESUME_S, lambda: self._continue(job))
+        elif action.message is MessageType.DROP_LOCK:
+            job.orders += 1
+            if job.client.is_program:
+                self._pause(job)
+            else:
+                self._later(job, self._dice.uniform(*PAUSE_S), lambda: self._release(job))
+
+    def _later(self, job: Job, delay_s: float, event: Event) -> None:
+        order = job.orders
+        self.at(self.now + delay_s, lambda: event() if job.orders == order else ())
+
+    def _pause(self, job: Job) -> None:
+        lot = self._dice.random()
+        delay_s = DEEP_QUEUE_S if lot < job.slow else self._dice.uniform(*PAUSE_S)
+        if job.slow <= lot < job.slow + job.failing:
+            self._later(job, delay_s, lambda: self.policy.not_paused(job.client, self.now + AGAIN_S, self.now))
+        else:
+            self._later(job, delay_s, lambda: self._stop(job))
+
+    def _stop(self, job: Job) -> Sequence[Action]:
+        job.runs = False
+        job.stops += 1
+        job.stopped_s = self.now
+        return self.policy.paused(job.client, self.now)
+
+    def _continue(self, job: Job) -> Sequence[Action]:
+        job.runs = True
+        if job.stopped_s is not None:
+            job.longest_pause_s = max(job.longest_pause_s, self.now - job.stopped_s)
+            job.stopped_s = None
+        return ()
+
+    def _release(self, job: Job) -> Sequence[Action]:
+        job.runs = job.holds = False
+        released = self.policy.release(job.client, self.now)
+        if job.kind(self.now) is None:
+            return released
+        return [*released, *self.policy.request(job.client, self.now)]
+
+    # The device
+
+    def pass_until(self, when_s: float) -> None:
+        if when_s > self.now:
+            active = [(job, kind) for job in self.jobs if job.runs and (kind := job.kind(self.now)) is not None]
+            kinds = [kind for _, kind in active]
+            elapsed_s = when_s - self.now
+            for (job, kind), part in zip(active, true_progress(kinds, self._efficiency), strict=True):
+                job.progress_s += part * elapsed_s
+                for metric, value in enumerate(KINDS[kind][0]):
+                    self._active_s[metric] += part * value * elapsed_s
+        super().pass_until(when_s)
+
+    def measure(self, action: Measure) -> None:
+        self.at(action.begin_s, lambda: self._begin_measure(action))
+
+    def _begin_measure(self, action: Measure) -> Sequence[Action]:
+        begin_s, before = self.now, tuple(self._active_s)
+        if action.end_s > begin_s:
+            self.at(action.end_s, lambda: self._end_measure(action, begin_s, before))
+        return ()
+
+    def _end_measure(self, action: Measure, begin_s: float, before: tuple[float, ...]) -> Sequence[Action]:
+        span_s = self.now - begin_s
+        noise = self._dice.uniform(0.995, 1.005)
+        sums = [(now - was) / span_s * noise for now, was in zip(self._active_s, before, strict=True)]
+        activity = DeviceActivity(*(min(1.0, value) for value in sums))
+        self.at(
+            self.now + ANSWER_S,
+            lambda: self.policy.measured(action.gpu, action.number, activity, begin_s, self.now)[1],
+        )
+        return ()
+
+    # Results
+
+    def play(self, seconds: float) -> dict[int, float]:
+        """The progress of each job per second, by client id."""
+        before = {job.client.id: job.progress_s for job in self.jobs}
+        self.run(seconds)
+        return {job.client.id: (job.progress_s - before[job.client.id]) / seconds for job in self.jobs}
+
+    def best(self, kinds: Sequence[int]) -> float:
+        """The better of always in turns and always together; together only where that leaves every job its share."""
+        together = true_progress(kinds, self._efficiency)
+        fair = min(together) >= 1.0 / len(kinds) - 0.01
+        return max(1.0, sum(together) if fair else 1.0)

@@ -1,0 +1,131 @@
+"""A program as a client of the policy, with a real pauser and real processes: it does what was requested last."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+
+from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram
+from gpucommons.config.settings import SchedulerSettings
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.pauser.backend import Code, failure
+from gpucommons.pauser.client import LOCK_TIMEOUT_MS, Pauser, PauserSettings
+from gpucommons.pauser.protocol import Reply
+from gpucommons.scheduler.policy.policy import Policy
+from gpucommons.scheduler.policy.state import PROGRAM, Client
+from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.program_peer import ProgramPeer
+from gpucommons.scheduler.service.turn_loop import TurnLoop
+from pauser.rig import LANE, environment, pausing
+
+HEAVY = MATMUL[4096]
+
+
+def play(
+    directory: Path,
+    scenario: Callable[[ProgramPeer, Pauser, list[SharedProgram]], Awaitable[None]],
+) -> None:
+    """Two programs, of which the first is the peer's."""
+    errors: list[object] = []
+
+    async def whole(shared: SharedGpu) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        settings = PauserSettings(
+            record=directory / "run" / "paused", environment={**environment(), **shared.environment()}
+        )
+        async with pausing(settings) as pauser:
+            policy, now = Policy(SchedulerSettings()), monotonic()
+            turns = TurnLoop(policy)
+            turns.start(asyncio.get_running_loop())
+            client = Client(1, policy.add_gpu(LANE, 0, now), version=PROGRAM)
+            peer = client.peer = ProgramPeer(turns, pauser, client)
+            policy.register(client, now)
+            programs = [shared.program(HEAVY) for _ in range(2)]
+            peer.set_processes({programs[0].key: LANE})
+            await scenario(peer, pauser, programs)
+
+    with SharedGpu(directory) as shared:
+        asyncio.run(whole(shared))
+    assert not errors
+
+
+def test_a_process_that_begins_while_the_program_is_paused_is_paused(tmp_path: Path) -> None:
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        first, second = programs
+        peer.send(MessageType.DROP_LOCK, 0)
+        await peer.settle()
+        assert first.locked
+        peer.set_processes({program.key: LANE for program in programs})
+        await peer.settle()
+        assert second.locked
+        peer.write(peer.lock_ok)
+        await peer.settle()
+        assert not first.locked
+        assert not second.locked
+
+    play(tmp_path, scenario)
+
+
+def test_the_last_request_counts(tmp_path: Path) -> None:
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        for number in range(20):
+            peer.send(MessageType.DROP_LOCK, 0)
+            await asyncio.sleep(0.0004 * number)
+            peer.run_freely()
+            await peer.settle()
+            assert not programs[0].locked
+
+    play(tmp_path, scenario)
+
+
+def test_without_processes_there_is_nothing_to_do(tmp_path: Path) -> None:
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        peer.set_processes({})
+        peer.run_freely()
+        async with asyncio.timeout(5):
+            await peer.settle()
+
+    play(tmp_path, scenario)
+
+
+def test_the_time_that_a_program_needs_to_stop_is_remembered(tmp_path: Path) -> None:
+    """The first attempt fails and lets it run on; those of later turns do not."""
+
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        program = programs[0]
+        program.program.drain_in(1.5 * LOCK_TIMEOUT_MS / 1000)
+        peer.send(MessageType.DROP_LOCK, 0)
+        await peer.settle()
+        assert not program.locked
+        for _ in range(2):
+            peer.send(MessageType.DROP_LOCK, 0)
+            await peer.settle()
+            assert program.locked
+            peer.run_freely()
+            await peer.settle()
+        assert pauser.counters.timeouts == 1
+
+    play(tmp_path, scenario)
+
+
+def test_the_pauser_resumes_it_while_the_agent_tries(tmp_path: Path) -> None:
+    """A notice between two attempts to resume it ends them."""
+
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        peer.send(MessageType.DROP_LOCK, 0)
+        await peer.settle()
+        attempts = []
+        unlock = pauser.unlock
+
+        async def busy(process: ProcessKey, *, lane: str) -> Reply:
+            attempts.append(process)
+            asyncio.get_running_loop().call_soon(peer.resumed, process)
+            return Reply(0, failure(Code.BUSY, "it is being resumed"))
+
+        pauser.unlock = busy  # type: ignore[method-assign]
+        peer.run_freely()
+        await peer.settle()
+        assert len(attempts) == 1
+        await unlock(programs[0].key, lane=LANE)
+
+    play(tmp_path, scenario)
