@@ -253,6 +253,7 @@ class Parking:
             if spot.stage is ParkStage.STRANDED:
                 refused.append(f"{spot.name}: the driver could not restore it; end the process")
             else:
+                spot.retry_s = 0.0
                 self._goes_on(spot, monotonic())
         reached = [spot for spot in allowed if spot.stage is not ParkStage.STRANDED]
         self._wake_up.set()
