@@ -12,6 +12,7 @@ from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.scheduler.programs.activity import ProgramActivity
+from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading
 from gpucommons.scheduler.service.parking import Parking
 from pauser.rig import settings
@@ -28,7 +29,9 @@ class ParkingRig:
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
         self.parking = Parking(given, self.pauser, self.rooms, self._part_with, lambda: self.needs)
+        # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
+        self.displays: set[int] = set()
 
     def rooms(self, devices: Iterable[str]) -> Mapping[str, int]:
         used = sum(one.gpu_bytes for one in self.living())
@@ -50,7 +53,12 @@ class ParkingRig:
         now = asyncio.get_running_loop().time()
         reading = self.parking.without_parked(ProgramReading(tuple(rows), as_of_s=now))
         programs = [Program(row.job, (row,)) for row in reading.processes]
-        self.parking.see(programs, (), frozenset(), now)
+        alone = [Exemption(one, Exempt.DISPLAY, "it is a display server") for one in programs if self._is_display(one)]
+        taking_part = [one for one in programs if not self._is_display(one)]
+        self.parking.see(taking_part, alone, frozenset(), now)
+
+    def _is_display(self, program: Program) -> bool:
+        return program.first.pid in self.displays
 
     def stage(self, program: FakeProgram) -> str:
         return next((one.stage for one in self.parking.reading().programs if program.pid in one.pids), "held")

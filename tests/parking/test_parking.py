@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.settings import ParkingSettings
 from gpucommons.model.parking import ParkedProgram
+from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.backend import State
-from parking.rig import ParkingRig
+from parking.rig import GPU, ParkingRig
 from pauser.conftest import cuda, cuda_files, record
 
 __all__ = ["cuda", "cuda_files", "record"]
@@ -79,6 +81,24 @@ def test_a_restore_that_fails_leaves_the_program_parked_until_the_next_attempt(c
         rig.parking.wake(str(program.pid), None)
         await rig.until(lambda: rig.stage(program) == "held", "it is back")
         await asyncio.to_thread(program.runs)
+
+    rig.run(body)
+
+
+def test_an_idle_program_makes_way_for_a_lease_next_to_a_display(cuda: FakeCuda, record: Path) -> None:
+    program, display = started(cuda, 2)
+    rig = ParkingRig(cuda, record, 4 * SIZE, replace(SETTINGS, idle_after_s=0.5))
+    rig.idle, rig.displays = {program.pid, display.pid}, {display.pid}
+
+    async def body() -> None:
+        rig.needs = (RoomNeed((GPU,), None, 0.0),)
+        await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
+        with pytest.raises(ValueError, match="no such program"):
+            rig.parking.wake(str(display.pid), None)
+        assert rig.parking.park(str(display.pid), None).refused == (
+            f"root · unknown command (pid {display.pid}): it is a display server",
+        )
+        assert display.state is State.RUNNING
 
     rig.run(body)
 

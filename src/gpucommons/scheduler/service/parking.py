@@ -40,7 +40,7 @@ from gpucommons.pauser.identity import has_ended
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.pauser.record import Stage
 from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.exemptions import Exemption
+from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.matching import names
 from gpucommons.scheduler.service.lot import Spot, left_spot, spot_of
@@ -132,6 +132,7 @@ class Parking:
         self._moves = Moves(pauser)
         self._spots: dict[str, Spot] = {}
         self._held: dict[str, _Held] = {}
+        self._displays: set[str] = set()
         self._asked: set[str] = set()
         # Why processes cannot be parked, and until when; and when they were last brought back.
         self._cannot: dict[ProcessKey, tuple[ParkRefusal, float]] = {}
@@ -186,13 +187,14 @@ class Parking:
         return {process for spot in self._spots.values() for process in spot.places}
 
     def see(
-        self, programs: Iterable[Program], exempt: Iterable[Exemption], paused: AbstractSet[str], as_of_s: float
+        self, programs: Iterable[Program], exempt: Sequence[Exemption], paused: AbstractSet[str], as_of_s: float
     ) -> None:
         """One reading: programs that take part, those that do not, and the keys of those that are paused now."""
         alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
         seen = [(program, alone.get(program.key)) for program in programs]
         seen += [(one.program, alone[one.program.key]) for one in exempt]
         before, self._held = self._held, {}
+        self._displays = {one.program.key for one in exempt if one.why is Exempt.DISPLAY}
         for program, refusal in seen:
             known = before.get(program.key)
             held = self._held.get(program.key) or _Held(program, refusal)
@@ -384,7 +386,12 @@ class Parking:
 
     def _situation(self, rooms: Mapping[str, DeviceRoom]) -> ParkSituation:
         now = monotonic()
-        held = [self._planned(one, now) for one in self._held.values() if one.program.key not in self._spots]
+        held = [
+            self._planned(one, now)
+            for one in self._held.values()
+            # A display does not hold a GPU: a lease may have one that a display server is on.
+            if one.program.key not in self._spots and one.program.key not in self._displays
+        ]
         spots = [spot.planned(now) for spot in self._spots.values()]
         return ParkSituation((*held, *spots), rooms, host_memory(), tuple(self._needs()), now)
 
