@@ -13,7 +13,7 @@ from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
-from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading
+from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading, group
 from gpucommons.scheduler.service.parking import Parking
 from pauser.rig import settings
 
@@ -32,6 +32,8 @@ class ParkingRig:
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()
+        # The job of a process that is not one of its own.
+        self.jobs: dict[int, str] = {}
 
     def rooms(self, devices: Iterable[str]) -> Mapping[str, int]:
         used = sum(one.gpu_bytes for one in self.living())
@@ -49,10 +51,14 @@ class ParkingRig:
         for one in self.living():
             idle = one.pid in self.idle
             use = DeviceUse(GPU, "compute", one.gpu_bytes, ProgramActivity.IDLE if idle else ProgramActivity.ACTIVE)
-            rows.append(GpuUser(one.pid, one.key, f"process:{one.pid}", (use,), Workload(uid=0, user="root")))
+            rows.append(
+                GpuUser(
+                    one.pid, one.key, self.jobs.get(one.pid, f"process:{one.pid}"), (use,), Workload(uid=0, user="root")
+                )
+            )
         now = asyncio.get_running_loop().time()
         reading = self.parking.without_parked(ProgramReading(tuple(rows), as_of_s=now))
-        programs = [Program(row.job, (row,)) for row in reading.processes]
+        programs = group(reading.processes)
         alone = [Exemption(one, Exempt.DISPLAY, "it is a display server") for one in programs if self._is_display(one)]
         taking_part = [one for one in programs if not self._is_display(one)]
         self.parking.see(taking_part, alone, frozenset(), now)

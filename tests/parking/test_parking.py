@@ -103,6 +103,45 @@ def test_an_idle_program_makes_way_for_a_lease_next_to_a_display(cuda: FakeCuda,
     rig.run(body)
 
 
+def test_all_processes_of_a_program_move_together(cuda: FakeCuda, record: Path) -> None:
+    one, two = both = started(cuda, 2)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+    rig.jobs = {one.pid: "job:8@0", two.pid: "job:8@0"}
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.park("job:8@0", None).keys == ("job:8@0",)
+        await rig.until(lambda: rig.stage(one) == "parked", "it is parked")
+        assert {program.state for program in both} == {State.CHECKPOINTED}
+        assert [found.gpu_bytes for found in rig.parking.reading().programs] == [2 * SIZE]
+        rig.parking.wake(str(two.pid), None)
+        await rig.until(lambda: rig.stage(one) == "held", "it is back")
+        for program in both:
+            await asyncio.to_thread(program.runs)
+
+    rig.run(body)
+
+
+@pytest.mark.parametrize("call", ["lock", "checkpoint"])
+def test_where_one_process_cannot_be_moved_the_others_come_back(cuda: FakeCuda, record: Path, call: str) -> None:
+    one, two = both = started(cuda, 2)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+    rig.jobs = {one.pid: "job:8@0", two.pid: "job:8@0"}
+    cuda.say(f"fail {call} 801 {two.pid}")
+
+    async def body() -> None:
+        rig.read()
+        rig.parking.park("job:8@0", None)
+        await rig.until(lambda: rig.parking.reading().events and rig.stage(one) == "held", "it is back")
+        assert rig.parking.reading().events[0].kind == "refused"
+        for program in both:
+            await asyncio.to_thread(program.runs)
+            assert program.gpu_bytes == SIZE
+
+    rig.run(body)
+    assert list(record.iterdir()) == []
+
+
 def test_a_parked_program_that_is_killed_leaves_no_trace(cuda: FakeCuda, record: Path) -> None:
     (program,) = started(cuda)
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
