@@ -2,14 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpucommons.cli.command_line import CommandError
 from gpucommons.config.load import Flag, LoadedSettings, load
 from gpucommons.config.option import ConfigError
-from gpucommons.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    # Attribution and the whole model come with it: two thirds of the start of a small command.
+    from gpucommons.simulation.scenario import Scenario
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the settings.", show_default=False)
@@ -43,7 +46,7 @@ def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> Lo
         raise CommandError(str(error)) from error
 
 
-def scenario_named(name: str | None) -> Scenario | None:
+def scenario_named(name: str | None) -> "Scenario | None":
     if name is None:
         return None
     # Imported here: an agent that simulates nothing does not need the scenarios in memory.
