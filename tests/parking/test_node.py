@@ -15,7 +15,7 @@ from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.scheduler.service.control_socket import control_path
 from running import command
-from shared_node import SharedNode, shared_node
+from shared_node import SharedNode, kill, shared_node
 from waiting import until
 
 MIB = 1 << 20
@@ -137,3 +137,65 @@ def test_the_next_agent_brings_back_what_the_last_one_left(node: SharedNode) -> 
         one.program.runs()
         assert one.program.gpu_bytes == 64 * MIB
     until(lambda: not list(node.record.iterdir()), "the record is empty")
+
+
+def test_an_idle_program_makes_room_for_a_lease(node: SharedNode) -> None:
+    sockets = {"GPUCOMMONS_LEASES_SOCKET": str(node.socket.with_name("leases.sock"))}
+    node.start_agent(sections="[parking]\nidle_after_s = 1\nmin_residence_s = 0\n", environment=sockets)
+    program = notebook(node)
+    node.wait_for(lambda: node.client(program), "the agent sees it")
+    node.shared.let_pass(3)
+    assert not program.locked, "nothing needs its room"
+    done = command("run", "--", "true", environment=sockets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert program.program.state is State.CHECKPOINTED
+    node.wait_for(lambda: not _holders(node), "a parked program holds no GPU")
+    program.program.run_cell()
+    node.wait_for(lambda: program.program.cells == 1, "its cell ends")
+    node.wait_for(lambda: _holders(node), "it holds its GPU again")
+
+
+def _holders(node: SharedNode) -> list[Any]:
+    rows = json.loads(node.agent.get("/api/v1/allocations")[1])["allocations"]["held"]
+    return list(rows)
+
+
+@pytest.mark.parametrize("stage", ["parking", "parked", "waking"])
+def test_resume_all_brings_back_what_a_killed_agent_left(node: SharedNode, stage: str) -> None:
+    """The agent and its pauser are gone at once; `gpucommons resume --all` needs neither."""
+    node.start_agent()
+    program = notebook(node)
+    program.program.move_at(32 * MIB)
+    node.wait_for(lambda: node.client(program), "the agent sees it")
+    park_order(node, "park", str(program.pid))
+    if stage != "parking":
+        node.wait_for(lambda: _stage(node) == "parked", "it is parked")
+    if stage == "waking":
+        park_order(node, "wake", str(program.pid))
+    node.wait_for(lambda: program.program.is_asked or stage == "parked", "it is on its way")
+    kill(node.pauser())
+    kill(node.agent.process.pid)
+    node.agent.process.wait()
+    # What the driver had begun goes on; until that has ended the program cannot be resumed.
+    until(lambda: not program.program.is_asked, "the driver's call ends")
+    node.resume_all()
+    program.program.runs()
+    assert program.program.gpu_bytes == 64 * MIB
+    assert list(node.record.iterdir()) == []
+
+
+def test_the_end_of_the_agent_waits_for_a_move_and_the_next_one_continues(node: SharedNode) -> None:
+    node.start_agent()
+    program = notebook(node)
+    program.program.move_at(32 * MIB)
+    node.wait_for(lambda: node.client(program), "the agent sees it")
+    park_order(node, "park", str(program.pid))
+    node.wait_for(lambda: program.program.state is State.LOCKED and program.program.is_asked, "it is on its way")
+    assert node.agent.stop() == 0
+    assert program.program.state is State.CHECKPOINTED, "the agent waited"
+    node.start_agent()
+    program.program.runs()
+
+
+def _stage(node: SharedNode) -> str:
+    return next((str(row["stage"]) for row in parked(node)["programs"].values()), "")

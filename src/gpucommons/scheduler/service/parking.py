@@ -384,7 +384,8 @@ class Parking:
             held = self._held.pop(key)
             cause = _ASKED if key in self._asked else _IDLE
             self._asked.discard(key)
-            cpu = ParkedCpu(held.idleness.background)
+            # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
+            cpu = ParkedCpu(held.idleness.background, quiet_since_s=-_NEVER if cause == _IDLE else None)
             spot = self._spots[key] = spot_of(held.program, cause, cpu, monotonic(), time.time())
             self._begin(self._park(spot))
 
