@@ -18,7 +18,7 @@ from gpucommons.rules.privacy import Viewer, sharing_seen_by
 from parsing import parsed
 
 GIB = 1 << 30
-BEFORE = DemoNode().sharing(3.0)
+BEFORE = replace(DemoNode().sharing(3.0), parking=None)
 UUID = BEFORE.gpus[0].uuid
 NAME = "alice · lab.ipynb (pid 4711)"
 PARKED = ParkedProgram(
@@ -82,7 +82,7 @@ def test_the_table_and_the_line_of_progress() -> None:
 def test_metrics() -> None:
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=SHARING))
     text = "".join(
-        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines
+        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
         for family in metrics.collect(snapshot)
     )
     found = {(name, tuple(value for _, value in labels)): value for (name, labels), value in parsed(text).items()}

@@ -12,6 +12,8 @@ _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# The call by which the kernel continues a sleep that a signal interrupted, on x86-64: it does not say which one.
+_RESTARTED: Final = 219
 # Version 1 has no word for "no limit": it shows the largest number of pages.
 _NO_LIMIT_BYTES: Final = 1 << 60
 
@@ -98,6 +100,23 @@ def _threads_s(tasks: Path) -> float:
             # It has ended, or the kernel does not count.
             continue
     return total_ns / 1e9
+
+
+def waits_in(pids: Iterable[int], procfs: Path = _PROC) -> tuple[int, ...] | None:
+    """The system call in which the first thread of each process sleeps; None where one does not sleep or is not shown.
+
+    An idle program sleeps in the same call for hours; one that was begun to be used again and is paused, in another.
+    """
+    found = []
+    for pid in pids:
+        try:
+            number = int((procfs / str(pid) / "syscall").read_bytes().split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+        if number < 0 or number == _RESTARTED:
+            return None
+        found.append(number)
+    return tuple(found)
 
 
 def resident_bytes(pids: Iterable[int], procfs: Path = _PROC) -> int:
