@@ -16,9 +16,10 @@ import typer
 from gpucommons.base.printable import printable, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
-from gpucommons.cli.output import clear_screen, show, show_line
+from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler_view import clients_named, explanations, status_lines
+from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
 
 app = typer.Typer(
@@ -89,7 +90,8 @@ def status(
         document = read_turns(reader, socket_path)
         if watch:
             clear_screen()
-        show(indented(document) if as_json else printable_lines(status_lines(document["turns"])))
+        lines = wrapped(status_lines(document["turns"]), terminal_width())
+        show(indented(document) if as_json else printable_lines(lines))
         if not watch:
             return
         time.sleep(1)
@@ -150,4 +152,4 @@ def explain(
         clients = {id: turns["clients"][id] for id in clients_named(turns, target)}
         show(indented({**document, "turns": {**turns, "clients": clients}}))
     else:
-        show(printable_lines(lines))
+        show(printable_lines(wrapped(lines, terminal_width())))

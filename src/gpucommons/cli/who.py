@@ -8,10 +8,10 @@ from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show, show_line
+from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.scheduler_view import parked_lines
-from gpucommons.cli.who_view import explain, render
+from gpucommons.cli.who_view import explain, who_lines
 from gpucommons.faces.documents.values import indented
 
 
@@ -49,7 +49,7 @@ def who(
     elif pid is not None:
         show(explain(found, document["explanations"]))
     else:
-        show(render(found, reader.get("gpus")["gpus"]))
+        show_lines(who_lines(found, reader.get("gpus")["gpus"], terminal_width()))
         turns = reader.get("turns")["turns"]
         if turns is not None and user is None and gpu is None:
             show(printable_lines(parked_lines(turns)))
