@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -14,9 +15,12 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def in_terminal(
-    columns: int, *command: str, environment: Mapping[str, str] | None = None, rows: int = 24
+    columns: int, *command: str, environment: Mapping[str, str] | None = None, rows: int = 24, until: str = ""
 ) -> tuple[int, str]:
-    """The exit status, and what the command wrote to the terminal, with its escape sequences."""
+    """The exit status, and what the command wrote to the terminal, with its escape sequences.
+
+    A command that does not end by itself is interrupted when it has written `until` and the rest of that line.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -33,6 +37,9 @@ def in_terminal(
     try:
         while piece := os.read(ours, 65_536):
             written += piece
+            if until and "\n" in written.decode("utf-8", "replace").partition(until)[2]:
+                process.send_signal(signal.SIGINT)
+                until = ""
     except OSError:
         # The last process that had the terminal open has ended.
         pass

@@ -4,6 +4,7 @@ One agent of the scenario `faults` serves the reads: after 20 s its GPU 3 is los
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -214,3 +215,12 @@ def test_report_speaks_of_hours_and_kilowatt_hours(
     with pytest.raises(SystemExit):
         main(["report", "--format", "csv"])
     assert "0.8600" in capsys.readouterr().out
+
+
+def test_up_on_a_terminal_ends_its_start_with_the_next_thing_to_do(tmp_path: Path) -> None:
+    places = {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)}
+    arguments = ("up", "--simulate", "lab", "--listen", "127.0.0.1:0")
+    status, shown = in_terminal(100, *arguments, environment=places, until="next: ")
+    assert status == 0, shown
+    last = next(line for line in shown.splitlines() if line.startswith("next: "))
+    assert re.fullmatch(r"next: open http://127\.0\.0\.1:\d+/ in a browser", last), shown

@@ -13,6 +13,7 @@ from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
 
@@ -41,7 +42,10 @@ Document = Mapping[str, Any]
 
 def allocations(
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only what is billed to this user or pod.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
+        ),
     ] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
     as_json: AsJson = False,

@@ -24,6 +24,7 @@ from gpucommons.cli.options import (
 from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_lines, terminal_width
 from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import encoded, indented
 
@@ -52,7 +53,8 @@ def events(
         ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only events of this user.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="Only events of this user.", show_default=False, autocompletion=users),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until Ctrl-C.")] = False,
     format: Annotated[

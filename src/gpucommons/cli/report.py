@@ -23,6 +23,7 @@ from gpucommons.cli.options import (
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
@@ -63,7 +64,9 @@ def report(
     by: Annotated[By, typer.Option(help="What the rows are.")] = By.USER,
     user: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only what is billed to this user or pod.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
+        ),
     ] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
     as_json: AsJson = False,

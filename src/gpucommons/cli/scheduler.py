@@ -19,6 +19,7 @@ from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, Password
 from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler_view import clients_named, explanations, status_lines
+from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
 
@@ -27,8 +28,11 @@ app = typer.Typer(
 )
 
 _TIMEOUT_S = 5.0
+_AUTO = "auto"
 
-Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
+Target = Annotated[
+    str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.", autocompletion=clients)
+]
 SocketPath = Annotated[
     str | None,
     typer.Option(
@@ -36,7 +40,10 @@ SocketPath = Annotated[
     ),
 ]
 Explained = Annotated[
-    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
+    str,
+    typer.Argument(
+        metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.", autocompletion=clients
+    ),
 ]
 Document = Mapping[str, Any]
 _NOT_RUNNING = "the scheduler does not run here"
@@ -111,12 +118,20 @@ def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
 
 @app.command("set-quantum")
 def set_quantum(
-    seconds: Annotated[float, typer.Argument(help="Length of a turn while others wait.")],
+    seconds: Annotated[
+        str, typer.Argument(metavar="SECONDS|auto", help="Length of a turn while others wait; auto: as configured.")
+    ],
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
-    """Fix the length of a turn."""
-    show_line(printable(send(config, socket_path, {"command": "set-quantum", "seconds": seconds})))
+    """Fix the length of a turn, or let the scheduler choose it again (auto)."""
+    try:
+        length = None if seconds == _AUTO else float(seconds)
+    except ValueError:
+        raise CommandError(f"invalid quantum {seconds!r}: use a number of seconds, or {_AUTO}") from None
+    show_line(
+        printable(send(config, socket_path, {"command": "set-quantum", "seconds": _AUTO if length is None else length}))
+    )
 
 
 @app.command("set-limit")
@@ -124,11 +139,15 @@ def set_limit(
     target: Target,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 8Gi.", show_default=False)] = None,
     core: Annotated[str | None, typer.Option(metavar="PERCENT", help="1 to 100.", show_default=False)] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove what was set for this name.")] = False,
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
     """Limit a client, or all clients of a pod, for as long as the agent runs."""
-    request: dict[str, object] = {"command": "set-limit", "target": target, "memory": memory, "core": core}
+    if clear and (memory is not None or core is not None):
+        raise CommandError("--clear removes both limits: use it without --memory and --core")
+    limit: dict[str, object] = {"clear": True} if clear else {"memory": memory, "core": core}
+    request: dict[str, object] = {"command": "set-limit", "target": target, **limit}
     show_line(printable(send(config, socket_path, request)))
 
 
