@@ -117,6 +117,11 @@ async () => {
     if (drawn !== Object.keys(gpu.timeline).length) wrong.push(`${uuid}: ${drawn} turns drawn of ${Object.keys(gpu.timeline).length}`);
   }
 
+  const parked = (turns && turns.parking && turns.parking.programs) || {};
+  for (const key of Object.keys(parked)) {
+    check('turns', `#turns ${at('data-parked', key)} [data-f="stage"]`, parked[key].stage);
+    check('turns', `#turns ${at('data-parked', key)} [data-f="host_bytes"]`, f.bytes(parked[key].host_bytes));
+  }
   const alone = [...main.querySelectorAll('#turns .left-alone li')].map((row) => row.textContent);
   const expected = (turns ? turns.left_alone : []).map((one) => `${one.name}: ${one.sentence}`);
   if (String(alone) !== String(expected)) wrong.push(`left alone: shows ${alone}, API says ${expected}`);

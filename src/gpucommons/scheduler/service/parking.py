@@ -19,7 +19,7 @@ from gpucommons.config.settings import ParkingSettings
 from gpucommons.model.parking import ParkEvent, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import MOVE_BUCKETS
-from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory
+from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory, waits_in
 from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
 from gpucommons.parking.plan import plan
 from gpucommons.parking.values import (
@@ -40,7 +40,7 @@ from gpucommons.pauser.identity import has_ended
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.pauser.record import Stage
 from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.exemptions import Exemption
+from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.matching import names
 from gpucommons.scheduler.service.lot import Spot, left_spot, spot_of
@@ -63,6 +63,7 @@ _RETRY_S: Final = 10.0
 # A program that could not be parked for a reason that may pass is not tried again on its own for so long.
 _AGAIN_S: Final = 600.0
 _MOST_EVENTS: Final = 64
+_PLACES: Final = 3
 _NEVER: Final = float("inf")
 _IDLE, _ASKED = "idle", "asked"
 
@@ -75,6 +76,13 @@ class ParkOrder(NamedTuple):
     refused: tuple[str, ...]
 
 
+class _Look(NamedTuple):
+    """The CPU time of a program, and where it sleeps; None: not known."""
+
+    cpu_s: float | None
+    place: tuple[int, ...] | None
+
+
 @dataclass(slots=True)
 class _Held:
     """A program whose memory is on the GPU. `alone` is why it takes no part."""
@@ -82,6 +90,14 @@ class _Held:
     program: Program
     alone: ParkRefusal | None
     idleness: Idleness = field(default_factory=Idleness)
+    # Where it slept at the last looks.
+    places: deque[tuple[int, ...] | None] = field(default_factory=lambda: deque(maxlen=_PLACES))
+
+    @property
+    def waits_in(self) -> tuple[int, ...] | None:
+        """None unless it slept in the same place at all of the last looks."""
+        known = set(self.places)
+        return known.pop() if len(self.places) == _PLACES and len(known) == 1 else None
 
 
 class Parking:
@@ -116,6 +132,7 @@ class Parking:
         self._moves = Moves(pauser)
         self._spots: dict[str, Spot] = {}
         self._held: dict[str, _Held] = {}
+        self._displays: set[str] = set()
         self._asked: set[str] = set()
         # Why processes cannot be parked, and until when; and when they were last brought back.
         self._cannot: dict[ProcessKey, tuple[ParkRefusal, float]] = {}
@@ -170,18 +187,19 @@ class Parking:
         return {process for spot in self._spots.values() for process in spot.places}
 
     def see(
-        self, programs: Iterable[Program], exempt: Iterable[Exemption], paused: AbstractSet[str], as_of_s: float
+        self, programs: Iterable[Program], exempt: Sequence[Exemption], paused: AbstractSet[str], as_of_s: float
     ) -> None:
         """One reading: programs that take part, those that do not, and the keys of those that are paused now."""
         alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
         seen = [(program, alone.get(program.key)) for program in programs]
         seen += [(one.program, alone[one.program.key]) for one in exempt]
         before, self._held = self._held, {}
+        self._displays = {one.program.key for one in exempt if one.why is Exempt.DISPLAY}
         for program, refusal in seen:
             known = before.get(program.key)
             held = self._held.get(program.key) or _Held(program, refusal)
             if known is not None and known.program.process_keys & program.process_keys:
-                held.idleness = known.idleness
+                held.idleness, held.places = known.idleness, known.places
             idle = program.activity is ProgramActivity.IDLE and program.key not in paused
             held.idleness = after_gpu(held.idleness, idle, as_of_s)
             self._held[program.key] = held
@@ -237,6 +255,7 @@ class Parking:
             if spot.stage is ParkStage.STRANDED:
                 refused.append(f"{spot.name}: the driver could not restore it; end the process")
             else:
+                spot.retry_s = 0.0
                 self._goes_on(spot, monotonic())
         reached = [spot for spot in allowed if spot.stage is not ParkStage.STRANDED]
         self._wake_up.set()
@@ -293,7 +312,7 @@ class Parking:
             await self._sync()
         now = monotonic()
         self._forget_ended()
-        self._look(now)
+        await self._look(now)
         if not self._has_work():
             return
         rooms = await self._read_rooms()
@@ -309,20 +328,39 @@ class Parking:
         idle = after_s > 0 and any(held.idleness.idle_s(now) >= after_s for held in self._held.values())
         return idle and (self._terms.eager or bool(self._needs()))
 
-    def _look(self, now: float) -> None:
-        """At the CPU time of parked programs, and once a second of programs whose GPU is idle."""
-        for spot in self._spots.values():
-            if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None:
-                spot.cpu, goes_on = after_look(spot.cpu, cpu_seconds(spot.pids), now)
-                if goes_on:
-                    self._goes_on(spot, now)
-        if self._terms.idle_after_s <= 0 or now - self._looked_s < _CANDIDATE_LOOK_S:
+    async def _look(self, now: float) -> None:
+        """At the CPU time of parked programs, and once a second of programs whose GPU is idle.
+
+        A program may have hundreds of threads: they are read in another thread, so that no hand-off waits.
+        """
+        parked = {
+            key: spot
+            for key, spot in self._spots.items()
+            if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None
+        }
+        idle: dict[str, _Held] = {}
+        if self._terms.idle_after_s > 0 and now - self._looked_s >= _CANDIDATE_LOOK_S:
+            self._looked_s = now
+            idle = {
+                key: held for key, held in self._held.items() if held.idleness.gpu_s is not None and held.alone is None
+            }
+        if not parked and not idle:
             return
-        self._looked_s = now
-        for held in self._held.values():
-            if held.idleness.gpu_s is not None and held.alone is None:
-                pids = [process.pid for process in held.program.processes]
-                held.idleness = after_cpu(held.idleness, cpu_seconds(pids), now)
+        pids = {key: spot.pids for key, spot in parked.items()}
+        pids |= {key: tuple(sorted(process.pid for process in held.program.processes)) for key, held in idle.items()}
+        looks = await asyncio.to_thread(_looks, pids)
+        now = monotonic()
+        for key, spot in parked.items():
+            if spot.stage is ParkStage.PARKED and self._spots.get(key) is spot:
+                spot.cpu, goes_on = after_look(spot.cpu, looks[key].cpu_s, now)
+                if goes_on or _went_on(spot, looks[key]):
+                    self._goes_on(spot, now)
+        for key in idle:
+            # A reading that came meanwhile may have shown it active, or that it has ended.
+            held = self._held.get(key)
+            if held is not None and held.idleness.gpu_s is not None:
+                held.idleness = after_cpu(held.idleness, looks[key].cpu_s, now)
+                held.places.append(looks[key].place)
 
     def _goes_on(self, spot: Spot, now: float) -> None:
         if spot.wakes_since_s is None:
@@ -348,7 +386,12 @@ class Parking:
 
     def _situation(self, rooms: Mapping[str, DeviceRoom]) -> ParkSituation:
         now = monotonic()
-        held = [self._planned(one, now) for one in self._held.values() if one.program.key not in self._spots]
+        held = [
+            self._planned(one, now)
+            for one in self._held.values()
+            # A display does not hold a GPU: a lease may have one that a display server is on.
+            if one.program.key not in self._spots and one.program.key not in self._displays
+        ]
         spots = [spot.planned(now) for spot in self._spots.values()]
         return ParkSituation((*held, *spots), rooms, host_memory(), tuple(self._needs()), now)
 
@@ -384,8 +427,10 @@ class Parking:
             held = self._held.pop(key)
             cause = _ASKED if key in self._asked else _IDLE
             self._asked.discard(key)
-            cpu = ParkedCpu(held.idleness.background)
+            # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
+            cpu = ParkedCpu(held.idleness.background, quiet_since_s=-_NEVER if cause == _IDLE else None)
             spot = self._spots[key] = spot_of(held.program, cause, cpu, monotonic(), time.time())
+            spot.waited_in = held.waits_in if cause == _IDLE else None
             self._begin(self._park(spot))
 
     def _begin(self, move: "Coroutine[None, None, None]") -> None:
@@ -545,6 +590,18 @@ class Parking:
             )
         )
         log.info("parking: %s: %s: %s", kind, spot.name, sentence)
+
+
+def _looks(pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
+    return {key: _Look(cpu_seconds(several), waits_in(several)) for key, several in pids.items()}
+
+
+def _went_on(spot: Spot, look: _Look) -> bool:
+    """Whether it went on while its memory was moved, when its CPU time cannot be distinguished from the move's."""
+    if spot.waited_in is None or look.place is None:
+        return False
+    before, spot.waited_in = spot.waited_in, None
+    return look.place != before
 
 
 def _refusal(moved: Moved, failed: Failure) -> tuple[ParkRefusal, float]:
