@@ -192,6 +192,8 @@ def test_one_sentence_has_what_is_broken_free_idle_and_waiting() -> None:
     assert details["lost"] == "GPU 3"
     assert details["overheating"] == "GPU 1"
     assert details["held_idle"] == "longest dana, 12 min"
+    short = snapshot(gpu(1), slots=SlotsReading((held(1, "emeka", 5.4),)))
+    assert summary_of(short, ()).parts[1].detail == "longest emeka, 5 s"
 
 
 def test_nothing_free_is_said_and_nothing_read_is_not_zero() -> None:

@@ -100,13 +100,18 @@ def _slots(slots: Iterable[SlotStatus]) -> Iterator[SummaryPart]:
     idle = by_state.get(SlotState.HELD_IDLE, [])
     if idle:
         longest = max(idle, key=lambda status: (status.idle_s or 0.0, -status.gpu_index))
-        detail = f"longest {holder_names(longest)}, {spoken_duration(float(round(longest.idle_s or 0.0)))}"
+        detail = f"longest {holder_names(longest)}, {_age(longest.idle_s or 0.0)}"
         names = tuple(status.slot.name for status in idle)
         yield SummaryPart("held_idle", len(idle), f"{len(idle)} held idle", Tone.WARNING, detail, names)
     for state, word in ((SlotState.BUSY, "busy"), (SlotState.RESERVED, "reserved")):
         found = tuple(status.slot.name for status in by_state.get(state, []))
         if found:
             yield SummaryPart(state.value, len(found), f"{len(found)} {word}", Tone.PLAIN, slots=found)
+
+
+def _age(seconds: float) -> str:
+    """Whole seconds: a sentence that changes needs no tenths."""
+    return f"{seconds:.0f} s" if seconds < 100 else spoken_duration(seconds)
 
 
 def _listed(names: Sequence[str]) -> str:
