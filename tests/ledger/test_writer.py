@@ -76,6 +76,14 @@ def test_a_write_that_failed_after_it_reached_the_disk_counts_once(path: Path) -
     assert on_disk_s(path) == 70
 
 
+def test_the_space_that_is_left_on_the_disk_is_known(path: Path) -> None:
+    with running(path) as writer:
+        writer.submit(batch(10), moment(10))
+        left = until(lambda: writer.state.disk_free_bytes, "the space of the disk")
+        disk = shutil.disk_usage(path)
+        assert abs(left - disk.free) < disk.total / 20
+
+
 def test_a_disk_that_hangs_does_not_block_the_agent(path: Path) -> None:
     hung, release = threading.Event(), threading.Event()
 

@@ -5,6 +5,7 @@ Used by one thread. Raises LedgerError if the disk refuses; never repairs or ove
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping
@@ -173,10 +174,9 @@ class Store:
 
     def disk_free_bytes(self) -> int | None:
         try:
-            disk = os.statvfs(self._path)
+            return shutil.disk_usage(self._path).free
         except OSError:
             return None
-        return disk.f_bavail * disk.f_frsize
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
