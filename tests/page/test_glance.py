@@ -255,3 +255,30 @@ def test_rows_of_accounts_and_turns_can_be_focused(browser: Browser, demo: str) 
         page.locator("#turns tr[data-client] th button", has_text="alice-job").first.click()
         expect(page.locator(".focus")).to_contain_text("alice")
         expect(page.locator("#who tr[data-row='user/1000']")).to_have_class(re.compile("lit"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_twenty_owners_have_twenty_colours_and_gpus_have_others(browser: Browser, demo: str, theme: str) -> None:
+    with opened(browser, demo, height=6000, theme=theme) as page:
+        page.wait_for_selector("#history .swatch.stroke")
+        found: Any = page.evaluate(
+            """async () => {
+                // A module of its own: it knows no owner yet.
+                const { colour } = await import('/static/owners.js?alone');
+                const names = Array.from({ length: 20 }, (_, at) => `user/${1000 + 7 * at}`);
+                const shown = classes => {
+                    const probe = document.body.appendChild(document.createElement('i'));
+                    probe.className = classes;
+                    const found = getComputedStyle(probe).color;
+                    probe.remove();
+                    return found;
+                };
+                const lines = document.querySelectorAll('#history .swatch.stroke');
+                const gpus = Array.from(lines, each => getComputedStyle(each).color);
+                return [names.map(name => shown(colour(name))), gpus];
+            }"""
+        )
+        owners, gpus = found
+        assert len(set(owners)) == 20
+        assert len(set(gpus)) >= 7
+        assert not set(owners) & set(gpus)

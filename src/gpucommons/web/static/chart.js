@@ -86,7 +86,7 @@ export class Chart extends Component {
           {},
           ...subjects.map(([, name], at) => ({
             label: name,
-            stroke: css(`--own-${at % COLOURS}`),
+            stroke: css(`--gpu-${at % COLOURS}`),
             dash: DASHES[Math.floor(at / COLOURS) % DASHES.length],
             width: 1.5,
             spanGaps: false,
@@ -139,7 +139,7 @@ export class Chart extends Component {
             ${subjects.map(([id, name], at) => {
               const { low, mean, high } = found[at] || {};
               return html`<tr key=${id} data-subject=${id}>
-                <th scope="row"><span class=${classes('swatch', 'stroke', `own-${at % COLOURS}`, at >= COLOURS && 'dashed')} aria-hidden="true"></span>${name}</th>
+                <th scope="row"><span class=${classes('swatch', 'stroke', `gpu-${at % COLOURS}`, at >= COLOURS && 'dashed')} aria-hidden="true"></span>${name}</th>
                 <td data-f="now">${show(now[id] ?? null)}</td><td>${show(low)}</td><td>${show(mean)}</td><td>${show(high)}</td>
               </tr>`;
             })}

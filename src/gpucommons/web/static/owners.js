@@ -1,6 +1,6 @@
 // Owners: their colours, and the focus on one of them.
 
-const COLOURS = 8;
+const COLOURS = 20;
 const MOST_REMEMBERED = 500;
 const slots = new Map();
 
