@@ -259,6 +259,7 @@ class DemoNode:
             simulated_source("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s, monotonic),
             simulated_source("attribution", "attribution", Attribution, self.attribution, cadence_s, monotonic),
             simulated_source("scheduler", "sharing", SharingReading, self.sharing, cadence_s, monotonic),
+            simulated_source("leases", "leases", LeasesReading, self.leases, cadence_s, monotonic),
             simulated_source("accounts", "accounts", AccountsReading, self.accounts, cadence_s, monotonic),
             simulated_source("event_log", "event_log", EventLogReading, self.event_log, cadence_s, monotonic),
             simulated_source("alertmanager", "alerts", AlertsReading, self.alerts, cadence_s, monotonic),

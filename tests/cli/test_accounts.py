@@ -17,7 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from attribution.builders import gpu
-from gpucommons.cli.allocations import rendered
+from gpucommons.cli.allocations import rendered, table_lines
 from gpucommons.cli.main import main
 from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.text_table import Format, TextTable
@@ -69,7 +69,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def rendered_allocations(snapshot: Snapshot, user: str | None, format: Format) -> str:
     chosen = {} if user is None else {"user": user}
     allocations, slots = api_document(snapshot, "allocations", chosen), api_document(snapshot, "slots")
-    return rendered(allocations["allocations"], slots["slots"], user, format)
+    found = allocations["allocations"], slots["slots"], user
+    if format is not Format.TABLE:
+        return rendered(*found, format)
+    return "\n".join("".join(span.text for span in line) for line in table_lines(*found, None))
 
 
 def allocated(*containers: Container, **more: Any) -> Snapshot:
@@ -134,9 +137,10 @@ def test_report_as_a_table_and_as_markdown(ledger: Path, capsys: pytest.CaptureF
     table = run(capsys, "report", "--since", "2d")
     assert "\x1b" not in table, "names are escaped"
     assert [line.split()[0] for line in table.splitlines()[3:6]] == ["alice", "bob", "eve|\\n\\x1b[31m,\"'"]
-    assert "not observed, not billed: 0.5000 h (restart)" in table
+    assert "not observed, not billed: 0.50 h (restart)" in table
     lines = table.splitlines()
     assert lines[-2].startswith("total")
+    assert "0.33 h" in lines[3], "hours with their unit"
     markdown = run(capsys, "report", "--since", "2d", "--format", "markdown").splitlines()
     assert markdown[2].startswith("| user | held_gpu_hours |")
     assert all(line.replace("\\|", "").count("|") == 11 for line in markdown[2:8])

@@ -86,6 +86,27 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"^ +{name} ", shown, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", ["scheduler", "stack"])
+def test_a_group_alone_prints_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(name) == 0
+    bare = capsys.readouterr().out
+    assert f"gpucommons {name}" in bare
+    assert "status" in bare
+    assert here(name, "--help") == 0
+    assert capsys.readouterr().out == bare
+
+
+def test_an_unknown_user_of_who_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert here("who", "--user", "zzz", "--simulate", "lab") == 1
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("gpucommons: no user 'zzz' on a GPU")) == ("", True)
+
+
+def test_a_quantum_is_a_number_or_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "invalid quantum 'soon'" in one_line_error(capsys, "scheduler", "set-quantum", "soon")
+    assert "--clear removes both" in one_line_error(capsys, "scheduler", "set-limit", "x", "--clear", "--core", "3")
+
+
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert here() == 0
     bare = capsys.readouterr().out

@@ -30,7 +30,8 @@ def document_of(reading: GpuReading | None) -> Any:
 
 
 def table_of(reading: GpuReading) -> list[str]:
-    return [f"{line.text}{line.end}" for line in gpu_lines(document_of(reading)["gpus"], None)]
+    lines = gpu_lines(document_of(reading)["gpus"], None, None)
+    return ["".join(span.text for span in line) for line in lines]
 
 
 def test_with_a_driver(tmp_path: Path) -> None:
@@ -38,8 +39,10 @@ def test_with_a_driver(tmp_path: Path) -> None:
     fake = FakeNvml(tmp_path / "driver", build(tmp_path / "lib"))
     fake.say("gpus 2", "recording busy", process(0, 10, 2**30), process(0, 11, 2**30))
     shown = command("gpus", environment=fake.environment()).stdout.splitlines()
-    assert shown[0].split() == ["GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "PROCESSES", "HEALTH"]
-    first = shown[1]
+    assert shown[0] == "1 free · 1 busy"
+    header = "GPU MODEL UTIL MEMORY TEMP POWER PROCESSES OWNER STATE UUID HEALTH"
+    assert shown[1].split() == header.split()
+    first = shown[2]
     for words in ("GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860", "1.3 / 140.4 GiB", "100%", "63 C", "695 / 700 W", "ok"):
         assert words in first
     assert shown[-1] == "2 GPUs, driver 580.159.04, CUDA 13.0"
@@ -80,7 +83,8 @@ def test_a_lost_and_a_hot_gpu() -> None:
     lost = next(line for line in shown if line.startswith("3 "))
     assert "lost, gpu_is_lost" in lost
     assert lost.count(" - ") == 5
-    hot = next(line for line in shown if line.startswith("1 "))
+    assert shown[0].startswith("1 lost: GPU 3 · 1 overheating: GPU 1 · 1 with xid_31: GPU 5")
+    hot = next(line for line in shown if line.startswith("1  "))
     assert "hot" in hot
     assert "91 C" in hot
     assert shown[-1].startswith("7 GPUs of 8, ")

@@ -1,6 +1,7 @@
 """`gpucommons stack`, `monitoring-manage` and `monitoring-status` as an administrator types them."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,10 +12,12 @@ import pytest
 
 from gpucommons.cli.main import main
 from gpucommons.cli.stack import manage_main, status_main
-from gpucommons.stack.health import healthy, probe
+from gpucommons.stack.health import HttpResponse, healthy, judge, judge_targets, probe
 from needs import needs_program
+from running import running_agent
 from stack.stacks import settings_on_free_ports
 from stack.test_check import BROKEN, GOOD
+from terminal import in_terminal, without_escapes
 
 VERBS = ("start", "stop", "restart", "status", "logs", "update", "build", "reload", "check")
 
@@ -152,3 +155,37 @@ def test_it_stays_in_the_foreground_until_sigterm(tmp_path: Path, place: list[st
     finally:
         process.kill()
         process.wait()
+
+
+def test_without_a_docker_that_answers_there_is_one_line(
+    tmp_path: Path, type_in: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho Traceback >&2\nexit 1\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = type_in(main, "stack", "start", "--engine", "compose", "--data-dir", str(tmp_path / "data"))
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("gpucommons: Docker does not answer; start it with: ")
+    assert done.err.count("\n") == 1
+
+
+def test_start_waits_for_the_first_scrape_and_shows_it(place: list[str], type_in: Command, tmp_path: Path) -> None:
+    needs_program("prometheus", "prometheus-alertmanager")
+    with running_agent("--simulate", "lab") as agent:
+        config = Path(place[1])
+        lines = [line for line in config.read_text().splitlines() if not line.startswith("agent =")]
+        config.write_text("\n".join([*lines, f"agent = '{agent.url.removeprefix('http://')}'"]) + "\n")
+        status, shown = in_terminal(100, "stack", "start", *place)
+        assert status == 0, shown
+        assert "waiting for targets: " in shown
+        assert re.search(r"^targets: all \d+ up$", without_escapes(shown), re.MULTILINE), shown
+        assert type_in(main, "stack", "status", *place).status == 0
+
+
+def test_what_will_be_ready_soon_is_starting() -> None:
+    replaying = judge("prometheus", HttpResponse(503, b"Service Unavailable"))
+    unscraped = judge_targets(HttpResponse(200, b'{"data": {"activeTargets": [{"health": "unknown"}]}}'))
+    down = judge_targets(HttpResponse(200, b'{"data": {"activeTargets": [{"health": "down"}]}}'))
+    refused = judge("prometheus", "Connection refused")
+    assert [health.starting for health in (replaying, unscraped, down, refused)] == [True, True, False, False]

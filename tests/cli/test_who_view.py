@@ -10,7 +10,7 @@ from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.one_sample import api_document
-from gpucommons.cli.who_view import explain, render
+from gpucommons.cli.who_view import explain, who_lines
 from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView
@@ -41,7 +41,8 @@ def taken(identities: IdentityTable = IDENTITIES) -> Snapshot:
 
 
 def shown(snapshot: Snapshot, **parameters: str) -> str:
-    return render(api_document(snapshot, "who", parameters)["who"], api_document(snapshot, "gpus")["gpus"])
+    lines = who_lines(api_document(snapshot, "who", parameters)["who"], api_document(snapshot, "gpus")["gpus"], None)
+    return "".join("".join(span.text for span in line) + "\n" for line in lines)
 
 
 def explained(snapshot: Snapshot, pid: int) -> str:

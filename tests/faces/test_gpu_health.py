@@ -48,7 +48,7 @@ def in_the_metrics(snapshot: Snapshot) -> Healths:
 
 def in_the_table(gpus: Mapping[str, Any]) -> Healths:
     found: Healths = {}
-    for line in (f"{each.text}{each.end}" for each in list(gpu_lines(gpus, None))[:-1]):
+    for line in ("".join(span.text for span in each) for each in list(gpu_lines(gpus, None, None))[1:-1]):
         if line[0].isdigit():
             level, *reasons = line.rstrip().split("  ")[-1].split(", ")
             found[int(line.split()[0])] = level, set(reasons)

@@ -62,6 +62,16 @@ def test_orders_are_carried_out(tmp_path: Path) -> None:
         assert update.core_limit_percent == 25
         row = (await send({"command": "status"}))["answer"]["clients"][client.id]
         assert (row["core_quota_percent"], row["core_quota_source"]) == (25, "set-limit")
+        assert (await send({"command": "set-quantum", "seconds": "auto"}))["ok"]
+        assert (await send({"command": "status"}))["answer"]["fixed_quantum_s"] is None
+        answer = await send({"command": "set-limit", "target": "pod", "clear": True})
+        assert answer["answer"] == "the limit of pod is cleared; 1 connected client updated"
+        update = await asyncio.to_thread(client.expect, T.UPDATE_LIMIT)
+        assert update.memory_limit_bytes == 0
+        row = (await send({"command": "status"}))["answer"]["clients"][client.id]
+        assert (row["core_quota_source"], row["memory_quota_source"]) == ("none", "none")
+        again = await send({"command": "set-limit", "target": "pod", "clear": True})
+        assert again["error"] == "nothing to clear: no limit was set for pod with set-limit"
 
     with_socket(tmp_path, scenario)
 

@@ -23,7 +23,7 @@ Document = Mapping[str, Any]
 _BASE = "/api/v1/"
 _TIMEOUT_S = 5.0
 # An agent that has just started has no sample yet.
-_FIRST_SAMPLE_S = 10.0
+FIRST_SAMPLE_S = 10.0
 _RETRY_S = 0.2
 _MOST_BYTES = 64 << 20
 _PIECE_BYTES = 64 << 10
@@ -100,14 +100,17 @@ def named_address(connect: str, password_file: Path | None, ca_file: Path | None
     return AgentAddress(url, _credentials(password_file), str(ca_file or ""))
 
 
-def get(address: AgentAddress, name: str, parameters: Mapping[str, str] | None = None) -> Document:
+def get(
+    address: AgentAddress, name: str, parameters: Mapping[str, str] | None = None, within_s: float = FIRST_SAMPLE_S
+) -> Document:
     """One document of the API. Raises NoAnswer, BadRequest or CommandError."""
-    deadline_s = time.monotonic() + _FIRST_SAMPLE_S
+    deadline_s = time.monotonic() + within_s
+    timeout_s = min(_TIMEOUT_S, within_s)
     while True:
         try:
-            status, body = _request(address, name, parameters or {})
+            status, body = _request(address, name, parameters or {}, timeout_s)
         except TimeoutError:
-            raise NoAnswer(f"{address.url} does not answer within {_TIMEOUT_S:g} s") from None
+            raise NoAnswer(f"{address.url} does not answer within {timeout_s:g} s") from None
         except OSError as error:
             raise NoAnswer(f"{address.url}: {error.strerror or error}") from error
         if status != 503 or time.monotonic() > deadline_s:
@@ -115,14 +118,14 @@ def get(address: AgentAddress, name: str, parameters: Mapping[str, str] | None =
         time.sleep(_RETRY_S)
 
 
-def _request(address: AgentAddress, name: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
+def _request(address: AgentAddress, name: str, parameters: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
     from http.client import HTTPException
     from urllib.parse import urlencode, urlsplit
 
     query = f"?{urlencode(parameters)}" if parameters else ""
     path = f"{urlsplit(address.base).path}{_BASE}{name}{query}"
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    connection = _connection(address)
+    deadline_s = time.monotonic() + timeout_s
+    connection = _connection(address, timeout_s)
     try:
         connection.request("GET", path, headers=address.headers())
         response = connection.getresponse()
@@ -135,15 +138,15 @@ def _request(address: AgentAddress, name: str, parameters: Mapping[str, str]) ->
         connection.close()
 
 
-def _connection(address: AgentAddress) -> "HTTPConnection":
+def _connection(address: AgentAddress, timeout_s: float) -> "HTTPConnection":
     from http.client import HTTPConnection, HTTPSConnection
     from urllib.parse import urlsplit
 
     if address.socket_path:
-        connection = HTTPConnection("agent", timeout=_TIMEOUT_S)
+        connection = HTTPConnection("agent", timeout=timeout_s)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.sock = connected
-        connected.settimeout(_TIMEOUT_S)
+        connected.settimeout(timeout_s)
         try:
             connected.connect(address.socket_path)
         except OSError:
@@ -153,8 +156,8 @@ def _connection(address: AgentAddress) -> "HTTPConnection":
     parts, tls = urlsplit(address.base), address.tls()
     host = parts.hostname or ""
     if tls is not None:
-        return HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S, context=tls)
-    return HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+        return HTTPSConnection(host, parts.port, timeout=timeout_s, context=tls)
+    return HTTPConnection(host, parts.port, timeout=timeout_s)
 
 
 def _body(response: "HTTPResponse", deadline_s: float) -> bytes:

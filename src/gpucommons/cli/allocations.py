@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.base.printable import Printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show
+from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.text_table import Format, TextTable
+from gpucommons.cli.suggestions import users
+from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
 
 _HEADER = (
@@ -41,7 +42,10 @@ Document = Mapping[str, Any]
 
 def allocations(
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only what is billed to this user or pod.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
+        ),
     ] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
     as_json: AsJson = False,
@@ -61,28 +65,45 @@ def allocations(
     slots = reader.get("slots")
     if slots["slots"] is None:
         raise CommandError(missing(reader.get("snapshot")))
-    show(rendered(document["allocations"], slots["slots"], user, format))
-    if format is Format.TABLE:
-        show(hidden_note(document, "allocations"))
+    if format is not Format.TABLE:
+        show(rendered(document["allocations"], slots["slots"], user, format))
+        return
+    show_lines(table_lines(document["allocations"], slots["slots"], user, terminal_width()))
+    show(hidden_note(document, "allocations"))
 
 
 def rendered(allocations: Document | None, slots: Document, user: str | None, format: Format) -> Printable:
+    """As CSV or Markdown."""
+    grid = _table(allocations, slots, user)
+    return grid.as_csv() if format is Format.CSV else grid.as_markdown()
+
+
+def table_lines(allocations: Document | None, slots: Document, user: str | None, width: int | None) -> list[Line]:
+    complete = allocations is None or allocations["complete"]
+    note = "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer"
+    notes = [] if complete else wrapped([note], width)
+    return [*_table(allocations, slots, user).fitted(width), *map(plain_line, notes)]
+
+
+def _table(allocations: Document | None, slots: Document, user: str | None) -> TextTable:
     """`allocations` and `slots` are those parts of the API's documents; the former is null where all is hidden."""
     rows = list(allocations["held"].values()) if allocations else []
+    # A lost GPU has its UUID as the name of its slot.
+    rows = [{**row, "slot": slots[row["slot"]]["slot"]} if row["slot"] in slots else row for row in rows]
     cells = [_cells(row) for row in rows if not _is_access_only(row)]
     # A container that may use every GPU and uses none is one line, not one for each GPU.
     anywhere = {row["workload_id"]: {**row, "profile": ""} for row in rows if _is_access_only(row)}
     cells += [[_ANY, *_cells(row)[1:]] for row in anywhere.values()]
     if user is None:
         cells += [[*pair, *[""] * (len(_HEADER) - 2)] for pair in _without_holder(slots)]
-    grid = TextTable(_HEADER, sorted(cells, key=_order), numbers=_NUMBERS)
-    if format is Format.CSV:
-        return grid.as_csv()
-    if format is Format.MARKDOWN:
-        return grid.as_markdown()
-    complete = allocations is None or allocations["complete"]
-    note = "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer"
-    return printable_lines([*grid.lines(), *([] if complete else [note])])
+    return TextTable(
+        _HEADER,
+        sorted(cells, key=_order),
+        numbers=_NUMBERS,
+        shortest={"user": 10, "workload": 10},
+        left_out=("managed", "interface", "equivalents", "profile", "since", "kind"),
+        states=("user", "state"),
+    )
 
 
 def _without_holder(slots: Document) -> Iterator[tuple[str, str]]:

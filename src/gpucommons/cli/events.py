@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.period import parse_since
-from gpucommons.base.printable import Printable, printable, printable_json, printable_lines
+from gpucommons.base.printable import Printable, printable, printable_json
 from gpucommons.cli.command_line import CommandError, say
 from gpucommons.cli.options import (
     AsJson,
@@ -21,16 +21,19 @@ from gpucommons.cli.options import (
     load_settings,
     scenario_named,
 )
-from gpucommons.cli.output import show, show_line
+from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_lines, terminal_width
 from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.text_table import Format, TextTable
+from gpucommons.cli.suggestions import users
+from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import encoded, indented
 
 _POLL_S = 0.5
 # The agent has new events once per snapshot.
 _ASK_S = 1.0
 _HEADER = ("time", "type", "user", "details")
+# By the end of an event's type.
+_COLOURS = {"lost": "bold red", "xid": "red", "exceeded": "yellow", "revoked": "yellow", "found": "green"}
 # What the agent keeps in memory.
 _MOST = 1000
 
@@ -50,7 +53,8 @@ def events(
         ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only events of this user.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="Only events of this user.", show_default=False, autocompletion=users),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until Ctrl-C.")] = False,
     format: Annotated[
@@ -80,7 +84,7 @@ def events(
             if format is Format.JSON:
                 show_line(printable_json(encoded({id: event}).decode()))
             else:
-                show_line(printable(_line(event)))
+                show_lines(event_lines([event], terminal_width()))
         return
     if document is None:
         # Newest first, as the API has them.
@@ -90,15 +94,34 @@ def events(
     if format is Format.JSON:
         show(indented(document))
         return
-    show(rendered(reversed(document["events"].values()), format))
-    if format is Format.TABLE:
-        show(hidden_note(document, "events"))
+    ordered = reversed(document["events"].values())
+    if format is not Format.TABLE:
+        show(rendered(ordered, format))
+        return
+    show_lines(event_lines(ordered, terminal_width()))
+    show(hidden_note(document, "events"))
+
+
+def event_lines(found: Iterable[Document], width: int | None) -> Iterator[Line]:
+    """Lines as --follow prints them; columns would be as wide as the longest event. The type has a colour."""
+    for event in found:
+        when, type = (printable(cell) for cell in _cells(event)[:2])
+        first, *more = wrapped([printable(_line(event))], width)
+        after = len(when) + 2 + len(type)
+        if len(first) < after:
+            yield plain_line(first)
+        else:
+            type_colour = next((colour for end, colour in _COLOURS.items() if event["type"].endswith(end)), "")
+            yield [
+                Span(printable(first[: len(when) + 2])),
+                Span(printable(first[len(when) + 2 : after]), type_colour),
+                Span(printable(first[after:])),
+            ]
+        yield from map(plain_line, more)
 
 
 def rendered(found: Iterable[Document], format: Format) -> Printable:
-    if format is Format.TABLE:
-        # Lines as --follow prints them. Columns would be as wide as the longest event.
-        return printable_lines(map(_line, found))
+    """As CSV or Markdown."""
     grid = TextTable(_HEADER, [_cells(event) for event in found])
     return grid.as_csv() if format is Format.CSV else grid.as_markdown()
 

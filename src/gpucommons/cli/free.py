@@ -12,7 +12,7 @@ from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show, show_line
+from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.text_table import TextTable
 from gpucommons.faces.documents.values import indented
@@ -63,7 +63,9 @@ def free(
     if export:
         show_line(printable(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}"))
     else:
-        show(TextTable(_HEADER, [_cells(*item) for item in chosen.items()]).as_table())
+        rows = [_cells(*item) for item in chosen.items()]
+        table = TextTable(_HEADER, rows, shortest={"uuid": 13}, left_out=("free since", "profile"))
+        show_lines(table.fitted(terminal_width()))
 
 
 def usable_together(slots: Document) -> list[str]:

@@ -1,13 +1,18 @@
 """`gpucommons gpus`: the GPUs of this node, as a table or as the API's JSON."""
 
+from typing import Annotated
+
+import typer
+
 from gpucommons.cli.gpus_view import gpu_lines, missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show, show_coloured, show_line, terminal_width
+from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.faces.documents.values import indented
 
 
 def gpus(
+    wide: Annotated[bool, typer.Option("--wide", help="Show UUIDs too, even if lines exceed the terminal.")] = False,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -16,7 +21,7 @@ def gpus(
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
-    """List the GPUs with memory, utilisation, power and health."""
+    """List the GPUs: use, memory, heat, power, owner and state."""
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     document = reader.get("gpus")
     if as_json:
@@ -24,5 +29,4 @@ def gpus(
     elif document["gpus"] is None:
         show_line(missing(reader.get("snapshot")))
     else:
-        for line in gpu_lines(document["gpus"], terminal_width()):
-            show_coloured(*line)
+        show_lines(gpu_lines(document["gpus"], reader.get("slots")["slots"], terminal_width(), wide))

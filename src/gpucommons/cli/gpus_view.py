@@ -1,19 +1,27 @@
-"""The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash."""
+"""The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash.
+
+First one sentence: what is lost or too hot, what is free, what is held idle and which owner has held the longest.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from gpucommons.base.duration_text import spoken_duration
 from gpucommons.base.printable import Printable, printable
+from gpucommons.cli.output import Line, Span, plain_line
+from gpucommons.cli.text_table import TextTable
 
 _UNKNOWN = "-"
 _GIB = 2**30
-# A pipe gets every column in full; a narrow terminal gets short UUIDs.
-_PIPE_WIDTH = 250
-_NARROW = 140
-_SHORT_UUID = 12
-_COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "lost": "bold red"}
-_COLUMNS = ("GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "PROCESSES", "HEALTH")
-_NUMBERS = range(3, 8)
+_SEPARATOR = " · "
+_MAX_NAMED = 4
+_LEVEL_COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "lost": "bold red"}
+_HEADER = ("gpu", "model", "util", "memory", "temp", "power", "processes", "owner", "state", "uuid", "health")
+_NUMBERS = frozenset({2, 3, 4, 5, 6})
+_SHORTEST = {"model": 9, "owner": 10, "state": 14, "health": 16}
+_LEFT_OUT = ("processes", "health", "power", "temp")
+_HEAT = ("hot", "hw_thermal_slowdown", "sw_thermal_slowdown")
+_STATE_WORDS = {"held_idle": "held idle"}
 
 Document = Mapping[str, Any]
 
@@ -25,38 +33,86 @@ def missing(document: Document) -> Printable:
     return printable(f"no GPU readings: {why}")
 
 
-class GpuLine(NamedTuple):
-    """One line of the table. Only its end, the health, is coloured."""
+def gpu_lines(gpus: Document, slots: Document | None, terminal_width: int | None, wide: bool = False) -> Iterator[Line]:
+    """The sentence, the table and a summary, as wide as the terminal; in full where there is none.
 
-    text: Printable
-    end: Printable
-    colour: str = ""
-
-
-def gpu_lines(gpus: Document, terminal_width: int | None) -> Iterator[GpuLine]:
-    """The table and a summary, as wide as the terminal; in full where there is none."""
-    width = _PIPE_WIDTH if terminal_width is None else terminal_width
-    short = width < _NARROW
-    rows: list[tuple[list[str], str]] = [(list(_COLUMNS), "bold")]
-    for uuid, gpu in sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"])):
-        rows.append(([*map(printable, _gpu_row(uuid, gpu, short))], _COLOURS[gpu["health"]["level"]]))
-        for mig_uuid, instance in gpu["mig"].items():
-            rows.append(([*map(printable, _instance_row(mig_uuid, instance, short))], ""))
-    widths = [max(len(cells[column]) for cells, _ in rows) for column in range(len(_COLUMNS))]
-    for cells, colour in rows:
-        yield _line(cells, widths, width, colour)
-    yield GpuLine(printable(_summary(gpus)), printable(""))
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], width: int, colour: str) -> GpuLine:
-    *begin, last = cells
-    aligned = (
-        cell.rjust(size) if column in _NUMBERS else cell.ljust(size)
-        for column, (cell, size) in enumerate(zip(begin, widths, strict=False))
+    `slots` is null where the holders are not known. UUIDs are shown in a pipe, or if the table is to be wide.
+    """
+    found = slots or {}
+    yield from _sentence(gpus, found, terminal_width)
+    rows = [cells for gpu in _ordered(gpus) for cells in _rows(*gpu, found, full=terminal_width is None)]
+    shown = [*range(len(_HEADER))]
+    if terminal_width is not None and not wide:
+        shown.remove(_HEADER.index("uuid"))
+    table = TextTable(
+        [_HEADER[column] for column in shown],
+        [[row[column] for column in shown] for row in rows],
+        numbers=_NUMBERS,
+        shortest=_SHORTEST,
+        left_out=_LEFT_OUT,
+        states=("state", "health"),
     )
-    text = "  ".join(aligned) + "  "
-    end = last[: max(0, width - len(text))]
-    return GpuLine(printable(text[:width] if end else text[:width].rstrip()), printable(end), colour)
+    # A wide table is not cut: the terminal breaks its lines.
+    yield from table.fitted(None if wide else terminal_width)
+    yield plain_line(_summary(gpus))
+
+
+def _ordered(gpus: Document) -> list[tuple[str, Document]]:
+    return sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"]))
+
+
+def _sentence(gpus: Document, slots: Document, width: int | None) -> Iterator[Line]:
+    """`1 lost: GPU 3 · 1 overheating: GPU 1 · 3 free · 5 held idle, longest: emeka on 3 for 2 h`."""
+    line: list[Span] = []
+    used = 0
+    for text, colour in _parts(gpus, slots):
+        separator = _SEPARATOR if line else ""
+        if line and width is not None and used + len(separator) + len(text) > width:
+            yield line
+            line, used, separator = [], 0, ""
+        line += [Span(printable(separator)), Span(printable(text, width or len(text) * 10), colour)]
+        used += len(separator) + len(text)
+    if line:
+        yield line
+
+
+def _parts(gpus: Document, slots: Document) -> Iterator[tuple[str, str]]:
+    ordered = [gpu for _, gpu in _ordered(gpus)]
+    lost = [gpu for gpu in ordered if not gpu["up"]]
+    hot = [gpu for gpu in ordered if gpu["up"] and _is_hot(gpu)]
+    other = [gpu for gpu in ordered if gpu["up"] and gpu["health"]["reasons"] and not _is_hot(gpu)]
+    if lost:
+        yield f"{len(lost)} lost: {_names(lost)}", "bold red"
+    if hot:
+        yield f"{len(hot)} overheating: {_names(hot)}", "red"
+    if other:
+        reasons = ", ".join(dict.fromkeys(reason for gpu in other for reason in gpu["health"]["reasons"]))
+        yield f"{len(other)} with {reasons}: {_names(other)}", _LEVEL_COLOURS[other[0]["health"]["level"]]
+    if slots:
+        states = [slot["state"] for slot in slots.values()]
+        yield f"{states.count('free')} free", "green" if "free" in states else ""
+        yield f"{states.count('busy')} busy", ""
+        idle = [slot for slot in slots.values() if slot["state"] == "held_idle"]
+        if idle:
+            yield f"{len(idle)} held idle, longest: {_longest(idle)}", "yellow"
+        yield from (
+            (f"{states.count(state)} {state}", "yellow") for state in ("reserved", "unknown") if state in states
+        )
+
+
+def _is_hot(gpu: Document) -> bool:
+    return any(reason in _HEAT for reason in gpu["health"]["reasons"])
+
+
+def _names(gpus: Sequence[Document]) -> str:
+    named = ", ".join(f"GPU {gpu['index']}" for gpu in gpus[:_MAX_NAMED])
+    return named if len(gpus) <= _MAX_NAMED else f"{named} and {len(gpus) - _MAX_NAMED} more"
+
+
+def _longest(idle: Sequence[Document]) -> str:
+    """An agent that was just started has seen all of them idle for as long: then the oldest holder counts."""
+    slot = max(idle, key=lambda slot: (slot["idle_s"] or 0.0, -(slot["since_unix_s"] or float("inf"))))
+    return f"{_owners(slot, full=False) or 'a hidden owner'} on {slot['slot']} for {_brief(slot['idle_s'] or 0.0)}"
 
 
 def _summary(gpus: Document) -> str:
@@ -64,33 +120,71 @@ def _summary(gpus: Document) -> str:
     return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
 
 
-def _gpu_row(uuid: str, gpu: Document, short: bool) -> Iterator[str]:
-    yield str(gpu["index"])
-    yield gpu["name"]
-    yield _uuid(uuid, short)
-    yield _memory(gpu)
-    yield _percent(gpu["utilization_ratio"])
-    yield _or_dash(gpu["temperature_celsius"], " C")
-    yield _power(gpu["power_watts"], gpu["power_limit_watts"])
-    yield _or_dash(gpu["processes"])
-    yield ", ".join((gpu["health"]["level"], *gpu["health"]["reasons"]))
+def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[list[str]]:
+    slot = slots.get(uuid)
+    instances = [slots[each] for each in gpu["mig"] if each in slots]
+    health = gpu["health"]
+    state = _state(slot) if slot else _instances(instances)
+    problem = "hot" if _is_hot(gpu) else next(iter(health["reasons"]), "")
+    yield [
+        str(gpu["index"]),
+        gpu["name"] if full else short_model(gpu["name"]),
+        _percent(gpu["utilization_ratio"]),
+        _memory(gpu, full),
+        _or_dash(gpu["temperature_celsius"], " C"),
+        _power(gpu["power_watts"], gpu["power_limit_watts"], full),
+        _or_dash(gpu["processes"]),
+        _owners(slot, full) if slot else "",
+        ", ".join(filter(None, (problem, state))) if gpu["up"] else "lost",
+        uuid,
+        ", ".join((health["level"], *health["reasons"])),
+    ]
+    for mig_uuid, instance in gpu["mig"].items():
+        slot, activity = slots.get(mig_uuid), instance["activity"]
+        yield [
+            f" {instance['slot']}",
+            f" {'MIG ' if full else ''}{instance['profile']}",
+            _percent(None if activity is None else activity["graphics_ratio"]),
+            _memory(instance, full),
+            "",
+            "",
+            _or_dash(instance["processes"]),
+            _owners(slot, full) if slot else "",
+            _state(slot) if slot else "",
+            mig_uuid,
+            "",
+        ]
 
 
-def _instance_row(uuid: str, instance: Document, short: bool) -> Iterator[str]:
-    activity = instance["activity"]
-    yield f" {instance['slot']}"
-    yield f" MIG {instance['profile']}"
-    yield _uuid(uuid, short)
-    yield _memory(instance)
-    yield _percent(None if activity is None else activity["graphics_ratio"])
-    yield ""
-    yield ""
-    yield _or_dash(instance["processes"])
-    yield ""
+def short_model(name: str) -> str:
+    """`NVIDIA GeForce RTX 4090` is `RTX 4090`."""
+    return name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
 
 
-def _uuid(uuid: str, short: bool) -> str:
-    return uuid[:_SHORT_UUID] if short else uuid
+def _state(slot: Document) -> str:
+    state: str = slot["state"]
+    idle = f" {_brief(slot['idle_s'])}" if state == "held_idle" and slot["idle_s"] is not None else ""
+    return f"{_STATE_WORDS.get(state, state)}{idle}"
+
+
+def _instances(slots: Sequence[Document]) -> str:
+    free = sum(slot["state"] == "free" for slot in slots)
+    return f"{free} of {len(slots)} free" if slots else ""
+
+
+def _owners(slot: Document, full: bool) -> str:
+    """A terminal gets the first owner, who uses the slot if one does, and the number of the others."""
+    holders = sorted(slot["holders"], key=lambda holder: holder["active"] is not True)
+    names = list(dict.fromkeys(holder["account"] for holder in holders))
+    if full:
+        return ", ".join([*names, *([f"{slot['hidden_holders']} hidden"] if slot["hidden_holders"] else [])])
+    others = len(names) - 1 + slot["hidden_holders"] if names else slot["hidden_holders"]
+    return " ".join([*names[:1], *([f"+{others}" if names else f"{others} hidden"] if others else [])])
+
+
+def _brief(seconds: float) -> str:
+    """The greatest unit alone: `2 h`."""
+    return " ".join(spoken_duration(seconds).split()[:2])
 
 
 def _or_dash(value: float | None, unit: str = "") -> str:
@@ -101,13 +195,15 @@ def _percent(ratio: float | None) -> str:
     return _UNKNOWN if ratio is None else f"{100 * ratio:.0f}%"
 
 
-def _memory(of: Document) -> str:
+def _memory(of: Document, full: bool) -> str:
     used, total = of["memory_used_bytes"], of["memory_total_bytes"]
-    parts = [_UNKNOWN if value is None else f"{value / _GIB:.1f}" for value in (used, total)]
-    return _UNKNOWN if used is None and total is None else f"{parts[0]} / {parts[1]} GiB"
+    if used is None and total is None:
+        return _UNKNOWN
+    parts = [_UNKNOWN if value is None else f"{value / _GIB:.{1 if full else 0}f}" for value in (used, total)]
+    return f"{parts[0]} / {parts[1]} GiB" if full else f"{parts[0]}/{parts[1]} GiB"
 
 
-def _power(watts: float | None, limit: float | None) -> str:
+def _power(watts: float | None, limit: float | None, full: bool) -> str:
     if watts is None:
         return _UNKNOWN
-    return f"{watts:.0f} W" if limit is None else f"{watts:.0f} / {limit:.0f} W"
+    return f"{watts:.0f} / {limit:.0f} W" if full and limit is not None else f"{watts:.0f} W"

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from gpucommons.base.duration_text import spoken_duration
-from gpucommons.base.printable import Printable, printable_lines
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.output import Line, plain_line
+from gpucommons.cli.text_table import TextTable, wrapped
 
 _GIB = 2**30
 _JOULES_PER_KWH = 3.6e6
@@ -84,7 +84,7 @@ def report_lines(
     yield ", ".join(parts)
 
 
-def queue_text(queue: Mapping[str, Any], now_s: float) -> Printable:
+def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> list[Line]:
     """Two tables: leases, and requests in the order in which they are served."""
     off = [f"leases are off: {queue['off']}"] if queue["off"] else []
     leases = [
@@ -112,14 +112,27 @@ def queue_text(queue: Mapping[str, Any], now_s: float) -> Printable:
         )
         for id, each in queue["waiting"].items()
     ]
-    held = TextTable(("id", "user", "name", "slots", "mode", "for", "note"), leases).lines()
-    lines = TextTable(("place", "id", "user", "name", "gpus", "waits", "expected", "why"), waiting).lines()
-    return printable_lines(
-        [*off, *(held if leases else ["no leases"]), "", *(lines if waiting else ["no request waits"])]
+    held = TextTable(
+        ("id", "user", "name", "slots", "mode", "for", "note"),
+        leases,
+        shortest={"user": 8, "name": 8, "slots": 8, "note": 12},
+        left_out=("mode",),
     )
+    queued = TextTable(
+        ("place", "id", "user", "name", "gpus", "waits", "expected", "why"),
+        waiting,
+        shortest={"user": 8, "name": 8, "why": 16},
+        left_out=("name", "gpus"),
+    )
+    return [
+        *map(plain_line, wrapped(off, width)),
+        *(held.fitted(width) if leases else [plain_line("no leases")]),
+        [],
+        *(queued.fitted(width) if waiting else [plain_line("no request waits")]),
+    ]
 
 
-def reservations_text(queue: Mapping[str, Any]) -> Printable:
+def reservation_lines(queue: Mapping[str, Any], width: int | None) -> list[Line]:
     rows = [
         (
             id,
@@ -133,7 +146,8 @@ def reservations_text(queue: Mapping[str, Any]) -> Printable:
         for id, each in sorted(queue["reservations"].items(), key=lambda pair: pair[1]["from_unix_s"])
     ]
     header = ("id", "user", "gpus", "slots", "from", "until", "state")
-    return TextTable(header, rows).as_table() if rows else printable_lines(["no reservations"])
+    table = TextTable(header, rows, shortest={"user": 8, "slots": 8}, left_out=("gpus",), states=("state",))
+    return table.fitted(width) if rows else [plain_line("no reservations")]
 
 
 def local_time(unix_s: float) -> str:

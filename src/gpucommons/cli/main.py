@@ -1,5 +1,6 @@
 """The `gpucommons` command. Only the requested subcommand is imported: importing all of them takes most of a second."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -8,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from gpucommons.cli.command_line import command_group, run
+from gpucommons.cli.completion import COMPLETE_VARIABLE, PROGRAM, completed_command
 from gpucommons.cli.version import version
 
 # In the order of --help. Each is a module of this package that holds a function of the same name, or an `app`.
@@ -35,6 +37,7 @@ _COMMANDS: Final = (
     "wake",
     "parked",
     "resume",
+    "completion",
     "version",
 )
 _GROUPS: Final = ("scheduler", "stack")
@@ -57,7 +60,7 @@ def _options(
 def command_line(names: Iterable[str]) -> typer.Typer:
     """The `gpucommons` command with the named subcommands."""
     app = command_group(
-        "gpucommons", "Show who uses each GPU, share GPUs fairly and keep accounts of their use: one agent per node."
+        PROGRAM, "Show who uses each GPU, share GPUs fairly and keep accounts of their use: one agent per node."
     )
     app.callback()(_options)
     for name in names:
@@ -71,6 +74,14 @@ def command_line(names: Iterable[str]) -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if len(given) == 1 and given[0] in _GROUPS:
+        given.append("--help")
+    first = given[0]
+    if COMPLETE_VARIABLE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
+        first = completed_command(os.environ)
     every = (*_COMMANDS, *_GROUPS)
-    requested = [name for name in every if name.replace("_", "-") == given[0].removeprefix("--")]
-    run(command_line(requested or every), "gpucommons", given)
+    requested = [name for name in every if name.replace("_", "-") == first.removeprefix("--")]
+    run(command_line(requested or every), PROGRAM, given)

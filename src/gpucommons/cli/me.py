@@ -5,16 +5,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show
+from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.report import own_report
 from gpucommons.cli.scheduler_view import behind, explanation, seconds
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.cli.why import own_clients, user_name
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
@@ -40,7 +39,7 @@ def me(
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines(_lines(document["me"], waits)))
+        show_lines(_lines(document["me"], waits, terminal_width()))
 
 
 def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
@@ -89,14 +88,25 @@ def _month(reader: Reader, month: str, user: str) -> Document | None:
     return found
 
 
-def _lines(me: Document, waits: list[str]) -> Iterator[str]:
-    yield f"{me['user']} (uid {me['uid']})"
+def _lines(me: Document, waits: list[str], width: int | None) -> Iterator[Line]:
+    yield plain_line(f"{me['user']} (uid {me['uid']})")
     if me["jobs"] is None:
-        yield "jobs: not known"
+        yield plain_line("jobs: not known")
     elif not me["jobs"]:
-        yield "jobs: none holds a GPU"
+        yield plain_line("jobs: none holds a GPU")
     else:
-        yield from TextTable(_HEADER, [_cells(row) for row in me["jobs"].values()], numbers=_NUMBERS).lines()
+        yield from TextTable(
+            _HEADER,
+            [_cells(row) for row in me["jobs"].values()],
+            numbers=_NUMBERS,
+            shortest={"workload": 12},
+            left_out=("kind",),
+            states=("state",),
+        ).fitted(width)
+    yield from map(plain_line, wrapped(_end(me, waits), width))
+
+
+def _end(me: Document, waits: list[str]) -> Iterator[str]:
     yield from (f"wait: {line}" for line in waits)
     if not waits and (me["clients"] is not None or me["requests"] is not None):
         yield "wait: none of your programs waits"

@@ -1,10 +1,11 @@
 """What the commands print: the only place that writes to the terminal. It takes Printable, never a plain str."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.base.printable import Printable, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, OverflowMethod
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "bold": "\033[1m",
+    "dim": "\033[2m",
     "green": "\033[32m",
     "yellow": "\033[33m",
     "red": "\033[31m",
@@ -68,16 +70,31 @@ def terminal_width() -> int | None:
     return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def show_coloured(text: Printable, end: Printable, colour: str) -> None:
-    """One line. In a terminal its end has a colour, one of _COLOURS."""
-    _write(text, sys.stdout)
-    if sys.stdout.isatty() and colour:
-        sys.stdout.write(_COLOURS[colour])
-        _write(end, sys.stdout)
-        sys.stdout.write(_PLAIN)
-    else:
-        _write(end, sys.stdout)
-    sys.stdout.write("\n")
+class Span(NamedTuple):
+    """A part of a line. In a terminal it has the colour, one of _COLOURS; empty: none."""
+
+    text: Printable
+    colour: str = ""
+
+
+Line = Sequence[Span]
+
+
+def plain_line(text: str) -> Line:
+    return [Span(printable(text))]
+
+
+def show_lines(lines: Iterable[Line]) -> None:
+    """Lines of parts. Only a terminal gets colours."""
+    coloured = sys.stdout.isatty()
+    for line in lines:
+        for text, colour in line:
+            if coloured and colour:
+                sys.stdout.write(_COLOURS[colour])
+            _write(text, sys.stdout)
+            if coloured and colour:
+                sys.stdout.write(_PLAIN)
+        sys.stdout.write("\n")
 
 
 def clear_screen() -> None:

@@ -2,9 +2,8 @@
 
 import time
 
-from gpucommons.base.printable import printable_lines
 from gpucommons.cli.options import AsJson, ConfigFile
-from gpucommons.cli.output import show
+from gpucommons.cli.output import show, show_lines, terminal_width
 from gpucommons.cli.parking_orders import read_parking
 from gpucommons.cli.parking_view import table_lines
 from gpucommons.cli.scheduler import SocketPath
@@ -14,4 +13,7 @@ from gpucommons.faces.documents.values import indented
 def parked(as_json: AsJson = False, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Print the parked programs: since when, how much host memory they take, and why one is not back yet."""
     parking = read_parking(config, socket_path)
-    show(indented({"parking": parking}) if as_json else printable_lines(table_lines(parking, time.time())))
+    if as_json:
+        show(indented({"parking": parking}))
+    else:
+        show_lines(table_lines(parking, time.time(), terminal_width()))

@@ -11,6 +11,7 @@ from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.output import clear_live, has_live_line, show, show_error, show_live
 from gpucommons.cli.parking_view import is_done, live_line, outcome, outcome_line
 from gpucommons.cli.scheduler import send
+from gpucommons.cli.suggestions import pids
 
 _LOOK_S: Final = 0.5
 
@@ -19,6 +20,7 @@ ParkTarget = Annotated[
     typer.Argument(
         metavar="TARGET",
         help="A pid, user:NAME, container:NAME, job:ID, unit:NAME, a pod, NAMESPACE/POD, or a name from status.",
+        autocompletion=pids,
     ),
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once; the agent goes on.")]

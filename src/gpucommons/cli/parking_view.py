@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpucommons.base.duration_text import spoken_duration
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.output import Line, plain_line
+from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.rules.wait_reasons import gibibytes
 
 Document = Mapping[str, Any]
 
 
-def table_lines(parking: Document, now_s: float) -> Iterator[str]:
+def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[Line]:
     if parking["unavailable"]:
-        yield f"nothing can be parked: {parking['unavailable']}"
+        yield from map(plain_line, wrapped([f"nothing can be parked: {parking['unavailable']}"], width))
     rows = [
         (
             one["name"],
@@ -28,9 +29,15 @@ def table_lines(parking: Document, now_s: float) -> Iterator[str]:
         for one in parking["programs"].values()
     ]
     if rows:
-        yield from TextTable(("program", "state", "for", "host ram", "why", "note"), rows).lines()
+        yield from TextTable(
+            ("program", "state", "for", "host ram", "why", "note"),
+            rows,
+            shortest={"program": 12, "why": 8, "note": 12},
+            left_out=("why",),
+            states=("state",),
+        ).fitted(width)
     else:
-        yield "no program is parked"
+        yield plain_line("no program is parked")
 
 
 def progress(program: Document) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.lease_requests import ask
-from gpucommons.cli.lease_view import queue_text
+from gpucommons.cli.lease_view import queue_lines
 from gpucommons.cli.options import ConfigFile
-from gpucommons.cli.output import show
+from gpucommons.cli.output import show, show_lines, terminal_width
 from gpucommons.faces.documents.values import indented
 
 
@@ -18,4 +18,7 @@ def queue(
 ) -> None:
     """Print the leases of this node, and the requests that wait, in the order in which they are served."""
     document = ask(config, {"request": "queue"})
-    show(indented(document) if as_json else queue_text(document, time.time()))
+    if as_json:
+        show(indented(document))
+    else:
+        show_lines(queue_lines(document, time.time(), terminal_width()))

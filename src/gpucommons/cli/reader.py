@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
 from gpucommons.base.printable import Printable, printable_lines
-from gpucommons.cli.agent_client import AgentAddress, BadRequest, Document, NoAnswer, get, named_address
+from gpucommons.cli.agent_client import FIRST_SAMPLE_S, AgentAddress, BadRequest, Document, NoAnswer, get, named_address
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, say
 from gpucommons.cli.options import load_settings
 from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, known_sockets
@@ -26,7 +26,10 @@ _PREFIX = "GPUCOMMONS_"
 
 @dataclass(slots=True)
 class Reader:
-    """The options that the reading commands share. `agent` is where the documents came from; None for an own sample."""
+    """The options that the reading commands share. `agent` is where the documents came from; None for an own sample.
+
+    `within_s` is how long to wait for the first sample of an agent that has just started.
+    """
 
     connect: str | None = None
     password_file: Path | None = None
@@ -34,6 +37,7 @@ class Reader:
     config: Path | None = None
     simulate: str | None = None
     procfs: str | None = None
+    within_s: float = FIRST_SAMPLE_S
     agent: AgentAddress | None = field(default=None, init=False)
     _why: list[str] = field(default_factory=list, init=False)
     _sample: "Snapshot | None" = field(default=None, init=False)
@@ -57,7 +61,7 @@ class Reader:
             return None
         for address in self._candidates():
             try:
-                document = get(address, name, _given(parameters))
+                document = get(address, name, _given(parameters), self.within_s)
             except BadRequest as error:
                 raise CommandError(str(error)) from error
             except NoAnswer as error:

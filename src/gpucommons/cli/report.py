@@ -1,7 +1,7 @@
 """`gpucommons report`: what was held, used and left idle over a period, from the ledger."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -20,14 +20,32 @@ from gpucommons.cli.options import (
     load_settings,
     scenario_named,
 )
-from gpucommons.cli.output import show
+from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.text_table import Format, TextTable
+from gpucommons.cli.suggestions import users
+from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
 
 _EFFICIENCY = "efficiency_ratio"
+# What people read, by the name of the column in the API and in CSV.
+_TITLES = {
+    "held_gpu_hours": "held",
+    "active_gpu_hours": "active",
+    "idle_gpu_hours": "idle",
+    "unjudged_gpu_hours": "unjudged",
+    "gpu_equivalent_hours": "equivalents",
+    "memory_gib_hours": "memory",
+    "energy_kwh": "energy",
+    "sm_gpu_hours": "sm",
+    "free_gpu_hours": "free",
+    "unknown_gpu_hours": "unknown",
+    _EFFICIENCY: "efficiency",
+}
+_UNITS = {"gib_hours": "GiB h", "kwh": "kWh"}
+# From the first on, if the terminal is narrow.
+_LEFT_OUT = ("unjudged", "sm", "unknown", "equivalents", "memory", "free", "efficiency")
 
 Document = Mapping[str, Any]
 
@@ -46,7 +64,9 @@ def report(
     by: Annotated[By, typer.Option(help="What the rows are.")] = By.USER,
     user: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only what is billed to this user or pod.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
+        ),
     ] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
     as_json: AsJson = False,
@@ -69,9 +89,11 @@ def report(
     if document["accounts"] is None:
         raise CommandError(f"accounts of other owners are {document['hidden']['sentence']}")
     (period,) = document["accounts"].values()
-    show(rendered(period, format))
-    if format is Format.TABLE:
-        show(hidden_note(document, "accounts"))
+    if format is not Format.TABLE:
+        show(rendered(period, format))
+        return
+    show_lines(table_lines(period, terminal_width()))
+    show(hidden_note(document, "accounts"))
 
 
 def own_report(reader: Reader, since: str | None, month: str | None, by: By, user: str | None) -> Document:
@@ -98,35 +120,66 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
 
 
 def rendered(period: Document, format: Format) -> Printable:
-    """`period` is one period of the API's document."""
-    table = _table(period)
+    """As CSV or Markdown, with exact numbers. `period` is one period of the API's document."""
+    table = _table(period, [period["by"], *_columns(period)], _exact)
     if format is Format.CSV:
         return table.as_csv()
-    title = f"{_when(period['since_unix_s'])} to {_when(period['until_unix_s'])}, by {period['by']}"
-    notes = [f"not observed, not billed: {hours:.4f} h ({reason})" for reason, hours in period["gap_hours"].items()]
-    if format is Format.MARKDOWN:
-        return printable_lines([title, "", *table.markdown_lines(), *(line for note in notes for line in ("", note))])
-    return printable_lines([title, "", *table.lines(), *notes])
+    notes = [line for note in _notes(period, ".4f") for line in ("", note)]
+    return printable_lines([_title(period), "", *table.markdown_lines(), *notes])
 
 
-def _table(period: Document) -> TextTable:
-    whole = period["total"]
-    columns = [*(name for name in whole if name != _EFFICIENCY), _EFFICIENCY]
+def table_lines(period: Document, width: int | None) -> list[Line]:
+    """For people: short titles and rounded numbers with their units."""
+    table = _table(period, [period["by"], *(_TITLES[column] for column in _columns(period))], _human)
+    return [
+        plain_line(_title(period)),
+        [],
+        *table.fitted(width),
+        *(plain_line(note) for note in wrapped(_notes(period, ".2f"), width)),
+    ]
+
+
+def _title(period: Document) -> str:
+    return f"{_when(period['since_unix_s'])} to {_when(period['until_unix_s'])}, by {period['by']}"
+
+
+def _notes(period: Document, digits: str) -> list[str]:
+    return [f"not observed, not billed: {hours:{digits}} h ({reason})" for reason, hours in period["gap_hours"].items()]
+
+
+def _columns(period: Document) -> list[str]:
+    return [*(name for name in period["total"] if name != _EFFICIENCY), _EFFICIENCY]
+
+
+def _table(period: Document, header: Sequence[str], cell: Callable[[str, float | None], str]) -> TextTable:
+    columns = _columns(period)
 
     def cells(name: str, row: Document) -> list[str]:
-        return [name, *(_cell(column, row.get(column)) for column in columns)]
+        return [name, *(cell(column, row.get(column)) for column in columns)]
 
     return TextTable(
-        [period["by"], *columns],
+        header,
         [cells(name, row) for name, row in period[f"{period['by']}s"].items()],
-        cells("total", whole),
+        cells("total", period["total"]),
         frozenset(range(1, len(columns) + 1)),
+        shortest={period["by"]: 12},
+        left_out=[title for title in _LEFT_OUT if title in header],
     )
 
 
-def _cell(column: str, value: float | None) -> str:
+def _exact(column: str, value: float | None) -> str:
     """A ten-thousandth of an hour is a third of a second."""
     return "" if value is None else f"{value:.{3 if column == _EFFICIENCY else 4}f}"
+
+
+def _human(column: str, value: float | None) -> str:
+    """Three digits and the unit: `0.86 h`, `1.2 kWh`."""
+    if value is None:
+        return ""
+    if column == _EFFICIENCY:
+        return f"{value:.0%}"
+    unit = next((unit for end, unit in _UNITS.items() if column.endswith(end)), "h")
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 
 
 def _when(unix_s: int) -> str:

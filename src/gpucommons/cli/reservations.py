@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.lease_requests import ask
-from gpucommons.cli.lease_view import reservations_text
+from gpucommons.cli.lease_view import reservation_lines
 from gpucommons.cli.options import ConfigFile
-from gpucommons.cli.output import show
+from gpucommons.cli.output import show, show_lines, terminal_width
 from gpucommons.faces.documents.values import indented
 
 
@@ -19,4 +19,7 @@ def reservations(
 ) -> None:
     """Print the reservations of this node, earliest first."""
     document = ask(config, {"request": "queue"})
-    show(indented(document["reservations"]) if as_json else reservations_text(document))
+    if as_json:
+        show(indented(document["reservations"]))
+    else:
+        show_lines(reservation_lines(document, terminal_width()))

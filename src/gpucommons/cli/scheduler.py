@@ -16,9 +16,11 @@ import typer
 from gpucommons.base.printable import printable, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
-from gpucommons.cli.output import clear_screen, show, show_line
+from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler_view import clients_named, explanations, status_lines
+from gpucommons.cli.suggestions import clients
+from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
 
 app = typer.Typer(
@@ -26,8 +28,11 @@ app = typer.Typer(
 )
 
 _TIMEOUT_S = 5.0
+_AUTO = "auto"
 
-Target = Annotated[str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.")]
+Target = Annotated[
+    str, typer.Argument(metavar="CLIENT|POD", help="A client's id, a pod, or NAMESPACE/POD.", autocompletion=clients)
+]
 SocketPath = Annotated[
     str | None,
     typer.Option(
@@ -35,7 +40,10 @@ SocketPath = Annotated[
     ),
 ]
 Explained = Annotated[
-    str, typer.Argument(metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.")
+    str,
+    typer.Argument(
+        metavar="CLIENT|POD|NAME", help="A client's id, a pod, a name from status, or pid:4711.", autocompletion=clients
+    ),
 ]
 Document = Mapping[str, Any]
 _NOT_RUNNING = "the scheduler does not run here"
@@ -89,7 +97,8 @@ def status(
         document = read_turns(reader, socket_path)
         if watch:
             clear_screen()
-        show(indented(document) if as_json else printable_lines(status_lines(document["turns"])))
+        lines = wrapped(status_lines(document["turns"]), terminal_width())
+        show(indented(document) if as_json else printable_lines(lines))
         if not watch:
             return
         time.sleep(1)
@@ -109,12 +118,20 @@ def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
 
 @app.command("set-quantum")
 def set_quantum(
-    seconds: Annotated[float, typer.Argument(help="Length of a turn while others wait.")],
+    seconds: Annotated[
+        str, typer.Argument(metavar="SECONDS|auto", help="Length of a turn while others wait; auto: as configured.")
+    ],
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
-    """Fix the length of a turn."""
-    show_line(printable(send(config, socket_path, {"command": "set-quantum", "seconds": seconds})))
+    """Fix the length of a turn, or let the scheduler choose it again (auto)."""
+    try:
+        length = None if seconds == _AUTO else float(seconds)
+    except ValueError:
+        raise CommandError(f"invalid quantum {seconds!r}: use a number of seconds, or {_AUTO}") from None
+    show_line(
+        printable(send(config, socket_path, {"command": "set-quantum", "seconds": _AUTO if length is None else length}))
+    )
 
 
 @app.command("set-limit")
@@ -122,11 +139,15 @@ def set_limit(
     target: Target,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 8Gi.", show_default=False)] = None,
     core: Annotated[str | None, typer.Option(metavar="PERCENT", help="1 to 100.", show_default=False)] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove what was set for this name.")] = False,
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
     """Limit a client, or all clients of a pod, for as long as the agent runs."""
-    request: dict[str, object] = {"command": "set-limit", "target": target, "memory": memory, "core": core}
+    if clear and (memory is not None or core is not None):
+        raise CommandError("--clear removes both limits: use it without --memory and --core")
+    limit: dict[str, object] = {"clear": True} if clear else {"memory": memory, "core": core}
+    request: dict[str, object] = {"command": "set-limit", "target": target, **limit}
     show_line(printable(send(config, socket_path, request)))
 
 
@@ -150,4 +171,4 @@ def explain(
         clients = {id: turns["clients"][id] for id in clients_named(turns, target)}
         show(indented({**document, "turns": {**turns, "clients": clients}}))
     else:
-        show(printable_lines(lines))
+        show(printable_lines(wrapped(lines, terminal_width())))

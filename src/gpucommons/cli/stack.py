@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +12,9 @@ from typing import Annotated
 import typer
 
 from gpucommons.base.printable import printable
-from gpucommons.cli.command_line import CommandError, command_group, run
+from gpucommons.cli.command_line import CommandError, command_group, run, say
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.output import show_error, show_line
+from gpucommons.cli.output import clear_live, has_live_line, show_error, show_line, show_live
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
@@ -38,6 +39,10 @@ EngineName = Annotated[
 DataDirectory = Annotated[
     str | None, typer.Option("--data-dir", metavar="DIR", help="Directory of the stack's files.", show_default=False)
 ]
+
+
+_READY_S = 90.0
+_POLL_S = 0.5
 
 
 def _show(line: str) -> None:
@@ -84,6 +89,7 @@ def start(
     with _stack(config, engine, data_dir) as chosen:
         if not foreground:
             chosen.start()
+            _wait_until_ready(chosen)
         elif isinstance(chosen, LocalEngine):
             chosen.start(foreground=True)
         else:
@@ -106,6 +112,7 @@ def restart(config: ConfigFile = None, engine: EngineName = None, data_dir: Data
         _require_valid(chosen)
         chosen.stop()
         chosen.start()
+        _wait_until_ready(chosen)
 
 
 @app.command()
@@ -178,11 +185,42 @@ def _require_valid(engine: LocalEngine | ComposeEngine) -> None:
         raise StackError("\n".join(str(problem) for problem in problems))
 
 
+def _wait_until_ready(engine: LocalEngine | ComposeEngine) -> None:
+    """Waits for the services, and, if an agent runs, for the first scrape. A terminal shows the progress."""
+    deadline_s = time.monotonic() + _READY_S
+    while pending := _pending(healths := engine.status()):
+        if time.monotonic() > deadline_s:
+            say(f"not ready after {_READY_S:.0f} s: {pending}; see: gpucommons stack logs")
+            break
+        if has_live_line():
+            show_live(printable(f"waiting for {pending}"))
+        time.sleep(_POLL_S)
+    if has_live_line():
+        clear_live()
+    for health in healths:
+        if health.service == "targets":
+            _show(f"targets: {health.detail}")
+
+
+def _pending(healths: Sequence[ServiceHealth]) -> str:
+    """What is not ready and may become so. Without an agent, its targets stay down: that is not waited for."""
+    ready = {health.service for health in healths if health.ok}
+    waiting = [
+        health
+        for health in healths
+        if not health.ok and (health.service not in ("agent", "targets") or (health.starting and "agent" in ready))
+    ]
+    return "; ".join(f"{health.service}: {health.detail}" for health in waiting)
+
+
+def _state(health: ServiceHealth) -> str:
+    return "UP" if health.ok else "starting" if health.starting else "DOWN"
+
+
 def _print_states(healths: Sequence[ServiceHealth]) -> None:
     width = max(len(health.service) for health in healths)
     for health in healths:
-        state = "UP" if health.ok else "DOWN"
-        _show(f"{health.service:<{width}}  {state:<4}  {health.detail}")
+        _show(f"{health.service:<{width}}  {_state(health):<8}  {health.detail}")
 
 
 _status_command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -11,9 +11,11 @@ import uvloop
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.garbage import collect_garbage, shorten_pauses
+from gpucommons.base.printable import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
+from gpucommons.cli.output import has_live_line, show_error
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.web.access.web_config import WebConfigError
@@ -75,7 +77,7 @@ def up(
     logs.configure(settings.log.format, settings.log.level)
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)
-    uvloop.run(_run(Agent(settings, scenario)))
+    uvloop.run(_run(Agent(settings, scenario), shares=settings.scheduler.share_programs != "off"))
 
 
 def _share_scope() -> str:
@@ -83,7 +85,7 @@ def _share_scope() -> str:
     return "all" if os.geteuid() == 0 or SERVICE_SOCKET.exists() else "own"
 
 
-async def _run(agent: Agent) -> None:
+async def _run(agent: Agent, shares: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -98,6 +100,8 @@ async def _run(agent: Agent) -> None:
     first = await agent.begin()
     if agent.scenario is None and not _has_gpus(first):
         log.info("no GPU found; to see a simulated node with GPUs: gpucommons up --simulate lab")
+    if has_live_line():
+        show_error(printable(f"next: {_next_step(agent, first, shares)}"))
     shorten_pauses()
     collecting = asyncio.create_task(collect_garbage(agent.sampler.latest), name="garbage")
     await stop.wait()
@@ -124,6 +128,16 @@ def _announce(agent: Agent) -> None:
         else:
             log.info("page    %s/", address.url)
             log.info("metrics %s/metrics", address.url)
+
+
+def _next_step(agent: Agent, first: Snapshot, shares: bool) -> str:
+    """The one thing to do next, for the person at the terminal."""
+    page = next((address.url for address in agent.web.addresses if address.url.startswith("http")), "")
+    if agent.scenario is None and not _has_gpus(first):
+        return "stop it with Ctrl-C and try the simulated node: gpucommons up --simulate lab"
+    if agent.scenario is None and shares:
+        return "start GPU programs as usual; see them share in another terminal: gpucommons scheduler status --watch"
+    return f"open {page}/ in a browser" if page else "in another terminal: gpucommons top"
 
 
 def _has_gpus(snapshot: Snapshot) -> bool:

@@ -8,23 +8,31 @@ from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import show, show_line
+from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.scheduler_view import parked_lines
-from gpucommons.cli.who_view import explain, render
+from gpucommons.cli.suggestions import gpus, pids, users
+from gpucommons.cli.who_view import explain, who_lines
 from gpucommons.faces.documents.values import indented
 
 
 def who(
     user: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only this account, user, uid or owner.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="Only this account, user, uid or owner.", show_default=False, autocompletion=users
+        ),
     ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="INDEX|UUID", help="Only this GPU.", show_default=False)] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="INDEX|UUID", help="Only this GPU.", show_default=False, autocompletion=gpus)
+    ] = None,
     pid: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Explain step by step how the owner of this process is found.", show_default=False
+            metavar="N",
+            help="Explain step by step how the owner of this process is found.",
+            show_default=False,
+            autocompletion=pids,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -42,6 +50,9 @@ def who(
     if pid is not None and (found is None or not found["processes"]):
         hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
         raise NotFound(f"pid {pid} is not on a GPU now{hidden}; `gpucommons who` lists the processes that are")
+    if user is not None and (found is None or not found["processes"]):
+        hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
+        raise NotFound(f"no user {user!r} on a GPU{hidden}; `gpucommons who` lists the users that are")
     if as_json:
         show(indented(document))
     elif found is None:
@@ -49,7 +60,7 @@ def who(
     elif pid is not None:
         show(explain(found, document["explanations"]))
     else:
-        show(render(found, reader.get("gpus")["gpus"]))
+        show_lines(who_lines(found, reader.get("gpus")["gpus"], terminal_width()))
         turns = reader.get("turns")["turns"]
         if turns is not None and user is None and gpu is None:
             show(printable_lines(parked_lines(turns)))

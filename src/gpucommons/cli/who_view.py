@@ -7,16 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucommons.base.printable import Printable, printable, printable_lines
+from gpucommons.cli.output import Line, Span, plain_line
+from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.rules.identities import qualified_name
 
 _NONE = "-"
 _SHORT_ID = 12
 _MAX_NAME = 48
-_HEADINGS = ("MEMORY", "SM", "POWER", "PID", "SLOT", "PROCESS", "USER", "OWNER", "CONTAINER", "JOB")
+_HEADER = ("memory", "sm", "power", "pid", "slot", "process", "user", "owner", "container", "job")
 # The first columns are numbers, aligned to the right.
 _NUMBERS = 4
+_INDENT = "  "
 # These columns are shown even if empty.
-_ALWAYS = ("MEMORY", "SM", "POWER", "PID", "PROCESS")
+_ALWAYS = ("memory", "sm", "power", "pid", "process")
+_SHORTEST = {"process": 12, "user": 8, "owner": 10, "container": 8, "job": 6}
+_LEFT_OUT = ("power", "container", "job", "owner")
 _LEGEND = "~: a share of what the driver measured for the GPU. Without ~: measured for the process."
 _APPORTIONED = "apportioned"
 _AMOUNTS = ("memory", "sm", "power")
@@ -24,19 +29,25 @@ _AMOUNTS = ("memory", "sm", "power")
 Document = Mapping[str, Any]
 
 
-def render(who: Document, gpus: Document) -> Printable:
-    """`who` and `gpus` are those parts of the API's documents."""
+def who_lines(who: Document, gpus: Document, width: int | None) -> Iterator[Line]:
+    """`who` and `gpus` are those parts of the API's documents. `width` is the terminal's; None: in full."""
     processes = list(who["processes"].values())
-    lines: list[str] = []
-    for uuid, reported in who["reported"].items():
+    for number, (uuid, reported) in enumerate(who["reported"].items()):
+        if number:
+            yield []
         rows = [row for row in processes if row["gpu_uuid"] == uuid]
-        lines += [_gpu_line(uuid, reported, gpus["by_uuid"].get(uuid)), *_process_lines(rows, who["owners"])]
-        lines += [*_rest_lines(who["unattributed"].get(uuid, {})), ""]
+        for line in wrapped([_gpu_line(uuid, reported, gpus["by_uuid"].get(uuid))], width):
+            yield [Span(printable(line), "bold")]
+        yield from _process_lines(rows, who["owners"], width)
+        yield from map(plain_line, wrapped(_rest_lines(who["unattributed"].get(uuid, {})), width))
+    notes: list[str] = []
     if any(row[f"{name}_basis"] == _APPORTIONED for row in processes for name in _AMOUNTS):
-        lines.append(_LEGEND)
+        notes.append(_LEGEND)
     if who["view"]["scope"] != "host":
-        lines.append(who["view"]["sentence"])
-    return _text(lines)
+        notes.append(who["view"]["sentence"])
+    if notes and who["reported"]:
+        yield []
+    yield from map(plain_line, wrapped(notes, width))
 
 
 def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> Printable:
@@ -72,17 +83,22 @@ def _gpu_line(uuid: str, reported: Document, gpu: Document | None) -> str:
     return "  ".join(parts)
 
 
-def _process_lines(rows: Sequence[Document], owners: Document) -> Iterator[str]:
+def _process_lines(rows: Sequence[Document], owners: Document, width: int | None) -> Iterator[Line]:
     if not rows:
-        yield "  no process"
+        yield plain_line(f"{_INDENT}no process")
         return
-    cells = [_HEADINGS, *(tuple(_cells(row, owners)) for row in rows)]
-    filled = [any(row[i] != _NONE for row in cells[1:]) for i in range(len(_HEADINGS))]
-    shown = [i for i, heading in enumerate(_HEADINGS) if filled[i] or heading in _ALWAYS]
-    widths = {i: max(len(row[i]) for row in cells) for i in shown}
-    for row in cells:
-        aligned = (row[i].rjust(widths[i]) if i < _NUMBERS else row[i].ljust(widths[i]) for i in shown)
-        yield ("  " + "  ".join(aligned)).rstrip()
+    cells = [tuple(_cells(row, owners)) for row in rows]
+    filled = [any(row[i] != _NONE for row in cells) for i in range(len(_HEADER))]
+    shown = [i for i, title in enumerate(_HEADER) if filled[i] or title in _ALWAYS]
+    table = TextTable(
+        [_HEADER[i] for i in shown],
+        [[row[i] for i in shown] for row in cells],
+        numbers=frozenset(range(_NUMBERS)),
+        shortest=_SHORTEST,
+        left_out=[title for title in _LEFT_OUT if title in (_HEADER[i] for i in shown)],
+    )
+    for line in table.fitted(None if width is None else width - len(_INDENT)):
+        yield [Span(printable(_INDENT)), *line]
 
 
 def _cells(row: Document, owners: Document) -> Iterator[str]:

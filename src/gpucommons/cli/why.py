@@ -12,10 +12,11 @@ from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile
-from gpucommons.cli.output import show
+from gpucommons.cli.output import show, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler import read_turns
 from gpucommons.cli.scheduler_view import behind, clients_named, explanation
+from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
 
 # What is known of turns where no scheduler runs.
@@ -67,7 +68,7 @@ def why(
         f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
         for row in unscheduled
     ]
-    show(printable_lines(lines))
+    show(printable_lines(wrapped(lines, terminal_width())))
 
 
 def user_name(uid: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpucommons.stack import stack as common
 from gpucommons.stack.check import ConfigProblem, Run, run_here, tools_missing
 from gpucommons.stack.compose_file import AGENT_IMAGE, ALERTMANAGER_IMAGE, PROJECT, PROMETHEUS_IMAGE
+from gpucommons.stack.engine import docker_answers
 from gpucommons.stack.errors import StackError
 from gpucommons.stack.grafana import ensure_password
 from gpucommons.stack.health import ServiceHealth, probe
@@ -16,6 +17,7 @@ from gpucommons.stack.ports import require_free_ports
 from gpucommons.stack.stack import Stack, container_ids
 
 _INSTALL_DOCKER = "sudo apt install docker.io"
+_START_DOCKER = "sudo systemctl start docker"
 _INSTALL_COMPOSE = "sudo apt install docker-compose   (or docker-compose-plugin from Docker's own repository)"
 
 
@@ -138,3 +140,5 @@ class ComposeEngine:
 def _require_docker() -> None:
     if shutil.which("docker") is None:
         raise StackError(f"docker is not installed; install it with: {_INSTALL_DOCKER}; or use --engine local")
+    if not docker_answers():
+        raise StackError(f"Docker does not answer; start it with: {_START_DOCKER}; or use --engine local")

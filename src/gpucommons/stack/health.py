@@ -15,6 +15,8 @@ from typing import Any
 
 _TIMEOUT_S = 3.0
 _MAX_BYTES = 4 * 2**20
+# Prometheus and Alertmanager answer so while they read their data.
+_NOT_READY = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class ServiceHealth:
     service: str
     ok: bool
     detail: str
+    # It is expected to be ready soon.
+    starting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ def judge(service: str, response: HttpResponse | str) -> ServiceHealth:
     if isinstance(response, str):
         return ServiceHealth(service, False, f"does not answer: {response}")
     if response.status != 200:
-        return ServiceHealth(service, False, f"answers HTTP {response.status}: {_first_line(response.body)}")
+        detail = f"answers HTTP {response.status}: {_first_line(response.body)}"
+        return ServiceHealth(service, False, detail, starting=response.status == _NOT_READY)
     if service == "grafana" and _json(response.body).get("database") != "ok":
         return ServiceHealth(service, False, "answers, but its database is not ok")
     return ServiceHealth(service, True, "ready")
@@ -76,14 +81,15 @@ def judge_targets(response: HttpResponse | str) -> ServiceHealth:
         return ServiceHealth("targets", False, "unknown: Prometheus does not list its targets")
     active = _active_targets(_json(response.body))
     if not active:
-        return ServiceHealth("targets", False, "Prometheus has no targets")
+        # It finds them a moment after it is ready.
+        return ServiceHealth("targets", False, "Prometheus has no targets", starting=True)
     down = [target for target in active if target.get("health") == "down"]
     unknown = [target for target in active if target.get("health") not in ("up", "down")]
     if down:
         worst = "; ".join(f"{_name(target)}: {target.get('lastError', '')}" for target in down[:3])
         return ServiceHealth("targets", False, f"{len(down)} of {len(active)} down: {worst}")
     if unknown:
-        return ServiceHealth("targets", False, f"{len(unknown)} of {len(active)} not scraped yet")
+        return ServiceHealth("targets", False, f"{len(unknown)} of {len(active)} not scraped yet", starting=True)
     return ServiceHealth("targets", True, f"all {len(active)} up")
 
 

@@ -61,6 +61,10 @@ class LimitLookup:
             old.core_percent if quota.core_percent is None else quota.core_percent,
         )
 
+    def clear_limit(self, target: str) -> bool:
+        """Whether a limit was set for this target."""
+        return self._set.pop(target, None) is not None
+
     def set_for(self, names: Iterable[str]) -> QuotaValues:
         """What an operator set for the first of these names that has a value."""
         found = [self._set[name] for name in names if name in self._set]

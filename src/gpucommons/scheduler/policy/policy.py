@@ -342,7 +342,7 @@ class Policy:
             self._evaluation.evaluate(gpu, now, [])
         return [self.status_of(client) for client in self.clients.values()]
 
-    def set_quantum(self, seconds: float, now: float) -> list[Action]:
+    def set_quantum(self, seconds: float | None, now: float) -> list[Action]:
         self.terms.set_quantum(seconds)
         return self._evaluation.advance(self.gpus.values(), now)
 

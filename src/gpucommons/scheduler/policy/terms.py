@@ -38,6 +38,7 @@ class Terms:
     alone, because their memory is not known."""
 
     __slots__ = (
+        "_configured_shortest_s",
         "auto",
         "fair_between_owners",
         "fence",
@@ -60,7 +61,8 @@ class Terms:
         self.fair_between_owners = settings.fair_between == "owners"
         self.fixed_switch_time = SwitchTime(settings.switch_time_mode) is SwitchTime.FIXED
         self.operator_quantum_s: float | None = None
-        self.shortest_quantum_s = settings.switch_time_fixed_s if self.fixed_switch_time else self.SWITCH_TIME_MIN_S
+        self._configured_shortest_s = settings.switch_time_fixed_s if self.fixed_switch_time else self.SWITCH_TIME_MIN_S
+        self.shortest_quantum_s = self._configured_shortest_s
         self.set_mode(Mode(settings.mode))
 
     def set_mode(self, mode: Mode) -> None:
@@ -69,5 +71,7 @@ class Terms:
         self.auto = mode is Mode.AUTO
         self.v1_alone = mode is not Mode.CONCURRENT
 
-    def set_quantum(self, seconds: float) -> None:
-        self.operator_quantum_s = self.shortest_quantum_s = seconds
+    def set_quantum(self, seconds: float | None) -> None:
+        """None: as the settings say."""
+        self.operator_quantum_s = seconds
+        self.shortest_quantum_s = self._configured_shortest_s if seconds is None else seconds

@@ -26,6 +26,7 @@ from gpucommons.scheduler.service.peer_process import container_of, is_local
 from gpucommons.scheduler.service.server import SchedulerServer
 
 _LONGEST_QUANTUM_S: Final = 86_400
+_AUTO: Final = "auto"
 _SOCKET_NAME: Final = "control.sock"
 _SOCKET_MODE: Final = 0o666
 _MOST_LINE_BYTES: Final = 4096
@@ -226,8 +227,11 @@ class ControlSocket:
     def _set_quantum(self, request: ControlCommand) -> str:
         """How long a turn lasts while other clients wait for its room, on every GPU and for every reason."""
         seconds = request.get("seconds")
+        if seconds == _AUTO:
+            self._server.set_quantum(None)
+            return "the scheduler chooses the length of a turn from now on, as configured"
         if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-            raise ControlError(f"invalid quantum {seconds!r}: use a number of seconds")
+            raise ControlError(f"invalid quantum {seconds!r}: use a number of seconds, or {_AUTO}")
         if not 0.1 <= seconds <= _LONGEST_QUANTUM_S:
             raise ControlError(f"invalid quantum {seconds}: use 0.1 to {_LONGEST_QUANTUM_S} seconds")
         self._server.set_quantum(float(seconds))
@@ -236,6 +240,8 @@ class ControlSocket:
     def _set_limit(self, request: ControlCommand) -> str:
         """Limits a client, or all present and later clients of a pod."""
         target = _text(request, "target")
+        if request.get("clear") is True:
+            return self._clear_limit(target)
         memory, core = (None if request.get(name) is None else _text(request, name) for name in ("memory", "core"))
         if memory is None and core is None:
             raise ControlError("nothing to set: give --memory, --core or both")
@@ -249,6 +255,12 @@ class ControlSocket:
             raise ControlError(str(error)) from None
         reached = self._server.set_limit(target, quota)
         return f"{target} is limited; {reached} connected client{'' if reached == 1 else 's'} updated"
+
+    def _clear_limit(self, target: str) -> str:
+        reached = self._server.clear_limit(target)
+        if reached is None:
+            raise ControlError(f"nothing to clear: no limit was set for {target} with set-limit")
+        return f"the limit of {target} is cleared; {reached} connected client{'' if reached == 1 else 's'} updated"
 
 
 def _refusal(error: str) -> bytes:

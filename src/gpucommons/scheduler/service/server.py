@@ -339,7 +339,7 @@ class SchedulerServer:
         self.generation += 1
         self._turns.apply(self.policy.switch(on, now), now)
 
-    def set_quantum(self, seconds: float) -> None:
+    def set_quantum(self, seconds: float | None) -> None:
         now = monotonic()
         self.generation += 1
         self._turns.apply(self.policy.set_quantum(seconds, now), now)
@@ -351,6 +351,13 @@ class SchedulerServer:
         Returns how many clients it means.
         """
         self._limits.set_limit(target, quota)
+        self._limits_changed()
+        return self.count_matching(target)
+
+    def clear_limit(self, target: str) -> int | None:
+        """Removes what was set for this target. Returns how many clients it means; None if nothing was set."""
+        if not self._limits.clear_limit(target):
+            return None
         self._limits_changed()
         return self.count_matching(target)
 

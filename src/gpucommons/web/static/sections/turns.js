@@ -72,7 +72,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
     </header>
     <${Timeline} gpu=${gpu} clients=${turns.clients} now=${now} ownerOf=${ownerOf} lit=${lit} />
     <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${gpu.index}">
-      <table class="rows queue">
+      <table class="rows queue stacked">
         <caption class="hidden">Clients of GPU ${gpu.index}: running first, then the queue in order</caption>
         <thead>
           <tr>
@@ -106,16 +106,16 @@ function Client({ id, client, owner, window, dim }) {
     <th scope="row" class="name" title="${client.name}, client ${id}">
       <div><${Swatch} name=${colour(owner)} /><bdi>${shortOf(client.name)}</bdi></div>
     </th>
-    <td data-f="standing">${standing(client)}</td>
-    <td class="number" data-f="expected_s">${client.wait ? (client.wait.expected_s === null ? MISSING : `≈ ${duration(client.wait.expected_s)}`) : ''}</td>
-    <td class="number" data-f="need_bytes" title="allocated ${bytes(client.allocated_bytes)}">
+    <td data-label="Now" data-f="standing">${standing(client)}</td>
+    <td class="number" data-label="Expected wait" data-f="expected_s">${client.wait ? (client.wait.expected_s === null ? MISSING : `≈ ${duration(client.wait.expected_s)}`) : ''}</td>
+    <td class="number" data-label="Memory" data-f="need_bytes" title="allocated ${bytes(client.allocated_bytes)}">
       ${bytes(client.need_bytes ?? client.allocated_bytes)}${client.memory_quota_bytes ? ` / ${bytes(client.memory_quota_bytes)}` : ''}
     </td>
-    <td class="number" data-f="quota" title="${client.window_usage_s} s used of ${client.window_limit_s} s in a window of ${window} s">
+    <td class="number" data-label="Core quota" data-f="quota" title="${client.window_usage_s} s used of ${client.window_limit_s} s in a window of ${window} s">
       ${quota} %${client.throttled ? ' · used up' : ''}
     </td>
-    <td class="number" data-f="debt_s">${client.debt_s ? duration(client.debt_s) : '0'}</td>
-    <td class="number" data-f="turns_total">${count(client.turns_total)}</td>
+    <td class="number" data-label="Debt" data-f="debt_s">${client.debt_s ? duration(client.debt_s) : '0'}</td>
+    <td class="number" data-label="Turns" data-f="turns_total">${count(client.turns_total)}</td>
   </tr>`;
 }
 

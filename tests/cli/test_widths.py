@@ -1,0 +1,226 @@
+"""Every table fits the terminal, at 80 to 200 columns, and a pipe gets everything.
+
+One agent of the scenario `faults` serves the reads: after 20 s its GPU 3 is lost. The terminals are real.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gpucommons.cli.lease_view import queue_lines
+from gpucommons.cli.main import main
+from gpucommons.cli.text_table import TextTable, shortened, wrapped
+from gpucommons.simulation.faults import HOT_GPU, LOST_GPU
+from gpucommons.simulation.lab_gpus import LabGpus
+from running import RunningAgent, command, running_agent
+from terminal import in_terminal, without_escapes
+from waiting import until
+
+WIDTHS = (80, 100, 140, 200)
+LONG_ID = "3f1a5c7e9b2d4f6a8c0e1d3b5f7a9c2e4d6f8a0b1c3e5d7f9a2b4c6d8e0f1a3b"
+
+
+@contextmanager
+def faulty_agent() -> Iterator[RunningAgent]:
+    with running_agent("--simulate", "faults") as agent:
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[RunningAgent]:
+    with faulty_agent() as running:
+        lost = LabGpus(0.0).at(0.0).gpus[LOST_GPU].identity.uuid
+        until(
+            lambda: json.loads(running.get("/api/v1/slots")[1])["slots"][lost]["state"] == "lost",
+            "the GPU is lost",
+            within_s=60,
+        )
+        yield running
+
+
+def lines_of(columns: int, agent: RunningAgent, *arguments: str) -> list[str]:
+    status, written = in_terminal(columns, *arguments, "--connect", agent.url)
+    assert status == 0, written
+    return without_escapes(written).splitlines()
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_tables_fit_the_terminal(agent: RunningAgent, columns: int) -> None:
+    for name in ("gpus", "allocations", "who", "free", "events", "report"):
+        lines = lines_of(columns, agent, name)
+        assert lines
+        assert max(map(len, lines)) <= columns, name
+        if columns == WIDTHS[0] and name in ("gpus", "allocations"):
+            assert max(map(len, lines)) > columns - 12, "the width is used"
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_gpus_has_its_columns_at_every_width(agent: RunningAgent, columns: int) -> None:
+    lines = lines_of(columns, agent, "gpus")
+    header = next(line for line in lines if line.startswith("GPU ")).split()
+    assert [title for title in header if title not in ("PROCESSES", "HEALTH")] == [
+        *("GPU", "MODEL", "UTIL", "MEMORY", "TEMP", "POWER", "OWNER", "STATE")
+    ]
+    first = next(line for line in lines if line.startswith("0 "))
+    assert first.split()[1] == "H200"
+    assert "alice" in first
+    assert "busy" in first
+    assert "GPU-" not in "\n".join(lines)
+    assert any(
+        "GPU-c963cfe0-afae-5a3b-b909-6a04e7d80068" in line for line in lines_of(columns, agent, "gpus", "--wide")
+    )
+
+
+def test_the_first_24_lines_of_gpus_have_what_matters(agent: RunningAgent) -> None:
+    lines = lines_of(80, agent, "gpus")[:24]
+    slots = json.loads(agent.get("/api/v1/slots")[1])["slots"].values()
+    free = sum(slot["state"] == "free" for slot in slots)
+    text = "\n".join(lines)
+    assert f"1 lost: GPU {LOST_GPU}" in text
+    assert f"1 overheating: GPU {HOT_GPU}" in text
+    assert f"{free} free" in text
+    longest = max(
+        (slot for slot in slots if slot["state"] == "held_idle"),
+        key=lambda slot: (slot["idle_s"], -(slot["since_unix_s"] or float("inf"))),
+    )
+    assert f"longest: {longest['holders'][0]['account']} on {longest['slot']}" in text
+    (lost,) = [line for line in lines if line.split()[:2] == [str(LOST_GPU), "H200"]]
+    assert lost.split()[-1] == "lost"
+    (hot,) = [line for line in lines if line.split()[:2] == [str(HOT_GPU), "H200"]]
+    assert "91 C" in hot
+    assert "hot, busy" in hot
+
+
+def test_the_first_24_lines_of_gpus_in_the_lab() -> None:
+    with TemporaryDirectory() as directory:
+        status, written = in_terminal(
+            80, "gpus", "--simulate", "lab", environment={"STATE_DIRECTORY": directory, "RUNTIME_DIRECTORY": directory}
+        )
+    assert status == 0, written
+    text = "\n".join(without_escapes(written).splitlines()[:24])
+    assert "lost" not in text
+    assert "3 free" in text
+    assert "5 held idle, longest: emeka on 3" in text
+
+
+def test_states_have_colours_in_a_terminal_only(agent: RunningAgent) -> None:
+    _, written = in_terminal(80, "gpus", "--connect", agent.url)
+    assert "\x1b[1;31mlost\x1b[0m" in written
+    assert "\x1b[32mfree\x1b[0m" in written
+    piped = command("gpus", "--connect", agent.url).stdout
+    assert "\x1b" not in piped
+    assert "GPU-c963cfe0-afae-5a3b-b909-6a04e7d80068" in piped
+    _, written = in_terminal(80, "events", "--type", "gpu.lost", "--connect", agent.url)
+    assert "\x1b[1;31mgpu.lost\x1b[0m" in written
+
+
+def test_a_pipe_gets_every_column_in_full(agent: RunningAgent) -> None:
+    piped = command("allocations", "--connect", agent.url).stdout
+    assert "inference/llm-serve-6d9f7c5b8-x2x4k" in piped
+    header = piped.splitlines()[0].split()
+    assert header[-4:] == ["INTERFACE", "MANAGED", "PROFILE", "SINCE"]
+    assert "GPU-" not in piped, "the slot of a lost GPU has its number too"
+    narrow = "\n".join(lines_of(80, agent, "allocations"))
+    assert "inference/llm-serve-6d9f7c5b8-x2x4k" not in narrow
+    assert "STATE" in narrow
+
+
+def test_columns_are_shortened_then_left_out() -> None:
+    table = TextTable(
+        ("name", "n", "note"),
+        [("a" * 30, "1", "spare"), ("b", "22", "")],
+        numbers=frozenset({1}),
+        shortest={"name": 8},
+        left_out=("note",),
+    )
+    shown = ["".join(span.text for span in line) for line in table.fitted(20)]
+    assert shown == ["NAME        N  NOTE", f"{'a' * 8}…   1  spare", "b          22"]
+    assert ["".join(span.text for span in line) for line in table.fitted(12)] == [
+        "NAME       N",
+        "aaaaaaa…   1",
+        "b         22",
+    ]
+    assert table.lines()[1] == f"{'a' * 30}   1  spare", "in full without a terminal"
+
+
+def test_hashes_are_folded_before_text_is_left_out() -> None:
+    text = f"container={LONG_ID} on GPU-c963cfe0-afae-5a3b-b909-6a04e7d80068"
+    assert shortened(text, 60) == "container=3f1a5c7e9b2d… on GPU-c963cfe0…"
+    assert wrapped([text], 60) == ["container=3f1a5c7e9b2d… on GPU-c963cfe0…"]
+    assert wrapped([text], None) == [text]
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, columns: int) -> None:
+    lines = lines_of(columns, agent, "scheduler", "status")
+    assert len(lines) > 5
+    assert max(map(len, lines)) <= columns
+    queue = {
+        "off": "",
+        "leases": {
+            "7": {
+                "user": "a-user-with-a-long-name",
+                "name": "a job with a name that is longer than most",
+                "slots": ["0", "1", "2", "3"],
+                "shared": False,
+                "since_unix_s": 0.0,
+                "trespassers": [{"user": "bob", "pid": 4711}],
+            }
+        },
+        "waiting": {
+            "8": {
+                "position": 1,
+                "user": "another-user-with-a-long-name",
+                "name": "another job",
+                "gpus": 2,
+                "since_unix_s": 0.0,
+                "expected_start_unix_s": 900.0,
+                "sentence": "every GPU that fits is in use, and two of them are reserved from tomorrow on",
+            }
+        },
+    }
+    shown = ["".join(span.text for span in line) for line in queue_lines(queue, 100.0, columns)]
+    assert max(map(len, shown)) <= columns
+    assert "EXPECTED" in shown[3]
+    assert "13 min" in shown[4]
+    in_full = ["".join(span.text for span in line) for line in queue_lines(queue, 100.0, None)]
+    assert "from tomorrow on" in in_full[4]
+
+
+def test_report_speaks_of_hours_and_kilowatt_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpucommons.ledger.store import Store
+    from ledger.builders import ALICE, batch, moment
+
+    store = Store(tmp_path / "ledger.sqlite", "run", "boot")
+    store.begin(moment(0))
+    store.write(1, batch(3096, ALICE, time.time() - 3600), moment(1))
+    store.close()
+    for name in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("GPUCOMMONS_WEB_LISTEN", "")
+    with pytest.raises(SystemExit):
+        main(["report"])
+    table = capsys.readouterr().out.splitlines()
+    assert table[2].split()[:3] == ["USER", "HELD", "ACTIVE"]
+    assert "0.86 h" in table[3]
+    assert "kWh" in table[3]
+    with pytest.raises(SystemExit):
+        main(["report", "--format", "csv"])
+    assert "0.8600" in capsys.readouterr().out
+
+
+def test_up_on_a_terminal_ends_its_start_with_the_next_thing_to_do(tmp_path: Path) -> None:
+    places = {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)}
+    arguments = ("up", "--simulate", "lab", "--listen", "127.0.0.1:0")
+    status, shown = in_terminal(100, *arguments, environment=places, until="next: ")
+    assert status == 0, shown
+    last = next(line for line in shown.splitlines() if line.startswith("next: "))
+    assert re.fullmatch(r"next: open http://127\.0\.0\.1:\d+/ in a browser", last), shown
