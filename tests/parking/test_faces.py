@@ -63,13 +63,17 @@ def test_status_explain_and_top_show_it() -> None:
     assert row.cells[2].startswith("parked: 40")
 
 
+def texts(parking: dict[str, Any], now_s: float) -> list[str]:
+    return ["".join(part.text for part in line) for line in table_lines(parking, now_s, None)]
+
+
 def test_the_table_and_the_line_of_progress() -> None:
     parking = TURNS["parking"]
-    header, first, second = table_lines(parking, 3700.0)
+    header, first, second = texts(parking, 3700.0)
     assert "HOST RAM" in header
     assert f"{NAME}  parked" in first
     assert "6.0 GiB of 10.0 GiB, 3.0 GiB/s, about 1 s left" in second
-    assert list(table_lines({**parking, "programs": {}}, 0.0)) == ["no program is parked"]
+    assert texts({**parking, "programs": {}}, 0.0) == ["no program is parked"]
     assert "waking 6.0 GiB" in live_line(parking["programs"])
     assert is_done("park", parking["programs"][PARKED.key])
     assert not is_done("wake", parking["programs"][PARKED.key])
