@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from demo_node import DemoNode
+from gpucommons.cli.output import Line
 from gpucommons.cli.parking_view import is_done, live_line, outcome, outcome_line, table_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.cli.top_rows import turn_rows
@@ -63,17 +64,17 @@ def test_status_explain_and_top_show_it() -> None:
     assert row.cells[2].startswith("parked: 40")
 
 
-def texts(parking: dict[str, Any], now_s: float) -> list[str]:
-    return ["".join(part.text for part in line) for line in table_lines(parking, now_s, None)]
+def text(line: Line) -> str:
+    return "".join(span.text for span in line)
 
 
 def test_the_table_and_the_line_of_progress() -> None:
     parking = TURNS["parking"]
-    header, first, second = texts(parking, 3700.0)
+    header, first, second = (text(line) for line in table_lines(parking, 3700.0, None))
     assert "HOST RAM" in header
     assert f"{NAME}  parked" in first
     assert "6.0 GiB of 10.0 GiB, 3.0 GiB/s, about 1 s left" in second
-    assert texts({**parking, "programs": {}}, 0.0) == ["no program is parked"]
+    assert [text(line) for line in table_lines({**parking, "programs": {}}, 0.0, None)] == ["no program is parked"]
     assert "waking 6.0 GiB" in live_line(parking["programs"])
     assert is_done("park", parking["programs"][PARKED.key])
     assert not is_done("wake", parking["programs"][PARKED.key])

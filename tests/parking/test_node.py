@@ -36,14 +36,14 @@ def notebook(node: SharedNode, memory_bytes: int = 64 * MIB) -> SharedProgram:
 
 
 def test_an_idle_program_is_parked_and_comes_back_when_its_user_goes_on(node: SharedNode) -> None:
-    node.start_agent(sections="[parking]\nidle_after_s = 2\neager = true\nmin_residence_s = 1\n")
+    node.start_agent(sections="[parking]\nidle_after_s = 4\neager = true\nmin_residence_s = 1\n")
     program = notebook(node)
     node.wait_for(lambda: program.program.state is State.CHECKPOINTED, "it is parked")
     assert (program.program.gpu_bytes, program.program.host_bytes) == (0, 64 * MIB)
     # Longer than a program has to be quiet before it can go on.
     node.shared.let_pass(2.5)
     assert program.program.state is State.CHECKPOINTED, "it sleeps on"
-    program.program.run_cell(0.02)
+    program.program.run_cell(0.0002)
     node.wait_for(lambda: program.program.cells == 1, "its cell ends")
     assert program.program.gpu_bytes == 64 * MIB
 

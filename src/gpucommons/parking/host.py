@@ -79,13 +79,13 @@ def cpu_seconds(pids: Iterable[int], procfs: Path = _PROC) -> float | None:
     """The CPU time of these processes so far; None where one cannot be read.
 
     The kernel counts each thread in nanoseconds, but the sum of a process, which includes ended threads, in hundredths
-    of a second: the larger of the two.
+    of a second: that is too coarse to notice the start of a cell, and used only where threads are not counted.
     """
     total_s = 0.0
     for pid in pids:
         try:
             whole_s = cpu_ticks((procfs / str(pid) / "stat").read_bytes()) / _TICKS_PER_S
-            total_s += max(whole_s, _threads_s(procfs / str(pid) / "task"))
+            total_s += _threads_s(procfs / str(pid) / "task") or whole_s
         except (OSError, ValueError, IndexError):
             return None
     return total_s

@@ -64,6 +64,7 @@ _RETRY_S: Final = 10.0
 _AGAIN_S: Final = 600.0
 _MOST_EVENTS: Final = 64
 _PLACES: Final = 3
+_LOOKS_ELSEWHERE: Final = 2
 _NEVER: Final = float("inf")
 _IDLE, _ASKED, _TURN = "idle", "asked", "turn"
 
@@ -602,11 +603,14 @@ def _looks(pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
 
 
 def _went_on(spot: Spot, look: _Look) -> bool:
-    """Whether it went on while its memory was moved, when its CPU time cannot be distinguished from the move's."""
+    """Whether it sleeps elsewhere than while it was idle, at two looks in a row: inside a CUDA call.
+
+    This also shows a cell that was run while the memory moved, and one that uses hardly any CPU time.
+    """
     if spot.waited_in is None or look.place is None:
         return False
-    before, spot.waited_in = spot.waited_in, None
-    return look.place != before
+    spot.looks_elsewhere = spot.looks_elsewhere + 1 if look.place != spot.waited_in else 0
+    return spot.looks_elsewhere >= _LOOKS_ELSEWHERE
 
 
 def _refusal(moved: Moved, failed: Failure) -> tuple[ParkRefusal, float]:
