@@ -288,7 +288,7 @@ def _ledger(ledger: LedgerState) -> Iterator[Problem]:
 
 
 def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[Problem]:
-    """A source that never answered and is not essential is a matter of the setup; its row on the page says so."""
+    """What does not exist on this node, and what was not read yet, is not a problem."""
     for state in states:
         if state.absent or state.is_fresh(now_monotonic_s) or not (state.failures or state.up):
             continue

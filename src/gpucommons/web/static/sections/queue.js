@@ -1,7 +1,7 @@
 // GPUs for one command at a time: leases, waiting requests, reservations.
 import { html, classes } from '../html.js';
 import { Absent, Hidden, Section } from '../parts.js';
-import { bytes, clock, duration, MISSING } from '../format.js';
+import { bytes, clock, duration, MISSING, plural } from '../format.js';
 
 export function Queue({ document }) {
   const { queue, time_unix_s: now } = document;
@@ -13,7 +13,7 @@ export function Queue({ document }) {
   const leases = byTime(queue.leases, 'since_unix_s');
   const waiting = byTime(queue.waiting, 'position');
   const reservations = byTime(queue.reservations, 'from_unix_s');
-  const note = `${leases.length} leases · ${waiting.length} waiting · ${reservations.length} reservations`;
+  const note = `${plural(leases.length, 'lease')} · ${waiting.length} waiting · ${plural(reservations.length, 'reservation')}`;
   const empty = !leases.length && !waiting.length && !reservations.length;
   return html`<${Section} id="queue" title="Queue" note=${note}>
     <${Hidden} document=${document} section="queue" />
