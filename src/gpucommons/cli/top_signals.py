@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.process_stat import start_ticks
 
 
@@ -14,7 +15,7 @@ def refusal(row: Mapping[str, Any], key: str, is_here: bool) -> str:
         return "the agent is not asked through its socket on this machine: run top there"
     if os.geteuid() not in (0, row["uid"]):
         return f"pid {row['pid']} belongs to {row['account'] or 'another user'}: only its user or root may do that"
-    if not key.rpartition("/")[2].isdecimal():
+    if parse_decimal(key.rpartition("/")[2]) is None:
         return f"pid {row['pid']} has ended"
     return ""
 
