@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +18,33 @@ from textual.widgets import DataTable, Input, Static
 from browser import demo_agent
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
+from gpucommons.base.process_stat import start_ticks
 from gpucommons.cli.agent_client import AgentAddress, named_address
 from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.reader import local_urls
 from gpucommons.cli.top_app import Top
+from gpucommons.cli.top_dialogs import Page
 from gpucommons.cli.top_feed import AgentFeed, FeedUpdate, LocalFeed
 from gpucommons.cli.top_rows import (
+    EVENT_COLUMNS,
     GPU_COLUMNS,
     OWNER_COLUMNS,
     PROCESS_COLUMNS,
+    QUEUE_COLUMNS,
     TURN_COLUMNS,
     arranged,
     duration,
     gpu_rows,
+    host_use,
     owner_rows,
     process_rows,
+    queue_rows,
     size,
     spark,
     turn_rows,
 )
+from gpucommons.cli.top_signals import refusal, send_signal
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation.scenarios import SCENARIOS
@@ -54,9 +64,16 @@ class QueueFeed:
     """Yields what the test puts."""
 
     where = "the test"
+    is_local = True
 
-    def __init__(self) -> None:
+    def __init__(self, played: Played | None = None) -> None:
         self._queue: asyncio.Queue[FeedUpdate] = asyncio.Queue()
+        self._played = played
+
+    async def ask(self, name: str, parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
+        query = "&".join(f"{key}={value}" for key, value in parameters.items())
+        found: Mapping[str, Any] | None = self._played.get(f"{name}?{query}") if self._played else None
+        return found
 
     def put(self, update: FeedUpdate) -> None:
         self._queue.put_nowait(update)
@@ -93,7 +110,7 @@ async def shown(pilot: Pilot[None], id: str = "rows") -> None:
 
 
 def test_every_view_fits_into_eighty_columns() -> None:
-    for columns in (GPU_COLUMNS, OWNER_COLUMNS, PROCESS_COLUMNS, TURN_COLUMNS):
+    for columns in (GPU_COLUMNS, OWNER_COLUMNS, PROCESS_COLUMNS, TURN_COLUMNS, EVENT_COLUMNS, QUEUE_COLUMNS):
         assert sum(column.width + 2 for column in columns) <= 78
         assert sum(column.wide for column in columns) == 1
 
@@ -102,8 +119,10 @@ def test_rows_have_the_values_of_the_document() -> None:
     document = document_of()
     gpus = {row.cells[0].rstrip("!"): row for row in gpu_rows(document, {})}
     card = next(gpu for gpu in document["gpus"]["by_uuid"].values() if gpu["index"] == 1)
-    assert gpus["1"].cells[1] == f"{round(100 * card['utilization_ratio'])} %"
-    assert gpus["1"].cells[3] == f"{card['power_watts']:.0f}/700 W"
+    filled = round(5 * card["utilization_ratio"])
+    bar = "█" * filled + "░" * (5 - filled)
+    assert gpus["1"].cells[1] == f"{bar} {round(100 * card['utilization_ratio'])} %"
+    assert gpus["1"].cells[3] == f"{card['power_watts']:.0f} W"
     assert gpus["7"].cells[1] == "LOST"
     assert gpus["7"].grave
     assert gpus["5"].grave, "it is hot"
@@ -123,7 +142,7 @@ def test_rows_have_the_values_of_the_document() -> None:
     assert "rest/rounding" not in owners, "a row of zeros is left out"
     assert len(process_rows(document)) == len(document["who"]["processes"])
     turns = turn_rows(document)
-    assert [row.cells[1] for row in turns] == ["0", "0", "0", "1", "1", "1"]
+    assert sorted(row.cells[1] for row in turns if not row.cells[2].startswith("parked")) == ["0"] * 3 + ["1"] * 3
     assert turns[0].cells[2].startswith("runs")
     assert "another client has the turn" in turns[1].cells[2]
 
@@ -182,7 +201,8 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(document_of(), {}))
             await shown(pilot)
-            assert [row[0] for row in cells(app, "gpus")] == ["0", "1", "2", "3", "4", "5!", "6", "7!"]
+            gpus = [row[0] for row in cells(app, "gpus") if "." not in row[0]]
+            assert gpus == ["0", "1", "2", "3", "4", "5!", "6", "7!"]
             assert cells(app)[0][0] == "farah"
             assert "by memory ↓" in text_of(app, "note")
             await pilot.press("r")
@@ -277,6 +297,119 @@ def test_columns_grow_with_the_terminal() -> None:
     run(scenario())
 
 
+def test_help_details_events_and_queue() -> None:
+    async def scenario() -> None:
+        played = Played(NODE).play(3)
+        feed = QueueFeed(played)
+        app = Top(feed)
+        async with app.run_test(size=(80, 24)) as pilot:
+            feed.put(FeedUpdate(played.get("snapshot"), {}))
+            await shown(pilot)
+            while "lost: GPU 7" not in text_of(app, "sentence"):
+                await pilot.pause()
+            await pilot.press("question_mark")
+            assert "interrupt, terminate or kill" in page(app)
+            await pilot.press("escape", "p")
+            first = cells(app)[0]
+            await pilot.press("enter")
+            while not isinstance(app.screen, Page):
+                await pilot.pause()
+            assert page(app).startswith(f"pid {first[1]} on ")
+            assert "owner: " in page(app)
+            await pilot.press("escape", "e")
+            assert "by" not in text_of(app, "note")
+            assert [str(column.label) for column in app.query_one("#rows", DataTable).columns.values()][1] == "Type"
+            await pilot.press("u")
+            assert app.query_one("#bar-queue").has_class("chosen")
+
+    run(scenario())
+
+
+def page(app: Top) -> str:
+    return str(app.screen.query_one("#page", Static).render())
+
+
+def test_a_process_is_ended_after_a_question_and_only_with_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real process takes the place of one in the document."""
+    sleeper = subprocess.Popen(["sleep", "600"])
+    ticks = start_ticks(Path(f"/proc/{sleeper.pid}/stat").read_bytes())
+    document = json.loads(json.dumps(document_of()))
+    key, row = next(iter(document["who"]["processes"].items()))
+    mine = f"{row['gpu_uuid']}/{sleeper.pid}/{ticks}"
+    document["who"]["processes"] = {mine: {**row, "pid": sleeper.pid, "uid": os.geteuid(), "memory_bytes": 2**40}}
+    document["simulated"] = None
+    stranger = {**row, "uid": 12345}
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "only its user or root" in refusal(stranger, key, True)
+    assert "run top there" in refusal({**row, "uid": 1000}, mine, False)
+    assert refusal({**row, "uid": 1000}, mine, True) == ""
+    monkeypatch.undo()
+    assert send_signal(f"GPU-x/{sleeper.pid}/{ticks + 1}", signal.SIGKILL) == f"pid {sleeper.pid} has ended", "reused"
+
+    async def scenario() -> None:
+        feed = QueueFeed()
+        app = Top(feed)
+        async with app.run_test(size=(80, 24)) as pilot:
+            feed.put(FeedUpdate(document, {}))
+            await shown(pilot)
+            await pilot.press("p", "T")
+            assert f"Send SIGTERM to pid {sleeper.pid}" in str(app.screen.query_one("#question", Static).render())
+            await pilot.press("n")
+            assert sleeper.poll() is None
+            await pilot.press("T", "y")
+            while sleeper.poll() is None:
+                await pilot.pause()
+            await pilot.press("ctrl+c")
+        assert app.return_code == 0
+
+    try:
+        run(scenario())
+        assert sleeper.returncode == -signal.SIGTERM
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_processes_have_their_part_of_the_host() -> None:
+    before = {"time_unix_s": 100.0, "host_use": {"a": {"cpu_seconds": 10.0, "rss_bytes": 5, "start_unix_s": 40.0}}}
+    now = {
+        "time_unix_s": 102.0,
+        "host_use": {
+            "a": {"cpu_seconds": 13.0, "rss_bytes": 6, "start_unix_s": 40.0},
+            "b": {"cpu_seconds": None, "rss_bytes": None, "start_unix_s": None},
+        },
+    }
+    assert host_use(before, now) == {
+        "a": {"cpu_ratio": 1.5, "rss_bytes": 6, "age_s": 62.0},
+        "b": {"cpu_ratio": None, "rss_bytes": None, "age_s": None},
+    }
+    _, snapshot = take_sample(None, "lab", None)
+    document = api_document(snapshot, "who")
+    row = next(row for row in process_rows(document, host_use(None, document)) if row.cells[1] == "4100")
+    assert row.cells[2] == "alice"
+    assert row.cells[6].endswith("GiB")
+    assert row.cells[7] != "-"
+    assert row.cells[8] == "python train.py --rank 0"
+
+
+def test_queue_rows() -> None:
+    lease = {"user": "alice", "slots": ["0", "1"], "since_unix_s": 0.0, "name": "train"}
+    request = {
+        "user": "bob",
+        "position": 1,
+        "gpus": 2,
+        "since_unix_s": 60.0,
+        "expected_start_unix_s": 720.0,
+        "sentence": "every GPU is in use",
+    }
+    rows = queue_rows({"leases": {"7": lease}, "waiting": {"8": request}}, 120.0)
+    assert [row.cells for row in rows] == [
+        ("lease", "7", "alice", "0,1", "2 min", "", "train"),
+        ("1", "8", "bob", "2", "1 min", "~10 min", "every GPU is in use"),
+    ]
+    assert queue_rows(None, 0.0) == []
+
+
 # Feeds.
 
 
@@ -332,7 +465,7 @@ def test_without_an_agent_it_samples_this_machine() -> None:
             while not cells(app, "gpus")[0][6].strip():
                 await pilot.pause()
             assert "SIMULATED lab" in text_of(app, "head")
-            assert len(cells(app, "gpus")) == 8
+            assert len(cells(app, "gpus")) == 8 + 11
 
     run(scenario())
 
@@ -373,12 +506,17 @@ def test_in_a_real_terminal_of_80_by_24() -> None:
         environment = f"PYTHONPATH={':'.join(filter(None, sys.path))}"
         tmux("new-session", "-d", "-x", "80", "-y", "24", "-e", environment, "sh", "-c", line)
         try:
-            screen = until_the_screen_shows(r"^ 7 .*GiB")
+            screen = until_the_screen_shows(r"^ 5!? .*/140 G")
             assert "SIMULATED faults" in screen
             assert len(screen.splitlines()) == 24
             gpus = json.loads(agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"]
             hot = next(gpu for gpu in gpus.values() if gpu["index"] == 1)
             assert re.search(rf"^ 1! .* {hot['temperature_celsius']} °C", screen, re.MULTILINE)
+            # What matters is on the first screen.
+            screen = until_the_screen_shows("1 lost: GPU 3")
+            assert "1 overheating: GPU 1" in screen
+            until_the_screen_shows(r"\d free")
+            until_the_screen_shows(r"held idle, longest: \w+ on ")
             tmux("send-keys", "t")
             until_the_screen_shows("does not run|Client")
             tmux("send-keys", "o", "/")

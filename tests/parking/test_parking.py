@@ -142,6 +142,35 @@ def test_where_one_process_cannot_be_moved_the_others_come_back(cuda: FakeCuda, 
     assert list(record.iterdir()) == []
 
 
+def test_three_programs_that_do_not_fit_together_all_go_on(cuda: FakeCuda, record: Path) -> None:
+    """A GPU for two: the third comes back when another has had its turn, and so on."""
+    first = started(cuda)[0]
+    rig = ParkingRig(cuda, record, 2 * SIZE, replace(SETTINGS, oversubscribe=True))
+
+    async def body() -> None:
+        rig.read()
+        rig.parking.park(str(first.pid), None)
+        await rig.until(lambda: rig.stage(first) == "parked", "it is parked")
+        programs = [first, *started(cuda, 2)]
+        rig.parking.wake(str(first.pid), None)
+        for _ in range(2):
+            await _progress_of_all(rig, programs)
+        turns = {event.key for event in rig.parking.reading().events if "(turn)" in event.sentence}
+        assert turns, "they were parked for each other"
+        assert rig.none_stranded()
+
+    rig.run(body)
+
+
+async def _progress_of_all(rig: ParkingRig, programs: list[FakeProgram]) -> None:
+    before = [one.steps for one in programs]
+
+    def is_made() -> bool:
+        return all(one.steps > steps for one, steps in zip(programs, before, strict=True))
+
+    await rig.until(is_made, "all make progress")
+
+
 def test_a_parked_program_that_is_killed_leaves_no_trace(cuda: FakeCuda, record: Path) -> None:
     (program,) = started(cuda)
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)

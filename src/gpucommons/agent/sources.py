@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from gpucommons.agent.busy import MEASURED_BY
+from gpucommons.agent.busy import MEASURED_BY, PROGRAMS_BY
 from gpucommons.agent.cluster import pod_follower
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.sharing import nvml_cadence_s
@@ -117,6 +117,8 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     )
     processes = ProcessTableReader(procfs, settings.processes.busiest)
     keep_fast = MEASURED_BY if settings.scheduler.is_used else frozenset()
+    if settings.scheduler.shares_programs:
+        keep_fast |= PROGRAMS_BY
     nvml = NvmlReader(procfs, keep_fast=keep_fast, gpm_access=gpm)
     # The third tick after a call hung must be past the deadline: then the readings are gone within three intervals.
     nvml_s = nvml_cadence_s(settings)

@@ -65,7 +65,7 @@ def _sentence(gpus: Document, slots: Document, width: int | None) -> Iterator[Li
     """`1 lost: GPU 3 · 1 overheating: GPU 1 · 3 free · 5 held idle, longest: emeka on 3 for 2 h`."""
     line: list[Span] = []
     used = 0
-    for text, colour in _parts(gpus, slots):
+    for text, colour in sentence_parts(gpus, slots):
         separator = _SEPARATOR if line else ""
         if line and width is not None and used + len(separator) + len(text) > width:
             yield line
@@ -76,7 +76,7 @@ def _sentence(gpus: Document, slots: Document, width: int | None) -> Iterator[Li
         yield line
 
 
-def _parts(gpus: Document, slots: Document) -> Iterator[tuple[str, str]]:
+def sentence_parts(gpus: Document, slots: Document) -> Iterator[tuple[str, str]]:
     ordered = [gpu for _, gpu in _ordered(gpus)]
     lost = [gpu for gpu in ordered if not gpu["up"]]
     hot = [gpu for gpu in ordered if gpu["up"] and _is_hot(gpu)]
@@ -112,7 +112,7 @@ def _names(gpus: Sequence[Document]) -> str:
 def _longest(idle: Sequence[Document]) -> str:
     """An agent that was just started has seen all of them idle for as long: then the oldest holder counts."""
     slot = max(idle, key=lambda slot: (slot["idle_s"] or 0.0, -(slot["since_unix_s"] or float("inf"))))
-    return f"{_owners(slot, full=False) or 'a hidden owner'} on {slot['slot']} for {_brief(slot['idle_s'] or 0.0)}"
+    return f"{slot_owners(slot, full=False) or 'a hidden owner'} on {slot['slot']} for {_brief(slot['idle_s'] or 0.0)}"
 
 
 def _summary(gpus: Document) -> str:
@@ -124,7 +124,7 @@ def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[lis
     slot = slots.get(uuid)
     instances = [slots[each] for each in gpu["mig"] if each in slots]
     health = gpu["health"]
-    state = _state(slot) if slot else _instances(instances)
+    state = slot_state(slot) if slot else _instances(instances)
     problem = "hot" if _is_hot(gpu) else next(iter(health["reasons"]), "")
     yield [
         str(gpu["index"]),
@@ -134,7 +134,7 @@ def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[lis
         _or_dash(gpu["temperature_celsius"], " C"),
         _power(gpu["power_watts"], gpu["power_limit_watts"], full),
         _or_dash(gpu["processes"]),
-        _owners(slot, full) if slot else "",
+        slot_owners(slot, full) if slot else "",
         ", ".join(filter(None, (problem, state))) if gpu["up"] else "lost",
         uuid,
         ", ".join((health["level"], *health["reasons"])),
@@ -149,8 +149,8 @@ def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[lis
             "",
             "",
             _or_dash(instance["processes"]),
-            _owners(slot, full) if slot else "",
-            _state(slot) if slot else "",
+            slot_owners(slot, full) if slot else "",
+            slot_state(slot) if slot else "",
             mig_uuid,
             "",
         ]
@@ -161,7 +161,7 @@ def short_model(name: str) -> str:
     return name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
 
 
-def _state(slot: Document) -> str:
+def slot_state(slot: Document) -> str:
     state: str = slot["state"]
     idle = f" {_brief(slot['idle_s'])}" if state == "held_idle" and slot["idle_s"] is not None else ""
     return f"{_STATE_WORDS.get(state, state)}{idle}"
@@ -172,7 +172,7 @@ def _instances(slots: Sequence[Document]) -> str:
     return f"{free} of {len(slots)} free" if slots else ""
 
 
-def _owners(slot: Document, full: bool) -> str:
+def slot_owners(slot: Document, full: bool) -> str:
     """A terminal gets the first owner, who uses the slot if one does, and the number of the others."""
     holders = sorted(slot["holders"], key=lambda holder: holder["active"] is not True)
     names = list(dict.fromkeys(holder["account"] for holder in holders))

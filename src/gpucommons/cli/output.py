@@ -108,14 +108,14 @@ def rich_text(
     # Imported here: importing rich takes a tenth of a second, and most commands do not need it.
     from rich.text import Text
 
-    return Text(_checked(text), style, justify=justify, no_wrap=True, overflow=overflow)
+    return Text(checked(text), style, justify=justify, no_wrap=True, overflow=overflow)
 
 
 def _write(text: Printable, to: TextIO) -> None:
-    to.write(_checked(text))
+    to.write(checked(text))
 
 
-def _checked(text: Printable) -> Printable:
+def checked(text: Printable) -> Printable:
     """The types are checked at run time too: values of JSON documents have the type Any."""
     if not isinstance(text, Printable):
         raise TypeError(f"not Printable: {type(text).__name__}")

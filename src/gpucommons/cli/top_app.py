@@ -1,5 +1,11 @@
-"""The terminal app of `gpucommons top`: two tables that follow the feed, and keys to choose, sort and filter."""
+"""The terminal app of `gpucommons top`: a sentence, two tables that follow the feed, and keys.
 
+Slots, the queue and the host's part of the processes are asked for every two seconds; the rest comes with the feed.
+"""
+
+import asyncio
+import signal
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,30 +19,53 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import printable, printable_lines
+from gpucommons.cli.gpus_view import sentence_parts
 from gpucommons.cli.output import rich_text
+from gpucommons.cli.top_dialogs import Confirm, Page
 from gpucommons.cli.top_feed import RECENT_S, Feed, FeedUpdate
 from gpucommons.cli.top_rows import (
+    EVENT_COLUMNS,
     GPU_COLUMNS,
     OWNER_COLUMNS,
     PROCESS_COLUMNS,
+    QUEUE_COLUMNS,
     SPARK_WIDTH,
     TURN_COLUMNS,
     Column,
     TopRow,
     arranged,
+    event_rows,
     gpu_rows,
     head_line,
+    host_use,
     owner_rows,
     process_rows,
+    queue_rows,
     turn_rows,
 )
+from gpucommons.cli.top_signals import refusal, send_signal
+from gpucommons.cli.who_view import explain
 
 _NARROW = 80
+_ASK_S = 2.0
+_SECTIONS = {"owners": "who", "processes": "who", "turns": "turns", "events": "events"}
+_HELP = """\
+o p t e u   owners, processes, turns, events, queue
+s r         sort by the next column, reverse
+/           filter; Escape clears it
+arrows      move; left and right scroll to the whole command
+Enter       details of a process: how its owner was found
+I T K       interrupt, terminate or kill the process, after a question: your own, as root any
+?           this help
+q Ctrl-C    quit
+"""
 _ABSENT = {
     "owners": "the processes of the GPUs are unknown",
     "processes": "the processes of the GPUs are unknown",
     "turns": "the scheduler does not run (start it with: gpucommons up --scheduler)",
+    "events": "the agent keeps no event log",
+    "queue": "the queue is not known: no agent answers",
 }
 
 
@@ -44,14 +73,31 @@ _ABSENT = {
 class TopTab:
     title: str
     columns: tuple[Column, ...]
-    rows: Callable[[Mapping[str, Any]], list[TopRow]]
+    rows: Callable[[Mapping[str, Any], "Asked"], list[TopRow]]
     sort: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The documents that were asked for; None: no answer."""
+
+    slots: Mapping[str, Any] | None = None
+    queue: Mapping[str, Any] | None = None
+    who: Mapping[str, Any] | None = None
+    who_before: Mapping[str, Any] | None = None
+
+
 TABS: Mapping[str, TopTab] = {
-    "owners": TopTab("Owners", OWNER_COLUMNS, owner_rows, 1),
-    "processes": TopTab("Processes", PROCESS_COLUMNS, process_rows, 2),
-    "turns": TopTab("Turns", TURN_COLUMNS, turn_rows, None),
+    "owners": TopTab("Owners", OWNER_COLUMNS, lambda document, _: owner_rows(document), 1),
+    "processes": TopTab(
+        "Processes",
+        PROCESS_COLUMNS,
+        lambda document, asked: process_rows(document, host_use(asked.who_before, asked.who) if asked.who else None),
+        3,
+    ),
+    "turns": TopTab("Turns", TURN_COLUMNS, lambda document, _: turn_rows(document), None),
+    "events": TopTab("Events", EVENT_COLUMNS, lambda document, _: event_rows(document), None),
+    "queue": TopTab("Queue", QUEUE_COLUMNS, lambda _, asked: queue_rows(asked.queue, time.time()), None),
 }
 
 
@@ -62,6 +108,8 @@ class Top(App[None]):
     Screen { layout: vertical; }
     #head { height: 1; background: $primary; color: $text; padding: 0 1; text-style: bold; }
     #head.lost { background: $error; }
+    #sentence { height: auto; max-height: 3; padding: 0 1; color: $warning; }
+    #sentence.lost { color: $error; text-style: bold; }
     #gpus { height: auto; max-height: 50%; }
     #bar { height: 1; }
     #bar Static { width: auto; padding: 0 1; color: $text-muted; }
@@ -75,11 +123,18 @@ class Top(App[None]):
         Binding("o", "choose('owners')", "Owners"),
         Binding("p", "choose('processes')", "Processes"),
         Binding("t", "choose('turns')", "Turns"),
-        Binding("s", "sort", "Sort"),
-        Binding("r", "reverse", "Reverse"),
+        Binding("e", "choose('events')", "Events"),
+        Binding("u", "choose('queue')", "Queue"),
+        Binding("I", "signal('SIGINT')", "Interrupt", show=False),
+        Binding("T", "signal('SIGTERM')", "Terminate", show=False),
+        Binding("K", "signal('SIGKILL')", "Kill", show=False),
+        Binding("s", "sort", "Sort", show=False),
+        Binding("r", "reverse", "Reverse", show=False),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("escape", "clear", "Clear", show=False),
+        Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
     def __init__(self, feed: Feed) -> None:
@@ -93,9 +148,11 @@ class Top(App[None]):
         self._down = True
         self._text = ""
         self._spare = 0
+        self._asked = Asked()
 
     def compose(self) -> ComposeResult:
         yield Static(printable(f"connecting to {self._feed.where} ..."), id="head", markup=False)
+        yield Static("", id="sentence", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
         with Horizontal(id="bar"):
             for name, view in TABS.items():
@@ -107,7 +164,17 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         self._focus_on(self.query_one("#rows", DataTable))
-        self.run_worker(self._follow(), exclusive=True)
+        self.run_worker(self._follow())
+        self.run_worker(self._keep_asking())
+
+    async def _keep_asking(self) -> None:
+        while True:
+            slots, queue, who = [await self._feed.ask(name, {}) for name in ("slots", "queue", "who")]
+            self._asked = Asked(
+                slots["slots"] if slots else None, queue["queue"] if queue else None, who, self._asked.who
+            )
+            self._draw()
+            await asyncio.sleep(_ASK_S)
 
     async def _follow(self) -> None:
         async for update in self._feed.updates():
@@ -173,6 +240,45 @@ class Top(App[None]):
             self._sort = event.column_index
             self._draw()
 
+    async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Enter on a process: how its owner was found."""
+        row = self._process(event.row_key.value or "")
+        if row is None:
+            return
+        answer = await self._feed.ask("who", {"pid": str(row["pid"])})
+        if answer is None or answer["who"] is None or not answer["explanations"]:
+            text = printable_lines([f"pid {row['pid']} is not on a GPU any more"])
+        else:
+            text = explain(answer["who"], answer["explanations"])
+        self.push_screen(Page(text))
+
+    def _process(self, key: str) -> Mapping[str, Any] | None:
+        who = self._document["who"] if self._document else None
+        row: Mapping[str, Any] | None = who["processes"].get(key) if who and self._view == "processes" else None
+        return row
+
+    def action_help(self) -> None:
+        self.push_screen(Page(printable_lines(_HELP.splitlines())))
+
+    def action_signal(self, name: str) -> None:
+        table = self.query_one("#rows", DataTable)
+        keys = [key.value or "" for key in table.rows]
+        key = keys[table.cursor_row] if 0 <= table.cursor_row < len(keys) else ""
+        row = self._process(key)
+        if row is None or self._document is None:
+            self.notify(printable("choose a process first: p, then the arrows"))
+            return
+        if reason := refusal(row, key, self._feed.is_local and not self._document["simulated"]):
+            self.notify(printable(reason), severity="error")
+            return
+
+        def answered(agreed: bool | None) -> None:
+            if agreed and (failure := send_signal(key, signal.Signals[name])):
+                self.notify(printable(failure), severity="error")
+
+        question = f"Send {name} to pid {row['pid']} of {row['account']}: {row['name']}?"
+        self.push_screen(Confirm(printable(question)), answered)
+
     # Drawing.
 
     def _lay_out(self) -> None:
@@ -182,7 +288,8 @@ class Top(App[None]):
             table.clear(columns=True)
             for column in columns:
                 title = rich_text(printable(column.title), justify="right" if column.number else "left")
-                table.add_column(title, width=column.width + (self._spare if column.wide else 0), key=column.title)
+                width = None if column.whole else column.width + (self._spare if column.wide else 0)
+                table.add_column(title, width=width, key=column.title)
         self._draw()
 
     def _draw(self) -> None:
@@ -195,11 +302,11 @@ class Top(App[None]):
                 head.update(printable(f"no agent answers at {self._feed.where}: {self._lost}"))
             return
         head.update(head_line(document, self._lost))
-        _fill(
-            self.query_one("#gpus", DataTable), gpu_rows(document, self._recent, SPARK_WIDTH + self._spare), GPU_COLUMNS
-        )
+        self._draw_sentence(document)
+        gpus = gpu_rows(document, self._recent, SPARK_WIDTH + self._spare, self._asked.slots)
+        _fill(self.query_one("#gpus", DataTable), gpus, GPU_COLUMNS)
         view = TABS[self._view]
-        rows = arranged(view.rows(document), self._text, self._sort, self._down)
+        rows = arranged(view.rows(document, self._asked), self._text, self._sort, self._down)
         _fill(self.query_one("#rows", DataTable), rows, view.columns)
         self._draw_note(document, len(rows))
 
@@ -207,9 +314,15 @@ class Top(App[None]):
         for name in TABS:
             self.query_one(f"#bar-{name}", Static).set_class(name == self._view, "chosen")
 
+    def _draw_sentence(self, document: Mapping[str, Any]) -> None:
+        parts = list(sentence_parts(document["gpus"], self._asked.slots or {})) if document["gpus"] else []
+        line = self.query_one("#sentence", Static)
+        line.set_class(any(colour == "bold red" for _, colour in parts), "lost")
+        line.update(printable(" · ".join(text for text, _ in parts)))
+
     def _draw_note(self, document: Mapping[str, Any], shown: int) -> None:
-        absent = document["turns" if self._view == "turns" else "who"] is None
-        if absent:
+        known = self._asked.queue if self._view == "queue" else document[_SECTIONS[self._view]]
+        if known is None:
             note = _ABSENT[self._view]
         else:
             by = "" if self._sort is None else f"by {TABS[self._view].columns[self._sort].title.lower()}"
@@ -225,7 +338,7 @@ def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: tuple[Column, .
         for row in rows:
             for column, cell in zip(columns, _cells(row, columns), strict=True):
                 if table.get_cell(row.key, column.title) != cell:
-                    table.update_cell(row.key, column.title, cell)
+                    table.update_cell(row.key, column.title, cell, update_width=column.whole)
         return
     place = table.cursor_row
     at = known[place] if 0 <= place < len(known) else None

@@ -42,7 +42,13 @@ class FeedUpdate:
 class Feed(Protocol):
     @property
     def where(self) -> str: ...
+    @property
+    def is_local(self) -> bool:
+        """Whether the node is this machine."""
+
     def updates(self) -> AsyncGenerator[FeedUpdate, None]: ...
+    async def ask(self, name: str, parameters: Mapping[str, str]) -> Document | None:
+        """The document of /api/v1/NAME; None where there is none now."""
 
 
 class AgentFeed:
@@ -50,6 +56,8 @@ class AgentFeed:
 
     def __init__(self, address: AgentAddress) -> None:
         self.where = address.url
+        # A port of this machine may be a tunnel to another one.
+        self.is_local = bool(address.socket_path)
         self._address = address
         self._base = address.base
 
@@ -67,6 +75,17 @@ class AgentFeed:
             yield FeedUpdate(None, lost=" ".join(reason.split()))
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
+
+    async def ask(self, name: str, parameters: Mapping[str, str]) -> Document | None:
+        try:
+            async with (
+                self._session() as session,
+                session.get(f"{self._base}/api/v1/{name}", params=dict(parameters)) as answer,
+            ):
+                found: Document | None = await answer.json() if answer.status == 200 else None
+                return found
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
 
     def _session(self) -> aiohttp.ClientSession:
         address = self._address
@@ -112,6 +131,7 @@ class LocalFeed:
 
     def __init__(self, agent: "Agent") -> None:
         self.where = "this machine (no agent)"
+        self.is_local = True
         self._agent = agent
 
     async def updates(self) -> AsyncGenerator[FeedUpdate, None]:
@@ -127,3 +147,10 @@ class LocalFeed:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ask(self, name: str, parameters: Mapping[str, str]) -> Document | None:
+        # Imported here: with an agent, it is not needed.
+        from gpucommons.cli.one_sample import api_document
+
+        snapshot = self._agent.sampler.latest()
+        return None if snapshot is None else api_document(snapshot, name, parameters)

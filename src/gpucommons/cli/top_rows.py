@@ -5,25 +5,32 @@ Names come from users and may hold any character: what is not printable is escap
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from gpucommons.base.printable import Printable, printable
+from gpucommons.cli.gpus_view import slot_owners, slot_state
 
 MISSING = "-"
-SPARK_WIDTH = 15
+SPARK_WIDTH = 9
+_BAR_WIDTH = 5
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 Document = Mapping[str, Any]
+HostUse = Mapping[str, Mapping[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide` columns grow with a terminal of more than 80 columns."""
+    """`wide` columns grow with a terminal of more than 80 columns. One that is `whole` is as wide as its texts: the
+    table scrolls to the right.
+    """
 
     title: str
     number: bool = True
     width: int = 0
     wide: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +45,12 @@ class TopRow:
 
 
 GPU_COLUMNS = (
-    Column("GPU", False, 3),
-    Column("Busy", width=5),
-    Column("Memory", width=17),
-    Column("Power", width=11),
-    Column("Temp", width=6),
-    Column("Procs", width=5),
+    Column("GPU", False, 4),
+    Column("Busy", width=11),
+    Column("Memory", width=15),
+    Column("Power", width=5),
+    Column("Temp", width=5),
+    Column("State", False, 14),
     Column("Last 2 min", False, SPARK_WIDTH, wide=True),
 )
 OWNER_COLUMNS = (
@@ -55,12 +62,30 @@ OWNER_COLUMNS = (
     Column("GPUs", False, 9),
 )
 PROCESS_COLUMNS = (
-    Column("Process", False, 20, wide=True),
+    Column("GPU", False, 3),
     Column("PID", width=7),
-    Column("Memory", width=9),
-    Column("SM", width=7),
-    Column("GPU", width=3),
-    Column("Owner", False, 18),
+    Column("User", False, 8),
+    Column("GPU mem", width=9),
+    Column("%GPU", width=5),
+    Column("%CPU", width=5),
+    Column("Host mem", width=8),
+    Column("Time", width=6),
+    Column("Command", False, 9, wide=True, whole=True),
+)
+EVENT_COLUMNS = (
+    Column("Time", False, 19),
+    Column("Type", False, 18),
+    Column("User", False, 10),
+    Column("Details", False, 20, wide=True, whole=True),
+)
+QUEUE_COLUMNS = (
+    Column("Place", False, 5),
+    Column("Id", False, 8),
+    Column("User", False, 10),
+    Column("GPUs", False, 6),
+    Column("For", width=10),
+    Column("Expected", width=10),
+    Column("Why", False, 14, wide=True, whole=True),
 )
 TURN_COLUMNS = (
     Column("Client", False, 19),
@@ -95,29 +120,69 @@ def _printables(cells: Iterable[str]) -> tuple[Printable, ...]:
 
 
 def gpu_rows(
-    document: Document, recent: Mapping[str, Iterable[float | None]], spark_width: int = SPARK_WIDTH
+    document: Document,
+    recent: Mapping[str, Iterable[float | None]],
+    spark_width: int = SPARK_WIDTH,
+    slots: Document | None = None,
 ) -> list[TopRow]:
+    """A row for each GPU, and below it one for each of its MIG devices. `slots` is that of /api/v1/slots."""
     gpus = document["gpus"]
     if gpus is None:
         return []
     found = sorted(gpus["by_uuid"].items(), key=lambda item: int(item[1]["index"]))
-    return [_gpu_row(uuid, gpu, spark(recent.get(uuid, ()), spark_width)) for uuid, gpu in found]
+    known = slots or {}
+    rows: list[TopRow] = []
+    for uuid, gpu in found:
+        rows.append(_gpu_row(uuid, gpu, known, spark(recent.get(uuid, ()), spark_width)))
+        rows += [_instance_row(mig_uuid, each, known.get(mig_uuid)) for mig_uuid, each in gpu["mig"].items()]
+    return rows
 
 
-def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
+def _instance_row(uuid: str, instance: Mapping[str, Any], slot: Mapping[str, Any] | None) -> TopRow:
+    activity = instance["activity"]
+    ratio = None if activity is None else activity["graphics_ratio"]
+    owner = slot_owners(slot, full=False) if slot else ""
+    cells = (
+        f" {instance['slot']}",
+        _with_bar(ratio, percent(ratio)),
+        _memory(instance),
+        "",
+        "",
+        slot_state(slot) if slot else "",
+        owner or instance["profile"],
+    )
+    sort = (instance["slot"], ratio, instance["memory_used_bytes"], None, None, None, None)
+    return TopRow(uuid, _printables(cells), sort)
+
+
+def _with_bar(ratio: float | None, text: str) -> str:
+    """The text, right-aligned, after a bar of that ratio."""
+    if ratio is None:
+        return text
+    filled = min(_BAR_WIDTH, max(0, round(ratio * _BAR_WIDTH)))
+    return f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {text}"
+
+
+def _memory(of: Mapping[str, Any]) -> str:
+    used, total = of["memory_used_bytes"], of["memory_total_bytes"]
+    text = f"{MISSING if used is None else round(used / 2**30)}/{MISSING if total is None else round(total / 2**30)} G"
+    return _with_bar(used / total if used is not None and total else None, text)
+
+
+def _gpu_row(uuid: str, gpu: Mapping[str, Any], slots: Document, lately: str) -> TopRow:
     index, level, reasons = gpu["index"], gpu["health"]["level"], gpu["health"]["reasons"]
     if not gpu["up"]:
         reason = ", ".join(reasons).replace("_", " ")
-        cells = (f"{index}!", "LOST", reason[:17], "", "", "", lately)
+        cells = (f"{index}!", "LOST", reason[:14], "", "", "lost", lately)
         return TopRow(uuid, _printables(cells), (index, None, None, None, None, None, None), grave=True)
     healthy = level == "ok"
     cells = (
         str(index) if healthy else f"{index}!",
-        percent(gpu["utilization_ratio"]),
-        f"{size(gpu['memory_used_bytes'])}/{size(gpu['memory_total_bytes'])}",
-        f"{_whole(gpu['power_watts'])}/{_whole(gpu['power_limit_watts'])} W",
+        _with_bar(gpu["utilization_ratio"], percent(gpu["utilization_ratio"])),
+        _memory(gpu),
+        watts(gpu["power_watts"]),
         f"{_whole(gpu['temperature_celsius'])} °C",
-        _whole(gpu["processes"]),
+        slot_state(slots[uuid]) if uuid in slots else "",
         lately,
     )
     sort = (
@@ -126,7 +191,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], lately: str) -> TopRow:
         gpu["memory_used_bytes"],
         gpu["power_watts"],
         gpu["temperature_celsius"],
-        gpu["processes"],
+        None,
         None,
     )
     return TopRow(uuid, _printables(cells), sort, grave=not healthy)
@@ -182,26 +247,77 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def process_rows(document: Document) -> list[TopRow]:
+def process_rows(document: Document, host: HostUse | None = None) -> list[TopRow]:
+    """`host` has what the processes use of the host, by the key of the row."""
     who = document["who"]
-    return [] if who is None else [_process_row(key, row, who["owners"]) for key, row in who["processes"].items()]
+    known = host or {}
+    return [] if who is None else [_process_row(key, row, known.get(key)) for key, row in who["processes"].items()]
 
 
-def _process_row(key: str, row: Mapping[str, Any], owners: Mapping[str, Any]) -> TopRow:
+def _process_row(key: str, row: Mapping[str, Any], use: Mapping[str, float | None] | None) -> TopRow:
     name = printable(row["name"] or "unknown")
-    owner = owners.get(row["owner"] or "")
-    whose = printable((owner["name"] or owner["id"]) if owner else (row["reason"] or "").replace("_", " "))
+    user = printable(row["account"] or (row["reason"] or "").replace("_", " "))
+    place = row["slot"] or str(row["gpu_index"])
+    cpu, rss, age = (use.get(part) if use else None for part in ("cpu_ratio", "rss_bytes", "age_s"))
     cells = (
-        name,
+        place,
         str(row["pid"]),
+        user,
         about(row["memory_basis"]) + size(row["memory_bytes"]),
         about(row["sm_basis"]) + percent(row["sm_ratio"]),
-        str(row["gpu_index"]),
-        whose,
+        percent(cpu),
+        size(rss),
+        MISSING if age is None else duration(age),
+        name,
     )
-    sort = (name, row["pid"], row["memory_bytes"], row["sm_ratio"], row["gpu_index"], whose)
-    more = printable(" ".join(str(row[field] or "") for field in ("user", "container", "pod", "job")))
-    return TopRow(key, _printables(cells), sort, search=f"{name} {row['pid']} {whose} {more}")
+    sort = (place, row["pid"], user, row["memory_bytes"], row["sm_ratio"], cpu, rss, age, name)
+    more = printable(" ".join(str(row[field] or "") for field in ("owner", "user", "container", "pod", "job")))
+    return TopRow(key, _printables(cells), sort, search=f"{name} {row['pid']} {user} {more}")
+
+
+def host_use(before: Document | None, now: Document) -> HostUse:
+    """The ratio of a CPU core, the memory and the age of each process, from two documents of /api/v1/who."""
+    earlier = (before["host_use"] if before else None) or {}
+    found: dict[str, Mapping[str, float | None]] = {}
+    for key, use in (now["host_use"] or {}).items():
+        first = earlier.get(key)
+        span_s = now["time_unix_s"] - before["time_unix_s"] if before else 0.0
+        ratio = None
+        if first and span_s > 0 and use["cpu_seconds"] is not None and first["cpu_seconds"] is not None:
+            ratio = (use["cpu_seconds"] - first["cpu_seconds"]) / span_s
+        age_s = None if use["start_unix_s"] is None else now["time_unix_s"] - use["start_unix_s"]
+        found[key] = {"cpu_ratio": ratio, "rss_bytes": use["rss_bytes"], "age_s": age_s}
+    return found
+
+
+def event_rows(document: Document) -> list[TopRow]:
+    """The newest first."""
+    rows: list[TopRow] = []
+    for id, event in (document["events"] or {}).items():
+        when = datetime.fromtimestamp(event["time_unix_s"]).strftime("%Y-%m-%d %H:%M:%S")
+        details = " ".join(f"{name}={value}" for name, value in event["details"].items() if value not in ("", "None"))
+        cells = _printables((when, event["type"], event["user"], details))
+        rows.append(TopRow(id, cells, tuple(cells), grave=event["type"].endswith("lost"), search=" ".join(cells)))
+    return rows
+
+
+def queue_rows(queue: Document | None, now_s: float) -> list[TopRow]:
+    """Leases first, then the requests in the order in which they are served."""
+    if queue is None:
+        return []
+    rows: list[TopRow] = []
+    for id, lease in queue["leases"].items():
+        length = duration(now_s - lease["since_unix_s"])
+        cells = _printables(("lease", id, lease["user"], ",".join(lease["slots"]), length, "", lease["name"]))
+        rows.append(TopRow(f"lease/{id}", cells, tuple(cells)))
+    for id, request in queue["waiting"].items():
+        start_s = request["expected_start_unix_s"]
+        expected = MISSING if start_s is None else f"~{duration(start_s - now_s)}"
+        length = duration(now_s - request["since_unix_s"])
+        place, gpus = str(request["position"]), str(request["gpus"])
+        cells = _printables((place, id, request["user"], gpus, length, expected, request["sentence"]))
+        rows.append(TopRow(f"request/{id}", cells, tuple(cells)))
+    return rows
 
 
 def turn_rows(document: Document) -> list[TopRow]:

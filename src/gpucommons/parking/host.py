@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.process_stat import cpu_ticks
 from gpucommons.parking.values import HostMemory
 
@@ -64,7 +65,7 @@ def _file_bytes(cgroup: Path) -> int:
         return 0
     found = dict(line.split(" ", 1) for line in lines if " " in line)
     value = found.get("total_inactive_file", found.get("inactive_file", "0"))
-    return int(value) if value.isdecimal() else 0
+    return parse_decimal(value) or 0
 
 
 def _number(path: Path) -> int | None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import ceil
 from typing import Final
 
+from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.duration_text import spoken_duration
 from gpucommons.model.accounts import LedgerState
 from gpucommons.model.alerts import Alert
@@ -317,6 +318,6 @@ def _alerts(alerts: Iterable[Alert], own: Sequence[Problem]) -> Iterator[Problem
             f"{alert.name}: {alert.summary}" if alert.summary else alert.name,
             "Alertmanager has the details.",
             uuid,
-            int(index) if index.isascii() and index.isdigit() else None,
+            parse_decimal(index),
             alert.starts_wall_s,
         )

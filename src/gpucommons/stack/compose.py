@@ -87,6 +87,8 @@ class ComposeEngine:
 
     def _compose(self) -> list[str]:
         _require_docker()
+        if not docker_answers():
+            raise StackError(f"Docker does not answer; start it with: {_START_DOCKER}; or use --engine local")
         plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
         if plugin.returncode == 0:
             command = ["docker", "compose"]
@@ -140,5 +142,3 @@ class ComposeEngine:
 def _require_docker() -> None:
     if shutil.which("docker") is None:
         raise StackError(f"docker is not installed; install it with: {_INSTALL_DOCKER}; or use --engine local")
-    if not docker_answers():
-        raise StackError(f"Docker does not answer; start it with: {_START_DOCKER}; or use --engine local")

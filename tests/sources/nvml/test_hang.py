@@ -78,5 +78,5 @@ def test_the_agent_keeps_running_while_the_driver_hangs_and_exits_on_sigterm(rig
         rig.fake.say("hang nvmlDeviceGetTemperature")
         wait_for(agent, lambda s: s[NVML_UP] == 0, 20)
         assert agent.stop() == 0
-        logged = [line for line in agent.lines if "nvml" in line]
+        logged = [line for line in agent.lines if "source nvml:" in line]
         assert len(logged) == 3, logged

@@ -109,7 +109,11 @@ RESOURCES: tuple[Resource, ...] = (
         "who",
         "use of each GPU by process and owner, and what has no owner",
         record(
-            **ENVELOPE, who=who.SCHEMA, groups=or_null(by_key(who.GROUP, "identity")), explanations=who.EXPLANATIONS
+            **ENVELOPE,
+            who=who.SCHEMA,
+            groups=or_null(by_key(who.GROUP, "identity")),
+            explanations=who.EXPLANATIONS,
+            host_use=who.HOST_USE,
         ),
         _who,
         (

@@ -36,6 +36,8 @@ _AMOUNTS: dict[str, Schema] = {
     "power_basis": _BASIS,
 }
 _HOURS = or_null(NUMBER)
+# The unit of /proc on Linux.
+_TICKS_PER_S = 100
 PROCESS = record(
     gpu_uuid=TEXT,
     gpu_index=INTEGER,
@@ -87,6 +89,12 @@ SCHEMA = or_null(
         accounts=by_key(_ACCOUNT, "account of a process: the name under which it is billed, as in the accounts"),
         unattributed=by_key(by_key(_REST, "reason"), "UUID of the GPU"),
         reported=by_key(_REPORTED, "UUID of the GPU: what the driver reported for it, which the parts sum to"),
+    )
+)
+HOST_USE = or_null(
+    by_key(
+        record(cpu_seconds=or_null(NUMBER), rss_bytes=or_null(INTEGER), start_unix_s=or_null(NUMBER)),
+        "GPU, pid and start time: CPU time, resident memory and start of the process on the host",
     )
 )
 EXPLANATIONS = or_null(by_key(listed(TEXT), "GPU, pid and start time: each step that found the owner"))
@@ -150,10 +158,10 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
 
 
 def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = None) -> dict[str, Json]:
-    """The fields `who`, `groups` and `explanations` of the answer. Null where nothing is known of any process."""
+    """The fields `who`, `groups`, `explanations` and `host_use` of the answer; null if no process is known."""
     attribution = snapshot.readings.attribution
     if attribution is None:
-        return {"who": None, "groups": None, "explanations": None}
+        return {"who": None, "groups": None, "explanations": None, "host_use": None}
     processes = chosen_processes(snapshot, chosen)
     held = {key: ns for key, ns in _held_today(snapshot).items() if chosen.has_key(key)}
     rows = {_process_key(each.share): _process(each) for each in processes}
@@ -176,6 +184,7 @@ def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = Non
         "who": document,
         "groups": None if by is None else _grouped(processes, held, by),
         "explanations": None if chosen.pid is None else {_process_key(each.share): _steps(each) for each in processes},
+        "host_use": {_process_key(each.share): _host_use(snapshot, each.share) for each in processes},
     }
 
 
@@ -190,6 +199,20 @@ def _reported(account: GpuAccount) -> Mapping[str, Json]:
 
 def _steps(each: BilledProcess) -> Json:
     return list(each.share.steps)
+
+
+def _host_use(snapshot: Snapshot, share: ProcessShare) -> Json:
+    """Null where the table of processes is hidden from this viewer, or has another process of that pid."""
+    readings = snapshot.readings
+    row = readings.processes.by_pid.get(share.pid) if readings.processes else None
+    known = row is not None and row.key == share.key
+    activity = readings.cpu.activity if readings.cpu else None
+    boot_s = activity.boot_time_s if activity else None
+    return {
+        "cpu_seconds": row.cpu_seconds if row is not None and known else None,
+        "rss_bytes": row.rss_bytes if row is not None and known else None,
+        "start_unix_s": None if boot_s is None or share.key is None else boot_s + share.key.start_ticks / _TICKS_PER_S,
+    }
 
 
 def _held_today(snapshot: Snapshot) -> Mapping[HeldKey, int]:

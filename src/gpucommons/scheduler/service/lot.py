@@ -25,8 +25,8 @@ class Spot:
     """One program. `program` is None where an earlier agent parked it: only its processes are known then.
 
     `settled_s` is when its stage began, `since_wall_s` when it was last on the GPU. `retry_s`: not to be brought back
-    before. `waited_in` is where it slept while it was idle; None: not known, or looked at already. `unsure`: the pauser
-    ended during a move, and the next one knows what came of it.
+    before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
+    which it slept elsewhere. `unsure`: the pauser ended during a move, and the next one knows what came of it.
     """
 
     key: str
@@ -43,6 +43,7 @@ class Spot:
     wakes_since_s: float | None = None
     retry_s: float = 0.0
     waited_in: tuple[int, ...] | None = None
+    looks_elsewhere: int = 0
     waits: str = ""
     unsure: bool = False
     resident_before: int = 0

@@ -64,8 +64,9 @@ _RETRY_S: Final = 10.0
 _AGAIN_S: Final = 600.0
 _MOST_EVENTS: Final = 64
 _PLACES: Final = 3
+_LOOKS_ELSEWHERE: Final = 2
 _NEVER: Final = float("inf")
-_IDLE, _ASKED = "idle", "asked"
+_IDLE, _ASKED, _TURN = "idle", "asked", "turn"
 
 
 class ParkOrder(NamedTuple):
@@ -120,6 +121,7 @@ class Parking:
         self._terms = ParkTerms(
             settings.idle_after_s,
             settings.eager,
+            settings.oversubscribe,
             settings.host_reserve_percent,
             settings.min_residence_s,
             RESERVE_BYTES,
@@ -326,7 +328,7 @@ class Parking:
             return True
         now, after_s = monotonic(), self._terms.idle_after_s
         idle = after_s > 0 and any(held.idleness.idle_s(now) >= after_s for held in self._held.values())
-        return idle and (self._terms.eager or bool(self._needs()))
+        return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._needs()))
 
     async def _look(self, now: float) -> None:
         """At the CPU time of parked programs, and once a second of programs whose GPU is idle.
@@ -425,7 +427,8 @@ class Parking:
             self._begin(self._wake(self._spots[key]))
         for key in found.park:
             held = self._held.pop(key)
-            cause = _ASKED if key in self._asked else _IDLE
+            is_idle = 0 < self._terms.idle_after_s <= held.idleness.idle_s(monotonic())
+            cause = _ASKED if key in self._asked else _IDLE if is_idle else _TURN
             self._asked.discard(key)
             # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
             cpu = ParkedCpu(held.idleness.background, quiet_since_s=-_NEVER if cause == _IDLE else None)
@@ -459,6 +462,9 @@ class Parking:
             spot.begin(ParkStage.PARKED, now)
             self._parks += 1
             self.park_seconds.observe(now - begun_s)
+            if spot.cause == _TURN:
+                # It was at work: it waits for its next turn.
+                self._goes_on(spot, now)
             self._happened("parked", spot, now - begun_s, f"{_gib(spot.bytes)} moved to host memory ({spot.cause})")
             return
         self._could_not_park(spot, moved)
@@ -597,11 +603,14 @@ def _looks(pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
 
 
 def _went_on(spot: Spot, look: _Look) -> bool:
-    """Whether it went on while its memory was moved, when its CPU time cannot be distinguished from the move's."""
+    """Whether it sleeps elsewhere than while it was idle, at two looks in a row: inside a CUDA call.
+
+    This also shows a cell that was run while the memory moved, and one that uses hardly any CPU time.
+    """
     if spot.waited_in is None or look.place is None:
         return False
-    before, spot.waited_in = spot.waited_in, None
-    return look.place != before
+    spot.looks_elsewhere = spot.looks_elsewhere + 1 if look.place != spot.waited_in else 0
+    return spot.looks_elsewhere >= _LOOKS_ELSEWHERE
 
 
 def _refusal(moved: Moved, failed: Failure) -> tuple[ParkRefusal, float]:
