@@ -53,7 +53,7 @@ if $uninstall; then
         [ ! -e "$units/$service.service" ] || systemctl_ disable --now "$service" || true
     done
     # Whatever was paused for sharing runs again before the program that can resume it is removed.
-    [ ! -x "$program/bin/gpucommons" ] || "$program/bin/gpucommons" resume --all >/dev/null || true
+    [ -n "$root" ] || [ ! -x "$program/bin/gpucommons" ] || "$program/bin/gpucommons" resume --all >/dev/null || true
     for service in "${services[@]}"; do rm -f "$units/$service.service"; done
     rm -f "$drop_in"
     rmdir "$units/gpucommons.service.d" 2>/dev/null || true

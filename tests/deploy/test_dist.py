@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from gpucommons import __version__
+from needs import needs_program, needs_root
 from running import RunningAgent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,11 +111,17 @@ def test_the_wheel_runs_in_a_clean_environment_outside_of_the_tree(clean: Path, 
         agent.process.wait()
 
 
+# The dependencies are those of this environment: installing them once is enough for this file. The program itself is
+# what was installed.
+PIP = {
+    "PYTHON": sys.executable,
+    "PIP_NO_DEPS": "1",
+    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("site-packages")),
+}
+
+
 def installed(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """The dependencies are those of this environment: installing them once is enough for this file."""
-    environment = {**os.environ, "DESTDIR": str(root), "PYTHON": sys.executable, "PIP_NO_DEPS": "1"}
-    # The program itself is what was installed; only its dependencies come from here.
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
+    environment = {**os.environ, **PIP, "DESTDIR": str(root)}
     return subprocess.run([INSTALL, *arguments], env=environment, capture_output=True, text=True, timeout=200)
 
 
@@ -148,6 +155,57 @@ def test_install_update_and_uninstall(dist: Dist, tmp_path: Path) -> None:
     assert left == ["etc/gpucommons/gpucommons.toml"]
     assert installed(root, "--uninstall", "--purge").returncode == 0
     assert not [path for path in root.rglob("*") if path.is_file() or path.is_symlink()]
+
+
+# /etc, /opt and /usr/local are copies that only these commands see, and /run is empty. systemctl notes how it is called.
+IN_A_ROOT = """
+set -e
+mount -t tmpfs none /mnt
+mount -t tmpfs none /run
+for place in etc opt usr/local; do
+    mkdir -p "/mnt/$place/upper" "/mnt/$place/work"
+    mount -t overlay overlay -o "lowerdir=/$place,upperdir=/mnt/$place/upper,workdir=/mnt/$place/work" "/$place"
+done
+"$INSTALL" --share --source "$WHEEL"
+echo "version: $(/usr/local/bin/gpucommons --version)"
+systemd-analyze verify /etc/systemd/system/gpucommons.service /etc/systemd/system/gpucommons-pauser.service 2>&1 |
+    grep gpucommons || echo verified
+"$INSTALL" --source "$WHEEL"
+"$INSTALL" --uninstall --purge
+ls -d /opt/gpucommons /etc/gpucommons /usr/local/bin/gpucommons /etc/systemd/system/gpucommons* 2>/dev/null || echo gone
+"""
+
+
+def test_install_in_a_root_of_its_own(dist: Dist, tmp_path: Path) -> None:
+    needs_root()
+    needs_program("unshare", "systemd-analyze")
+    noted = tmp_path / "systemctl.log"
+    fake = tmp_path / "bin" / "systemctl"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {noted}\n')
+    fake.chmod(0o755)
+    environment = {
+        **os.environ,
+        **PIP,
+        "PATH": f"{fake.parent}:{os.environ['PATH']}",
+        "INSTALL": str(INSTALL),
+        "WHEEL": str(dist.wheel),
+    }
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "bash", "-c", IN_A_ROOT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[0].startswith(f"version: gpucommons {__version__} ")
+    assert done.stdout.splitlines()[1:] == ["verified", "gone"], done.stdout + done.stderr
+    first = ["daemon-reload", "enable gpucommons-pauser", "restart gpucommons-pauser"]
+    first += ["enable gpucommons", "restart gpucommons"]
+    services = ("gpucommons", "gpucommons-pauser", "gpucommons-stack")
+    last = [*(f"disable --now {service}" for service in services), "daemon-reload"]
+    assert noted.read_text().splitlines() == [*first, *first, *last]
 
 
 def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
