@@ -157,7 +157,7 @@ def test_install_update_and_uninstall(dist: Dist, tmp_path: Path) -> None:
     assert not [path for path in root.rglob("*") if path.is_file() or path.is_symlink()]
 
 
-# /etc, /opt and /usr/local are copies that only these commands see, and /run is empty. systemctl notes how it is called.
+# /etc, /opt and /usr/local are copies that only these commands see, and /run is empty. systemctl notes its calls.
 IN_A_ROOT = """
 set -e
 mount -t tmpfs none /mnt
