@@ -23,6 +23,7 @@ NAMES = (
     "page",
     "sharing",
     "pauser",
+    "parking",
 )
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,6 +90,23 @@ async def wake(pauser: Pauser, program: Notebook, lane: str = "park") -> float:
     return taken_s
 
 
+def thread_seconds(pid: int) -> dict[int, float]:
+    """The CPU time of each thread."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/task"):
+        with suppress(OSError, IndexError):
+            found[int(name)] = int(Path(f"/proc/{pid}/task/{name}/schedstat").read_text().split()[0]) / 1e9
+    return found
+
+
+def cpu_text(pid: int, before: dict[int, float]) -> str:
+    """Which threads of the program used the CPU since then: the driver moves memory in one of them."""
+    spent = {thread: total_s - before.get(thread, 0.0) for thread, total_s in thread_seconds(pid).items()}
+    others = sorted((value for thread, value in spent.items() if thread != pid), reverse=True)
+    listed = " ".join(f"{value * 1e3:.1f}" for value in others[:4])
+    return f"CPU of its main thread {spent.get(pid, 0.0) * 1e3:.1f} ms, of others {listed or 'none'} ms"
+
+
 def held_bytes(program: Notebook, gib: float) -> int:
     """By NVML. In a container NVML may list other pids: then what the program allocated."""
     return nvml_bytes(program.key.pid) or int(gib * 2**30)
@@ -131,8 +148,10 @@ async def cycles(gib: float, number: int, seconds: float) -> None:
                 if found and time.monotonic() - BEGUN_S + found[-1].out_s + found[-1].in_s + 3 > seconds:
                     note(f"stopped after {at} of {number} cycles: {seconds:g} s are over")
                     break
-                held, before = held_bytes(program, gib), free_bytes()
+                held, before, threads = held_bytes(program, gib), free_bytes(), thread_seconds(program.key.pid)
                 out_s = await park(pauser, program, held)
+                if at < 3:
+                    note(f"    while it was parked: {cpu_text(program.key.pid, threads)}")
                 left, freed = nvml_bytes(program.key.pid), free_bytes() - before
                 done = Cycle(held, out_s, await wake(pauser, program))
                 cell = program.run_cell()

@@ -11,7 +11,14 @@ import uvloop
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
 from gpucommons.cli import logs
-from gpucommons.config.settings import LedgerSettings, PrivacySettings, SamplingSettings, Settings, WebSettings
+from gpucommons.config.settings import (
+    LeasesSettings,
+    LedgerSettings,
+    PrivacySettings,
+    SamplingSettings,
+    Settings,
+    WebSettings,
+)
 
 
 async def serve(agent: Agent) -> None:
@@ -39,8 +46,9 @@ def main() -> None:
         web=WebSettings(listen=given.listen, socket=given.socket),
         sampling=SamplingSettings(interval_s=given.interval),
         privacy=PrivacySettings(show_owners=given.show_owners),
-        # The demo node brings its own accounts.
+        # The demo node brings its own accounts and leases.
         ledger=LedgerSettings(enabled=False),
+        leases=LeasesSettings(enabled="false"),
     )
     node = DemoNode(given.gpus, given.processes, given.hostile, given.lost, given.hot, time.time())
     uvloop.run(serve(Agent(settings, node.scenario())))

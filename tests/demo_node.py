@@ -47,6 +47,7 @@ from gpucommons.model.ownership import (
     Unattributed,
     Workload,
 )
+from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
@@ -112,6 +113,24 @@ class DemoNode:
             handoff_seconds=_NO_HISTOGRAM,
             window_s=10.0,
             share_programs="all",
+            parking=ParkingReading(
+                idle_after_s=1800.0,
+                programs=(
+                    ParkedProgram(
+                        "session:99@1000",
+                        "alice · lab.ipynb (pid 99)",
+                        "alice",
+                        1000,
+                        "parked",
+                        self._identity(0).uuid,
+                        (99,),
+                        40 << 30,
+                        40 << 30,
+                        1_000_000_000.0,
+                        "idle",
+                    ),
+                ),
+            ),
             left_alone=(
                 LeftAlone("alice · Xorg (pid 77)", "display", "it is a display server (Xorg)", 1000),
                 LeftAlone("bob · serve.py (pid 78)", "label", "its container has the label gpucommons.share=no", 1001),
@@ -240,6 +259,7 @@ class DemoNode:
             simulated_source("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s, monotonic),
             simulated_source("attribution", "attribution", Attribution, self.attribution, cadence_s, monotonic),
             simulated_source("scheduler", "sharing", SharingReading, self.sharing, cadence_s, monotonic),
+            simulated_source("leases", "leases", LeasesReading, self.leases, cadence_s, monotonic),
             simulated_source("accounts", "accounts", AccountsReading, self.accounts, cadence_s, monotonic),
             simulated_source("event_log", "event_log", EventLogReading, self.event_log, cadence_s, monotonic),
             simulated_source("alertmanager", "alerts", AlertsReading, self.alerts, cadence_s, monotonic),

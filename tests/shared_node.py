@@ -114,6 +114,16 @@ class SharedNode:
         rows = json.loads(self.scheduler("status", "--json"))["turns"]["left_alone"]
         return {int(row["name"].split("(pid ")[1].rstrip(")")): str(row["sentence"]) for row in rows}
 
+    def reasons(self, *jobs: SharedJob, saying: str) -> list[str]:
+        """Why each of these takes no turns, once all sentences contain this. At first the pauser has not started."""
+
+        def found() -> list[str] | None:
+            rows = self.left_alone()
+            sentences = [rows.get(job.pid, "") for job in jobs]
+            return sentences if all(saying in sentence for sentence in sentences) else None
+
+        return until(found, f"left alone: {saying}")
+
     def wait_for(self, ask: Callable[[], object], what: str, within_s: float = 40) -> None:
         until(ask, f"{what}; {self.turns()}", within_s)
 

@@ -14,7 +14,7 @@ import pytest
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
-from gpucommons.agent.leasing import Leasing, is_descendant, lease_terms
+from gpucommons.agent.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import LeaseQuotaSettings, LeasesSettings, LedgerSettings, Settings
 from gpucommons.holding.stage import AllocationStage
@@ -139,6 +139,14 @@ def test_descendants() -> None:
             assert not is_descendant(2**30, os.getpid())
         finally:
             shell.kill()
+
+
+def test_a_process_that_has_ended_has_no_start_also_before_it_is_reaped() -> None:
+    assert start_ticks_of(os.getpid()) is not None
+    ended = subprocess.Popen(["true"])
+    until(lambda: start_ticks_of(ended.pid) is None, "it has ended")
+    assert Path(f"/proc/{ended.pid}").exists(), "it is still listed"
+    ended.wait()
 
 
 def test_the_agent_runs_without_leases_where_the_default_socket_is_taken(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from fakes.cuda.build import build_driver
 from fakes.shared_gpu import MATMUL, SharedProgram
 from shared_node import shared_node
-from waiting import until
 
 HEAVY = MATMUL[4096]
 REASONS = {
@@ -30,9 +29,9 @@ def test_a_program_that_cannot_be_paused_is_left_alone_with_the_reason() -> None
         slow, *quick = (node.program(HEAVY, gpu=SLOW) for _ in range(3))
         slow.program.drain_in(0.3)
         node.start_agent()
-        found = until(lambda: rows if len(rows := node.left_alone()) >= len(REASONS) else None)
-        for code, program in refusing.items():
-            assert found[program.pid].startswith(f"pid {program.pid} cannot be paused: {REASONS[code]}; it is tried ")
+        sentences = node.reasons(*refusing.values(), saying="it is tried again in")
+        for sentence, (code, program) in zip(sentences, refusing.items(), strict=True):
+            assert sentence.startswith(f"pid {program.pid} cannot be paused: {REASONS[code]}; it is tried again in ")
             assert program.program.locks == 0
         assert not any(other.locked for other in others)
 
@@ -59,9 +58,7 @@ def test_without_the_calls_programs_run_and_status_says_why(tmp_path: Path) -> N
         libraries = f"{node.shared.nvml.library.parent}:{old.parent}"
         node.start_agent(environment={"LD_LIBRARY_PATH": libraries})
         programs = [node.program(HEAVY) for _ in range(2)]
-        found = until(lambda: rows if len(rows := node.left_alone()) == 2 else None)
-        for program in programs:
-            assert found[program.pid].startswith("no program can be paused: ")
-            assert "r570" in found[program.pid]
-            assert program.program.locks == 0
+        for sentence in node.reasons(*programs, saying="r570"):
+            assert sentence.startswith("no program can be paused: ")
+        assert [program.program.locks for program in programs] == [0, 0]
         assert len([line for line in node.agent.lines if "r570" in line]) == 1, "logged once, not for each attempt"

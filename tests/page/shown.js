@@ -25,11 +25,25 @@ async () => {
     if (shown !== String(expected)) wrong.push(`${selector}: shows ${shown}, API says ${expected}`);
   };
   const at = (attribute, value) => `[${attribute}="${CSS.escape(value)}"]`;
-  const { node, gpus, who, turns, accounts, events, alerts } = api;
+  const { summary, problems, slots, queue, node, gpus, who, turns, accounts, events, alerts } = api;
+
+  for (const part of summary.parts) check('now', `#now ${at('data-part-of-sentence', part.name)} b`, part.text);
+  if (document.title !== `${summary.sentence} · ${api.hostname}`) wrong.push(`the title is ${document.title}`);
+  for (const key of Object.keys(problems)) {
+    check('now', `#now ${at('data-problem', key)} [data-f="sentence"]`, problems[key].sentence);
+    check('now', `#now ${at('data-problem', key)} [data-f="remedy"]`, problems[key].remedy);
+  }
+  const ranks = [...main.querySelectorAll('#now [data-problem]')].map((row) => problems[row.dataset.problem].rank);
+  if (ranks.some((rank, place) => rank !== place + 1)) wrong.push(`problems are shown in the order ${ranks}`);
+  for (const kind of ['leases', 'waiting', 'reservations'])
+    for (const id of Object.keys(queue ? queue[kind] : {})) {
+      compared.queue = (compared.queue || 0) + 1;
+      if (!main.querySelector(`#queue ${at('data-queue', id)}`)) wrong.push(`${kind} ${id} is not shown`);
+    }
 
   check('node', '#node [data-f="health.score"]', f.score(node.health ? node.health.score : null));
   for (const name of Object.keys(node.health ? node.health.component_ratios : {}))
-    check('node', `#node [data-f="health.${name}"]`, f.percent(node.health.component_ratios[name]));
+    check('node', `#node [data-f="health.${name}"]`, f.percent(1 - node.health.component_ratios[name]));
   check('node', '#node [data-f="cpu.utilization_ratio"]', f.percent(node.cpu.utilization_ratio));
   check('node', '#node [data-f="cpu.load_1m"]', f.load(node.cpu.load_1m));
   check('node', '#node [data-f="memory.total_bytes"]', f.bytes(node.memory.total_bytes));
@@ -49,11 +63,17 @@ async () => {
     const card = `#gpus ${at('data-uuid', uuid)}`;
     if (!gpu.up) {
       check('gpus', `${card} [data-f="since_unix_s"]`, f.clock(gpu.since_unix_s, api.time_unix_s));
-      for (const reason of Object.keys(gpu.health.reasons))
-        check('gpus', `${card} ${at('data-reason', reason)}`, gpu.health.reasons[reason].sentence);
+      check('gpus', `${card} [data-f="problem"]`, problems[`gpu_lost/${uuid}`].sentence);
+      check('gpus', `${card} [data-f="remedy"]`, problems[`gpu_lost/${uuid}`].remedy);
       continue;
     }
-    for (const name of Object.keys(FORMATS)) check('gpus', `${card} [data-f="${name}"]`, FORMATS[name](gpu[name]));
+    const states = gpu.mig_enabled ? Object.keys(gpu.mig) : [uuid];
+    for (const slot of states) {
+      const shown = main.querySelector(`${card} ${gpu.mig_enabled ? at('data-mig', slot) : '.states'}`).dataset.state;
+      if (shown !== slots[slot].state) wrong.push(`${slot}: shows ${shown}, API says ${slots[slot].state}`);
+    }
+    const measured = Object.keys(FORMATS).filter((name) => name !== 'utilization_ratio' || !gpu.mig_enabled);
+    for (const name of measured) check('gpus', `${card} [data-f="${name}"]`, FORMATS[name](gpu[name]));
     const { parts } = memoryParts(uuid, gpu, who);
     for (const part of parts.filter((each) => each.key !== 'reserved'))
       check('gpus', `${card} ${at('data-part', part.key)} [data-f="part"]`, f.bytes(part.bytes));
@@ -97,6 +117,11 @@ async () => {
     if (drawn !== Object.keys(gpu.timeline).length) wrong.push(`${uuid}: ${drawn} turns drawn of ${Object.keys(gpu.timeline).length}`);
   }
 
+  const parked = (turns && turns.parking && turns.parking.programs) || {};
+  for (const key of Object.keys(parked)) {
+    check('turns', `#turns ${at('data-parked', key)} [data-f="stage"]`, parked[key].stage);
+    check('turns', `#turns ${at('data-parked', key)} [data-f="host_bytes"]`, f.bytes(parked[key].host_bytes));
+  }
   const alone = [...main.querySelectorAll('#turns .left-alone li')].map((row) => row.textContent);
   const expected = (turns ? turns.left_alone : []).map((one) => `${one.name}: ${one.sentence}`);
   if (String(alone) !== String(expected)) wrong.push(`left alone: shows ${alone}, API says ${expected}`);

@@ -22,6 +22,7 @@ from waiting import until
 HERE = Path(__file__).resolve().parent
 SHOWN = (HERE / "shown.js").read_text()
 AXE = HERE / "vendor" / "axe.min.js"
+SECTIONS = ("now", "gpus", "who", "turns", "queue", "accounts", "events", "history", "node")
 # High enough that every section is in view: one out of view is drawn less often.
 TALL = 6000
 
@@ -65,9 +66,9 @@ def at_a_delta(page: Page) -> None:
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
-        ("demo", {"node", "gpus", "who", "turns", "accounts", "events", "history"}),
-        ("lab", {"node", "gpus", "who", "turns", "history"}),
-        ("faults", {"node", "gpus", "who", "turns", "history"}),
+        ("demo", {"now", "node", "gpus", "who", "turns", "queue", "accounts", "events", "history"}),
+        ("lab", {"now", "node", "gpus", "who", "turns", "history"}),
+        ("faults", {"now", "node", "gpus", "who", "turns", "history"}),
     ],
 )
 def test_every_section_shows_the_documents_of_the_api(
@@ -78,7 +79,7 @@ def test_every_section_shows_the_documents_of_the_api(
         result: Any = page.evaluate(SHOWN)
         assert result["wrong"] == []
         assert sections <= set(result["compared"]), result["compared"]
-        for section in ("node", "gpus", "who", "turns", "accounts", "events", "history"):
+        for section in SECTIONS[1:]:
             absent = page.locator(f"#{section} .absent, #{section} > .quiet")
             assert section in result["compared"] or absent.count(), f"{section} shows nothing, and does not say why"
 
@@ -370,16 +371,13 @@ def test_numbers_have_units_and_a_missing_number_is_a_dash(formatting: Page, cal
     assert formatting.evaluate(f"f => f.{call}", module).replace("\u202f", " ") == text
 
 
-SECTIONS = ("node", "gpus", "who", "turns", "accounts", "events", "history")
-
-
 def test_screenshots_of_every_section(browser: Browser, demo: str) -> None:
     """Writes build/screenshots, and checks that no section is wider than the window."""
     folder = HERE.parents[1] / "build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     with opened(browser, demo, height=TALL) as page:
         at_a_delta(page)
-        for width, theme in itertools.product((360, 1280, 2560), ("light", "dark")):
+        for width, theme in itertools.product((360, 1280, 1920, 2560), ("light", "dark")):
             page.set_viewport_size({"width": width, "height": TALL})
             page.emulate_media(color_scheme="light" if theme == "light" else "dark")
             at_a_delta(page)

@@ -2,9 +2,9 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +15,7 @@ from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.scheduler.service.control_socket import control_path
 from running import command
-from shared_node import SharedNode, shared_node
+from shared_node import SharedNode, kill, shared_node
 from waiting import until
 
 MIB = 1 << 20
@@ -36,13 +36,14 @@ def notebook(node: SharedNode, memory_bytes: int = 64 * MIB) -> SharedProgram:
 
 
 def test_an_idle_program_is_parked_and_comes_back_when_its_user_goes_on(node: SharedNode) -> None:
-    node.start_agent(sections="[parking]\nidle_after_s = 2\neager = true\nmin_residence_s = 1\n")
+    node.start_agent(sections="[parking]\nidle_after_s = 4\neager = true\nmin_residence_s = 1\n")
     program = notebook(node)
     node.wait_for(lambda: program.program.state is State.CHECKPOINTED, "it is parked")
     assert (program.program.gpu_bytes, program.program.host_bytes) == (0, 64 * MIB)
-    time.sleep(4)
+    # Longer than a program has to be quiet before it can go on.
+    node.shared.let_pass(2.5)
     assert program.program.state is State.CHECKPOINTED, "it sleeps on"
-    program.program.run_cell(0.02)
+    program.program.run_cell(0.0002)
     node.wait_for(lambda: program.program.cells == 1, "its cell ends")
     assert program.program.gpu_bytes == 64 * MIB
 
@@ -61,9 +62,11 @@ def park_order(node: SharedNode, order: str, target: str, uid: int = 0) -> Any:
 
 
 def parked(node: SharedNode) -> Any:
-    done = command("parked", "--json", "--socket", str(node.socket))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["parking"]
+    """The state at this moment."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(control_path(str(node.socket)))
+        connection.sendall(b'{"command": "status"}\n')
+        return json.loads(connection.makefile("rb").readline())["answer"]["parking"]
 
 
 def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: SharedNode) -> None:
@@ -77,7 +80,8 @@ def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: Shared
     ((key, row),) = parked(node)["programs"].items()
     assert (row["stage"], row["gpu_bytes"], row["host_bytes"]) == ("parked", 64 * MIB, 64 * MIB)
     assert row["processes"] == [program.pid]
-    assert "0.1 GiB" in command("parked", "--socket", str(node.socket)).stdout
+    shown = command("parked", "--json", "--socket", str(node.socket))
+    assert json.loads(shown.stdout)["parking"]["programs"].keys() == {key}
     assert "parked, 0.1 GiB in host memory" in node.scheduler("status")
     assert "in host memory" in node.scheduler("explain", f"pid:{program.pid}")
     assert node.standing(program) == "", "it takes no turns"
@@ -93,7 +97,6 @@ def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: Shared
     assert parked(node)["programs"] == {}
     node.wait_for(lambda: "program.woken" in node.agent.get("/api/v1/events")[1], "the event")
     node.wait_for(lambda: node.standing(program), "it takes part again")
-    assert key
 
 
 def test_only_the_owner_and_admins_may_park(node: SharedNode) -> None:
@@ -119,11 +122,22 @@ def test_managed_memory_is_tried_once_and_the_program_goes_on(node: SharedNode) 
     assert (event["kind"], event["why"]) == ("refused", "managed_memory")
     program.program.runs()
     locks = program.program.locks
-    node.shared.let_pass(4)
+    node.shared.let_pass(2.5)
     assert program.program.locks == locks, "not tried again"
     done = command("park", str(program.pid), "--socket", str(node.socket))
     assert (done.returncode, "managed memory" in done.stderr) == (1, True)
     program.program.runs()
+
+
+def test_a_cell_that_is_run_while_the_memory_moves_is_not_missed(node: SharedNode) -> None:
+    node.start_agent(sections="[parking]\nidle_after_s = 4\neager = true\n")
+    program = notebook(node)
+    program.program.move_at(32 * MIB)
+    node.wait_for(lambda: program.program.state is State.LOCKED, "it is on its way")
+    program.program.run_cell(0.001)
+    node.wait_for(lambda: program.program.cells == 1, "its cell ends")
+    kinds = [event["kind"] for event in parked(node)["events"]]
+    assert kinds == ["parked", "woken"]
 
 
 def test_the_next_agent_brings_back_what_the_last_one_left(node: SharedNode) -> None:
@@ -137,3 +151,64 @@ def test_the_next_agent_brings_back_what_the_last_one_left(node: SharedNode) -> 
         one.program.runs()
         assert one.program.gpu_bytes == 64 * MIB
     until(lambda: not list(node.record.iterdir()), "the record is empty")
+
+
+def test_an_idle_program_makes_room_for_a_lease(node: SharedNode) -> None:
+    sockets = {"GPUCOMMONS_LEASES_SOCKET": str(node.socket.with_name("leases.sock"))}
+    node.start_agent(sections="[parking]\nidle_after_s = 1\nmin_residence_s = 0\n", environment=sockets)
+    program = notebook(node)
+    node.wait_for(lambda: node.client(program), "the agent sees it")
+    node.shared.let_pass(3)
+    assert not program.locked, "nothing needs its room"
+    done = command("run", "--", "true", environment=sockets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert program.program.state is State.CHECKPOINTED
+    node.wait_for(lambda: not _holders(node), "a parked program holds no GPU")
+    program.program.run_cell()
+    node.wait_for(lambda: program.program.cells == 1, "its cell ends")
+    node.wait_for(lambda: _holders(node), "it holds its GPU again")
+
+
+def _holders(node: SharedNode) -> list[Any]:
+    rows = json.loads(node.agent.get("/api/v1/allocations")[1])["allocations"]["held"]
+    return list(rows)
+
+
+@pytest.mark.parametrize("stage", ["parking", "waking"])
+def test_resume_all_brings_back_what_a_killed_agent_left(node: SharedNode, stage: str) -> None:
+    """The agent and its pauser are gone at once; `gpucommons resume --all` needs neither."""
+    node.start_agent()
+    program = notebook(node)
+    program.program.move_at(32 * MIB)
+    node.wait_for(lambda: node.client(program), "the agent sees it")
+    park_order(node, "park", str(program.pid))
+    if stage == "waking":
+        node.wait_for(lambda: _stage(node) == "parked", "it is parked")
+        park_order(node, "wake", str(program.pid))
+    node.wait_for(lambda: program.program.is_asked, "it is on its way")
+    kill(node.pauser())
+    kill(node.agent.process.pid)
+    node.agent.process.wait()
+    # What the driver had begun goes on; until that has ended the program cannot be resumed.
+    until(lambda: not program.program.is_asked, "the driver's call ends")
+    node.resume_all()
+    program.program.runs()
+    assert program.program.gpu_bytes == 64 * MIB
+    assert list(node.record.iterdir()) == []
+
+
+def test_the_end_of_the_agent_waits_for_a_move_and_the_next_one_continues(node: SharedNode) -> None:
+    node.start_agent()
+    program = notebook(node)
+    program.program.move_at(32 * MIB)
+    node.wait_for(lambda: node.client(program), "the agent sees it")
+    park_order(node, "park", str(program.pid))
+    node.wait_for(lambda: program.program.state is State.LOCKED and program.program.is_asked, "it is on its way")
+    assert node.agent.stop() == 0
+    assert program.program.state is State.CHECKPOINTED, "the agent waited"
+    node.start_agent()
+    program.program.runs()
+
+
+def _stage(node: SharedNode) -> str:
+    return next((str(row["stage"]) for row in parked(node)["programs"].values()), "")

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucommons.parking.plan import fresh_room, plan
+from gpucommons.parking.plan import fresh_room, plan, turn_s
 from gpucommons.parking.values import (
     GIB,
     DeviceRoom,
@@ -105,6 +106,22 @@ def test_an_idle_program_makes_room_for_one_that_goes_on() -> None:
     assert plan(TERMS, situation(woken, PARKED, free=2 * GIB)).park == (), "it was brought back 9 s ago"
 
 
+def test_oversubscribed_programs_take_turns_of_which_moving_is_a_tenth() -> None:
+    turns = replace(TERMS, oversubscribe=True)
+    works = replace(IDLE, key="works", idle_s=0.0)
+    assert plan(TERMS, situation(works, PARKED, free=2 * GIB)).park == ()
+    assert plan(turns, situation(works, PARKED, free=2 * GIB)).park == ("works",)
+    assert plan(turns, situation(works, IDLE, PARKED, free=2 * GIB)).park == ("notebook",), "idle ones first"
+    moving_s = 40 * GIB / 2e9 + 20 * GIB / 5e9
+    assert turn_s(40 * GIB, 20 * GIB) == pytest.approx(9 * moving_s)
+    for resident_s, parked in ((9 * moving_s - 1, ()), (9 * moving_s + 1, ("works",))):
+        since = replace(works, resident_since_s=1000 - resident_s, settled_s=1.0)
+        at = situation(since, PARKED, free=2 * GIB, now_s=1000.0)
+        assert plan(turns, replace(at, rooms={"a": DeviceRoom(2 * GIB, 999.0)})).park == parked
+    long, short = replace(works, key="long"), replace(works, key="short", resident_since_s=-900.0)
+    assert plan(turns, situation(short, long, PARKED, free=2 * GIB)).park == ("long",), "on the GPU for longest"
+
+
 DEVICES = ("a", "b")
 sizes = st.integers(0, 60).map(lambda gib: gib * GIB)
 times = st.floats(0.0, 300.0)
@@ -137,7 +154,7 @@ situations = st.builds(
     st.lists(needs, max_size=3).map(tuple),
     st.just(300.0),
 )
-terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.floats(0, 50), times)
+terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.booleans(), st.floats(0, 50), times)
 
 
 @given(terms, situations)
@@ -172,10 +189,11 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
         assert program.bytes <= max(0, at.host.available_bytes - reserve) + 1, "never more than host memory allows"
         assert program.container_room_bytes is None or program.bytes <= program.container_room_bytes
         if not program.asked:
-            assert 0 < given_terms.idle_after_s <= program.idle_s
+            idle = 0 < given_terms.idle_after_s <= program.idle_s
+            assert idle or given_terms.oversubscribe
             since_s = program.resident_since_s
             assert since_s is None or at.now_s - since_s >= given_terms.min_residence_s, "no flapping"
             waiters = bool(waiting - set(found.wake))
-            assert given_terms.eager or at.needs or waiters, "something needs the room"
+            assert (given_terms.eager and idle) or at.needs or waiters, "something needs the room"
     assert all(by_key[key].asked for key in found.refused)
     assert not set(found.refused) & set(found.park)

@@ -44,7 +44,12 @@ def test_a_gpu_without_readings_is_ok() -> None:
         (with_readings(throttle_mask=0x40), HealthLevel.WARNING, "hw_thermal_slowdown", "too hot"),
         (with_readings(temperature_celsius=84), HealthLevel.WARNING, "hot", "at least 84 °C"),
         (replace(WELL, xid=XidRecord(True, {79: 1}, 79, NOW - 10)), HealthLevel.CRITICAL, "xid_79", "XID 79 in the"),
-        (replace(WELL, xid=XidRecord(True, {31: 1}, 31, NOW - 10)), HealthLevel.WARNING, "xid_31", "an application"),
+        (
+            replace(WELL, xid=XidRecord(True, {31: 1}, 31, NOW - 10)),
+            HealthLevel.WARNING,
+            "xid_31",
+            "page fault of the program",
+        ),
         (replace(WELL, up=False, down_reason="gpu_is_lost"), HealthLevel.LOST, "gpu_is_lost", "no longer answers"),
         (replace(WELL, up=False), HealthLevel.LOST, "lost", "no longer answers"),
     ],

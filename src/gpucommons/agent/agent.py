@@ -13,6 +13,7 @@ from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
+from gpucommons.agent.problem_log import ProblemLog
 from gpucommons.agent.sharing import metrics_listeners, sharing_part
 from gpucommons.agent.sharing_checks import check_parking
 from gpucommons.agent.sources import agent_sources
@@ -68,6 +69,7 @@ class Agent:
         ledger = accounts.report if settings.ledger.enabled else None
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings), ledger)
         self.sampler.subscribe(self.api.observe)
+        self.sampler.subscribe(ProblemLog().observe)
         default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
         self._no_place_for_socket = settings.web.socket == AUTO and not default_socket
         self.web = WebServer(

@@ -10,7 +10,7 @@ from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_o
 from gpucommons.agent.lease_use import LeaseMeter
 from gpucommons.attribution.stage import NamesUsers
 from gpucommons.base.loop_thread import LoopThread
-from gpucommons.base.process_stat import parent_pid, start_ticks
+from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.option import ConfigError
 from gpucommons.config.runtime_directory import lease_socket
@@ -198,8 +198,10 @@ def is_descendant(pid: int, ancestor: int) -> bool:
 
 
 def start_ticks_of(pid: int) -> int | None:
+    """None for a process that has ended, also while its parent has not read its status."""
     try:
-        return start_ticks(Path(f"/proc/{pid}/stat").read_bytes())
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return None if state_letter(stat) == "Z" else start_ticks(stat)
     except (OSError, ValueError, IndexError):
         return None
 

@@ -2,10 +2,12 @@
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpucommons.agent.busy import BusyMeter
+from gpucommons.agent.lease_needs import lease_needs
 from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
@@ -126,6 +128,8 @@ class Sharing:
             if gpus is not self._gpus:
                 self._update_programs(snapshot)
             self._gpus = gpus
+        if self._shares_programs:
+            self._scheduler.set_lease_needs(lease_needs(snapshot.readings, snapshot.wall_s, time.monotonic()))
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods

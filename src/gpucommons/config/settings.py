@@ -408,6 +408,11 @@ class ParkingSettings:
         minimum=0,
     )
     eager: bool = option(False, "park idle programs also while their room is not needed")
+    oversubscribe: bool = option(
+        False,
+        "let programs that do not fit into a GPU's memory together take long turns: working programs are parked for "
+        "those that wait for room, so that moving takes at most a tenth of the time",
+    )
     host_reserve_percent: float = option(
         10.0, "percent of the host's memory that parking leaves free, at least 4 GiB", minimum=0, maximum=100
     )

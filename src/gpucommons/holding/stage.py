@@ -16,7 +16,8 @@ from gpucommons.holding.slots import SlotTable
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
 from gpucommons.model.job_mapping import JobMappingReading
-from gpucommons.model.ownership import Attribution
+from gpucommons.model.ownership import Attribution, ProcessShare
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
 from gpucommons.rules.pod_placement import replicas_by_gpu
@@ -54,7 +55,7 @@ class AllocationStage:
         reading = fold(
             self._table,
             self._claims,
-            None if readings.attribution is None else readings.attribution.processes,
+            None if readings.attribution is None else _on_gpus(readings.attribution, readings.sharing),
             readings.gpus,
             {} if readings.users is None else readings.users.group_of,
             self._active_ratio,
@@ -135,6 +136,15 @@ class AllocationStage:
             elif now_s - self._answered_s.get(name, -_MISSED_S) < _MISSED_S:
                 complete = False
         return complete
+
+
+def _on_gpus(attribution: Attribution, sharing: SharingReading | None) -> tuple[ProcessShare, ...]:
+    """Without the processes whose GPU memory is parked in host memory: they hold no GPU, listed by NVML or not."""
+    parking = None if sharing is None else sharing.parking
+    parked = {pid for one in parking.programs if one.stage == "parked" for pid in one.pids} if parking else set()
+    if not parked:
+        return attribution.processes
+    return tuple(share for share in attribution.processes if share.pid not in parked)
 
 
 def _mig(instances: tuple[MigInstance, ...]) -> list[tuple[object, ...]]:

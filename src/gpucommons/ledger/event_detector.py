@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
-from gpucommons.model.events import Event
+from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.parking import ParkingReading
@@ -20,7 +20,7 @@ from gpucommons.rules.quotas import quota_states
 
 SOURCE = "gpucommons"
 GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
-ALLOCATION_SEEN, ALLOCATION_GONE = "allocation.seen", "allocation.gone"
+ALLOCATION_SEEN = "allocation.seen"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
 LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"

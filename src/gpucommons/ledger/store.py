@@ -171,6 +171,13 @@ class Store:
         except OSError:
             return None
 
+    def disk_free_bytes(self) -> int | None:
+        try:
+            disk = os.statvfs(self._path)
+        except OSError:
+            return None
+        return disk.f_bavail * disk.f_frsize
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         with _ledger_errors():

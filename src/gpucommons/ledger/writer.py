@@ -165,6 +165,7 @@ class LedgerWriter:
                 last_flush_wall_s=self.state.last_flush_wall_s if until is None else until.wall_s,
                 gap_ns=store.gap_ns(),
                 file_bytes=store.file_bytes(),
+                disk_free_bytes=store.disk_free_bytes(),
             )
         )
 

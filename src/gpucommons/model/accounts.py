@@ -68,6 +68,7 @@ class LedgerState:
     `durable`: the published counters survive a crash.
 
     `backlog_s` is usage in memory that is not written yet, `lost_s` usage that was dropped after an hour of waiting.
+    `disk_free_bytes` is what the agent may still write on the file system of the ledger.
     """
 
     begun: bool = False
@@ -80,6 +81,7 @@ class LedgerState:
     lost_s: float = 0.0
     gap_ns: Mapping[str, int] = field(default_factory=dict)
     file_bytes: int | None = None
+    disk_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

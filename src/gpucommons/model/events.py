@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 SCHEMA_VERSION = "1"
+ALLOCATION_GONE = "allocation.gone"
 _MAX_TYPE_LENGTH = 128
 
 

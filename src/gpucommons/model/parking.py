@@ -9,8 +9,9 @@ class ParkedProgram(NamedTuple):
     """`stage` is parking, parked, waking or stranded; `since_wall_s` is when the program was last on the GPU.
 
     `gpu_bytes` is what it held there, `host_bytes` the part of it that is in host memory. `cause` is why it was parked:
-    idle, asked, or left by an earlier agent. `waits` says why it is not brought back yet, empty where it need not be.
-    While it moves, `rate_bytes_s` and `remaining_s` are estimates; None: not known. `name` and `waits` are printable.
+    idle, asked, turn (of another program, with oversubscribe), or left by an earlier agent. `waits` says why it is not
+    brought back yet, empty where it need not be. While it moves, `rate_bytes_s` and `remaining_s` are estimates; None:
+    not known. `name` and `waits` are printable.
     """
 
     key: str

@@ -12,6 +12,8 @@ _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# The call by which the kernel continues a sleep that a signal interrupted, on x86-64: it does not say which one.
+_RESTARTED: Final = 219
 # Version 1 has no word for "no limit": it shows the largest number of pages.
 _NO_LIMIT_BYTES: Final = 1 << 60
 
@@ -77,13 +79,13 @@ def cpu_seconds(pids: Iterable[int], procfs: Path = _PROC) -> float | None:
     """The CPU time of these processes so far; None where one cannot be read.
 
     The kernel counts each thread in nanoseconds, but the sum of a process, which includes ended threads, in hundredths
-    of a second: the larger of the two.
+    of a second: that is too coarse to notice the start of a cell, and used only where threads are not counted.
     """
     total_s = 0.0
     for pid in pids:
         try:
             whole_s = cpu_ticks((procfs / str(pid) / "stat").read_bytes()) / _TICKS_PER_S
-            total_s += max(whole_s, _threads_s(procfs / str(pid) / "task"))
+            total_s += _threads_s(procfs / str(pid) / "task") or whole_s
         except (OSError, ValueError, IndexError):
             return None
     return total_s
@@ -98,6 +100,23 @@ def _threads_s(tasks: Path) -> float:
             # It has ended, or the kernel does not count.
             continue
     return total_ns / 1e9
+
+
+def waits_in(pids: Iterable[int], procfs: Path = _PROC) -> tuple[int, ...] | None:
+    """The system call in which the first thread of each process sleeps; None where one does not sleep or is not shown.
+
+    An idle program sleeps in the same call for hours; one that was begun to be used again and is paused, in another.
+    """
+    found = []
+    for pid in pids:
+        try:
+            number = int((procfs / str(pid) / "syscall").read_bytes().split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+        if number < 0 or number == _RESTARTED:
+            return None
+        found.append(number)
+    return tuple(found)
 
 
 def resident_bytes(pids: Iterable[int], procfs: Path = _PROC) -> int:

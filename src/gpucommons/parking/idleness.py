@@ -12,7 +12,7 @@ from typing import Final
 # CPU seconds per second below which a program counts as idle.
 IDLE_CPU_RATIO: Final = 0.02
 # CPU seconds, in one look, by which a parked program exceeds its background when it goes on.
-WAKE_CPU_S: Final = 0.003
+WAKE_CPU_S: Final = 0.0015
 # A program that was parked while it worked runs on until its next CUDA call.
 _QUIET_S: Final = 2.0
 _BACKGROUND_FACTOR: Final = 3.0

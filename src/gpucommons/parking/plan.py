@@ -8,10 +8,14 @@
    program, lease or client waits for its room, and parking makes that room. A program that waits to be brought back
    comes before leases and clients.
 5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
-6. A program that cannot come back, or that host memory or its container cannot hold, is refused.
+6. With `oversubscribe`, programs that do not fit together take turns: where idle programs do not make the room for one
+   that waits, the program that has been on the GPU for longest is parked, once it has had its turn. A turn is so long
+   that moving takes at most a tenth of the time.
+7. A program that cannot come back, or that host memory or its container cannot hold, is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from gpucommons.parking.values import (
     GIB,
@@ -25,6 +29,11 @@ from gpucommons.parking.values import (
     RoomNeed,
     WhyNot,
 )
+
+# As measured on an H200.
+_OUT_BYTES_S: Final = 2e9
+_IN_BYTES_S: Final = 5e9
+_MOVING_RATIO: Final = 0.1
 
 
 def plan(terms: ParkTerms, situation: ParkSituation) -> ParkPlan:
@@ -135,7 +144,31 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
         yield from idle
         return
     for need in _needs(situation, waking):
-        yield from _for_need(terms, situation, need, idle)
+        found = list(_for_need(terms, situation, need, idle))
+        if not found and terms.oversubscribe and need.bytes is not None:
+            others = (program for program in _longest_first(situation) if program not in idle)
+            served = [program for program in others if _had_its_turn(terms, situation, program, need.bytes)]
+            found = list(_for_need(terms, situation, need, [*idle, *served]))
+        yield from found
+
+
+def _longest_first(situation: ParkSituation) -> list[ParkProgram]:
+    """Of the programs on the GPU, those that were never parked first."""
+    return sorted(_held(situation), key=lambda one: (one.resident_since_s is not None, one.resident_since_s, one.key))
+
+
+def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, needed: int) -> bool:
+    if refusal_of(terms, situation, program) is not None:
+        return False
+    since_s = program.resident_since_s
+    least_s = max(terms.min_residence_s, turn_s(program.bytes, needed))
+    return since_s is None or situation.now_s - since_s >= least_s
+
+
+def turn_s(out_bytes: int, in_bytes: int) -> float:
+    """How long a program stays before another takes its place: moving both takes at most a tenth of the time."""
+    moving_s = out_bytes / _OUT_BYTES_S + in_bytes / _IN_BYTES_S
+    return moving_s * (1 - _MOVING_RATIO) / _MOVING_RATIO
 
 
 def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:

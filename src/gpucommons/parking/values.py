@@ -48,6 +48,7 @@ class ParkTerms:
 
     idle_after_s: float = 0.0
     eager: bool = False
+    oversubscribe: bool = False
     host_reserve_percent: float = 10.0
     min_residence_s: float = 120.0
     gpu_reserve_bytes: int = GIB

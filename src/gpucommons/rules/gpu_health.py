@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from gpucommons.model.gpu import Gpu
+from gpucommons.rules.xids import Cause, xid_meaning
 
 # Closer than this to the temperature at which the driver slows the GPU down counts as hot.
 _HOT_MARGIN_CELSIUS = 5
 # The effects of an older XID show in other readings.
-_XID_RECENT_S = 600.0
-# XIDs that an error of an application causes, not of the GPU.
-_APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68})
+XID_RECENT_S = 600.0
 # Reasons for lower clocks that are normal operation: an idle GPU, a setting, or full use of the power limit.
 _HARMLESS_THROTTLE_REASONS = frozenset(
     {"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"}
@@ -95,13 +94,11 @@ def _heat(gpu: Gpu) -> Iterator[HealthReason]:
 
 def _recent_xid(gpu: Gpu, now_wall_s: float) -> Iterator[HealthReason]:
     code, last_wall_s = gpu.xid.last_code, gpu.xid.last_wall_s
-    if code is None or last_wall_s is None or now_wall_s - last_wall_s > _XID_RECENT_S:
+    if code is None or last_wall_s is None or now_wall_s - last_wall_s > XID_RECENT_S:
         return
-    happened = f"The driver reported XID {code} in the last {_XID_RECENT_S / 60:.0f} minutes"
-    if code in _APPLICATION_XIDS:
-        yield _warning(f"xid_{code}", f"{happened}: an error of an application.")
-    else:
-        yield _critical(f"xid_{code}", f"{happened}.")
+    known = xid_meaning(code)
+    sentence = f"The driver reported XID {code} in the last {XID_RECENT_S / 60:.0f} minutes: {known.sentence}."
+    yield (_warning if known.cause is Cause.PROGRAM else _critical)(f"xid_{code}", sentence)
 
 
 def _warning(name: str, sentence: str) -> HealthReason:

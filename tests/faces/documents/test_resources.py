@@ -30,6 +30,8 @@ PATHS = (
     "who?pid=4101",
     "allocations",
     "slots",
+    "queue",
+    "problems",
     "turns",
     "accounts",
     "accounts?period=7d",

@@ -11,7 +11,7 @@ from gpucommons.web.routes.response import Response
 from gpucommons.web.routes.static_files import index_endpoint, static_files
 
 STATIC = Path(__file__).resolve().parents[3] / "src" / "gpucommons" / "web" / "static"
-BUDGET_BYTES = 60_000
+BUDGET_BYTES = 80_000
 BASE = "/static"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import accounts, allocations, events, gpus, node, queue, slots, turns, who
+from gpucommons.faces.documents import accounts, allocations, events, gpus, node, problems, queue, slots, turns, who
 from gpucommons.faces.documents.parameters import Parameter, Value, moment, text, whole, word
 from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
@@ -25,14 +25,23 @@ class Resource:
 # All sections in one document. The stream begins with it and then sends deltas.
 SNAPSHOT = Record[View](
     **ENVELOPE_FIELDS,
+    summary=(problems.SUMMARY, lambda view: problems.summary(view.snapshot)),
+    problems=(problems.SCHEMA, lambda view: problems.problems(view.snapshot)),
     node=(node.SCHEMA, lambda view: node.node(view.snapshot)),
     gpus=(gpus.SCHEMA, lambda view: gpus.gpus(view.snapshot)),
+    slots=(slots.SCHEMA, lambda view: slots.slots(view.snapshot)),
+    queue=(queue.SCHEMA, lambda view: queue.queue(view.snapshot)),
     who=(who.SCHEMA, lambda view: who.who(view.snapshot)["who"]),
     turns=(turns.SCHEMA, lambda view: turns.turns(view.snapshot, view.timeline)),
     accounts=(accounts.SCHEMA, lambda view: accounts.accounts(view.snapshot)),
     events=(events.SCHEMA, lambda view: events.events(view.snapshot)),
     alerts=(events.ALERTS, lambda view: events.alerts(view.snapshot)),
 )
+
+
+def _problems(view: View, values: Mapping[str, Value]) -> Json:
+    found = {"summary": problems.summary(view.snapshot), "problems": problems.problems(view.snapshot)}
+    return {**view.envelope(), **found}
 
 
 def _gpus(view: View, values: Mapping[str, Value]) -> Json:
@@ -89,6 +98,12 @@ def _uuid(view: View, values: Mapping[str, Value]) -> str | None:
 
 RESOURCES: tuple[Resource, ...] = (
     Resource("snapshot", "all sections of the current snapshot", SNAPSHOT.schema, lambda view, _: SNAPSHOT.build(view)),
+    Resource(
+        "problems",
+        "what is wrong, gravest first, with what to do; the node's state in one sentence",
+        record(**ENVELOPE, summary=problems.SUMMARY, problems=problems.SCHEMA),
+        _problems,
+    ),
     Resource("gpus", "the GPUs and their readings", record(**ENVELOPE, gpus=gpus.SCHEMA), _gpus, (_GPU,)),
     Resource(
         "who",

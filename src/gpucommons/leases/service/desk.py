@@ -210,7 +210,7 @@ class LeaseDesk:
             self._is_dirty = True
         # A clock that is slewed moves a little all the time.
         self._offset_s = offset_s
-        absent = any(map(self._book.is_absent, self._book.leases))
+        absent = any(map(self._book.is_absent, (*self._book.leases, *self._book.waiting)))
         if absent:
             self._drop_dead()
         if was_set or absent or self._book.waiting or self._book.reservations:

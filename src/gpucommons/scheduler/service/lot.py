@@ -25,7 +25,8 @@ class Spot:
     """One program. `program` is None where an earlier agent parked it: only its processes are known then.
 
     `settled_s` is when its stage began, `since_wall_s` when it was last on the GPU. `retry_s`: not to be brought back
-    before. `unsure`: the pauser ended during a move, and the next one knows what came of it.
+    before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
+    which it slept elsewhere. `unsure`: the pauser ended during a move, and the next one knows what came of it.
     """
 
     key: str
@@ -41,6 +42,8 @@ class Spot:
     cpu: ParkedCpu = field(default_factory=lambda: ParkedCpu(0.0))
     wakes_since_s: float | None = None
     retry_s: float = 0.0
+    waited_in: tuple[int, ...] | None = None
+    looks_elsewhere: int = 0
     waits: str = ""
     unsure: bool = False
     resident_before: int = 0

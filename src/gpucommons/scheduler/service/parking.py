@@ -19,7 +19,7 @@ from gpucommons.config.settings import ParkingSettings
 from gpucommons.model.parking import ParkEvent, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import MOVE_BUCKETS
-from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory
+from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory, waits_in
 from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
 from gpucommons.parking.plan import plan
 from gpucommons.parking.values import (
@@ -40,7 +40,7 @@ from gpucommons.pauser.identity import has_ended
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.pauser.record import Stage
 from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.exemptions import Exemption
+from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.matching import names
 from gpucommons.scheduler.service.lot import Spot, left_spot, spot_of
@@ -63,8 +63,10 @@ _RETRY_S: Final = 10.0
 # A program that could not be parked for a reason that may pass is not tried again on its own for so long.
 _AGAIN_S: Final = 600.0
 _MOST_EVENTS: Final = 64
+_PLACES: Final = 3
+_LOOKS_ELSEWHERE: Final = 2
 _NEVER: Final = float("inf")
-_IDLE, _ASKED = "idle", "asked"
+_IDLE, _ASKED, _TURN = "idle", "asked", "turn"
 
 
 class ParkOrder(NamedTuple):
@@ -75,6 +77,13 @@ class ParkOrder(NamedTuple):
     refused: tuple[str, ...]
 
 
+class _Look(NamedTuple):
+    """The CPU time of a program, and where it sleeps; None: not known."""
+
+    cpu_s: float | None
+    place: tuple[int, ...] | None
+
+
 @dataclass(slots=True)
 class _Held:
     """A program whose memory is on the GPU. `alone` is why it takes no part."""
@@ -82,6 +91,14 @@ class _Held:
     program: Program
     alone: ParkRefusal | None
     idleness: Idleness = field(default_factory=Idleness)
+    # Where it slept at the last looks.
+    places: deque[tuple[int, ...] | None] = field(default_factory=lambda: deque(maxlen=_PLACES))
+
+    @property
+    def waits_in(self) -> tuple[int, ...] | None:
+        """None unless it slept in the same place at all of the last looks."""
+        known = set(self.places)
+        return known.pop() if len(self.places) == _PLACES and len(known) == 1 else None
 
 
 class Parking:
@@ -104,6 +121,7 @@ class Parking:
         self._terms = ParkTerms(
             settings.idle_after_s,
             settings.eager,
+            settings.oversubscribe,
             settings.host_reserve_percent,
             settings.min_residence_s,
             RESERVE_BYTES,
@@ -116,6 +134,7 @@ class Parking:
         self._moves = Moves(pauser)
         self._spots: dict[str, Spot] = {}
         self._held: dict[str, _Held] = {}
+        self._displays: set[str] = set()
         self._asked: set[str] = set()
         # Why processes cannot be parked, and until when; and when they were last brought back.
         self._cannot: dict[ProcessKey, tuple[ParkRefusal, float]] = {}
@@ -170,18 +189,19 @@ class Parking:
         return {process for spot in self._spots.values() for process in spot.places}
 
     def see(
-        self, programs: Iterable[Program], exempt: Iterable[Exemption], paused: AbstractSet[str], as_of_s: float
+        self, programs: Iterable[Program], exempt: Sequence[Exemption], paused: AbstractSet[str], as_of_s: float
     ) -> None:
         """One reading: programs that take part, those that do not, and the keys of those that are paused now."""
         alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
         seen = [(program, alone.get(program.key)) for program in programs]
         seen += [(one.program, alone[one.program.key]) for one in exempt]
         before, self._held = self._held, {}
+        self._displays = {one.program.key for one in exempt if one.why is Exempt.DISPLAY}
         for program, refusal in seen:
             known = before.get(program.key)
             held = self._held.get(program.key) or _Held(program, refusal)
             if known is not None and known.program.process_keys & program.process_keys:
-                held.idleness = known.idleness
+                held.idleness, held.places = known.idleness, known.places
             idle = program.activity is ProgramActivity.IDLE and program.key not in paused
             held.idleness = after_gpu(held.idleness, idle, as_of_s)
             self._held[program.key] = held
@@ -237,6 +257,7 @@ class Parking:
             if spot.stage is ParkStage.STRANDED:
                 refused.append(f"{spot.name}: the driver could not restore it; end the process")
             else:
+                spot.retry_s = 0.0
                 self._goes_on(spot, monotonic())
         reached = [spot for spot in allowed if spot.stage is not ParkStage.STRANDED]
         self._wake_up.set()
@@ -293,7 +314,7 @@ class Parking:
             await self._sync()
         now = monotonic()
         self._forget_ended()
-        self._look(now)
+        await self._look(now)
         if not self._has_work():
             return
         rooms = await self._read_rooms()
@@ -307,22 +328,41 @@ class Parking:
             return True
         now, after_s = monotonic(), self._terms.idle_after_s
         idle = after_s > 0 and any(held.idleness.idle_s(now) >= after_s for held in self._held.values())
-        return idle and (self._terms.eager or bool(self._needs()))
+        return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._needs()))
 
-    def _look(self, now: float) -> None:
-        """At the CPU time of parked programs, and once a second of programs whose GPU is idle."""
-        for spot in self._spots.values():
-            if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None:
-                spot.cpu, goes_on = after_look(spot.cpu, cpu_seconds(spot.pids), now)
-                if goes_on:
-                    self._goes_on(spot, now)
-        if self._terms.idle_after_s <= 0 or now - self._looked_s < _CANDIDATE_LOOK_S:
+    async def _look(self, now: float) -> None:
+        """At the CPU time of parked programs, and once a second of programs whose GPU is idle.
+
+        A program may have hundreds of threads: they are read in another thread, so that no hand-off waits.
+        """
+        parked = {
+            key: spot
+            for key, spot in self._spots.items()
+            if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None
+        }
+        idle: dict[str, _Held] = {}
+        if self._terms.idle_after_s > 0 and now - self._looked_s >= _CANDIDATE_LOOK_S:
+            self._looked_s = now
+            idle = {
+                key: held for key, held in self._held.items() if held.idleness.gpu_s is not None and held.alone is None
+            }
+        if not parked and not idle:
             return
-        self._looked_s = now
-        for held in self._held.values():
-            if held.idleness.gpu_s is not None and held.alone is None:
-                pids = [process.pid for process in held.program.processes]
-                held.idleness = after_cpu(held.idleness, cpu_seconds(pids), now)
+        pids = {key: spot.pids for key, spot in parked.items()}
+        pids |= {key: tuple(sorted(process.pid for process in held.program.processes)) for key, held in idle.items()}
+        looks = await asyncio.to_thread(_looks, pids)
+        now = monotonic()
+        for key, spot in parked.items():
+            if spot.stage is ParkStage.PARKED and self._spots.get(key) is spot:
+                spot.cpu, goes_on = after_look(spot.cpu, looks[key].cpu_s, now)
+                if goes_on or _went_on(spot, looks[key]):
+                    self._goes_on(spot, now)
+        for key in idle:
+            # A reading that came meanwhile may have shown it active, or that it has ended.
+            held = self._held.get(key)
+            if held is not None and held.idleness.gpu_s is not None:
+                held.idleness = after_cpu(held.idleness, looks[key].cpu_s, now)
+                held.places.append(looks[key].place)
 
     def _goes_on(self, spot: Spot, now: float) -> None:
         if spot.wakes_since_s is None:
@@ -348,7 +388,12 @@ class Parking:
 
     def _situation(self, rooms: Mapping[str, DeviceRoom]) -> ParkSituation:
         now = monotonic()
-        held = [self._planned(one, now) for one in self._held.values() if one.program.key not in self._spots]
+        held = [
+            self._planned(one, now)
+            for one in self._held.values()
+            # A display does not hold a GPU: a lease may have one that a display server is on.
+            if one.program.key not in self._spots and one.program.key not in self._displays
+        ]
         spots = [spot.planned(now) for spot in self._spots.values()]
         return ParkSituation((*held, *spots), rooms, host_memory(), tuple(self._needs()), now)
 
@@ -382,10 +427,13 @@ class Parking:
             self._begin(self._wake(self._spots[key]))
         for key in found.park:
             held = self._held.pop(key)
-            cause = _ASKED if key in self._asked else _IDLE
+            is_idle = 0 < self._terms.idle_after_s <= held.idleness.idle_s(monotonic())
+            cause = _ASKED if key in self._asked else _IDLE if is_idle else _TURN
             self._asked.discard(key)
-            cpu = ParkedCpu(held.idleness.background)
+            # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
+            cpu = ParkedCpu(held.idleness.background, quiet_since_s=-_NEVER if cause == _IDLE else None)
             spot = self._spots[key] = spot_of(held.program, cause, cpu, monotonic(), time.time())
+            spot.waited_in = held.waits_in if cause == _IDLE else None
             self._begin(self._park(spot))
 
     def _begin(self, move: "Coroutine[None, None, None]") -> None:
@@ -414,6 +462,9 @@ class Parking:
             spot.begin(ParkStage.PARKED, now)
             self._parks += 1
             self.park_seconds.observe(now - begun_s)
+            if spot.cause == _TURN:
+                # It was at work: it waits for its next turn.
+                self._goes_on(spot, now)
             self._happened("parked", spot, now - begun_s, f"{_gib(spot.bytes)} moved to host memory ({spot.cause})")
             return
         self._could_not_park(spot, moved)
@@ -545,6 +596,21 @@ class Parking:
             )
         )
         log.info("parking: %s: %s: %s", kind, spot.name, sentence)
+
+
+def _looks(pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
+    return {key: _Look(cpu_seconds(several), waits_in(several)) for key, several in pids.items()}
+
+
+def _went_on(spot: Spot, look: _Look) -> bool:
+    """Whether it sleeps elsewhere than while it was idle, at two looks in a row: inside a CUDA call.
+
+    This also shows a cell that was run while the memory moved, and one that uses hardly any CPU time.
+    """
+    if spot.waited_in is None or look.place is None:
+        return False
+    spot.looks_elsewhere = spot.looks_elsewhere + 1 if look.place != spot.waited_in else 0
+    return spot.looks_elsewhere >= _LOOKS_ELSEWHERE
 
 
 def _refusal(moved: Moved, failed: Failure) -> tuple[ParkRefusal, float]:

@@ -67,4 +67,5 @@ export function clock(unix, now) {
   return today ? time : at.getFullYear() + '-' + two(at.getMonth() + 1) + '-' + two(at.getDate()) + ' ' + time;
 }
 
+export const plural = (number, noun) => `${number} ${noun}${number === 1 ? '' : 's'}`;
 export const words = (name) => name.replaceAll('_', ' ');

@@ -7,6 +7,9 @@ import { Live } from './live.js';
 import { Recent } from './recent.js';
 import { lit } from './owners.js';
 import { clock, duration } from './format.js';
+import { fromAddress, toAddress } from './address.js';
+import { Now } from './sections/now.js';
+import { Queue } from './sections/queue.js';
 import { Node } from './sections/node.js';
 import { Gpus } from './sections/gpus.js';
 import { Who } from './sections/who.js';
@@ -16,13 +19,14 @@ import { Events } from './sections/events.js';
 import { CHARTS, History } from './sections/history.js';
 
 const SECTIONS = [
-  ['node', 'Node'],
   ['gpus', 'GPUs'],
   ['who', 'Who'],
   ['turns', 'Turns'],
+  ['queue', 'Queue'],
   ['accounts', 'Accounts'],
   ['events', 'Events'],
   ['history', 'History'],
+  ['node', 'Node'],
 ];
 const CHART_POINTS = 720;
 
@@ -31,10 +35,8 @@ const state = {
   link: 'connecting',
   lostAt: 0,
   turn: 0,
-  focus: null,
-  who: { by: 'owner', sort: { key: 'memory_bytes', down: true }, gpu: '', text: '', all: false },
-  period: 'today',
-  history: { range: '1h', end: '' },
+  ...fromAddress(window.location.search),
+  most: mostColumns(),
   recent: new Recent('gpu_utilization_ratio', '5m', 300),
   charts: new Map(),
 };
@@ -54,11 +56,15 @@ function change(part) {
   draw();
 }
 
-// Actions of the viewer.
-const choose = (part) => change({ ...part, turn: state.turn + 1 });
+// Actions of the viewer. The address keeps them.
+function choose(part) {
+  change({ ...part, turn: state.turn + 1 });
+  window.history.replaceState(null, '', window.location.pathname + toAddress(state) + window.location.hash);
+}
 const onView = (part) => choose({ who: { ...state.who, all: false, ...part } });
 const onFocus = (focus) => choose({ focus: state.focus && focus && state.focus.id === focus.id ? null : focus });
 const onPeriod = (period) => choose({ period });
+const onChoose = (name) => choose({ show: name === state.show ? '' : name });
 
 function onRange(history) {
   choose({ history });
@@ -86,9 +92,28 @@ function onDocument(found, isWhole) {
     state.recent.add(found);
     if (!state.history.end) for (const chart of state.charts.values()) chart.add(found);
   }
-  window.document.title = `${found.hostname} · gpucommons`;
+  announce(found);
   change({ document: found });
 }
+
+// The sentence in the title of the tab, and its gravest colour in the icon.
+const icon = window.document.querySelector('link[rel=icon]');
+const ICONS = { bad: '/static/icon-bad.svg', warning: '/static/icon-warning.svg' };
+
+function announce({ summary, hostname }) {
+  const title = `${summary.sentence} · ${hostname}`;
+  if (window.document.title !== title) window.document.title = title;
+  const href = ICONS[summary.tone] || '/static/icon.svg';
+  if (icon.getAttribute('href') !== href) icon.setAttribute('href', href);
+}
+
+// How many cards fit next to each other.
+function mostColumns() {
+  const rem = parseFloat(getComputedStyle(window.document.documentElement).fontSize);
+  return Math.max(1, Math.floor((window.innerWidth - 2.2 * rem) / (18.3 * rem)));
+}
+
+window.addEventListener('resize', () => mostColumns() !== state.most && change({ most: mostColumns(), turn: state.turn + 1 }));
 
 function onLink(link) {
   if (link !== state.link) change({ link, lostAt: Date.now() });
@@ -98,7 +123,7 @@ function onLink(link) {
 setInterval(() => state.link === 'lost' && draw(), 1000);
 
 window.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape' && state.focus) onFocus(null);
+  if (event.key === 'Escape' && (state.focus || state.show)) choose({ focus: null, show: '' });
 });
 
 function Page(props) {
@@ -108,17 +133,20 @@ function Page(props) {
       <main><p class="quiet" role="status">${props.link === 'lost' ? 'The agent does not answer. Trying again …' : 'Connecting to the agent …'}</p></main>`;
   }
   const bright = lit(found, focus);
-  return html`<a class="skip" href="#node">Skip to the readings</a>
+  const chosen = found.summary.parts.find((part) => part.name === props.show && part.slots.length) || null;
+  return html`<a class="skip" href="#gpus">Skip to the readings</a>
     <${Header} ...${props} />
     <main class=${classes(props.link !== 'live' && 'old')} data-sequence=${found.sequence}>
       ${[
-        () => html`<${Node} document=${found} />`,
-        () => html`<${Gpus} document=${found} recent=${props.recent} turn=${props.turn} lit=${bright} onFocus=${onFocus} />`,
+        () => html`<${Now} document=${found} chosen=${chosen} onChoose=${onChoose} />`,
+        () => html`<${Gpus} document=${found} recent=${props.recent} turn=${props.turn} lit=${bright} chosen=${chosen} most=${props.most} onFocus=${onFocus} />`,
         () => html`<${Who} document=${found} view=${props.who} turn=${props.turn} lit=${bright} onView=${onView} onFocus=${onFocus} />`,
-        () => html`<${Turns} document=${found} lit=${bright} />`,
-        () => html`<${Accounts} document=${found} period=${props.period} onPick=${onPeriod} />`,
+        () => html`<${Turns} document=${found} lit=${bright} onFocus=${onFocus} />`,
+        () => html`<${Queue} document=${found} />`,
+        () => html`<${Accounts} document=${found} period=${props.period} focus=${focus} onPick=${onPeriod} onFocus=${onFocus} />`,
         () => html`<${Events} document=${found} />`,
         () => html`<${History} document=${found} charts=${props.charts} view=${props.history} onRange=${onRange} />`,
+        () => html`<${Node} document=${found} />`,
       ].map((section, at) => html`<${Lazy} key=${at} tag="div" turn=${props.turn} draw=${section} />`)}
     </main>
     <footer class="quiet">

@@ -18,6 +18,7 @@ from gpucommons.faces.dialects.gpucommons import (
     nvml,
     owners,
     parking,
+    problems,
     quotas,
     sharing,
     snapshots,
@@ -28,7 +29,7 @@ from gpucommons.faces.dialects.gpucommons import (
 
 GPUCOMMONS = dialect_of(
     (
-        *(snapshots, agent, exposition, web, sources, health),
+        *(snapshots, agent, exposition, web, sources, health, problems),
         *(gpus, gpu_parts, nvml, owners, gpu_unattributed, attribution, vgpu),
         *(containers, allocations, followed_events, quotas, ledger, event_log, sharing, parking, leases),
     ),

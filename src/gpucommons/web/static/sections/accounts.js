@@ -1,11 +1,11 @@
 // Held, active and idle GPU-hours of each user, for today and the last days.
-import { html } from '../html.js';
+import { html, classes } from '../html.js';
 import { Absent, Bar, Choice, Hidden, isHidden, Section } from '../parts.js';
 import { hours, kilowattHours, percent } from '../format.js';
 
 export const PERIODS = [['today', 'Today'], ['7d', '7 days'], ['30d', '30 days']];
 
-export function Accounts({ document, period, onPick }) {
+export function Accounts({ document, period, focus, onPick, onFocus }) {
   const { accounts } = document;
   const hidden = isHidden(document, 'accounts');
   if (!accounts || !accounts[period]) {
@@ -44,7 +44,7 @@ export function Accounts({ document, period, onPick }) {
           </tr>
         </thead>
         <tbody>
-          ${users.map((user) => html`<${User} key=${user} name=${user} row=${shown.users[user]} most=${most} />`)}
+          ${users.map((user) => html`<${User} key=${user} name=${user} row=${shown.users[user]} most=${most} focus=${focus} onFocus=${onFocus} />`)}
         </tbody>
         <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${shown.total} total=${true} /></tfoot>
       </table>
@@ -54,10 +54,13 @@ export function Accounts({ document, period, onPick }) {
   </${Section}>`;
 }
 
-function User({ name, row, most, total }) {
+function User({ name, row, most, total, focus, onFocus }) {
   const used = row.held_gpu_hours ? row.active_gpu_hours / row.held_gpu_hours : null;
-  return html`<tr data-user=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
-    <th scope="row" class="name"><bdi>${name}</bdi></th>
+  const lit = focus && focus.by === 'user' && focus.id === name;
+  return html`<tr class=${classes(lit && 'lit')} data-user=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
+    <th scope="row" class="name">
+      ${total ? html`<bdi>${name}</bdi>` : html`<button type="button" onClick=${() => onFocus({ by: 'user', id: name, label: name })}><bdi>${name}</bdi></button>`}
+    </th>
     <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
     <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>
     <td class="number" data-f="idle_gpu_hours">${hours(row.idle_gpu_hours)}</td>

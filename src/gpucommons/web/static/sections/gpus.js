@@ -1,14 +1,19 @@
-// A card for each GPU: utilisation, memory by owner, power, temperature and health. A lost GPU keeps its card.
+// A card for each GPU: state, utilisation, memory by owner, power, temperature and health. A lost GPU keeps its card.
 import { html, classes } from '../html.js';
 import { Lazy } from '../lazy.js';
 import { Absent, Bar, Section, Spark, Swatch } from '../parts.js';
 import { bytes, celsius, clock, count, duration, megahertz, MISSING, percent, watts, words } from '../format.js';
 import { colour, ownerLabel } from '../owners.js';
+import { isChosen, QUEUED, queuedByGpu, slotDetail, slotsByGpu, stateWord } from '../states.js';
 
+const MIG_SLICES = 7;
 const SPARK_POINTS = 60; // at least: a line of a few seconds does not fill the whole width
 const MARKS = { warning: 'warn', critical: 'bad' };
 
-export function Gpus({ document, recent, turn, lit, onFocus }) {
+// As many columns as fit, and rows of equal length: 8 cards are 4 + 4, not 6 + 2.
+export const columnsFor = (cards, most) => Math.ceil(cards / Math.ceil(cards / most));
+
+export function Gpus({ document, recent, turn, lit, chosen, most, onFocus }) {
   const { gpus, who } = document;
   if (!gpus) {
     return html`<${Section} id="gpus" title="GPUs">
@@ -19,15 +24,18 @@ export function Gpus({ document, recent, turn, lit, onFocus }) {
   const cards = Object.keys(gpus.by_uuid).sort((a, b) => gpus.by_uuid[a].index - gpus.by_uuid[b].index);
   const lost = cards.filter((uuid) => !gpus.by_uuid[uuid].up).length;
   const note = `${gpus.present} of ${gpus.expected} present${lost ? `, ${lost} lost` : ''}`;
+  const slots = slotsByGpu(document);
+  const queued = queuedByGpu(document);
   const cardOf = (uuid) => {
     const gpu = gpus.by_uuid[uuid];
-    if (!gpu.up) return html`<${Lost} uuid=${uuid} gpu=${gpu} now=${document.time_unix_s} />`;
+    const own = slots.get(uuid) || [];
+    if (!gpu.up) return html`<${Lost} uuid=${uuid} gpu=${gpu} problem=${document.problems[`gpu_lost/${uuid}`]} now=${document.time_unix_s} dim=${chosen && !chosen.slots.includes(String(gpu.index))} />`;
     const values = (recent && recent.columns.get(uuid)) || [];
     const parts = memoryParts(uuid, gpu, who);
-    return html`<${Card} uuid=${uuid} gpu=${gpu} parts=${parts} values=${values} now=${document.time_unix_s} lit=${lit} onFocus=${onFocus} />`;
+    return html`<${Card} uuid=${uuid} gpu=${gpu} parts=${parts} values=${values} slots=${own} queued=${queued.get(uuid)} chosen=${chosen} now=${document.time_unix_s} lit=${lit} onFocus=${onFocus} />`;
   };
   return html`<${Section} id="gpus" title="GPUs" note=${note}>
-    <ul class="cards">
+    <ul class="cards" style=${{ '--columns': cards.length ? columnsFor(cards.length, most) : 1 }}>
       ${cards.map((uuid) => html`<${Lazy} key=${uuid} tag="li" turn=${turn} draw=${() => cardOf(uuid)} />`)}
     </ul>
   </${Section}>`;
@@ -62,14 +70,19 @@ export function memoryParts(uuid, gpu, who) {
 
 const isDim = (lit, part) => lit && !(part.owner && lit.owners.has(part.key));
 
-function Card({ uuid, gpu, parts, values, now, lit, onFocus }) {
+function Card({ uuid, gpu, parts, values, slots, queued, chosen, now, lit, onFocus }) {
   const { level, reasons } = gpu.health;
   const hot = 'hot' in reasons;
-  const dim = lit && !parts.parts.some((part) => part.owner && lit.owners.has(part.key));
-  return html`<article class=${classes('card', level !== 'ok' && 'unhealthy', dim && 'dim')} aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid} data-level=${level}>
+  const index = String(gpu.index);
+  const shown = !chosen || chosen.slots.some((name) => name === index || name.startsWith(`${index}.`));
+  const dim = !shown || (lit && !parts.parts.some((part) => part.owner && lit.owners.has(part.key)));
+  return html`<article class=${classes('card', MARKS[level], dim && 'dim')} aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid} data-level=${level}>
     <${Title} uuid=${uuid} gpu=${gpu} />
+    <${State} slots=${slots} queued=${queued} now=${now} />
     <div class="busy">
-      <p class="big" title=${gpu.mig_enabled ? 'the driver does not measure it in MIG mode' : undefined}><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>
+      ${gpu.mig_enabled
+        ? html`<p class="big" title="activity of the MIG instances, by their slices"><span data-f="mig_activity">${percent(migActivity(gpu))}</span></p>`
+        : html`<p class="big"><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>`}
       <${Spark} values=${values} length=${Math.max(SPARK_POINTS, values.length)} label="GPU ${gpu.index} utilisation, last 5 minutes" />
     </div>
     <div class="memory">
@@ -105,7 +118,7 @@ function Card({ uuid, gpu, parts, values, now, lit, onFocus }) {
         <dd class="line"><${Bar} ratio=${share(gpu.temperature_celsius, gpu.temperature_slowdown_celsius)} level=${hot ? 'bad' : ''} /></dd>
       </div>
     </dl>
-    ${gpu.mig_enabled && html`<${Mig} gpu=${gpu} />`}
+    ${gpu.mig_enabled && html`<${Mig} gpu=${gpu} slots=${slots} chosen=${chosen} now=${now} />`}
     <p class="facts">
       <span>SM <span data-f="clock_sm_mhz">${megahertz(gpu.clock_sm_mhz)}</span></span>
       <span>memory <span data-f="clock_memory_mhz">${megahertz(gpu.clock_memory_mhz)}</span></span>
@@ -116,10 +129,37 @@ function Card({ uuid, gpu, parts, values, now, lit, onFocus }) {
         (reason) =>
           html`<span key=${reason} class=${`mark ${MARKS[reasons[reason].level]}`} data-reason=${reason} title=${reasons[reason].sentence}>${words(reason)}</span>`,
       )}
+      ${gpu.throttle_reasons !== null && gpu.throttle_reasons.includes('sw_power_cap') && html`<span class="mark" title="The GPU uses its whole power limit. This is normal.">power cap</span>`}
       ${gpu.throttle_reasons === null && html`<span class="quiet">throttle reasons ${MISSING}</span>`}
       <${LastXid} xid=${gpu.xid} now=${now} />
     </p>
   </article>`;
+}
+
+// The state of a GPU, or how many of its MIG devices are in each state; always one line, so that the card keeps its size.
+function State({ slots, queued, now }) {
+  const waits = queued ? QUEUED.filter((name) => queued[name]) : [];
+  const chips = waits.map((name) => html`<span key=${name} class="state" data-queued=${name}>${queued[name]} ${name}</span>`);
+  if (!slots.length) return html`<p class="states"><span class="state unknown">unknown</span>${chips}</p>`;
+  if (slots.length === 1) {
+    const [slot] = slots;
+    return html`<p class="states" data-state=${slot.state} title="${stateWord(slot.state)} ${slotDetail(slot, now)}">
+      <span class="state ${slot.state}">${stateWord(slot.state)}</span>${chips} <span class="quiet"><bdi>${slotDetail(slot, now)}</bdi></span>
+    </p>`;
+  }
+  const counts = new Map();
+  for (const { state } of slots) counts.set(state, (counts.get(state) || 0) + 1);
+  return html`<p class="states">
+    ${['free', 'held_idle', 'busy', 'reserved', 'unknown'].filter((state) => counts.has(state)).map((state) => html`<span key=${state} class="state ${state}">${counts.get(state)} ${stateWord(state)}</span>`)}${chips}
+  </p>`;
+}
+
+// The mean activity of the GPU instances, weighed by their slices; null where none is measured.
+export function migActivity({ mig }) {
+  const instances = new Map(Object.values(mig).map((each) => [each.gpu_instance_id, each]));
+  let sum = null;
+  for (const { activity, gpu_slices: slices } of instances.values()) if (activity && activity.graphics_ratio !== null) sum = (sum || 0) + activity.graphics_ratio * slices;
+  return sum === null ? null : Math.min(1, sum / MIG_SLICES);
 }
 
 function Title({ uuid, gpu }) {
@@ -147,9 +187,12 @@ function MemoryBar({ parts, lit }) {
   </div>`;
 }
 
+const CELLS = { free: 'free', held_idle: 'idle', unknown: '?', reserved: 'kept' };
+
 // The MIG devices at their places on the GPU, to scale: in memory slices, or in compute slices if no place is known.
-function Mig({ gpu }) {
+function Mig({ gpu, slots, chosen, now }) {
   const instances = Object.entries(gpu.mig);
+  const known = new Map(slots.map((slot) => [slot.uuid, slot]));
   const placed = instances.length > 0 && instances.every(([, mig]) => mig.placement_start_slices !== null);
   const width = placed ? 8 : 7;
   let next = 0;
@@ -161,27 +204,34 @@ function Mig({ gpu }) {
         const size = placed ? mig.placement_size_slices : mig.gpu_slices;
         next = start + size;
         const used = mig.memory_used_bytes === null ? null : mig.memory_used_bytes / mig.memory_total_bytes;
+        const slot = known.get(uuid);
+        const state = slot ? slot.state : 'unknown';
+        const busy = mig.activity ? percent(mig.activity.graphics_ratio) : MISSING;
+        const detail = slot ? slotDetail(slot, now) : '';
         return html`<li
           key=${uuid}
+          class=${classes(state, !isChosen(chosen, mig.slot) && 'dim')}
           data-mig=${uuid}
+          data-state=${state}
           style=${{ gridColumn: `${start + 1} / span ${size}` }}
-          title="${mig.slot} (${mig.profile}): ${bytes(mig.memory_used_bytes)} of ${bytes(mig.memory_total_bytes)} used"
+          title="${mig.slot} (${mig.profile}): ${stateWord(state)} ${detail}; activity ${busy}; ${bytes(mig.memory_used_bytes)} of ${bytes(mig.memory_total_bytes)} used"
         >
           <div class="fill" style=${{ height: `${100 * Math.min(1, used || 0)}%` }}></div>
           <span class="profile">${mig.slot}</span>
-          <span class="hidden">, memory used ${bytes(mig.memory_used_bytes)}</span>
+          <span class="profile" data-f="cell">${CELLS[state] || busy}</span>
+          <span class="hidden">, ${stateWord(state)} ${detail}, activity ${busy}, memory used ${bytes(mig.memory_used_bytes)}</span>
         </li>`;
       })}
     </ul>
   </div>`;
 }
 
-function Lost({ uuid, gpu, now }) {
-  return html`<article class="card lost" aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid} data-level=${gpu.health.level}>
+function Lost({ uuid, gpu, problem, now, dim }) {
+  return html`<article class=${classes('card lost', dim && 'dim')} aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid} data-level=${gpu.health.level} data-state="lost">
     <${Title} uuid=${uuid} gpu=${gpu} />
     <p class="big bad">Lost</p>
     <p>since <span data-f="since_unix_s">${clock(gpu.since_unix_s, now)}</span>, ${duration(now - gpu.since_unix_s)} ago</p>
-    ${Object.keys(gpu.health.reasons).map((reason) => html`<p key=${reason} data-reason=${reason}>${gpu.health.reasons[reason].sentence}</p>`)}
+    ${problem && html`<p><bdi data-f="problem">${problem.sentence}</bdi></p><p><b>What to do:</b> <span data-f="remedy">${problem.remedy}</span></p>`}
     <p class="marks"><${LastXid} xid=${gpu.xid} now=${now} /></p>
   </article>`;
 }

@@ -1,4 +1,4 @@
-// The node: health score and its components, CPU, memory, pressure, and the sources that were not read.
+// The node itself: CPU, memory, their headroom, pressure, and in one line what this node does not have.
 import { html, classes } from '../html.js';
 import { Bar, Section } from '../parts.js';
 import { bytes, clock, count, load, MISSING, ofHundred, percent, score, words } from '../format.js';
@@ -16,7 +16,7 @@ export function Node({ document }) {
   const { node } = document;
   return html`<${Section} id="node" title="Node" note=${nodeNote(document)}>
     <div class="panels">
-      <${Health} health=${node.health} />
+      <${Headroom} health=${node.health} />
       <${Cpu} cpu=${node.cpu} />
       <${Memory} memory=${node.memory} />
       <${Pressure} pressure=${node.pressure} />
@@ -35,15 +35,17 @@ function nodeNote({ node, gpus }) {
 const levelOfScore = (value) => (value < 2 ? 'bad' : value < 4 ? 'warn' : '');
 const levelOfShare = (value, warn, bad) => (value >= bad ? 'bad' : value >= warn ? 'warn' : '');
 
-function Health({ health }) {
+// The bars show what is used, as the panels next to them do; the score is what is left.
+function Headroom({ health }) {
   return html`<div class="panel health">
-    <h3>Health</h3>
+    <h3>CPU and memory headroom <span class="quiet">10 is idle</span></h3>
     <p class=${classes('big', health && levelOfScore(health.score))}>
       <span data-f="health.score">${score(health ? health.score : null)}</span><small> / 10</small>
     </p>
     <dl class="components">
       ${COMPONENTS.map((name) => {
-        const ratio = health ? (health.component_ratios[name] ?? null) : null;
+        const left = health ? (health.component_ratios[name] ?? null) : null;
+        const ratio = left === null ? null : 1 - left;
         return html`<div key=${name}>
           <dt>${TITLES[name]}</dt>
           <dd>
@@ -116,8 +118,10 @@ function Pressure({ pressure }) {
 function Missing({ sources, now }) {
   const names = Object.keys(sources).filter((name) => sources[name].state !== 'fresh');
   if (!names.length) return html`<p class="quiet">Every source was read.</p>`;
-  return html`<div class="missing">
-    <h3>Sources that were not read</h3>
+  const absent = names.filter((name) => sources[name].state === 'absent').length;
+  const title = absent === names.length ? 'Not on this node' : 'Not read';
+  return html`<details class="missing">
+    <summary>${title}: ${names.map(words).join(', ')}</summary>
     <ul>
       ${names.map((name) => {
         const source = sources[name];
@@ -132,5 +136,5 @@ function Missing({ sources, now }) {
         </li>`;
       })}
     </ul>
-  </div>`;
+  </details>`;
 }

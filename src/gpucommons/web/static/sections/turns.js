@@ -2,12 +2,12 @@
 import { html, classes } from '../html.js';
 import { Absent, Hidden, Section, Swatch } from '../parts.js';
 import { bytes, count, duration, MISSING } from '../format.js';
-import { clientOwners, colour } from '../owners.js';
+import { clientOwners, colour, ownerLabel } from '../owners.js';
 
 const LONGEST_S = 600;
 const SHORTEST_S = 60;
 
-export function Turns({ document, lit }) {
+export function Turns({ document, lit, onFocus }) {
   const { turns } = document;
   if (!turns) {
     return html`<${Section} id="turns" title="Turns">
@@ -23,7 +23,7 @@ export function Turns({ document, lit }) {
     <${Hidden} document=${document} section="turns" />
     ${!gpus.length && html`<p class="quiet">No client is connected.</p>`}
     <div class="shared">
-      ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} />`)}
+      ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} owners=${document.who ? document.who.owners : {}} onFocus=${onFocus} />`)}
     </div>
     <${Parked} parking=${turns.parking} now=${document.time_unix_s} />
     <${LeftAlone} programs=${turns.left_alone} />
@@ -56,7 +56,7 @@ const clientsOf = (turns, uuid) => Object.keys(turns.clients).filter((id) => tur
 // A pod without its namespace. A name by owner and command stays whole.
 const shortOf = (name) => (name.includes(' · ') ? name : name.slice(name.indexOf('/') + 1));
 
-function Shared({ uuid, turns, now, ownerOf, lit }) {
+function Shared({ uuid, turns, now, ownerOf, lit, owners, onFocus }) {
   const gpu = turns.gpus[uuid];
   const clients = ordered(turns, uuid);
   return html`<article class="turns" data-uuid=${uuid}>
@@ -72,7 +72,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
     </header>
     <${Timeline} gpu=${gpu} clients=${turns.clients} now=${now} ownerOf=${ownerOf} lit=${lit} />
     <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${gpu.index}">
-      <table class="rows queue">
+      <table class="rows queue stacked">
         <caption class="hidden">Clients of GPU ${gpu.index}: running first, then the queue in order</caption>
         <thead>
           <tr>
@@ -86,7 +86,7 @@ function Shared({ uuid, turns, now, ownerOf, lit }) {
           </tr>
         </thead>
         <tbody>
-          ${clients.map((id) => html`<${Client} key=${id} id=${id} client=${turns.clients[id]} owner=${ownerOf(turns.clients[id])} window=${turns.window_s} dim=${lit && !lit.clients.has(id)} />`)}
+          ${clients.map((id) => html`<${Client} key=${id} id=${id} client=${turns.clients[id]} owner=${ownerOf(turns.clients[id])} window=${turns.window_s} dim=${lit && !lit.clients.has(id)} owners=${owners} onFocus=${onFocus} />`)}
         </tbody>
       </table>
     </div>
@@ -100,22 +100,27 @@ function ordered(turns, uuid) {
   return [...first, ...clientsOf(turns, uuid).filter((id) => !first.includes(id))];
 }
 
-function Client({ id, client, owner, window, dim }) {
+function Client({ id, client, owner, window, dim, owners, onFocus }) {
   const quota = client.core_quota_percent;
   return html`<tr class=${classes(dim && 'dim')} data-client=${id}>
     <th scope="row" class="name" title="${client.name}, client ${id}">
-      <div><${Swatch} name=${colour(owner)} /><bdi>${shortOf(client.name)}</bdi></div>
+      <div>
+        <${Swatch} name=${colour(owner)} />
+        ${owners[owner]
+          ? html`<button type="button" onClick=${() => onFocus({ by: 'owner', id: owner, label: ownerLabel(owners, owner) })}><bdi>${shortOf(client.name)}</bdi></button>`
+          : html`<bdi>${shortOf(client.name)}</bdi>`}
+      </div>
     </th>
-    <td data-f="standing">${standing(client)}</td>
-    <td class="number" data-f="expected_s">${client.wait ? (client.wait.expected_s === null ? MISSING : `≈ ${duration(client.wait.expected_s)}`) : ''}</td>
-    <td class="number" data-f="need_bytes" title="allocated ${bytes(client.allocated_bytes)}">
+    <td data-label="Now" data-f="standing">${standing(client)}</td>
+    <td class="number" data-label="Expected wait" data-f="expected_s">${client.wait ? (client.wait.expected_s === null ? MISSING : `≈ ${duration(client.wait.expected_s)}`) : ''}</td>
+    <td class="number" data-label="Memory" data-f="need_bytes" title="allocated ${bytes(client.allocated_bytes)}">
       ${bytes(client.need_bytes ?? client.allocated_bytes)}${client.memory_quota_bytes ? ` / ${bytes(client.memory_quota_bytes)}` : ''}
     </td>
-    <td class="number" data-f="quota" title="${client.window_usage_s} s used of ${client.window_limit_s} s in a window of ${window} s">
+    <td class="number" data-label="Core quota" data-f="quota" title="${client.window_usage_s} s used of ${client.window_limit_s} s in a window of ${window} s">
       ${quota} %${client.throttled ? ' · used up' : ''}
     </td>
-    <td class="number" data-f="debt_s">${client.debt_s ? duration(client.debt_s) : '0'}</td>
-    <td class="number" data-f="turns_total">${count(client.turns_total)}</td>
+    <td class="number" data-label="Debt" data-f="debt_s">${client.debt_s ? duration(client.debt_s) : '0'}</td>
+    <td class="number" data-label="Turns" data-f="turns_total">${count(client.turns_total)}</td>
   </tr>`;
 }
 

@@ -34,7 +34,7 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
     </${Section}>`;
   }
   const all = rowsOf(document, view.by, view.gpu);
-  const rows = steady(filtered(all, view), view, document.sequence);
+  const rows = steady(searched(document, all, view), view, document.sequence);
   const shown = view.all ? rows : rows.slice(0, SHOWN);
   const rest = view.by === 'owner' ? restOf(document, view) : [];
   const indexes = gpuIndexes(document);
@@ -189,9 +189,28 @@ function restOf({ who }, { gpu, text }) {
   return filtered(found, { text });
 }
 
+const SEARCHED = ['name', 'pid', 'user', 'account', 'uid', 'pod', 'namespace', 'container', 'container_id', 'image', 'job', 'unit', 'slot'];
+
+// A row matches by its name, or by one of its processes: user, program, pid, pod, container, job or model of the GPU.
+function searched(document, rows, { text, by, gpu }) {
+  const sought = text.trim().toLowerCase();
+  if (!sought) return rows;
+  const { who, gpus } = document;
+  const on = uuidOf(document, gpu);
+  const found = new Set(filtered(rows, { text }).map((row) => row.id));
+  for (const key of Object.keys(who.processes)) {
+    const process = who.processes[key];
+    if (on && process.gpu_uuid !== on) continue;
+    const model = gpus && gpus.by_uuid[process.gpu_uuid] ? gpus.by_uuid[process.gpu_uuid].name : '';
+    const all = [model, ...SEARCHED.map((name) => process[name] ?? '')].join(' ').toLowerCase();
+    if (all.includes(sought)) found.add(identity(process, key, by));
+  }
+  return rows.filter((row) => found.has(row.id));
+}
+
 function filtered(rows, { text }) {
-  const searched = text.trim().toLowerCase();
-  return rows.filter((row) => `${row.label} ${row.detail || ''}`.toLowerCase().includes(searched));
+  const sought = text.trim().toLowerCase();
+  return rows.filter((row) => `${row.label} ${row.detail || ''}`.toLowerCase().includes(sought));
 }
 
 function sorted(rows, { key, down }) {

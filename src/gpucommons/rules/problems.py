@@ -1,0 +1,322 @@
+"""What is wrong on the node now, gravest first, each with a sentence and what to do. Pure.
+
+The agent judges these by itself. Alerts of Alertmanager are added where it is configured, except those that repeat a
+problem of this list. A power cap is normal operation and never a problem.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+from typing import Final
+
+from gpucommons.base.duration_text import spoken_duration
+from gpucommons.model.accounts import LedgerState
+from gpucommons.model.alerts import Alert
+from gpucommons.model.events import ALLOCATION_GONE, Event
+from gpucommons.model.gpu import Gpu
+from gpucommons.model.slots import SlotState, SlotStatus
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.source_state import SourceState
+from gpucommons.rules.gpu_health import XID_RECENT_S, HealthLevel, HealthReason, health_of, lost_sentence
+from gpucommons.rules.identities import account_name, slot_name
+from gpucommons.rules.wait_reasons import gibibytes
+from gpucommons.rules.xids import Cause, xid_meaning
+
+HELD_IDLE_S: Final = 1800.0
+_LEDGER_DISK_LOW_BYTES: Final = 1 << 30
+# The XID and the end of the jobs that belong to the loss of a GPU come within this time of it.
+_AROUND_LOSS_S: Final = 60.0
+
+
+class ProblemKind(StrEnum):
+    """In the order in which problems of the same level are listed."""
+
+    GPU_LOST = "gpu_lost"
+    GPU_FAULT = "gpu_fault"
+    ECC = "ecc"
+    OVERHEATING = "overheating"
+    SLOWED = "slowed"
+    NVLINK_DOWN = "nvlink_down"
+    XID = "xid"
+    LEDGER = "ledger"
+    SOURCE_FAILING = "source_failing"
+    ALERT = "alert"
+    HELD_IDLE = "held_idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`key` identifies it while it lasts. `since_wall_s` is None where its beginning is not known."""
+
+    key: str
+    kind: ProblemKind
+    level: HealthLevel
+    sentence: str
+    remedy: str
+    gpu_uuid: str | None = None
+    gpu_index: int | None = None
+    since_wall_s: float | None = None
+
+
+_ORDER: Final = {kind: place for place, kind in enumerate(ProblemKind)}
+_REASON_KINDS: Final = {
+    "row_remap_failed": ProblemKind.ECC,
+    "uncorrected_ecc_errors": ProblemKind.ECC,
+    "row_remap_pending": ProblemKind.ECC,
+    "recovery_action_needed": ProblemKind.GPU_FAULT,
+    "hot": ProblemKind.OVERHEATING,
+    "sw_thermal_slowdown": ProblemKind.OVERHEATING,
+    "hw_thermal_slowdown": ProblemKind.OVERHEATING,
+    "hw_slowdown": ProblemKind.SLOWED,
+    "hw_power_brake_slowdown": ProblemKind.SLOWED,
+    "board_limit": ProblemKind.SLOWED,
+    "reliability": ProblemKind.SLOWED,
+}
+_TITLES: Final = {
+    ProblemKind.GPU_FAULT: "needs a recovery",
+    ProblemKind.ECC: "has faulty memory",
+    ProblemKind.OVERHEATING: "is overheating",
+    ProblemKind.SLOWED: "is slowed down by the hardware",
+}
+_REMEDIES: Final = {
+    ProblemKind.GPU_FAULT: "Do what the driver requests when no job runs.",
+    ProblemKind.ECC: "Take the GPU out of service and reset it; replace it if the errors return.",
+    ProblemKind.OVERHEATING: "Check fans, air flow and room temperature; jobs on this GPU run slower until it cools.",
+    ProblemKind.SLOWED: "Check the power supply and the power cables of the GPU.",
+}
+_LOST_REMEDY: Final = "Drain the node and reboot it; check the GPU's seating and power if this repeats."
+# Alerts of stack/rules/gpucommons.yml that repeat a problem of this list.
+_REPEATED: Final = {
+    "GPUCommonsGPULost": ProblemKind.GPU_LOST,
+    "GPUCommonsXIDCritical": ProblemKind.XID,
+    "GPUCommonsXIDWarning": ProblemKind.XID,
+    "GPUCommonsXIDApplication": ProblemKind.XID,
+    "GPUCommonsGPUThrottled": ProblemKind.OVERHEATING,
+    "GPUCommonsSourceDown": ProblemKind.SOURCE_FAILING,
+    "GPUCommonsLedgerNotWriting": ProblemKind.LEDGER,
+}
+_ALERT_LEVELS: Final = {"critical": HealthLevel.CRITICAL}
+
+
+def problems_of(snapshot: Snapshot) -> tuple[Problem, ...]:
+    """Those that the agent judges, and the alerts that fire. What could not be read causes no problem of its own."""
+    own = own_problems(snapshot)
+    alerts = snapshot.readings.alerts
+    return own if alerts is None else _ranked((*own, *_alerts(alerts.alerts, own)))
+
+
+def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
+    readings = snapshot.readings
+    gpus = readings.gpus.gpus if readings.gpus else ()
+    ended = readings.event_log.events if readings.event_log else ()
+    found: list[Problem] = []
+    for gpu in gpus:
+        found += _of_gpu(gpu, snapshot.wall_s) if gpu.up else [_lost(gpu, ended)]
+    found += _nvlinks(gpus)
+    found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
+    if readings.ledger is not None:
+        found += _ledger(readings.ledger.ledger)
+    found += _sources(snapshot.sources.values(), snapshot.monotonic_s)
+    return _ranked(found)
+
+
+def _ranked(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    def rank(problem: Problem) -> tuple[int, int, int, str]:
+        index = -1 if problem.gpu_index is None else problem.gpu_index
+        return -problem.level, _ORDER[problem.kind], index, problem.key
+
+    return tuple(sorted(problems, key=rank))
+
+
+def _lost(gpu: Gpu, events: Sequence[Event]) -> Problem:
+    index, since_s, xid = gpu.identity.index, gpu.since_wall_s, gpu.xid
+    sentence, remedy = f"GPU {index} is lost. {lost_sentence(gpu)}", _LOST_REMEDY
+    if xid.last_code is not None and xid.last_wall_s is not None and abs(xid.last_wall_s - since_s) <= _AROUND_LOSS_S:
+        known = xid_meaning(xid.last_code)
+        sentence, remedy = f"GPU {index} is lost: XID {xid.last_code}, {known.sentence}.", known.remedy
+    jobs = list(dict.fromkeys(_ended_jobs(index, since_s, events)))
+    if jobs:
+        sentence += f" It ended {', '.join(jobs)}."
+    return Problem(
+        f"gpu_lost/{gpu.identity.uuid}",
+        ProblemKind.GPU_LOST,
+        HealthLevel.LOST,
+        sentence,
+        remedy,
+        gpu.identity.uuid,
+        index,
+        since_s,
+    )
+
+
+def _ended_jobs(index: int, lost_wall_s: float, events: Sequence[Event]) -> Iterator[str]:
+    """The workloads whose allocation of the GPU, or of one of its MIG devices, ended with it."""
+    for event in events:
+        slot = str(event.details.get("slot", ""))
+        on_gpu = slot == slot_name(index) or slot.startswith(f"{slot_name(index)}.")
+        if event.type == ALLOCATION_GONE and on_gpu and abs(event.wall_s - lost_wall_s) <= _AROUND_LOSS_S:
+            workload = str(event.details.get("workload", ""))
+            yield f"{workload} of {event.user}" if event.user and workload != event.user else workload
+
+
+def _of_gpu(gpu: Gpu, now_wall_s: float) -> Iterator[Problem]:
+    grouped: dict[ProblemKind, list[HealthReason]] = {}
+    for reason in health_of(gpu, now_wall_s).reasons:
+        kind = _REASON_KINDS.get(reason.name)
+        if kind is not None:
+            grouped.setdefault(kind, []).append(reason)
+    # A GPU that overheats is also slowed down: one problem, not two.
+    slowed = grouped.get(ProblemKind.SLOWED, [])
+    if ProblemKind.OVERHEATING in grouped and [each.name for each in slowed] == ["hw_slowdown"]:
+        del grouped[ProblemKind.SLOWED]
+    for kind, reasons in grouped.items():
+        # That the GPU is hot is in the title already.
+        said = [each.sentence for each in reasons if each.name != "hot"] or [each.sentence for each in reasons]
+        yield Problem(
+            f"{kind}/{gpu.identity.uuid}",
+            kind,
+            _level(kind, reasons),
+            f"{_title(kind, gpu)}. {' '.join(said)}",
+            _REMEDIES[kind],
+            gpu.identity.uuid,
+            gpu.identity.index,
+        )
+    yield from _xids(gpu, now_wall_s)
+
+
+def _level(kind: ProblemKind, reasons: Iterable[HealthReason]) -> HealthLevel:
+    if kind is ProblemKind.OVERHEATING and any(each.name == "hw_thermal_slowdown" for each in reasons):
+        return HealthLevel.CRITICAL
+    return max(each.level for each in reasons)
+
+
+def _title(kind: ProblemKind, gpu: Gpu) -> str:
+    temperature = gpu.readings.temperature_celsius
+    degrees = f" ({temperature} °C)" if kind is ProblemKind.OVERHEATING and temperature is not None else ""
+    return f"GPU {gpu.identity.index} {_TITLES[kind]}{degrees}"
+
+
+def _xids(gpu: Gpu, now_wall_s: float) -> Iterator[Problem]:
+    """One problem for each code, however often it was reported."""
+    seconds: dict[int, list[int]] = {}
+    counts: dict[int, int] = {}
+    for (second, code), count in gpu.xid.recent.items():
+        if now_wall_s - second <= XID_RECENT_S:
+            seconds.setdefault(code, []).append(second)
+            counts[code] = counts.get(code, 0) + count
+    for code, found in seconds.items():
+        known, first_s = xid_meaning(code), min(found)
+        minutes = max(1, ceil((now_wall_s - first_s) / 60))
+        times = f" x {counts[code]} in {minutes} min" if counts[code] > 1 else ""
+        yield Problem(
+            f"xid/{gpu.identity.uuid}/{code}",
+            ProblemKind.XID,
+            HealthLevel.WARNING if known.cause is not Cause.HARDWARE else HealthLevel.CRITICAL,
+            f"GPU {gpu.identity.index}: XID {code}{times}: {known.sentence}.",
+            known.remedy,
+            gpu.identity.uuid,
+            gpu.identity.index,
+            float(first_s),
+        )
+
+
+def _nvlinks(gpus: Iterable[Gpu]) -> Iterator[Problem]:
+    """Fewer links than most GPUs of the same model have. Half of them may have no bridge."""
+    by_model: dict[str, list[tuple[Gpu, int]]] = {}
+    for gpu in gpus:
+        if gpu.up and gpu.readings.nvlinks_active is not None:
+            by_model.setdefault(gpu.identity.name, []).append((gpu, gpu.readings.nvlinks_active))
+    for rows in by_model.values():
+        most = max(active for _, active in rows)
+        if 2 * sum(active == most for _, active in rows) <= len(rows):
+            continue
+        for gpu, active in rows:
+            if active < most:
+                yield Problem(
+                    f"nvlink_down/{gpu.identity.uuid}",
+                    ProblemKind.NVLINK_DOWN,
+                    HealthLevel.WARNING,
+                    f"GPU {gpu.identity.index} has {active} of {most} NVLinks.",
+                    "Check the fabric manager and the NVLink bridge; jobs on several GPUs run slower.",
+                    gpu.identity.uuid,
+                    gpu.identity.index,
+                )
+
+
+def _held_idle(status: SlotStatus) -> Iterator[Problem]:
+    if status.state is not SlotState.HELD_IDLE or status.idle_s is None or status.idle_s < HELD_IDLE_S:
+        return
+    yield Problem(
+        f"held_idle/{status.slot.uuid}",
+        ProblemKind.HELD_IDLE,
+        HealthLevel.WARNING,
+        f"GPU {status.slot.name} is held by {holder_names(status)} and has not been used for "
+        f"{spoken_duration(status.idle_s)}.",
+        "Ask for it back, or let idle programs be parked ([parking]).",
+        status.slot.gpu_uuid,
+        status.gpu_index,
+        status.since_wall_s,
+    )
+
+
+def holder_names(status: SlotStatus) -> str:
+    """The accounts that hold a slot; a hidden one is not named."""
+    names = list(dict.fromkeys(account_name(each.account) for each in status.holders))
+    if status.hidden_holders:
+        names.append("another user" if status.hidden_holders == 1 else f"{status.hidden_holders} other users")
+    return ", ".join(names)
+
+
+def _ledger(ledger: LedgerState) -> Iterator[Problem]:
+    if ledger.begun and not ledger.writing and ledger.failures:
+        yield Problem(
+            "ledger/writing",
+            ProblemKind.LEDGER,
+            HealthLevel.WARNING,
+            f"The accounts are not written: {ledger.detail}.",
+            "Make the disk writable; the last hour is kept in memory, older use is lost.",
+        )
+    elif ledger.disk_free_bytes is not None and ledger.disk_free_bytes < _LEDGER_DISK_LOW_BYTES:
+        yield Problem(
+            "ledger/disk",
+            ProblemKind.LEDGER,
+            HealthLevel.WARNING,
+            f"The disk of the ledger has {gibibytes(ledger.disk_free_bytes)} left.",
+            "Free space on it, or move the ledger (ledger.path); without space no accounts are kept.",
+        )
+
+
+def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[Problem]:
+    """What does not exist on this node, and what was not read yet, is not a problem."""
+    for state in states:
+        if state.absent or state.is_fresh(now_monotonic_s) or not (state.failures or state.up):
+            continue
+        why = f": {state.detail}" if state.detail else ""
+        yield Problem(
+            f"source_failing/{state.name}",
+            ProblemKind.SOURCE_FAILING,
+            HealthLevel.CRITICAL if state.essential else HealthLevel.WARNING,
+            f"The source {state.name} cannot be read{why}.",
+            state.remedy or "The agent's log has the reason; the agent tries again by itself.",
+            since_wall_s=state.last_success_wall_s,
+        )
+
+
+def _alerts(alerts: Iterable[Alert], own: Sequence[Problem]) -> Iterator[Problem]:
+    known = {(problem.kind, problem.gpu_uuid) for problem in own}
+    for alert in alerts:
+        uuid = alert.labels.get("gpu_uuid") or alert.labels.get("uuid")
+        if alert.state != "active" or (_REPEATED.get(alert.name), uuid) in known:
+            continue
+        index = alert.labels.get("gpu", "")
+        yield Problem(
+            f"alert/{alert.fingerprint}",
+            ProblemKind.ALERT,
+            _ALERT_LEVELS.get(alert.severity, HealthLevel.WARNING),
+            f"{alert.name}: {alert.summary}" if alert.summary else alert.name,
+            "Alertmanager has the details.",
+            uuid,
+            int(index) if index.isascii() and index.isdigit() else None,
+            alert.starts_wall_s,
+        )

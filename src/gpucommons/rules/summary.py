@@ -1,0 +1,125 @@
+"""The state of the node in one sentence: what is broken, what is free, what is held idle, what waits. Pure.
+
+The page, its title and every other place take the sentence from here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpucommons.base.duration_text import spoken_duration
+from gpucommons.model.slots import SlotState, SlotStatus
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.gpu_health import HealthLevel
+from gpucommons.rules.problems import Problem, ProblemKind, holder_names
+
+
+class Tone(StrEnum):
+    """The colour of a part: bad and warning need attention, good is what a viewer looks for, plain is neither."""
+
+    BAD = "bad"
+    WARNING = "warning"
+    GOOD = "good"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPart:
+    """`detail` says which: indexes of GPUs, or the longest holder. `slots` names the slots that it counts."""
+
+    name: str
+    count: int
+    text: str
+    tone: Tone
+    detail: str = ""
+    slots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSummary:
+    parts: tuple[SummaryPart, ...]
+
+    @property
+    def sentence(self) -> str:
+        return " · ".join(part.text for part in self.parts)
+
+    @property
+    def tone(self) -> Tone:
+        tones = {part.tone for part in self.parts}
+        return next((tone for tone in (Tone.BAD, Tone.WARNING) if tone in tones), Tone.GOOD)
+
+
+_COUNTED = (ProblemKind.GPU_LOST, ProblemKind.OVERHEATING, ProblemKind.HELD_IDLE)
+
+
+def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> NodeSummary:
+    readings = snapshot.readings
+    parts = [*_broken(problems)]
+    if readings.gpus is None:
+        parts.append(SummaryPart("gpus", 0, "no GPU", Tone.PLAIN))
+    elif readings.slots is None:
+        parts.append(SummaryPart("free", 0, "free slots unknown", Tone.WARNING))
+    else:
+        parts += _slots(readings.slots.slots)
+    parts += _waiting(snapshot)
+    return NodeSummary(tuple(parts))
+
+
+def _broken(problems: Sequence[Problem]) -> Iterator[SummaryPart]:
+    lost = [each for each in problems if each.kind is ProblemKind.GPU_LOST]
+    hot = [each for each in problems if each.kind is ProblemKind.OVERHEATING]
+    other = [each for each in problems if each.kind not in _COUNTED]
+    if lost:
+        yield _of_gpus("lost", f"{len(lost)} {'GPU' if len(lost) == 1 else 'GPUs'} lost", Tone.BAD, lost)
+    if hot:
+        grave = any(each.level >= HealthLevel.CRITICAL for each in hot)
+        yield _of_gpus("overheating", f"{len(hot)} overheating", Tone.BAD if grave else Tone.WARNING, hot)
+    if other:
+        grave = any(each.level >= HealthLevel.CRITICAL for each in other)
+        more = " other" if lost or hot else ""
+        text = f"{len(other)}{more} {'problem' if len(other) == 1 else 'problems'}"
+        yield SummaryPart("problems", len(other), text, Tone.BAD if grave else Tone.WARNING)
+
+
+def _of_gpus(name: str, text: str, tone: Tone, problems: Sequence[Problem]) -> SummaryPart:
+    indexes = tuple(str(each.gpu_index) for each in problems)
+    return SummaryPart(name, len(problems), text, tone, f"GPU {', '.join(indexes)}", indexes)
+
+
+def _slots(slots: Iterable[SlotStatus]) -> Iterator[SummaryPart]:
+    by_state: dict[SlotState, list[SlotStatus]] = {}
+    for status in slots:
+        by_state.setdefault(status.state, []).append(status)
+    free = by_state.get(SlotState.FREE, [])
+    names = tuple(status.slot.name for status in free)
+    yield SummaryPart("free", len(free), f"{len(free)} free", Tone.GOOD if free else Tone.PLAIN, _listed(names), names)
+    unknown = by_state.get(SlotState.UNKNOWN, [])
+    if unknown:
+        names = tuple(status.slot.name for status in unknown)
+        yield SummaryPart("unknown", len(unknown), f"{len(unknown)} unknown", Tone.WARNING, _listed(names), names)
+    idle = by_state.get(SlotState.HELD_IDLE, [])
+    if idle:
+        longest = max(idle, key=lambda status: (status.idle_s or 0.0, -status.gpu_index))
+        detail = f"longest {holder_names(longest)}, {spoken_duration(float(round(longest.idle_s or 0.0)))}"
+        names = tuple(status.slot.name for status in idle)
+        yield SummaryPart("held_idle", len(idle), f"{len(idle)} held idle", Tone.WARNING, detail, names)
+    for state, word in ((SlotState.BUSY, "busy"), (SlotState.RESERVED, "reserved")):
+        found = tuple(status.slot.name for status in by_state.get(state, []))
+        if found:
+            yield SummaryPart(state.value, len(found), f"{len(found)} {word}", Tone.PLAIN, slots=found)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"GPU {', '.join(names[:4])}{' …' if len(names) > 4 else ''}" if names else ""
+
+
+def _waiting(snapshot: Snapshot) -> Iterator[SummaryPart]:
+    sharing, leases = snapshot.readings.sharing, snapshot.readings.leases
+    clients = [client for client in (sharing.clients if sharing else ()) if client.wait is not None]
+    count = len(clients) + len(leases.waiting if leases else ())
+    if count:
+        names = tuple(dict.fromkeys(str(client.gpu_index) for client in clients if client.gpu_index is not None))
+        yield SummaryPart("waiting", count, f"{count} waiting", Tone.PLAIN, slots=names)
+    programs = sharing.parking.programs if sharing and sharing.parking else ()
+    if programs:
+        yield SummaryPart("parked", len(programs), f"{len(programs)} parked", Tone.PLAIN)

@@ -1,0 +1,95 @@
+// GPUs for one command at a time: leases, waiting requests, reservations.
+import { html, classes } from '../html.js';
+import { Absent, Hidden, Section } from '../parts.js';
+import { bytes, clock, duration, MISSING, plural } from '../format.js';
+
+export function Queue({ document }) {
+  const { queue, time_unix_s: now } = document;
+  if (!queue || queue.off) {
+    return html`<${Section} id="queue" title="Queue">
+      <${Absent} document=${document} source="leases" otherwise=${queue ? queue.off : 'This agent gives no leases (leases.enabled).'} />
+    </${Section}>`;
+  }
+  const leases = byTime(queue.leases, 'since_unix_s');
+  const waiting = byTime(queue.waiting, 'position');
+  const reservations = byTime(queue.reservations, 'from_unix_s');
+  const note = `${plural(leases.length, 'lease')} · ${waiting.length} waiting · ${plural(reservations.length, 'reservation')}`;
+  const empty = !leases.length && !waiting.length && !reservations.length;
+  return html`<${Section} id="queue" title="Queue" note=${note}>
+    <${Hidden} document=${document} section="queue" />
+    ${empty && html`<p class="quiet">No lease, no waiting request, no reservation. To get a GPU for one command: gpucommons run -- COMMAND</p>`}
+    ${!empty && html`<${Spans} leases=${leases} reservations=${reservations} now=${now} />`}
+    ${waiting.length > 0 &&
+    html`<${Table} label="Waiting requests" columns=${['Request', 'Place', 'Expected wait', 'GPUs', 'Why', 'Waits for']} rows=${waiting.map(([id, one]) => [
+      id,
+      named(one),
+      one.position,
+      one.expected_start_unix_s === null ? MISSING : `≈ ${duration(one.expected_start_unix_s - now)}`,
+      one.gpus,
+      one.sentence,
+      duration(now - one.since_unix_s),
+    ])} />`}
+    ${leases.length > 0 &&
+    html`<${Table} label="Leases" columns=${['Lease', 'Slots', 'Ends in', 'Memory', 'Held for', 'Trespassers']} rows=${leases.map(([id, one]) => [
+      id,
+      named(one),
+      one.slots.join(' ') + (one.shared ? ' (shared)' : ''),
+      one.ends_unix_s === null ? 'no limit' : duration(one.ends_unix_s - now),
+      bytes(one.memory_bytes),
+      duration(now - one.since_unix_s),
+      one.trespassers.length ? html`<span class="mark bad">${one.trespassers.map((each) => `${each.user} ${each.process} (${each.pid})`).join(', ')}</span>` : '',
+    ])} />`}
+    ${reservations.length > 0 &&
+    html`<${Table} label="Reservations" columns=${['Reserved for', 'GPUs', 'From', 'Until', 'Slots']} rows=${reservations.map(([id, one]) => [
+      id,
+      named(one),
+      one.gpus,
+      clock(one.from_unix_s, now),
+      clock(one.until_unix_s, now),
+      one.slots.join(' ') || MISSING,
+    ])} />`}
+  </${Section}>`;
+}
+
+const byTime = (rows, key) => Object.entries(rows).sort(([, a], [, b]) => a[key] - b[key]);
+const named = (one) => (one.name ? `${one.user} · ${one.name}` : one.user);
+
+function Table({ label, columns, rows }) {
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table class="rows stacked">
+      <caption class="hidden">${label}</caption>
+      <thead><tr>${columns.map((title) => html`<th key=${title} scope="col">${title}</th>`)}</tr></thead>
+      <tbody>
+        ${rows.map(
+          ([id, name, ...cells]) => html`<tr key=${id} data-queue=${id}>
+            <th scope="row" class="name"><bdi>${name}</bdi></th>
+            ${cells.map((cell, at) => html`<td key=${at} data-label=${columns[at + 1]}>${cell}</td>`)}
+          </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+// Leases and reservations over time, to scale: the line is now.
+function Spans({ leases, reservations, now }) {
+  const spans = [
+    ...leases.map(([id, one]) => ({ id, label: `${named(one)}: ${one.slots.join(' ')}`, from: one.since_unix_s, until: one.ends_unix_s })),
+    ...reservations.map(([id, one]) => ({ id, label: `${named(one)}, reserved`, from: one.from_unix_s, until: one.until_unix_s, reserved: true })),
+  ];
+  if (!spans.length) return null;
+  const from = Math.min(now - 600, ...spans.map((span) => span.from));
+  const until = Math.max(now + 3600, ...spans.map((span) => span.until || 0));
+  const place = (unix) => (100 * (unix - from)) / (until - from);
+  return html`<div class="spans" role="img" aria-label="leases and reservations over time">
+    ${spans.map((span) => {
+      const end = span.until === null ? until : span.until;
+      return html`<p key=${span.id} data-span=${span.id}>
+        <span class="label"><bdi>${span.label}</bdi></span>
+        <span class="track"><span class=${classes('span', span.reserved && 'reserved')} style=${{ left: `${place(span.from)}%`, width: `${Math.max(0.5, place(end) - place(span.from))}%` }}></span>
+          <span class="line" style=${{ left: `${place(now)}%` }}></span></span>
+      </p>`;
+    })}
+    <p class="axis" aria-hidden="true"><span class="label"></span><span class="ends"><span>${clock(from, now)}</span><span>${clock(until, now)}</span></span></p>
+  </div>`;
+}

@@ -1,0 +1,257 @@
+"""The page at a glance: the first screen answers what is broken, what is free, and what is held idle."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from browser import chromium, demo_agent, opened
+from running import running_agent
+from waiting import until
+
+FIRST_SCREEN = """() => {
+    const seen = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const range = document.createRange();
+        range.selectNodeContents(walker.currentNode);
+        const box = range.getBoundingClientRect();
+        const hidden = walker.currentNode.parentElement.closest('.hidden, .skip');
+        const inside = box.width && box.top >= 0 && box.bottom <= innerHeight && box.right <= innerWidth;
+        if (inside && !hidden) seen.push(walker.currentNode.textContent);
+    }
+    return seen.join(' ').replace(/\\s+/g, ' ');
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[str]:
+    with demo_agent("--lost", "7", "--hot", "5", "--interval", "0.5") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[str]:
+    with running_agent("--simulate", "lab") as agent:
+        yield agent.url
+
+
+@pytest.fixture(scope="module")
+def faults() -> Iterator[str]:
+    with running_agent("--simulate", "faults") as agent:
+        yield agent.url
+
+
+def summary_of(page: Page) -> Any:
+    return page.evaluate("fetch('/api/v1/problems').then(a => a.json()).then(a => a.summary)")
+
+
+def part(page: Page, name: str) -> Any:
+    return next((each for each in summary_of(page)["parts"] if each["name"] == name), None)
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 720)])
+def test_the_first_screen_of_a_bad_day_answers(browser: Browser, faults: str, width: int, height: int) -> None:
+    with opened(browser, faults, width=width, height=height) as page:
+        # GPU 3 is lost 20 s after the start.
+        until(lambda: part(page, "lost") is not None, "a lost GPU", within_s=60)
+        page.wait_for_selector("[data-part-of-sentence=lost]")
+        shown = page.evaluate(FIRST_SCREEN)
+        assert re.search(r"1 GPU lost GPU 3", shown), shown
+        assert re.search(r"1 overheating GPU 1", shown), shown
+        assert re.search(r"\d+ free", shown), shown
+        assert re.search(r"held idle longest \w", shown), shown
+        assert "fallen off the bus" in shown
+        assert page.evaluate("document.title").startswith("1 GPU lost · 1 overheating")
+        expect(page.locator("link[rel=icon]")).to_have_attribute("href", "/static/icon-bad.svg")
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 720)])
+def test_the_first_screen_of_a_good_day_answers(browser: Browser, lab: str, width: int, height: int) -> None:
+    with opened(browser, lab, width=width, height=height) as page:
+        until(lambda: part(page, "held_idle") is not None, "a slot that is held idle", within_s=60)
+        page.wait_for_selector("[data-part-of-sentence=held_idle]")
+        shown = page.evaluate(FIRST_SCREEN)
+        assert re.search(r"\d+ free", shown), shown
+        assert re.search(r"held idle longest \w", shown), shown
+        assert "lost" not in shown
+        assert "No problem." in shown
+
+
+def test_the_lost_card_says_the_cause_the_job_and_what_to_do(browser: Browser, faults: str) -> None:
+    with opened(browser, faults, height=2000) as page:
+        card = page.locator(".card.lost")
+        expect(card).to_contain_text("XID 79, the GPU has fallen off the bus", timeout=60_000)
+        expect(card).to_contain_text("It ended", timeout=15_000)
+        expect(card).to_contain_text("What to do: Drain the node and reboot it")
+        storm = page.locator("[data-problem*='xid/'][data-problem$='/31']")
+        expect(storm).to_contain_text(re.compile(r"XID 31 x \d+ in \d+ min: page fault of the program"), timeout=30_000)
+
+
+def test_a_part_of_the_sentence_leads_to_its_rows(browser: Browser, lab: str) -> None:
+    with opened(browser, lab, height=2400) as page:
+        until(lambda: part(page, "free") is not None, "a summary", within_s=30)
+        page.click("[data-part-of-sentence=free] a")
+        free = part(page, "free")["slots"]
+        assert free
+        assert page.url.endswith(f"#gpu-{free[0].split('.')[0]}")
+        cells = page.locator("[data-mig]:not(.dim)").evaluate_all("cells => cells.map(c => c.dataset.state)")
+        assert set(cells) == {"free"}
+        cards = {name.split(".")[0] for name in free}
+        expect(page.locator(".card:not(.dim)")).to_have_count(len(cards))
+        page.keyboard.press("Escape")
+        expect(page.locator(".dim")).to_have_count(0)
+
+
+def test_cards_show_mig_activity_and_who_holds(browser: Browser, lab: str) -> None:
+    with opened(browser, lab, height=2400) as page:
+        expect(page.locator("[data-f=mig_activity]").first).to_have_text(re.compile(r"\d"))
+        expect(page.locator(".card .states[data-state=busy]").first).to_contain_text("by alice")
+        assert page.locator(".card [data-queued=waiting]").count() >= 1
+        caps = page.locator(".card .mark", has_text="power cap")
+        if caps.count():
+            assert "warn" not in (caps.first.get_attribute("class") or "")
+
+
+@pytest.mark.parametrize(("width", "expected"), [(360, 1), (1280, 4), (1920, 4), (2560, 8)])
+def test_rows_of_cards_have_equal_length(browser: Browser, demo: str, width: int, expected: int) -> None:
+    with opened(browser, demo, width=width) as page:
+        tops = page.locator(".cards > li").evaluate_all("cards => cards.map(c => c.getBoundingClientRect().top)")
+        rows = [tops.count(top) for top in sorted(set(tops))]
+        assert rows == [expected] * (8 // expected)
+
+
+def test_a_card_keeps_its_height_when_chips_come_and_go(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, width=1920) as page:
+        heights: Any = page.evaluate(
+            """() => {
+                const card = document.querySelector('.card:not(.lost)');
+                const marks = card.querySelector('.marks');
+                const before = card.getBoundingClientRect().height;
+                marks.innerHTML = '<span class="mark bad">hw thermal slowdown</span>'.repeat(9);
+                const full = card.getBoundingClientRect().height;
+                marks.innerHTML = '';
+                return [before, full, card.getBoundingClientRect().height];
+            }"""
+        )
+        assert len(set(heights)) == 1, heights
+
+
+def test_the_address_keeps_the_view(browser: Browser, demo: str) -> None:
+    with opened(browser, demo) as page:
+        page.click("#who .choice button:has-text('Users')")
+        page.locator("#who thead th", has_text="Power").locator("button").click()
+        page.select_option("#who select", "0")
+        page.fill("#who input[type=search]", "ali")
+        page.click("#history .choice button:has-text('24 hours')")
+        page.click("#accounts .choice button:has-text('7 days')")
+        page.click("#who tr[data-row] th button")
+        address = page.url
+        for piece in ("by=user", "sort=-power_watts", "gpu=0", "q=ali", "range=24h", "period=7d", "focus=user%3A"):
+            assert piece in address
+    with opened(browser, address) as page:
+        expect(page.locator(".focus")).to_contain_text("alice")
+        expect(page.locator("#who .choice button[aria-pressed=true]")).to_have_text("Users")
+        power = page.locator("#who thead th", has_text="Power")
+        expect(power).to_have_attribute("aria-sort", "descending")
+        assert page.input_value("#who input[type=search]") == "ali"
+        assert page.input_value("#who select") == "0"
+        expect(page.locator("#history .choice button[aria-pressed=true]")).to_have_text("24 hours")
+        expect(page.locator("#accounts .choice button[aria-pressed=true]")).to_have_text("7 days")
+
+
+def test_on_a_phone_the_expected_wait_is_on_the_screen(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, width=360, height=6000) as page:
+        for cell in ("#turns [data-label='Expected wait']:not(:empty)", "#queue [data-label='Expected wait']"):
+            found = page.locator(cell).first.bounding_box()
+            assert found
+            assert found["x"] >= 0
+            assert found["x"] + found["width"] <= 360
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_paused_parked_and_waiting_are_distinguished(browser: Browser, demo: str) -> None:
+    turns = {
+        "clients": {
+            "a": {"gpu_uuid": "G", "wait": {}, "program": "p1"},
+            "b": {"gpu_uuid": "G", "wait": {}, "program": None},
+            "c": {"gpu_uuid": "G", "wait": None, "program": "p2"},
+        },
+        "parking": {"programs": {"p3": {"gpu_uuid": "G"}}},
+    }
+    with opened(browser, demo) as page:
+        found: Any = page.evaluate(
+            """async turns => {
+                const { queuedByGpu } = await import('/static/states.js');
+                return queuedByGpu({ turns }).get('G');
+            }""",
+            turns,
+        )
+    assert found == {"waiting": 1, "paused": 1, "parked": 1}
+
+
+def test_the_queue_shows_leases_waiters_and_reservations(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=6000) as page:
+        queue = page.locator("#queue")
+        expect(queue).to_contain_text("2 leases · 2 waiting · 1 reservation")
+        expect(queue).to_contain_text("the quota is used up: user bob has 1 of 1 GPUs")
+        expect(queue.locator("[data-span]")).to_have_count(3)
+        expect(queue).to_contain_text("farah python (30001)")
+
+
+def test_headroom_is_not_called_health_and_its_bars_agree_with_the_panels(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=6000) as page:
+        node = page.locator("#node")
+        expect(node).to_contain_text("CPU and memory headroom")
+        assert "Health" not in page.inner_text("main")
+        texts: Any = page.evaluate(
+            """() => ['health.cpu_utilization', 'cpu.utilization_ratio']
+                .map(name => parseInt(document.querySelector(`#node [data-f="${name}"]`).textContent))"""
+        )
+        assert abs(texts[0] - texts[1]) <= 1
+        order = page.eval_on_selector_all("main section", "sections => sections.map(s => s.id)")
+        assert order.index("now") < order.index("gpus") < order.index("node")
+
+
+def test_the_search_covers_what_runs_for_an_owner(browser: Browser, lab: str) -> None:
+    with opened(browser, lab, height=2400) as page:
+        processes: Any = page.evaluate(
+            "fetch('/api/v1/who').then(a => a.json()).then(a => Object.values(a.who.processes))"
+        )
+        job = next(row for row in processes if row["job"] and row["user"])
+        pod = next(row for row in processes if row["pod"])
+        for by in ("Owners", "Users"):
+            page.click(f"#who .choice button:has-text('{by}')")
+            expected = job["owner"] if by == "Owners" else job["account"]
+            for text in (job["user"], str(job["pid"]), job["job"]):
+                page.fill("#who input[type=search]", text)
+                expect(page.locator(f"#who tr[data-row='{expected}']")).to_have_count(1)
+            page.fill("#who input[type=search]", "no such thing")
+            expect(page.locator("#who tr[data-row]")).to_have_count(0)
+        page.click("#who .choice button:has-text('Owners')")
+        page.fill("#who input[type=search]", pod["pod"])
+        expect(page.locator(f"#who tr[data-row='{pod['owner']}']")).to_have_count(1)
+        page.fill("#who input[type=search]", "h200")
+        everyone = len({row["owner"] for row in processes if row["owner"]})
+        expect(page.locator("#who tr[data-row]")).to_have_count(everyone)
+
+
+def test_rows_of_accounts_and_turns_can_be_focused(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=6000) as page:
+        page.click("#accounts tr[data-user=bob] th button")
+        expect(page.locator(".focus")).to_contain_text("bob")
+        assert page.locator("#who tr[data-row].lit").evaluate_all("rows => rows.map(r => r.dataset.row)") == [
+            "user/1001"
+        ]
+        page.keyboard.press("Escape")
+        page.locator("#turns tr[data-client] th button", has_text="alice-job").first.click()
+        expect(page.locator(".focus")).to_contain_text("alice")
+        expect(page.locator("#who tr[data-row='user/1000']")).to_have_class(re.compile("lit"))

@@ -1,0 +1,120 @@
+"""Parked programs on every face: document, text, metrics, events, and what other users see of them."""
+
+from dataclasses import replace
+from typing import Any
+
+from demo_node import DemoNode
+from gpucommons.cli.output import Line
+from gpucommons.cli.parking_view import is_done, live_line, outcome, outcome_line, table_lines
+from gpucommons.cli.scheduler_view import explanations, status_lines
+from gpucommons.cli.top_rows import turn_rows
+from gpucommons.faces.dialects.gpucommons import parking as metrics
+from gpucommons.faces.documents.turns import turns_of
+from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
+from gpucommons.ledger.event_detector import DetectorState, detect_events
+from gpucommons.model.parking import ParkedProgram, ParkEvent, ParkingReading
+from gpucommons.model.sharing import HistogramReading, SharingReading
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.rules.privacy import Viewer, sharing_seen_by
+from parsing import parsed
+
+GIB = 1 << 30
+BEFORE = replace(DemoNode().sharing(3.0), parking=None)
+UUID = BEFORE.gpus[0].uuid
+NAME = "alice · lab.ipynb (pid 4711)"
+PARKED = ParkedProgram(
+    "session:8@1000", NAME, "alice", 1000, "parked", UUID, (4711,), 40 * GIB, 40 * GIB, 100.0, "idle"
+)
+MOVING = PARKED._replace(
+    key="session:9@1001",
+    name="bob · train.py (pid 5)",
+    user="bob",
+    uid=1001,
+    pids=(5,),
+    stage="waking",
+    gpu_bytes=10 * GIB,
+    host_bytes=4 * GIB,
+    rate_bytes_s=3.0 * GIB,
+    remaining_s=4 / 3,
+)
+EVENT = ParkEvent(
+    "1/parked/session:8@1000", "parked", 130.0, PARKED.key, NAME, "alice", 1000, UUID, 40 * GIB, 21.5, "40.0 GiB moved"
+)
+REFUSED = EVENT._replace(
+    id="2", kind="refused", key="x", user="bob", uid=1001, sentence="managed", why="managed_memory"
+)
+READING = ParkingReading(
+    1800.0, False, "", (PARKED, MOVING), (EVENT, REFUSED), parks=3, wakes=2, refusals={"managed_memory": 1}
+)
+DURATIONS = HistogramReading((0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0), (0,) * 7 + (3,) * 4, 60.0)
+SHARING: SharingReading = replace(BEFORE, parking=READING, park_seconds=DURATIONS, wake_seconds=DURATIONS)
+TURNS: dict[str, Any] = dict(turns_of(SHARING, {}))
+
+
+def test_the_document_has_what_is_parked() -> None:
+    row = TURNS["parking"]["programs"][PARKED.key]
+    assert (row["stage"], row["host_bytes"], row["cause"]) == ("parked", 40 * GIB, "idle")
+    assert turns_of(BEFORE, {})["parking"] is None
+
+
+def test_status_explain_and_top_show_it() -> None:
+    assert f"  {NAME}: parked, 40.0 GiB in host memory" in list(status_lines(TURNS))
+    assert explanations(TURNS, "pid:4711") == explanations(TURNS, NAME) == [f"{NAME}: parked, 40.0 GiB in host memory."]
+    row = next(row for row in turn_rows({"turns": TURNS}) if row.key == PARKED.key)
+    assert row.cells[2].startswith("parked: 40")
+
+
+def text(line: Line) -> str:
+    return "".join(span.text for span in line)
+
+
+def test_the_table_and_the_line_of_progress() -> None:
+    parking = TURNS["parking"]
+    header, first, second = (text(line) for line in table_lines(parking, 3700.0, None))
+    assert "HOST RAM" in header
+    assert f"{NAME}  parked" in first
+    assert "6.0 GiB of 10.0 GiB, 3.0 GiB/s, about 1 s left" in second
+    assert [text(line) for line in table_lines({**parking, "programs": {}}, 0.0, None)] == ["no program is parked"]
+    assert "waking 6.0 GiB" in live_line(parking["programs"])
+    assert is_done("park", parking["programs"][PARKED.key])
+    assert not is_done("wake", parking["programs"][PARKED.key])
+    event = outcome(parking, PARKED.key, 129.0)
+    assert event is not None
+    assert outcome_line(event) == f"{NAME}: parked in 21.5 s: 40.0 GiB moved"
+    assert outcome(parking, PARKED.key, 131.0) is None, "of an earlier order"
+
+
+def test_metrics() -> None:
+    snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=SHARING))
+    text = "".join(
+        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
+        for family in metrics.collect(snapshot)
+    )
+    found = {(name, tuple(value for _, value in labels)): value for (name, labels), value in parsed(text).items()}
+    assert found["gpucommons_parking_programs", ("parked",)] == 1
+    assert found["gpucommons_parking_programs", ("parking",)] == 0
+    assert found["gpucommons_parking_host_bytes", ("alice",)] == 40 * GIB
+    assert found["gpucommons_parking_parked_total", ()] == 3
+    assert found["gpucommons_parking_refused_total", ("managed_memory",)] == 1
+    assert found["gpucommons_parking_park_seconds_count", ()] == 3
+    assert not list(metrics.collect(Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=BEFORE))))
+
+
+def test_each_event_is_reported_once() -> None:
+    snapshot = Snapshot(0, 200.0, 200.0, "host", readings=Readings(sharing=SHARING))
+    state, events = detect_events(DetectorState(), snapshot, {})
+    assert [(event.type, event.user) for event in events] == [
+        ("program.parked", "alice"),
+        ("program.not_parked", "bob"),
+    ]
+    assert events[1].details["reason"] == "managed_memory"
+    assert detect_events(state, snapshot, {})[1] == []
+
+
+def test_other_users_see_no_names() -> None:
+    seen = sharing_seen_by(SHARING, Viewer(sees_all=False, uid=1000, user="alice")).parking
+    assert seen is not None
+    assert seen.programs[0] == PARKED
+    assert "bob" not in str(seen.programs[1])
+    assert (seen.programs[1].host_bytes, seen.programs[1].pids) == (4 * GIB, ())
+    assert seen.events == (EVENT,)

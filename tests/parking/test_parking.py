@@ -1,0 +1,298 @@
+"""Parking with a real pauser and the fake driver: each error, crashes in each stage, random runs."""
+
+import asyncio
+import os
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.cuda.control import FakeCuda, FakeProgram
+from gpucommons.config.settings import ParkingSettings
+from gpucommons.model.parking import ParkedProgram
+from gpucommons.parking.values import RoomNeed
+from gpucommons.pauser.backend import State
+from parking.rig import GPU, ParkingRig
+from pauser.conftest import cuda, cuda_files, record
+
+__all__ = ["cuda", "cuda_files", "record"]
+
+MIB = 1 << 20
+SIZE = 32 * MIB
+SLOW = 64 * MIB
+SETTINGS = ParkingSettings(min_residence_s=0)
+# One run of many small ones; GPUCOMMONS_PARKING_RUNS=1000 for a night.
+RUNS = int(os.environ.get("GPUCOMMONS_PARKING_RUNS", "6"))
+
+
+def started(cuda: FakeCuda, number: int = 1, size: int = SIZE) -> list[FakeProgram]:
+    found = [cuda.start(size) for _ in range(number)]
+    for one in found:
+        one.wait_for_user()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "why"),
+    [
+        ("lock", 304, "not_locked"),
+        ("lock", 600, "not_locked"),
+        ("lock", 801, "not_locked"),
+        ("checkpoint", 801, "managed_memory"),
+        ("checkpoint", 2, "failed"),
+        ("checkpoint", 999, "failed"),
+    ],
+)
+def test_a_program_that_cannot_be_parked_goes_on(cuda: FakeCuda, record: Path, call: str, code: int, why: str) -> None:
+    (program,) = started(cuda)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+    cuda.say(f"fail {call} {code}")
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.park(str(program.pid), None).keys
+        await rig.until(lambda: rig.parking.reading().events, "it is refused")
+        (event,) = rig.parking.reading().events
+        assert (event.kind, event.why) == ("refused", why)
+        assert str(code) in event.sentence
+        await asyncio.to_thread(program.runs)
+        assert rig.stage(program) == "held"
+        assert rig.parking.reading().refusals == {why: 1}
+
+    rig.run(body)
+    assert list(record.iterdir()) == []
+
+
+def test_a_restore_that_fails_leaves_the_program_parked_until_the_next_attempt(cuda: FakeCuda, record: Path) -> None:
+    (program,) = started(cuda)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+
+    async def body() -> None:
+        rig.read()
+        rig.parking.park(str(program.pid), None)
+        await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
+        cuda.say("fail restore 999")
+        rig.parking.wake(str(program.pid), None)
+        await rig.until(lambda: "999" in rig.parking.reading().programs[0].waits, "it waits")
+        assert program.state is State.CHECKPOINTED
+        cuda.unsay("fail")
+        rig.parking.wake(str(program.pid), None)
+        await rig.until(lambda: rig.stage(program) == "held", "it is back")
+        await asyncio.to_thread(program.runs)
+
+    rig.run(body)
+
+
+def test_an_idle_program_makes_way_for_a_lease_next_to_a_display(cuda: FakeCuda, record: Path) -> None:
+    program, display = started(cuda, 2)
+    rig = ParkingRig(cuda, record, 4 * SIZE, replace(SETTINGS, idle_after_s=0.5))
+    rig.idle, rig.displays = {program.pid, display.pid}, {display.pid}
+
+    async def body() -> None:
+        rig.needs = (RoomNeed((GPU,), None, 0.0),)
+        await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
+        with pytest.raises(ValueError, match="no such program"):
+            rig.parking.wake(str(display.pid), None)
+        assert rig.parking.park(str(display.pid), None).refused == (
+            f"root · unknown command (pid {display.pid}): it is a display server",
+        )
+        assert display.state is State.RUNNING
+
+    rig.run(body)
+
+
+def test_all_processes_of_a_program_move_together(cuda: FakeCuda, record: Path) -> None:
+    one, two = both = started(cuda, 2)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+    rig.jobs = {one.pid: "job:8@0", two.pid: "job:8@0"}
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.park("job:8@0", None).keys == ("job:8@0",)
+        await rig.until(lambda: rig.stage(one) == "parked", "it is parked")
+        assert {program.state for program in both} == {State.CHECKPOINTED}
+        assert [found.gpu_bytes for found in rig.parking.reading().programs] == [2 * SIZE]
+        rig.parking.wake(str(two.pid), None)
+        await rig.until(lambda: rig.stage(one) == "held", "it is back")
+        for program in both:
+            await asyncio.to_thread(program.runs)
+
+    rig.run(body)
+
+
+@pytest.mark.parametrize("call", ["lock", "checkpoint"])
+def test_where_one_process_cannot_be_moved_the_others_come_back(cuda: FakeCuda, record: Path, call: str) -> None:
+    one, two = both = started(cuda, 2)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+    rig.jobs = {one.pid: "job:8@0", two.pid: "job:8@0"}
+    cuda.say(f"fail {call} 801 {two.pid}")
+
+    async def body() -> None:
+        rig.read()
+        rig.parking.park("job:8@0", None)
+        await rig.until(lambda: rig.parking.reading().events and rig.stage(one) == "held", "it is back")
+        assert rig.parking.reading().events[0].kind == "refused"
+        for program in both:
+            await asyncio.to_thread(program.runs)
+            assert program.gpu_bytes == SIZE
+
+    rig.run(body)
+    assert list(record.iterdir()) == []
+
+
+def test_three_programs_that_do_not_fit_together_all_go_on(cuda: FakeCuda, record: Path) -> None:
+    """A GPU for two: the third comes back when another has had its turn, and so on."""
+    first = started(cuda)[0]
+    rig = ParkingRig(cuda, record, 2 * SIZE, replace(SETTINGS, oversubscribe=True))
+
+    async def body() -> None:
+        rig.read()
+        rig.parking.park(str(first.pid), None)
+        await rig.until(lambda: rig.stage(first) == "parked", "it is parked")
+        programs = [first, *started(cuda, 2)]
+        rig.parking.wake(str(first.pid), None)
+        for _ in range(2):
+            await _progress_of_all(rig, programs)
+        turns = {event.key for event in rig.parking.reading().events if "(turn)" in event.sentence}
+        assert turns, "they were parked for each other"
+        assert rig.none_stranded()
+
+    rig.run(body)
+
+
+async def _progress_of_all(rig: ParkingRig, programs: list[FakeProgram]) -> None:
+    before = [one.steps for one in programs]
+
+    def is_made() -> bool:
+        return all(one.steps > steps for one, steps in zip(programs, before, strict=True))
+
+    await rig.until(is_made, "all make progress")
+
+
+def test_a_parked_program_that_is_killed_leaves_no_trace(cuda: FakeCuda, record: Path) -> None:
+    (program,) = started(cuda)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+
+    async def body() -> None:
+        rig.read()
+        rig.parking.park(str(program.pid), None)
+        await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
+        program.end()
+        await rig.until(lambda: not rig.parking.reading().programs, "it is forgotten")
+        await rig.until(lambda: not list(record.iterdir()), "its record goes")
+
+    rig.run(body)
+
+
+def test_a_restore_waits_for_room_and_the_longest_waiter_is_first(cuda: FakeCuda, record: Path) -> None:
+    first, second, big = *started(cuda, 2), started(cuda, 1, 2 * SIZE)[0]
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+
+    async def body() -> None:
+        rig.read()
+        for one in (first, second):
+            rig.parking.park(str(one.pid), None)
+        await rig.until(lambda: {rig.stage(first), rig.stage(second)} == {"parked"}, "both are parked")
+        grown = started(cuda, 1, 2 * SIZE)[0]
+        rig.read()
+        rig.parking.wake(str(second.pid), None)
+        await asyncio.sleep(0.3)
+        rig.parking.wake(str(first.pid), None)
+        await rig.until(lambda: "is free" in _row(rig, second).waits, "there is no room")
+        await rig.until(lambda: "first" in _row(rig, first).waits, "it waits behind the other")
+        grown.end()
+        await rig.until(lambda: rig.stage(second) == rig.stage(first) == "held", "both are back")
+        kinds = [(event.kind, event.key) for event in rig.parking.reading().events if event.kind == "woken"]
+        assert kinds == [("woken", f"process:{second.pid}"), ("woken", f"process:{first.pid}")]
+        assert rig.none_stranded()
+        await asyncio.to_thread(big.runs)
+
+    rig.run(body)
+
+
+def _row(rig: ParkingRig, program: FakeProgram) -> ParkedProgram:
+    return next(one for one in rig.parking.reading().programs if program.pid in one.pids)
+
+
+@pytest.mark.parametrize("stage", ["lock", "checkpoint", "restore"])
+def test_a_pauser_killed_in_each_stage_loses_nothing(cuda: FakeCuda, record: Path, stage: str) -> None:
+    (program,) = started(cuda)
+    program.move_at(SLOW)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+
+    async def body() -> None:
+        rig.read()
+        if stage == "lock":
+            program.drain_in(0.5)
+        rig.parking.park(str(program.pid), None)
+        if stage == "restore":
+            await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
+            rig.parking.wake(str(program.pid), None)
+            await rig.until(lambda: program.is_asked and rig.stage(program) == "waking", "it is on its way")
+        else:
+            await rig.until(lambda: program.is_asked, "it is on its way")
+            if stage == "checkpoint":
+                await rig.until(lambda: program.state is State.LOCKED and program.is_asked, "it is on its way")
+        assert rig.pauser.pid is not None
+        os.kill(rig.pauser.pid, signal.SIGKILL)
+        await rig.until(lambda: rig.pauser.available and rig.stage(program) == "held", "it is back")
+        await asyncio.to_thread(program.runs)
+        assert program.gpu_bytes == SIZE
+
+    rig.run(body)
+    assert list(record.iterdir()) == []
+
+
+def test_random_runs_never_strand_a_program(cuda: FakeCuda, record: Path) -> None:
+    """Programs begin, end, are parked and woken in any order; a restore into too little room would strand one."""
+    dice = random.Random(RUNS)
+    # The reserve covers a program that begins between the reading of the room and the restore.
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS, reserve=SIZE)
+
+    async def body() -> None:
+        for _ in range(RUNS):
+            await _random_run(rig, dice)
+            assert rig.none_stranded()
+        found = rig.parking.reading()
+        assert min(found.parks, found.wakes) >= RUNS, "most runs park and wake"
+
+    rig.run(body)
+
+
+async def _random_run(rig: ParkingRig, dice: random.Random) -> None:
+    for _ in range(12):
+        rig.read()
+        held = [one for one in rig.living() if rig.stage(one) == "held"]
+        away = [one for one in rig.living() if rig.stage(one) != "held"]
+        free = rig.total - sum(one.gpu_bytes for one in held)
+        choice = dice.random()
+        # A program takes memory only where there is some, and not while a restore takes it: else it would fail itself.
+        if choice < 0.45 and len(held) + len(away) < 8 and free >= SIZE and not _restoring(rig):
+            started(rig.cuda, 1, SIZE)
+        elif choice < 0.5 and held:
+            dice.choice(held).end()
+        elif choice < 0.8 and held:
+            rig.parking.park(str(dice.choice(held).pid), None)
+        elif away:
+            rig.parking.wake(str(dice.choice(away).pid), None)
+        rig.read()
+        await asyncio.sleep(dice.uniform(0, 0.1))
+    for one in rig.living():
+        if rig.stage(one) == "held" and dice.random() < 0.5:
+            one.end()
+    await rig.until(lambda: _all_back(rig), "all are back that fit")
+
+
+def _restoring(rig: ParkingRig) -> bool:
+    return any(one.stage == "waking" for one in rig.parking.reading().programs)
+
+
+def _all_back(rig: ParkingRig) -> bool:
+    """Asks for all, also for those whose parking ends only now."""
+    rows = rig.parking.reading().programs
+    for one in rows:
+        if one.stage == "parked":
+            rig.parking.wake(str(one.pids[0]), None)
+    return all("is free" in one.waits or "first" in one.waits for one in rows)

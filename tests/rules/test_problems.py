@@ -1,0 +1,201 @@
+"""What is wrong, gravest first: every kind has a case that shows it and one that stays silent."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from gpucommons.model.accounts import LedgerReading, LedgerState
+from gpucommons.model.alerts import Alert, AlertsReading
+from gpucommons.model.allocations import Allocation, AllocationState, WorkloadKind
+from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading
+from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
+from gpucommons.model.slots import SlotsReading, SlotState, SlotStatus
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.source_state import SourceState
+from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
+from gpucommons.rules.gpu_health import HealthLevel
+from gpucommons.rules.privacy import Viewer, seen_by
+from gpucommons.rules.problems import HELD_IDLE_S, Problem, ProblemKind, problems_of
+from gpucommons.rules.summary import Tone, summary_of
+
+NOW = 1_760_000_000.0
+POWER_CAP, THERMAL, SLOWDOWN, BRAKE = 0x4, 0x40, 0x8, 0x80
+
+
+def gpu(index: int = 0, xid: XidRecord | None = None, **readings: int) -> Gpu:
+    return Gpu(
+        GpuIdentity(f"GPU-{index}", index, "NVIDIA H200", f"0000:0{index}", temperature_slowdown_celsius=89),
+        True,
+        NOW - 9000,
+        readings=GpuReadings(temperature_celsius=60, throttle_mask=POWER_CAP)._replace(**readings),
+        xid=xid or XidRecord(watched=True),
+    )
+
+
+def lost(index: int = 3, xid: XidRecord | None = None) -> Gpu:
+    return Gpu(gpu(index).identity, False, NOW - 40, "gpu_is_lost", xid=xid or XidRecord(True))
+
+
+def snapshot(*gpus: Gpu, sources: Mapping[str, SourceState] | None = None, **readings: object) -> Snapshot:
+    found = GpuReading("570", "12", "12.8", gpus, len(gpus), sum(each.up for each in gpus))
+    return Snapshot(1, 5000.0, NOW, "node", readings=Readings(gpus=found, **readings), sources=sources or {})  # type: ignore[arg-type]
+
+
+def problem(*gpus: Gpu, **readings: object) -> Problem:
+    (only,) = problems_of(snapshot(*gpus, **readings))  # type: ignore[arg-type]
+    return only
+
+
+def held(index: int, user: str, idle_s: float | None) -> SlotStatus:
+    slot = Slot(f"GPU-{index}", f"GPU-{index}", str(index))
+    holder = Allocation(
+        *(Account("user", user, user=user), WorkloadKind.PROCESS, "python", f"w{index}", slot, "", WHOLE_SHARE),
+        *(AllocationState.RUNNING, "bare", False),
+    )
+    state = SlotState.BUSY if idle_s is None else SlotState.HELD_IDLE
+    return SlotStatus(slot, index, "", state, holders=(holder,), since_wall_s=NOW - 8000, idle_s=idle_s)
+
+
+def storm(code: int, count: int, ago_s: int) -> XidRecord:
+    recent = {(int(NOW) - ago_s, code): count - 1, (int(NOW) - 5, code): 1}
+    return XidRecord(True, {code: count}, code, NOW - 5, recent=recent)
+
+
+def test_a_healthy_node_at_its_power_cap_has_no_problem() -> None:
+    assert problems_of(snapshot(gpu(0), gpu(1))) == ()
+
+
+def test_a_lost_gpu_names_the_cause_the_job_and_what_to_do() -> None:
+    ended = Event(NOW - 39, ALLOCATION_GONE, "dana", details={"slot": "3", "workload": "train"})
+    other = replace(ended, details={"slot": "30", "workload": "other"})
+    older = replace(ended, wall_s=NOW - 4000, details={"slot": "3", "workload": "older"})
+    fallen = XidRecord(True, {79: 1}, 79, NOW - 41, recent={(int(NOW) - 41, 79): 1})
+    found = problem(lost(3, fallen), event_log=EventLogReading((ended, other, older)))
+    assert found.kind is ProblemKind.GPU_LOST
+    assert found.sentence == (
+        "GPU 3 is lost: XID 79, the GPU has fallen off the bus, a fault of the hardware. It ended train of dana."
+    )
+    assert "reboot" in found.remedy
+    assert found.since_wall_s == NOW - 40
+
+
+def test_a_gpu_lost_without_an_xid_is_still_explained() -> None:
+    assert problem(lost()).sentence == "GPU 3 is lost. The GPU no longer answers (gpu is lost)."
+
+
+def test_a_storm_of_xids_is_one_problem() -> None:
+    found = problem(gpu(5, storm(31, 240, 290)))
+    assert found.sentence == "GPU 5: XID 31 x 240 in 5 min: page fault of the program, not the hardware."
+    assert found.level is HealthLevel.WARNING
+    assert "owner" in found.remedy
+
+
+def test_an_xid_of_the_hardware_is_critical_and_an_old_one_is_over() -> None:
+    assert problem(gpu(0, storm(48, 2, 60))).level is HealthLevel.CRITICAL
+    assert (
+        problems_of(snapshot(gpu(0, XidRecord(True, {48: 1}, 48, NOW - 700, recent={(int(NOW) - 700, 48): 1})))) == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "kind", "level"),
+    [
+        ({"ecc_uncorrected_volatile": 2}, ProblemKind.ECC, HealthLevel.CRITICAL),
+        ({"recovery_action": 1}, ProblemKind.GPU_FAULT, HealthLevel.CRITICAL),
+        ({"temperature_celsius": 86}, ProblemKind.OVERHEATING, HealthLevel.WARNING),
+        (
+            {"temperature_celsius": 91, "throttle_mask": THERMAL | SLOWDOWN},
+            ProblemKind.OVERHEATING,
+            HealthLevel.CRITICAL,
+        ),
+        ({"throttle_mask": SLOWDOWN | BRAKE}, ProblemKind.SLOWED, HealthLevel.WARNING),
+    ],
+)
+def test_a_fault_of_one_gpu_is_one_problem(readings: Mapping[str, int], kind: ProblemKind, level: HealthLevel) -> None:
+    found = problem(gpu(2, None, **readings))
+    assert (found.kind, found.level, found.gpu_index) == (kind, level, 2)
+    assert found.sentence.startswith("GPU 2 ")
+    assert found.remedy
+
+
+def test_nvlinks_are_compared_with_the_other_gpus_of_the_model() -> None:
+    gpus = [gpu(index, nvlinks_active=18) for index in range(3)]
+    assert problem(*gpus, gpu(3, nvlinks_active=17)).sentence == "GPU 3 has 17 of 18 NVLinks."
+    pairs = [gpu(0, nvlinks_active=4), gpu(1, nvlinks_active=4), gpu(2, nvlinks_active=0), gpu(3, nvlinks_active=0)]
+    assert problems_of(snapshot(*pairs)) == (), "two GPUs without a bridge are normal"
+
+
+def test_a_slot_that_is_held_idle_for_long_names_its_holder() -> None:
+    found = problem(gpu(0), slots=SlotsReading((held(0, "dana", HELD_IDLE_S + 600),)))
+    assert found.sentence == "GPU 0 is held by dana and has not been used for 40 min."
+    assert problems_of(snapshot(gpu(0), slots=SlotsReading((held(0, "dana", HELD_IDLE_S - 1),)))) == ()
+
+
+def test_a_viewer_who_may_not_see_the_holder_does_not() -> None:
+    whole = snapshot(gpu(0), slots=SlotsReading((held(0, "dana", HELD_IDLE_S),)))
+    (found,) = problems_of(seen_by(whole, Viewer(False, 1001, "bob")))
+    assert "another user" in found.sentence
+    assert "dana" not in found.sentence
+    own = problems_of(seen_by(whole, Viewer(False, 1000, "dana")))
+    assert "dana" in own[0].sentence
+
+
+def test_the_ledger_without_space_or_not_writing() -> None:
+    low = LedgerState(begun=True, writing=True, disk_free_bytes=200 << 20)
+    assert "0.2 GiB" in problem(gpu(), ledger=LedgerReading(low, None)).sentence
+    failing = LedgerState(begun=True, detail="disk is full", failures={"full": 1})
+    assert "disk is full" in problem(gpu(), ledger=LedgerReading(failing, None)).sentence
+    well = LedgerState(begun=True, writing=True, disk_free_bytes=9 << 30)
+    assert problems_of(snapshot(gpu(), ledger=LedgerReading(well, None))) == ()
+
+
+def test_a_failing_source_is_a_problem_and_an_absent_one_is_not() -> None:
+    sources = {
+        "docker": SourceState("docker", failures={"timeout": 3}, detail="no answer", remedy="restart Docker"),
+        "podman": SourceState("podman", absent=True, detail="no socket"),
+        "cpu": SourceState("cpu", True, True, last_success_monotonic_s=5000.0, stale_after_s=10),
+    }
+    (found,) = problems_of(snapshot(gpu(), sources=sources))
+    assert (found.sentence, found.remedy) == ("The source docker cannot be read: no answer.", "restart Docker")
+
+
+def test_alerts_are_merged_and_do_not_repeat_a_problem() -> None:
+    same = Alert("a", "GPUCommonsGPULost", "critical", "active", NOW - 30, "lost", {"gpu_uuid": "GPU-3"})
+    other = Alert("b", "RoomTooWarm", "critical", "active", NOW - 30, "31 °C")
+    silenced = Alert("c", "Silenced", "critical", "suppressed", NOW - 30)
+    found = problems_of(snapshot(lost(3), alerts=AlertsReading((same, other, silenced))))
+    assert [each.sentence for each in found[1:]] == ["RoomTooWarm: 31 °C"]
+
+
+def test_the_gravest_comes_first() -> None:
+    whole = snapshot(
+        gpu(0, storm(31, 9, 60)),
+        gpu(1, temperature_celsius=91, throttle_mask=THERMAL),
+        lost(3),
+        slots=SlotsReading((held(0, "dana", HELD_IDLE_S),)),
+    )
+    kinds = [each.kind for each in problems_of(whole)]
+    assert kinds == [ProblemKind.GPU_LOST, ProblemKind.OVERHEATING, ProblemKind.XID, ProblemKind.HELD_IDLE]
+
+
+def test_one_sentence_has_what_is_broken_free_idle_and_waiting() -> None:
+    free = SlotStatus(Slot("GPU-7", "GPU-7", "7"), 7, "", SlotState.FREE)
+    slots = SlotsReading((held(0, "dana", 700), held(1, "emeka", 5), held(2, "bob", None), free))
+    whole = snapshot(
+        gpu(0), gpu(1, temperature_celsius=91, throttle_mask=THERMAL), gpu(2), lost(3), gpu(7), slots=slots
+    )
+    summary = summary_of(whole, problems_of(whole))
+    assert summary.sentence == "1 GPU lost · 1 overheating · 1 free · 2 held idle · 1 busy"
+    assert summary.tone is Tone.BAD
+    details = {part.name: part.detail for part in summary.parts}
+    assert details["lost"] == "GPU 3"
+    assert details["overheating"] == "GPU 1"
+    assert details["held_idle"] == "longest dana, 12 min"
+
+
+def test_nothing_free_is_said_and_nothing_read_is_not_zero() -> None:
+    busy = snapshot(gpu(0), slots=SlotsReading((held(0, "bob", None),)))
+    assert summary_of(busy, ()).sentence == "0 free · 1 busy"
+    assert summary_of(snapshot(gpu(0)), ()).sentence == "free slots unknown"
+    assert summary_of(replace(busy, readings=Readings()), ()).sentence == "no GPU"
