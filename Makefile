@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run demo test lint types bench torture docs dashboards deploy-files clean
+.PHONY: run demo test lint types bench torture docs dashboards deploy-files dist clean
 
 run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
@@ -36,6 +36,10 @@ dashboards: $(VENV)/.ready-test
 # The files of deploy/ that are drawn from the code.
 deploy-files: $(VENV)/.ready
 	$(BIN)/python scripts/make_deploy.py
+
+# The wheel and the sdist, in dist/.
+dist: $(VENV)/.ready-test
+	$(BIN)/python scripts/make_dist.py
 
 # Each prints one table; ratios from one interleaved run. Takes some minutes.
 bench: $(VENV)/.ready-test

@@ -1,3 +1,3 @@
 """gpucommons: the node agent for GPUs that people share."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
