@@ -256,17 +256,6 @@ def _slot(status: SlotStatus, viewer: Viewer) -> SlotStatus:
     return replace(status, holders=own, hidden_holders=len(status.holders) - len(own))
 
 
-def _sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
-    clients = tuple(_client(client, viewer) for client in sharing.clients)
-    names = {real.client_id: shown.client_id for real, shown in zip(sharing.clients, clients, strict=True)}
-    return replace(
-        sharing,
-        gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
-        clients=clients,
-        departed=(),
-    )
-
-
 def _gpu_sharing(gpu: GpuSharing, names: Mapping[str, str]) -> GpuSharing:
     def renamed(ids: Iterable[str]) -> tuple[str, ...]:
         return tuple(names.get(id) or pseudonym(id) for id in ids)
