@@ -15,8 +15,8 @@ from shared_node import SharedNode, kill, shared_node
 from waiting import until
 
 HEAVY, LIGHT = MATMUL[4096], MATMUL[512]
-# An H200 reaches 0.97 in total and 0.47 each; a loaded machine switches late.
-TOTAL, EACH = 0.9, 0.42
+# An H200 reaches 0.97 in total and 0.47 each; a loaded machine switches late. By the driver alone it is 0.72 and 0.36.
+TOTAL, EACH = 0.8, 0.38
 MEASURED_S = 5.0
 # nvshare's clients name no GPU: they are on the first.
 CLIENTS, TURNS, TOGETHER, MIXED, LONE, SLOW, THIRD, RESTING, DYING, JOB = range(10)
@@ -122,7 +122,7 @@ def test_a_lone_program_is_never_paused(seen: Seen) -> None:
 
 def test_a_newcomer_gets_its_share(seen: Seen) -> None:
     assert sum(seen.of(THIRD)) >= TOTAL, seen.of(THIRD)
-    assert min(seen.of(THIRD)) >= 0.25, seen.of(THIRD)
+    assert min(seen.of(THIRD)) >= 0.2, seen.of(THIRD)
 
 
 def test_an_idle_program_rests_unpaused_and_joins_again(seen: Seen) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fakes.faces import FakeFaces
 from gpucommons.base.address import AddressError, UnixAddress, parse_address
 from gpucommons.base.unix_listener import ListenError, listen
 from gpucommons.web.http.server import WebServer
+from open_folder import open_folder
 from peers import Peer, run
 from played import Played
 from running import command
@@ -31,12 +33,10 @@ while piece := peer.recv(65536):
 
 
 @pytest.fixture
-def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+def path() -> Iterator[str]:
     """In a directory that other users can enter, unlike the usual temporary directory."""
-    folder = tmp_path_factory.mktemp("sockets")
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(0o755)
-    return str(folder / "run" / "api.sock")
+    with open_folder() as folder:
+        yield str(folder / "run" / "api.sock")
 
 
 async def get_as(uid: int, path: str, what: str) -> tuple[int, str]:

@@ -67,6 +67,9 @@ class SoloActivity:
             self.known = DeviceActivity(
                 *(old + _SMOOTHING * (new - old) for old, new in zip(known, sample, strict=True))
             )
+        if self.known is not None and self.known.is_idle:
+            # It requests the GPU: it will hardly stay idle.
+            self.fresh_s = _FALL_S
 
     def _change(self, sample: DeviceActivity) -> None:
         self.known = sample

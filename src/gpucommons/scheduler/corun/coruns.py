@@ -153,6 +153,10 @@ class Coruns(Generic[Client]):
                 again_s = min(_TRY_AGAIN_MOST_S, 2 * before.again_s)
         return _Verdict(division, device, progress, versions, now_s, again_s, tolerance, owed_s)
 
+    def doubt(self, client: Client) -> None:
+        """The client was away, and may do something else now."""
+        self._solo_of(client).doubt()
+
     def doubt_since(self, begin_s: float) -> None:
         """Another client used the device since then: what was measured meanwhile is measured again."""
         for solo in self._solo.values():
@@ -267,12 +271,15 @@ class Coruns(Generic[Client]):
     # Freshness
 
     def _unmeasured(self, clients: Sequence[Client], most_fresh_s: float, now_s: float) -> Client | None:
-        """The client to measure alone: one that never was, or the one measured longest ago if that is too long."""
+        """The client to measure alone: one that never was, or the one whose measurement has counted for longest."""
+
+        def due_s(client: Client) -> float:
+            solo = self._solo_of(client)
+            return solo.measured_s + min(most_fresh_s, solo.fresh_s) * max(1.0, len(clients) / 2)
+
         # Of several that were never measured, the least served: a device that does not answer starves no client.
-        oldest = min(clients, key=lambda client: (self._solo_of(client).measured_s, self._served_s[client]))
-        solo = self._solo_of(oldest)
-        fresh_s = min(most_fresh_s, solo.fresh_s) * max(1.0, len(clients) / 2)
-        return oldest if now_s - solo.measured_s >= fresh_s else None
+        first = min(clients, key=lambda client: (due_s(client), self._served_s[client]))
+        return first if now_s >= due_s(first) else None
 
     def _most_fresh_s(self, verdict: _Verdict | None) -> float:
         return _NEW_FRESH_S if verdict is None and not self.coarse else _SOLO_FRESH_S

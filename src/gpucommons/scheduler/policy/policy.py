@@ -200,6 +200,7 @@ class Policy:
         gpu = client.gpu
         gpu.clock.advance(now)
         self._transitions.forget_revocation(gpu, client)
+        gpu.coruns.doubt(client.id)
         self._transitions.enqueue_unlimited(gpu, client, now)
         if client.bucket is not None:
             self._quotas.request(client, now)
