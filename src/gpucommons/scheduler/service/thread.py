@@ -3,16 +3,11 @@
 Its output is one attribute, its input is calls on its loop. Nothing else crosses between the threads.
 """
 
-import asyncio
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import Final
 
-import uvloop
-
+from gpucommons.base.loop_thread import LoopThread
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomNeed
@@ -53,27 +48,16 @@ class SchedulerThread:
         self._sharing = sharing
         self._meter = meter
         self._server: SchedulerServer | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
-        self._thread: threading.Thread | None = None
+        self._control: ControlSocket | None = None
+        self._thread = LoopThread("scheduler", self._close)
 
     async def start(self) -> None:
         """Raises ListenError if a socket cannot be served; the thread has ended then."""
         sys.setswitchinterval(min(_SWITCH_INTERVAL_S, sys.getswitchinterval()))
-        started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="scheduler", daemon=True)
-        self._thread.start()
-        try:
-            await asyncio.wrap_future(started)
-        except Exception:
-            await self.stop()
-            raise
+        await self._thread.start(self._open)
 
     async def stop(self) -> None:
-        thread = self._thread
-        if thread is not None:
-            self._call(self._stop.set)
-            await asyncio.to_thread(thread.join)
+        await self._thread.stop()
 
     @property
     def reading(self) -> SharingReading | None:
@@ -98,32 +82,21 @@ class SchedulerThread:
     def _to_server(self, event: Callable[[SchedulerServer], None]) -> None:
         server = self._server
         if server is not None:
-            self._call(lambda: event(server))
+            self._thread.call(lambda: event(server))
 
-    def _call(self, function: Callable[[], object]) -> None:
-        """Runs the function on the scheduler's loop, unless that is closed."""
-        loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # The loop may be closed at any moment: a check before the call would race.
-                loop.call_soon_threadsafe(function)
-
-    def _run(self, started: "Future[None]") -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._serve(started))
-
-    async def _serve(self, started: "Future[None]") -> None:
+    async def _open(self) -> None:
         server = SchedulerServer(self._settings, self._rules, sharing=self._sharing, meter=self._meter)
         control = ControlSocket(server, self._document, self._privacy)
         try:
             await server.start()
             await control.start()
-        except Exception as error:
+        except Exception:
             await server.stop()
-            started.set_exception(error)
-            return
-        self._server = server
-        started.set_result(None)
-        await self._stop.wait()
-        await control.stop()
-        await server.stop()
+            raise
+        self._server, self._control = server, control
+
+    async def _close(self) -> None:
+        if self._control is not None:
+            await self._control.stop()
+        if self._server is not None:
+            await self._server.stop()
