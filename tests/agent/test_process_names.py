@@ -25,7 +25,7 @@ def names() -> ProcessNames:
     readings = Node([Proc(4711, context=TRAIN)]).readings()
     programs = read_programs(readings, 0.0)
     assert programs is not None
-    return process_names(programs, UsersReading(names={1000: "alice"}))
+    return process_names(programs, UsersReading(names={1000: "alice"}), {4711})
 
 
 def test_a_client_without_a_pod_is_named_by_owner_and_command() -> None:

@@ -24,6 +24,7 @@ from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import read_programs
+from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
@@ -136,12 +137,17 @@ class Sharing:
             self._scheduler.set_annotations(dict(_annotated(pods)))
 
     def _update_programs(self, snapshot: Snapshot) -> None:
-        source = snapshot.sources.get("nvml")
+        source, sharing = snapshot.sources.get("nvml"), self._scheduler.reading
+        connected = {client.pid for client in sharing.clients if client.program is None} if sharing else set()
+        if not connected and not self._shares_programs:
+            if snapshot.readings.users is not None:
+                self._scheduler.set_names(ProcessNames(users=snapshot.readings.users.names))
+            return
         if source is not None and source.last_success_monotonic_s is not None:
             reading = read_programs(snapshot.readings, source.last_success_monotonic_s)
             # While the owners of processes cannot be read, the last known names stay.
             if reading is not None:
-                self._scheduler.set_names(process_names(reading, snapshot.readings.users))
+                self._scheduler.set_names(process_names(reading, snapshot.readings.users, connected))
                 if self._shares_programs:
                     self._scheduler.update_programs(reading)
 
