@@ -128,6 +128,12 @@ def test_each_command_has_help_of_80_columns(
     assert name == "who" or not summary.endswith("..."), "the summary of a command fits in its line"
 
 
+def test_a_command_that_takes_a_sample_does_not_log_problems() -> None:
+    done = command("gpus", "--simulate", "faults")
+    assert "1 overheating" in done.stdout
+    assert done.stderr == ""
+
+
 def test_sample_in_each_format() -> None:
     text = parsed(command("sample").stdout)
     assert ("node_memory_total_bytes", ()) in text

@@ -69,7 +69,6 @@ class Agent:
         ledger = accounts.report if settings.ledger.enabled else None
         self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings), ledger)
         self.sampler.subscribe(self.api.observe)
-        self.sampler.subscribe(ProblemLog().observe)
         default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
         self._no_place_for_socket = settings.web.socket == AUTO and not default_socket
         self.web = WebServer(
@@ -99,6 +98,8 @@ class Agent:
 
     async def begin(self) -> Snapshot:
         """Take the first sample and keep sampling."""
+        # Not for a command that only takes a sample: its log is the user's terminal.
+        self.sampler.subscribe(ProblemLog().observe)
         self._tasks = self.start_background()
         snapshot = await self.sampler.tick()
         self._tasks.append(asyncio.create_task(self.sampler.run(), name="sampling"))
