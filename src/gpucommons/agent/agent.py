@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.idle_watch import IdleWatch
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
@@ -49,13 +50,27 @@ class Agent:
         self._parts: list[Part] = [accounts]
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
-        if settings.scheduler.is_used and scenario is None:
-            self._parts.append(sharing_part(settings, gpm))
+        sharing = sharing_part(settings, gpm) if settings.scheduler.is_used and scenario is None else None
         # Elsewhere the kernel does not report the user of a connection as Linux does.
-        if settings.leases.enabled != "false" and sys.platform == "linux":
-            self._parts.append(Leasing(settings, scenario))
+        has_leases = settings.leases.enabled != "false" and sys.platform == "linux"
+        leasing = Leasing(settings, scenario) if has_leases else None
+        idle = IdleWatch(
+            settings,
+            self.scenario,
+            socket.gethostname(),
+            sharing.park if sharing is not None and settings.scheduler.shares_programs else None,
+            None if leasing is None else leasing.end_lease,
+        )
+        self._parts += [part for part in (sharing, leasing, idle) if part is not None]
         of_parts = [source for part in self._parts for source in part.sources()]
-        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
+        sources, derive = agent_sources(
+            settings,
+            scenario,
+            of_parts,
+            AgentReader(__version__, self._complete),
+            gpm=gpm,
+            idle_before=idle.idle_before,
+        )
         self._background = [(source.name, source.run) for source in sources if source.run is not None]
         self.sampler = Sampler(
             sources,

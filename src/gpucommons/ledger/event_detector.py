@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: lost GPUs, XIDs, allocations, quotas, turns, leases, parking. Pure.
+"""Detects the events between two snapshots: GPUs, allocations, quotas, turns, leases, parking, idle holders. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -11,6 +11,7 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import SharingReading
@@ -32,10 +33,12 @@ _PARKING = {
     "refused": PROGRAM_NOT_PARKED,
     "stranded": PROGRAM_STRANDED,
 }
+IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
 ANY_SLOT = "any"
 TYPES = (
     *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
     *(LEASE_TRESPASSER, RESERVATION_RELEASED, PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
+    *IDLE_TYPES,
 )
 
 # Workload id and slot name.
@@ -57,6 +60,7 @@ class DetectorState:
     trespassers: frozenset[str] = frozenset()
     released: frozenset[str] = frozenset()
     parking: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -111,8 +115,9 @@ def detect_events(
     trespassers, released = before.trespassers, before.released
     if readings.leases is not None:
         trespassers, released = _leases(before, readings.leases, found)
+    idle = before.idle if readings.idle is None else _idle(before, readings.idle, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking), events
+    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking, idle), events
 
 
 def _gpus(
@@ -239,3 +244,9 @@ def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> f
             }
             found.append((_PARKING[event.kind], event.user, details))
     return frozenset(event.id for event in reading.events)
+
+
+def _idle(before: DetectorState, reading: IdleReading, found: _Found) -> frozenset[str]:
+    """Each event of the ladder once, oldest first."""
+    found += [(each.type, each.user, each.details) for each in reversed(reading.events) if each.id not in before.idle]
+    return frozenset(each.id for each in reading.events)

@@ -233,7 +233,14 @@ class Parking:
     def park(self, target: str, uid: int | None) -> ParkOrder:
         """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
         found = [held for held in self._held.values() if target in self._names(held.program)]
-        allowed = self._of_user(target, uid, [(held.program.uid, held) for held in found])
+        return self._ask(self._of_user(target, uid, [(held.program.uid, held) for held in found]))
+
+    def park_processes(self, pids: AbstractSet[int]) -> ParkOrder:
+        """The programs of these processes, for the agent itself. Nothing is reached if none of them is a program."""
+        programs = self._held.values()
+        return self._ask([held for held in programs if any(one.pid in pids for one in held.program.processes)])
+
+    def _ask(self, allowed: Sequence[_Held]) -> ParkOrder:
         refused = []
         for held in allowed:
             # What failed for a reason that may pass is tried again when a person asks for it.
