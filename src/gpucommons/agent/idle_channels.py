@@ -13,7 +13,7 @@ def idle_channels(settings: Settings) -> Iterator[Channel]:
     mail, webhook = settings.mail, settings.webhook
     if mail.server:
         address = parse_remote_address(mail.server)
-        yield Email(SmtpServer(address, mail.tls, mail.sender, mail.user, mail.password_file))
+        yield Email(SmtpServer(address, mail.tls, mail.sender, mail.user, mail.password_file, mail.ca_file))
     if webhook.url or webhook.url_file:
         yield Webhook(webhook.url, webhook.url_file)
 

@@ -526,6 +526,9 @@ class MailSettings:
         "encryption of the connection: starttls (port 587), tls (port 465) or none (a relay on this machine)",
         choices=("starttls", "tls", "none"),
     )
+    ca_file: str = option(
+        "", "certificate of the authority that signed the server's certificate; empty: those of the system"
+    )
     user: str = option("", "name for the login at the server; empty: no login")
     password_file: str = option("", "file whose first line is the password of mail.user, read for each message")
     sender: str = option("", "address from which messages are sent; needed with mail.server", check=check_mail_address)

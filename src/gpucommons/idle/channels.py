@@ -52,6 +52,7 @@ class SmtpServer:
     sender: str
     user: str = ""
     password_file: str = ""
+    ca_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,9 @@ class Email:
             final = error.smtp_code >= 500
             raise DeliveryFailed(f"{where} answered {error.smtp_code}: {_line(error.smtp_error)}", final) from None
         except smtplib.SMTPException as error:
-            raise DeliveryFailed(f"{where}: {_line(str(error))}") from None
+            silent = isinstance(error.__context__, TimeoutError)
+            detail = f"{where} does not answer in time" if silent else f"{where}: {_line(str(error))}"
+            raise DeliveryFailed(detail) from None
         except ssl.SSLError as error:
             raise DeliveryFailed(f"{where} cannot be trusted: {_line(str(error))}") from None
         except TimeoutError:
@@ -97,7 +100,7 @@ class Email:
         """Raises DeliveryFailed, SMTPException or OSError."""
         server = self.server
         host, port = server.address.host, server.address.port
-        context = ssl.create_default_context()
+        context = _tls_context(server.ca_file) if server.tls != "none" else None
         connection = (
             smtplib.SMTP_SSL(host, port, timeout=self.timeout_s, context=context)
             if server.tls == "tls"
@@ -138,6 +141,14 @@ def webhook_text(text: str) -> str:
     """Names in the text come from users: they can neither format it nor call people (`<!channel>`, `@all`)."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("@", "@\u200b")
+
+
+def _tls_context(ca_file: str) -> ssl.SSLContext:
+    """Raises DeliveryFailed."""
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise DeliveryFailed(f"cannot read {ca_file}: {error.strerror or error}") from None
 
 
 def _secret(path: str) -> str:
