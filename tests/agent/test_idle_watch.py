@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -76,6 +77,10 @@ class Watched:
         for _ in range(max(1, round(elapsed_s / 10))):
             self.now_s += min(10.0, elapsed_s)
             self.watch.observe(snapshot_of(self.stage(given), self.now_s - 1000.0))
+            # Files and actions are done on a thread, in order.
+            done = threading.Event()
+            self.watch._tasks.put(done.set)
+            assert done.wait(30)
         return self.reading()
 
     def reading(self) -> IdleReading:

@@ -164,3 +164,13 @@ def test_a_period_of_processes_goes_on_only_with_them() -> None:
         before = {key: IdlePeriod(500.0, (), frozenset(processes))}
         found, _ = judge_idle(reading, before, 0.0, WINDOW)
         assert found.allocations[0].idle_s == expected
+
+
+def test_a_program_that_waits_for_its_turn_is_not_idle() -> None:
+    reading = AllocationStage()(readings(processes=[process(sm=0, pid=5)])).allocations
+    assert reading is not None
+    (each,) = reading.allocations
+    before = {(each.workload_id, each.slot.uuid): IdlePeriod(500.0)}
+    for waiting, expected in (({5}, 500.0), ({6}, 510.0)):
+        found, _ = judge_idle(reading, before, 10.0, WINDOW, waiting)
+        assert found.allocations[0].idle_s == expected

@@ -5,6 +5,7 @@ device, does not end it; work does, however long the period was. Time in which t
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -67,11 +68,17 @@ def _with(uses: tuple[tuple[int, float], ...], part: int, seconds: float) -> tup
 
 
 def judge_idle(
-    reading: AllocationReading, before: IdlePeriods, elapsed_s: float, window: IdleWindow, keep_missing: bool = False
+    reading: AllocationReading,
+    before: IdlePeriods,
+    elapsed_s: float,
+    window: IdleWindow,
+    waiting_pids: AbstractSet[int] = frozenset(),
+    keep_missing: bool = False,
 ) -> tuple[AllocationReading, IdlePeriods]:
     """The reading with the idle time of each holder, and the periods to remember.
 
-    With `keep_missing`, while not every holder can be known, the periods of those that are missing are kept.
+    Time in which one of its processes waits for its turn does not count. With `keep_missing`, while not every holder
+    can be known, the periods of those that are missing are kept.
     """
     counted_s = elapsed_s if elapsed_s <= window.longest_gap_s else 0.0
     periods: dict[IdleKey, IdlePeriod] = dict(before) if keep_missing else {}
@@ -81,7 +88,9 @@ def judge_idle(
             rows.append(each)
             continue
         key = (each.workload_id, each.slot.uuid)
-        period = after(_continued(each, before.get(key)), counted_s, each.active, window)
+        waits = bool(waiting_pids) and any(process.pid in waiting_pids for process in each.processes)
+        active = None if waits and not each.active else each.active
+        period = after(_continued(each, before.get(key)), counted_s, active, window)
         if period is None:
             periods.pop(key, None)
             rows.append(each)

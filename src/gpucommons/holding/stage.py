@@ -76,7 +76,7 @@ class AllocationStage:
         )
         # While no GPU is read, the use of the slots is not known.
         if readings.gpus is not None:
-            reading = self._with_idle_times(reading)
+            reading = self._with_idle_times(reading, readings.sharing)
         readings = replace(readings, allocations=reading)
         slots, pasts = judge(readings, self._past_slots, self._wall())
         # While no GPU is read, the past is kept.
@@ -84,7 +84,7 @@ class AllocationStage:
             self._past_slots = pasts
         return replace(readings, slots=slots)
 
-    def _with_idle_times(self, reading: AllocationReading) -> AllocationReading:
+    def _with_idle_times(self, reading: AllocationReading, sharing: SharingReading | None) -> AllocationReading:
         now_s = self._monotonic()
         elapsed_s = 0.0 if self._judged_s is None else now_s - self._judged_s
         self._first_judged_s = now_s if self._judged_s is None else self._first_judged_s
@@ -92,7 +92,9 @@ class AllocationStage:
         before = self._idle_before() if self._idle_periods is None else self._idle_periods
         starts = now_s - self._first_judged_s < SETTLED_AFTER_S
         keep_missing = starts or not reading.complete
-        reading, self._idle_periods = judge_idle(reading, before, elapsed_s, self._idle_window, keep_missing)
+        reading, self._idle_periods = judge_idle(
+            reading, before, elapsed_s, self._idle_window, waiting_pids(sharing), keep_missing
+        )
         return reading
 
     def _refresh(self, readings: Readings) -> None:
@@ -172,6 +174,12 @@ def _on_gpus(attribution: Attribution, sharing: SharingReading | None) -> tuple[
     if not parked:
         return attribution.processes
     return tuple(share for share in attribution.processes if share.pid not in parked)
+
+
+def waiting_pids(sharing: SharingReading | None) -> frozenset[int]:
+    """The processes that wait for their turn, and so cannot use their GPU."""
+    clients = () if sharing is None else sharing.clients
+    return frozenset(pid for one in clients if one.wait is not None for pid in (one.pid, *one.processes))
 
 
 def _mig(instances: tuple[MigInstance, ...]) -> list[tuple[object, ...]]:

@@ -125,19 +125,19 @@ def _release(held: HeldIdle) -> str:
     name = shlex.quote(printable(held.name, _LONGEST_NAME))
     match held.kind:
         case WorkloadKind.LEASE:
-            return f"end the command, or run 'gpucommons cancel {held.lease}'"
+            return f"end the command, or run `gpucommons cancel {held.lease}`"
         case WorkloadKind.CONTAINER if not held.runs:
-            return f"remove the container, such as with 'docker rm {name}'"
+            return f"remove the container, such as with `docker rm {name}`"
         case WorkloadKind.CONTAINER:
-            return f"stop the container, such as with 'docker stop {name}'"
+            return f"stop the container, such as with `docker stop {name}`"
         case WorkloadKind.POD:
             namespace = shlex.quote(printable(held.namespace, _LONGEST_NAME))
-            return f"delete the pod, such as with 'kubectl -n {namespace} delete pod {name}'"
+            return f"delete the pod, such as with `kubectl -n {namespace} delete pod {name}`"
         case WorkloadKind.JOB:
-            return f"end the job with 'scancel {name}'"
-    kill = f"end the program, such as with 'kill {held.pids[0]}'" if held.pids else "end the program"
+            return f"end the job with `scancel {name}`"
+    kill = f"end the program, such as with `kill {held.pids[0]}`" if held.pids else "end the program"
     if held.can_park and held.pids:
-        return f"{kill}; 'gpucommons park {held.pids[0]}' keeps it and moves its GPU memory to host memory"
+        return f"{kill}; `gpucommons park {held.pids[0]}` keeps it and moves its GPU memory to host memory"
     return kill
 
 
@@ -164,7 +164,7 @@ def _acted(held: HeldIdle, action: IdleAction, hostname: str) -> str:
         pid = f" {held.pids[0]}" if held.pids else " PID"
         return (
             f"The GPU memory of your {held.subject} is moved to host memory, because {idle}. Nothing is lost: the "
-            f"program goes on when it uses the CPU again, or with 'gpucommons wake{pid}'."
+            f"program goes on when it uses the CPU again, or with `gpucommons wake{pid}`."
         )
     return f"Your {held.subject} was ended, because {idle}. Its command got SIGTERM."
 

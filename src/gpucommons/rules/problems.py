@@ -259,7 +259,7 @@ def _held_idle(status: SlotStatus) -> Iterator[Problem]:
         HealthLevel.WARNING,
         f"GPU {status.slot.name} is held by {holder_names(status)} and has not been used for "
         f"{spoken_duration(status.idle_s)}.",
-        "Ask for it back, or let idle programs be parked ([parking]).",
+        "Ask for it back, or let the agent send messages and act ([idle]).",
         status.slot.gpu_uuid,
         status.gpu_index,
         status.since_wall_s,
