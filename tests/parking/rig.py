@@ -11,10 +11,10 @@ from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading, group
-from gpucommons.scheduler.service.parking import Parking
 from pauser.rig import settings
 
 GPU = "GPU-0"

@@ -17,6 +17,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
@@ -28,7 +29,6 @@ from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn
 from gpucommons.scheduler.programs.linked import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
-from gpucommons.scheduler.service.parking import Parking
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 

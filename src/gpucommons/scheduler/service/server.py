@@ -32,6 +32,7 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.parking.parking import Parking, RoomReader
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
@@ -43,7 +44,6 @@ from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Regi
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
-from gpucommons.scheduler.service.parking import Parking, RoomReader
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.process_names import ProcessNames
