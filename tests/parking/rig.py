@@ -61,7 +61,7 @@ class ParkingRig:
         programs = group(reading.processes)
         alone = [Exemption(one, Exempt.DISPLAY, "it is a display server") for one in programs if self._is_display(one)]
         taking_part = [one for one in programs if not self._is_display(one)]
-        self.parking.see(taking_part, alone, frozenset(), now)
+        self.parking.see(taking_part, alone, frozenset(), frozenset(), now)
 
     def _is_display(self, program: Program) -> bool:
         return program.first.pid in self.displays

@@ -26,9 +26,11 @@ class HeldProgram:
 
     program: Program
     alone: ParkRefusal | None
+    seen_since_s: float
     idleness: Idleness = field(default_factory=Idleness)
     # Where it slept at the last looks.
     places: deque[tuple[int, ...] | None] = field(default_factory=lambda: deque(maxlen=_PLACES))
+    in_turns: bool = False
     asked: bool = False
 
     @property
@@ -90,11 +92,12 @@ class HeldPrograms:
         programs: Iterable[Program],
         exempt: Sequence[Exemption],
         paused: AbstractSet[str],
+        in_turns: AbstractSet[str],
         parked: AbstractSet[ProcessKey],
         as_of_s: float,
     ) -> None:
-        """One reading: programs that take part, those that do not, the keys of those that are paused now, and the
-        processes that are parked."""
+        """One reading: programs that take part and that do not, the keys of those that are paused, or take turns; and
+        the processes that are parked."""
         alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
         seen = [(program, alone.get(program.key)) for program in programs]
         seen += [(one.program, alone[one.program.key]) for one in exempt]
@@ -102,11 +105,13 @@ class HeldPrograms:
         self._displays = {one.program.key for one in exempt if one.why is Exempt.DISPLAY}
         for program, refusal in seen:
             known = before.get(program.key)
-            held = self._rows.get(program.key) or HeldProgram(program, refusal)
+            held = self._rows.get(program.key) or HeldProgram(program, refusal, as_of_s)
             if known is not None:
                 held.asked = known.asked
                 if known.program.process_keys & program.process_keys:
                     held.idleness, held.places = known.idleness, known.places
+                    held.seen_since_s = known.seen_since_s
+            held.in_turns = program.key in in_turns
             idle = program.activity is ProgramActivity.IDLE and program.key not in paused
             held.idleness = after_gpu(held.idleness, idle, as_of_s)
             self._rows[program.key] = held
@@ -152,6 +157,8 @@ class HeldPrograms:
             {device: use.memory_bytes or 0 for device, use in program.uses.items()},
             settled_s=max(woken, default=-NEVER_S),
             resident_since_s=max(woken, default=None),
+            seen_since_s=held.seen_since_s,
+            in_turns=held.in_turns,
             idle_s=held.idleness.idle_s(now_s),
             obstacle=self.obstacle(held, parked, now_s),
             container_room_bytes=container_room_bytes(held.pids) if is_candidate else None,

@@ -155,10 +155,15 @@ class Parking:
         return {process for spot in self._spots.values() for process in spot.places}
 
     def see(
-        self, programs: Iterable[Program], exempt: Sequence[Exemption], paused: AbstractSet[str], as_of_s: float
+        self,
+        programs: Iterable[Program],
+        exempt: Sequence[Exemption],
+        paused: AbstractSet[str],
+        in_turns: AbstractSet[str],
+        as_of_s: float,
     ) -> None:
-        """One reading: programs that take part, those that do not, and the keys of those that are paused now."""
-        self._held.see(programs, exempt, paused, self.processes, as_of_s)
+        """One reading: programs that take part and that do not, the keys of those that are paused, or take turns."""
+        self._held.see(programs, exempt, paused, in_turns, self.processes, as_of_s)
 
     # Orders
 

@@ -17,6 +17,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.coruns import Way
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
@@ -45,6 +46,11 @@ class _Member:
     program: Program
     client: Client
     peer: ProgramPeer
+
+    @property
+    def takes_turns(self) -> bool:
+        phase = self.client.gpu.phase
+        return phase is not None and phase.way is Way.TURNS
 
 
 class Programs:
@@ -131,7 +137,8 @@ class Programs:
             self._update(key, program, standings[key].joined, now)
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
-            self.parking.see(found.programs, found.exempt, paused, reading.as_of_s)
+            in_turns = {key for key, member in self._members.items() if member.takes_turns}
+            self.parking.see(found.programs, found.exempt, paused, in_turns, reading.as_of_s)
 
     async def part_with(self, key: str) -> None:
         """It is to be parked: it leaves the turns, and runs when this returns."""
