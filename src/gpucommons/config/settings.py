@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names
 from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, check_api_socket
 from gpucommons.config.option import check_expression, check_url, join_bind_and_port, nvshare_aliases, option
+from gpucommons.config.prices import check_currency, parse_prices, price_text
 from gpucommons.config.stack import StackSettings
 
 # The values of KUBERNETES_VIRTUAL_GPUS that dcgm-exporter accepts as true and false.
@@ -476,6 +477,27 @@ class LedgerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountsSettings:
+    """What the accounts cost. The prices in force are applied to every period, also to a past one."""
+
+    price_per_gpu_hour: str = option(
+        "",
+        "price of holding a GPU for an hour: a number, or a table by shell patterns of the GPU's model of which the "
+        'first that matches decides, such as { "*H100*" = 2.5, "*" = 1 }; a MIG device costs its part of the GPU; '
+        "a GPU that no pattern matches has no price; empty: no cost is shown",
+        check=parse_prices,
+        as_text=price_text,
+    )
+    price_per_kwh: float = option(
+        0.0, "price of a kilowatt-hour, which is added to the cost; 0: energy costs nothing extra", minimum=0
+    )
+    currency: str = option("", "currency of the prices, such as EUR; empty: not shown", check=check_currency)
+    co2_g_per_kwh: float = option(
+        0.0, "grams of CO2 that a kilowatt-hour causes, for the CO2 of each row; 0: not shown", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class EventsSettings:
     file: str = option("/var/log/ds01/events.jsonl", "event log of DS01, which is followed if it exists")
     own_file: str = option(
@@ -556,6 +578,7 @@ class Settings:
     leases: LeasesSettings = field(default_factory=LeasesSettings)
     lease_quotas: Mapping[str, LeaseQuotaSettings] = field(default_factory=dict)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    accounts: AccountsSettings = field(default_factory=AccountsSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)
     quotas: Mapping[str, QuotaSettings] = field(default_factory=dict)

@@ -310,7 +310,10 @@ def _accounts(accounts: AccountsReading, viewer: Viewer) -> AccountsReading | No
 def _period(period: PeriodAccounts, user: str) -> PeriodAccounts:
     """The periods of a reading are by user. The gaps are those of the node."""
     rows = {name: amounts for name, amounts in period.rows.items() if name == user}
-    return PeriodAccounts(period.by, period.since_s, period.until_s, rows, gap_ns=period.gap_ns)
+    charges = {name: charge for name, charge in period.charges.items() if name == user}
+    return PeriodAccounts(
+        period.by, period.since_s, period.until_s, rows, gap_ns=period.gap_ns, charges=charges, prices=period.prices
+    )
 
 
 def _event_log(log: EventLogReading, viewer: Viewer) -> EventLogReading:
