@@ -257,8 +257,8 @@ class SchedulerSettings:
     )
     pauser_socket: str = option(
         "",
-        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if share_programs is all "
-        "and the agent is not root, else the agent starts a pauser of its own",
+        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if the agent is not root "
+        "and share_programs is all, or off with leases.enforce = pause; else the agent starts a pauser of its own",
     )
     max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
@@ -445,6 +445,12 @@ class LeasesSettings:
         1800.0, "seconds after which a reservation that is not used is released", minimum=60
     )
     reserve_ahead_d: float = option(14.0, "days from now at which a reservation may start at the latest", minimum=0)
+    enforce: str = option(
+        "report",
+        "what is done about processes without a lease on an exclusively leased GPU. report: they are shown; "
+        "pause: they are paused until the lease ends, also where scheduler.share_programs is off",
+        choices=("report", "pause"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

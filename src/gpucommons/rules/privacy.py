@@ -170,7 +170,7 @@ def _parked(one: ParkedProgram, viewer: Viewer) -> ParkedProgram:
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
-    """Those of other users are shown without user and name, and the trespassers on their slots not at all."""
+    """Those of other users are shown without user and name, and of the trespassers on their slots only one's own."""
     if viewer.sees_all:
         return reading
     own = {lease.request.id for lease in reading.leases if lease.request.uid == viewer.uid}
@@ -179,7 +179,7 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         leases=tuple(replace(lease, request=_request(lease.request, viewer)) for lease in reading.leases),
         waiting=tuple((_request(request, viewer), _wait(request, wait, viewer)) for request, wait in reading.waiting),
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
-        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own),
+        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
     )
 
