@@ -55,10 +55,11 @@ ROOMS: dict[str, set[str]] = {
     "faces.exposition": {"model"},
     "faces.dialects": {"", "faces.exposition", "model", "rules"},
     "faces.history": {"base", "model", "rules"},
+    "faces.fleet": {"base", "model"},
     "faces.documents": {"base", "faces.history", "model", "rules"},
     "stack": {"base", "config", "faces.dialects"},
     "web": set(),
-    "web.routes": {"faces.documents", "faces.history", "model", "rules"},
+    "web.routes": {"base", "faces.documents", "faces.fleet", "faces.history", "model", "rules"},
     "web.access": {"base", "web.routes"},
     "web.http": {"base", "model", "rules", "web.access", "web.routes"},
 }

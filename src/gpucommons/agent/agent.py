@@ -22,10 +22,11 @@ from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
 from gpucommons.config.api_address import AUTO, served_socket
-from gpucommons.config.settings import DcgmSettings, Settings
+from gpucommons.config.settings import DcgmSettings, FleetSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
 from gpucommons.faces.exposition.exposition import Exposition
+from gpucommons.faces.fleet.reader import FleetReader, FleetSource
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.model.agent import AgentReading
@@ -71,7 +72,8 @@ class Agent:
         spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
         ledger = accounts.report if settings.ledger.enabled else None
-        self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings), ledger)
+        history = History(interval_s)
+        self.api = Api(self.sampler.latest, history, __version__, _prometheus(settings), ledger, _fleet(settings.fleet))
         self.sampler.subscribe(self.api.observe)
         default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
         self._no_place_for_socket = settings.web.socket == AUTO and not default_socket
@@ -168,6 +170,11 @@ def _dcgm_options(settings: DcgmSettings) -> DcgmOptions:
 def _prometheus(settings: Settings) -> Prometheus | None:
     url = settings.history.prometheus_url
     return Prometheus(url, settings.history.prometheus_selector) if url else None
+
+
+def _fleet(settings: FleetSettings) -> FleetReader | None:
+    source = FleetSource(settings.prometheus_url, settings.prometheus_selector, settings.page_url)
+    return FleetReader(source) if settings.prometheus_url else None
 
 
 def _drop_in_listeners(settings: Settings) -> list[tuple[str, str]]:

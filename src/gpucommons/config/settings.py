@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names
+from gpucommons.base.page_address import check_page_url
 from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, check_api_socket
 from gpucommons.config.option import check_expression, check_url, join_bind_and_port, nvshare_aliases, option
 from gpucommons.config.prices import check_currency, parse_prices, price_text
@@ -556,6 +557,24 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSettings:
+    prometheus_url: str = option(
+        "",
+        "URL of a Prometheus or VictoriaMetrics that scrapes all nodes, for /fleet and `--fleet`; empty: none",
+        check=check_url,
+    )
+    prometheus_selector: str = option(
+        "", 'label matchers that select the nodes there, such as job="gpucommons"; empty: every node that it has'
+    )
+    page_url: str = option(
+        "http://{instance}/",
+        "address of a node's page, with {instance} (the label), {host} (the label without its port) or {node} (the "
+        "label `node`, else the host)",
+        check=check_page_url,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AlertsSettings:
     alertmanager_url: str = option("", "URL of an Alertmanager, for alerts on the page; empty: none", check=check_url)
 
@@ -590,6 +609,7 @@ class Settings:
     quotas: Mapping[str, QuotaSettings] = field(default_factory=dict)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     history: HistorySettings = field(default_factory=HistorySettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     stack: StackSettings = field(default_factory=StackSettings)

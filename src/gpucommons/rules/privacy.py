@@ -15,6 +15,7 @@ from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerStat
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
@@ -129,6 +130,20 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
         ),
     )
+
+
+def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
+    """The holders of slots on all nodes. A user has the same name on every node of a fleet."""
+    return None if viewer.sees_all else Hidden(("slots",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
+
+
+def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
+    return view if viewer.sees_all else replace(view, slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
+
+
+def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
+    own = tuple(holder for holder in slot.holders if holder == viewer.user)
+    return replace(slot, holders=own, hidden_holders=len(slot.holders) - len(own))
 
 
 def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:

@@ -22,6 +22,7 @@ from gpucommons.faces.dialects.gpucommons import (
     problems,
     quotas,
     sharing,
+    slots,
     snapshots,
     sources,
     vgpu,
@@ -32,7 +33,8 @@ GPUCOMMONS = dialect_of(
     (
         *(snapshots, agent, exposition, web, sources, health, problems),
         *(gpus, gpu_parts, nvml, owners, gpu_unattributed, attribution, vgpu),
-        *(containers, allocations, followed_events, quotas, ledger, accounts, event_log, sharing, parking, leases),
+        *(containers, allocations, slots, followed_events, quotas, ledger, accounts, event_log),
+        *(sharing, parking, leases),
     ),
     name="gpucommons",
     port=9460,
