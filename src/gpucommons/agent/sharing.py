@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from gpucommons.agent.busy import BusyMeter
-from gpucommons.agent.lease_needs import lease_needs
+from gpucommons.agent.lease_room import lease_claims
 from gpucommons.agent.pausing import enforcement_terms, enforces_leases, pauser_settings
 from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
@@ -55,7 +55,12 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         sharing=programs,
         meter=ActivityMeter(gpm),
     )
-    return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
+    return Sharing(
+        thread,
+        settings.sampling.interval_s,
+        shares_programs=programs is not None,
+        share_limit=settings.leases.share_limit,
+    )
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
@@ -86,8 +91,11 @@ def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
 class Sharing:
     """The scheduler as a service, a source, and an observer of snapshots."""
 
-    def __init__(self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool) -> None:
+    def __init__(
+        self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool, share_limit: int
+    ) -> None:
         self._cadence_s = cadence_s
+        self._share_limit = share_limit
         self.scheduler = scheduler
         self.shares_programs = shares_programs
         self._gpus: GpuReading | None = None
@@ -120,7 +128,8 @@ class Sharing:
                 self._update_programs(snapshot)
             self._gpus = gpus
         if self.shares_programs:
-            self.scheduler.set_lease_needs(lease_needs(snapshot.readings, snapshot.wall_s, time.monotonic()))
+            claims = lease_claims(snapshot.readings, self._share_limit, snapshot.wall_s, time.monotonic())
+            self.scheduler.set_lease_claims(claims)
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.settings import ParkingSettings
-from gpucommons.model.parking import ParkingReading
+from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.host import cpu_seconds, host_memory, waits_in
 from gpucommons.parking.idleness import ParkedCpu, after_look
@@ -27,7 +27,7 @@ from gpucommons.parking.values import (
     ParkSituation,
     ParkStage,
     ParkTerms,
-    RoomNeed,
+    RoomClaims,
     WhyNot,
 )
 from gpucommons.pauser.backend import Code, Failure
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 # The free bytes of each of these devices by NVML; those that could not be read are left out. Blocks.
 RoomReader = Callable[[Iterable[str]], Mapping[str, int]]
 PartWith = Callable[[str], Awaitable[None]]
-Needs = Callable[[], Sequence[RoomNeed]]
+Claims = Callable[[], RoomClaims]
 Row = TypeVar("Row")
 
 _LOOK_S: Final = 0.25
@@ -59,7 +59,6 @@ _RETRY_S: Final = 10.0
 # A program that could not be parked for a reason that may pass is not tried again on its own for so long.
 _AGAIN_S: Final = 600.0
 _LOOKS_ELSEWHERE: Final = 2
-_IDLE, _ASKED, _TURN = "idle", "asked", "turn"
 
 
 class ParkOrder(NamedTuple):
@@ -80,7 +79,7 @@ class _Look(NamedTuple):
 class Parking:
     """Call everything from the scheduler's loop.
 
-    `part_with` takes a program out of turns and returns once it runs; `needs` are the leases and clients that wait for
+    `part_with` takes a program out of turns and returns once it runs; `claims` are the leases and clients that wait for
     room; `backend` is how the pauser pauses.
     """
 
@@ -90,7 +89,7 @@ class Parking:
         pauser: Pauser,
         rooms: RoomReader,
         part_with: PartWith,
-        needs: Needs,
+        claims: Claims,
         backend: str = "cuda",
     ) -> None:
         self._settings = settings
@@ -105,7 +104,7 @@ class Parking:
         self._pauser = pauser
         self._rooms = rooms
         self._part_with = part_with
-        self._needs = needs
+        self._claims = claims
         self._moves = Moves(pauser)
         self._spots: dict[str, Spot] = {}
         self._held = HeldPrograms(settings.idle_after_s, movable=backend == "cuda")
@@ -260,7 +259,7 @@ class Parking:
             return True
         now = monotonic()
         idle = any(self._held.is_idle(held, now) for held in self._held)
-        return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._needs()))
+        return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._claims().needs))
 
     async def _look(self, now: float) -> None:
         """At the CPU time of parked programs, and once a second of programs whose GPU is idle.
@@ -319,7 +318,7 @@ class Parking:
         now = monotonic()
         held = self._held.planned(self._spots.keys(), now)
         spots = [spot.planned(now) for spot in self._spots.values()]
-        return ParkSituation((*held, *spots), rooms, host_memory(), tuple(self._needs()), now)
+        return ParkSituation((*held, *spots), rooms, host_memory(), self._claims(), now)
 
     def _carry_out(self, found: ParkPlan) -> None:
         for key, refusal in found.refused.items():
@@ -335,11 +334,11 @@ class Parking:
         for key in found.park:
             parting = self._held.pop(key)
             is_idle = self._held.is_idle(parting, monotonic())
-            cause = _ASKED if parting.asked else _IDLE if is_idle else _TURN
+            cause = ASKED if parting.asked else IDLE if is_idle else TURN
             # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
-            cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == _IDLE else None)
+            cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == IDLE else None)
             spot = self._spots[key] = spot_of(parting.program, cause, cpu, monotonic(), time.time())
-            spot.waited_in = parting.waits_in if cause == _IDLE else None
+            spot.waited_in = parting.waits_in if cause == IDLE else None
             self._begin(self._park(spot))
 
     def _begin(self, move: "Coroutine[None, None, None]") -> None:
@@ -367,7 +366,7 @@ class Parking:
         if moved.failure is None:
             spot.begin(ParkStage.PARKED, now)
             self.log.parked(spot, now - begun_s)
-            if spot.cause == _TURN:
+            if spot.cause == TURN:
                 # It was at work: it waits for its next turn.
                 self._goes_on(spot, now)
             return

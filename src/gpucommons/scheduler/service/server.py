@@ -14,7 +14,7 @@ import socket
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -29,7 +29,7 @@ from gpucommons.base.unix_listener import (
 )
 from gpucommons.config.settings import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.parking.parking import Parking, RoomReader
@@ -109,7 +109,7 @@ class SchedulerServer:
         self._listeners: dict[str, socket.socket] = {}
         self.programs: Programs | None = None
         self.parking: Parking | None = None
-        self._lease_needs: tuple[RoomNeed, ...] = ()
+        self._lease_claims = RoomClaims()
         if sharing is not None:
             self.programs = Programs(
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
@@ -122,7 +122,7 @@ class SchedulerServer:
                     self.programs.pauser,
                     sharing.rooms,
                     self.programs.part_with,
-                    self._room_needs,
+                    self._room_claims,
                     sharing.pauser.backend,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
@@ -422,11 +422,10 @@ class SchedulerServer:
         if self.programs is not None and self.programs.enforcement is not None:
             self.programs.enforcement.update(report)
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        """The leases that wait for a GPU."""
-        self._lease_needs = tuple(needs)
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._lease_claims = claims
 
-    def _room_needs(self) -> Sequence[RoomNeed]:
+    def _room_claims(self) -> RoomClaims:
         """Leases, and clients of nvshare that wait for more memory than they hold."""
         now, present = monotonic(), self._devices.present
         waiting = [
@@ -435,7 +434,7 @@ class SchedulerServer:
             for client in gpu.waiting.values()
             if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
         ]
-        return [*self._lease_needs, *waiting]
+        return replace(self._lease_claims, needs=(*self._lease_claims.needs, *waiting))
 
     def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
         if self.programs is not None and client.is_program:

@@ -10,7 +10,7 @@ from typing import Final
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
@@ -84,8 +84,8 @@ class SchedulerThread:
         enforcement = None if programs is None else programs.enforcement
         return TrespassStanding() if enforcement is None else enforcement.standing
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        self._to_server(lambda server: server.set_lease_needs(needs))
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._to_server(lambda server: server.set_lease_claims(claims))
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))
