@@ -1,6 +1,6 @@
 """Parking on a real GPU: rates to host memory and back, whether memory and CUDA graphs survive, the time to wake.
 
-python -m bench.parking [cycles] [agent] [faster] [turns] [--gib 10] [--cycles 20] [--seconds 140]    As root, with torch.
+python -m bench.parking [cycles] [agent] [faster] [turns] [--gib 10] [--cycles 20] [--seconds 140]    As root.
 
 cycles: parks and wakes a torch program with a CUDA graph, again and again, with the pauser alone.
 agent: an agent parks the program because it is idle, and brings it back when a cell runs.

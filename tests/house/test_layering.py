@@ -48,6 +48,7 @@ ROOMS: dict[str, set[str]] = {
     "leases.policy": {"model"},
     "leases.protocol": {"base"},
     "leases.service": {"base", "leases.policy", "leases.protocol", "model", "scheduler.service"},
+    "idle": {"base", "holding", "model"},
     "ledger": {"base", "model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},

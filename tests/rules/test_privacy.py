@@ -14,6 +14,7 @@ from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, P
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.idle import IdleMessage, IdleReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.parking import ParkedProgram, ParkingReading
@@ -38,12 +39,15 @@ PATHS = (
     "slots",
     "turns",
     "queue",
+    "messages",
     "accounts",
     "events?limit=1000",
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "leases", "accounts", "event_log", "alerts"}
+FILTERED = {
+    *("attribution", "allocations", "slots", "ledger", "sharing", "leases", "idle", "accounts", "event_log", "alerts")
+}
 HIDDEN = {
     "processes",
     "docker",
@@ -121,6 +125,8 @@ FILTERED_FIELDS: Mapping[type, str] = {
     LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name",
     LeaseWait: "position cause start_s detail",
     Reservation: "id uid user gpus from_s until_s slots used_s",
+    IdleReading: "after_s action idle_holders steps messages channels events recorded",
+    IdleMessage: "id user wall_s step text holder notified_s over",
     AllocationReading: "slots allocations containers unmanaged complete",
     SlotsReading: "slots",
     SlotStatus: (

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.enforcing import Enforcer, Enforcing
+from gpucommons.agent.idle_watch import IdleWatch
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.pausing import enforces_leases
@@ -53,14 +54,27 @@ class Agent:
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
         sharing = sharing_part(settings, gpm) if settings.scheduler.is_used and scenario is None else None
-        if sharing is not None:
-            self._parts.append(sharing)
         # Elsewhere the kernel does not report the user of a connection as Linux does.
-        if settings.leases.enabled != "false" and sys.platform == "linux":
-            enforcer = self._enforcer(settings, sharing) if scenario is None else None
-            self._parts.append(Leasing(settings, scenario, enforcer))
+        has_leases = settings.leases.enabled != "false" and sys.platform == "linux"
+        enforcer = self._enforcer(settings, sharing) if has_leases and scenario is None else None
+        leasing = Leasing(settings, scenario, enforcer) if has_leases else None
+        idle = IdleWatch(
+            settings,
+            self.scenario,
+            socket.gethostname(),
+            sharing.park if sharing is not None and settings.scheduler.shares_programs else None,
+            None if leasing is None else leasing.end_lease,
+        )
+        self._parts += [part for part in (sharing, leasing, idle) if part is not None]
         of_parts = [source for part in self._parts for source in part.sources()]
-        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
+        sources, derive = agent_sources(
+            settings,
+            scenario,
+            of_parts,
+            AgentReader(__version__, self._complete),
+            gpm=gpm,
+            idle_before=idle.idle_before,
+        )
         self._background = [(source.name, source.run) for source in sources if source.run is not None]
         self.sampler = Sampler(
             sources,

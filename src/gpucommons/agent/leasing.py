@@ -3,13 +3,14 @@
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.lease_use import LeaseMeter
 from gpucommons.attribution.stage import NamesUsers
+from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
@@ -18,7 +19,7 @@ from gpucommons.config.runtime_directory import lease_socket
 from gpucommons.config.settings import LeaseQuotaSettings, Settings
 from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.queue import queue_document
-from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
+from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
 from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
@@ -33,7 +34,6 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # The longest interval between two snapshots that is billed, in sampling intervals, as in the accounts.
 _LONGEST_GAP = 5
 _MOST_ANCESTORS = 64
@@ -101,6 +101,23 @@ class Leasing:
 
     async def stop(self) -> None:
         await self._thread.stop()
+
+    def end_lease(self, id: str, why: str, done: Callable[[str], None]) -> None:
+        """`done` gets why the lease could not be ended; empty if it was. It is called on another thread."""
+        server = self._server
+        if server is None:
+            done("leases are off")
+            return
+
+        def end() -> None:
+            try:
+                server.desk.cancel(id, os.getuid(), is_admin=True, why=why)
+            except LeaseRefused as error:
+                done(str(error))
+            else:
+                done("")
+
+        self._thread.call(end)
 
     def observe(self, snapshot: Snapshot) -> None:
         server = self._server
@@ -171,7 +188,7 @@ class Leasing:
         )
 
     async def _open(self, access: LeaseAccess) -> None:
-        record = LeaseRecord(lease_record(self._scenario), _boot_id())
+        record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
         world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends)
         desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement())
@@ -237,10 +254,3 @@ def start_ticks_of(pid: int) -> int | None:
 def _never(pid: int, ancestor: int) -> bool:
     """The pids of a scenario are not those of this machine."""
     return False
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

@@ -3,7 +3,8 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
 from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.lease_room import lease_claims
@@ -108,6 +109,10 @@ class Sharing:
 
     async def stop(self) -> None:
         await self.scheduler.stop()
+
+    def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
+        """`done` gets why the programs of these processes are not parked; empty if they are. On another thread."""
+        self.scheduler.park(pids, done)
 
     def sources(self) -> list[Source]:
         return [Source("scheduler", "sharing", SharingReading, self._read, self._cadence_s, runs_on="loop")]

@@ -161,14 +161,14 @@ class LeaseDesk:
             self._end(id, clean=False)
             self.settle()
 
-    def cancel(self, id: str, uid: int, is_admin: bool) -> str:
-        """Raises LeaseRefused."""
+    def cancel(self, id: str, uid: int, is_admin: bool, why: str = "") -> str:
+        """`why` is a sentence for its user, in place of the one that says who cancelled it. Raises LeaseRefused."""
         lease = self._book.leases.get(id)
         request = lease.request if lease else self._book.waiting.get(id)
         if request is None or not (is_admin or request.uid == uid):
             raise LeaseRefused(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
-        sentence = "cancelled by its user" if request.uid == uid else "cancelled by an administrator"
+        sentence = why or ("cancelled by its user" if request.uid == uid else "cancelled by an administrator")
         self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
         log.info("leases: %s of %s %s", id, request.user, sentence)
         if client is not None:

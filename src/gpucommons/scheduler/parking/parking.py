@@ -169,7 +169,13 @@ class Parking:
     def park(self, target: str, uid: int | None) -> ParkOrder:
         """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
         found = [held for held in self._held if target in held.names]
-        allowed = self._of_user(target, uid, [(held.program.uid, held) for held in found])
+        return self._ask(self._of_user(target, uid, [(held.program.uid, held) for held in found]))
+
+    def park_processes(self, pids: AbstractSet[int]) -> ParkOrder:
+        """The programs of these processes, for the agent itself. Nothing is reached if none of them is a program."""
+        return self._ask([held for held in self._held if not pids.isdisjoint(held.pids)])
+
+    def _ask(self, allowed: Sequence[HeldProgram]) -> ParkOrder:
         refused = []
         for held in allowed:
             self._held.try_again(held.program)

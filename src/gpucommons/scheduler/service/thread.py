@@ -5,6 +5,7 @@ Its output is one attribute, its input is calls on its loop. Nothing else crosse
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from gpucommons.base.loop_thread import LoopThread
@@ -86,6 +87,25 @@ class SchedulerThread:
 
     def set_lease_claims(self, claims: RoomClaims) -> None:
         self._to_server(lambda server: server.set_lease_claims(claims))
+
+    def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
+        """Moves the GPU memory of these processes' programs to host memory. `done` gets why not; empty: it is done.
+
+        It is called on the scheduler's thread.
+        """
+
+        def park(server: SchedulerServer) -> None:
+            if server.parking is None:
+                done("programs are not parked on this node")
+                return
+            order = server.parking.park_processes(pids)
+            server.generation += 1
+            none = "" if order.keys else "none of its programs can be parked"
+            done("; ".join(order.refused) or none)
+
+        if self._server is None:
+            done("the scheduler does not run")
+        self._to_server(park)
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))
