@@ -163,7 +163,7 @@ function Page(props) {
     </main>
     <footer class="quiet">
       snapshot <span id="sequence">${found.sequence}</span> · <a href="/metrics">metrics</a> · <a href="/api/v1/openapi.json">API</a> ·
-      ${' '}<a href="/plain">sources</a>
+      ${' '}<a href="/plain">sources</a> · <a href="/glossary">glossary</a>
     </footer>`;
 }
 

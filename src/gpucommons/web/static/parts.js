@@ -39,11 +39,13 @@ export function Choice({ label, options, value, onPick }) {
   </div>`;
 }
 
-export function Section({ id, title, note, tools, children }) {
+// `word` is explained in the glossary.
+export function Section({ id, title, note, word, tools, children }) {
   return html`<section id=${id} aria-labelledby="${id}-title">
     <div class="head">
       <h2 id="${id}-title" tabindex="-1">${title}</h2>
       ${note && html`<p class="note">${note}</p>`}
+      ${word && html`<a class="word" href="/glossary#${word}" aria-label="glossary: ${word}">glossary</a>`}
       ${tools && html`<div class="tools">${tools}</div>`}
     </div>
     ${children}

@@ -29,6 +29,7 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
     id="accounts"
     title="Accounts"
     note="GPU-hours by user, most idle first"
+    word="held"
     tools=${html`<${Choice} label="period" options=${PERIODS} value=${period} onPick=${onPick} />`}
   >
     <div class="scroll" tabindex="0" role="region" aria-label="accounts">

@@ -34,7 +34,7 @@ export function Gpus({ document, recent, turn, lit, chosen, most, onFocus }) {
     const parts = memoryParts(uuid, gpu, who);
     return html`<${Card} uuid=${uuid} gpu=${gpu} parts=${parts} values=${values} slots=${own} queued=${queued.get(uuid)} chosen=${chosen} now=${document.time_unix_s} lit=${lit} onFocus=${onFocus} />`;
   };
-  return html`<${Section} id="gpus" title="GPUs" note=${note}>
+  return html`<${Section} id="gpus" title="GPUs" note=${note} word="slot">
     <ul class="cards" style=${{ '--columns': cards.length ? columnsFor(cards.length, most) : 1 }}>
       ${cards.map((uuid) => html`<${Lazy} key=${uuid} tag="li" turn=${turn} draw=${() => cardOf(uuid)} />`)}
     </ul>

@@ -16,7 +16,7 @@ export function Queue({ document, lit }) {
   const reservations = byTime(queue.reservations, 'from_unix_s');
   const note = `${plural(leases.length, 'lease')} · ${waiting.length} waiting · ${plural(reservations.length, 'reservation')}`;
   const empty = !leases.length && !waiting.length && !reservations.length;
-  return html`<${Section} id="queue" title="Queue" note=${note}>
+  return html`<${Section} id="queue" title="Queue" note=${note} word="lease">
     <${Hidden} document=${document} section="queue" />
     ${empty && html`<p class="quiet">No lease, no waiting request, no reservation. To get a GPU for one command: gpucommons run -- COMMAND</p>`}
     ${!empty && html`<${Spans} leases=${leases} waiting=${waiting} reservations=${reservations} lit=${lit} now=${now} />`}

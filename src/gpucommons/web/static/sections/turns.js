@@ -19,7 +19,7 @@ export function Turns({ document, lit, onFocus }) {
     .sort((a, b) => (turns.gpus[a].index ?? 99) - (turns.gpus[b].index ?? 99));
   const ownerOf = clientOwners(document);
   const note = `${turns.on ? 'on' : 'off'} · ${turns.mode} · ${Object.keys(turns.clients).length} clients`;
-  return html`<${Section} id="turns" title="Turns" note=${note}>
+  return html`<${Section} id="turns" title="Turns" note=${note} word="turn">
     <${Hidden} document=${document} section="turns" />
     ${!gpus.length && html`<p class="quiet">No client is connected.</p>`}
     <div class="shared">

@@ -48,7 +48,7 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
     <label class="field"><span class="hidden">search</span>
       <input type="search" placeholder="search" value=${view.text} onInput=${(event) => onView({ text: event.target.value })} />
     </label>`;
-  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}>
+  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} word="owner" tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}>
     <div class="scroll" tabindex="0" role="region" aria-label="use of the GPUs">
       <table class="rows who">
         <caption class="hidden">Use of the GPUs by ${view.by}</caption>
