@@ -50,6 +50,7 @@ from gpucommons.model.ownership import (
 )
 from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.prices import BILLION, Charge, Prices
+from gpucommons.model.process_context import CommandLineReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
@@ -100,6 +101,17 @@ class DemoNode:
             rest,
             tuple(_account(card) for card in self._up(elapsed_s)),
             PidView(PidScope.HOST, "every process of the host can be seen"),
+        )
+
+    def command_lines(self, elapsed_s: float) -> CommandLineReading:
+        """What a process runs, and arguments that its name does not have."""
+        shares = self.attribution(elapsed_s).processes
+        return CommandLineReading(
+            {
+                share.key: (*share.workload.process_name.split(), "--config", f"/data/run-{share.pid}.yaml")
+                for share in shares
+                if share.key is not None
+            }
         )
 
     def sharing(self, elapsed_s: float) -> SharingReading:
@@ -230,6 +242,7 @@ class DemoNode:
             pressure=lab_host.pressure(elapsed_s),
             gpus=self.gpu_reading(elapsed_s),
             attribution=self.attribution(elapsed_s),
+            command_lines=self.command_lines(elapsed_s),
             allocations=self.allocations(),
             sharing=self.sharing(elapsed_s),
             leases=self.leases(elapsed_s),
@@ -287,6 +300,9 @@ class DemoNode:
             simulated_source("pressure", "pressure", PressureReading, lab_host.pressure, cadence_s, monotonic),
             simulated_source("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s, monotonic),
             simulated_source("attribution", "attribution", Attribution, self.attribution, cadence_s, monotonic),
+            simulated_source(
+                "command_lines", "command_lines", CommandLineReading, self.command_lines, cadence_s, monotonic
+            ),
             simulated_source("scheduler", "sharing", SharingReading, self.sharing, cadence_s, monotonic),
             simulated_source("leases", "leases", LeasesReading, self.leases, cadence_s, monotonic),
             simulated_source("accounts", "accounts", AccountsReading, self.accounts, cadence_s, monotonic),
