@@ -18,6 +18,8 @@ from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.process_context import CommandLineReading
+from gpucommons.model.process_identity import ProcessKey, ProcessTable
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -110,6 +112,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
     if viewer.sees_all:
         return snapshot
     readings = snapshot.readings
+    own = _own_keys(readings.attribution, viewer)
     return replace(
         snapshot,
         readings=Readings(
@@ -127,6 +130,8 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
+            processes=None if readings.processes is None else _processes(readings.processes, own),
+            command_lines=None if readings.command_lines is None else _command_lines(readings.command_lines, own),
         ),
     )
 
@@ -205,6 +210,21 @@ def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
     return Attribution(
         own, (*shown, *_folded(hidden)), attribution.unattributed, attribution.accounts, attribution.view
     )
+
+
+def _own_keys(attribution: Attribution | None, viewer: Viewer) -> frozenset[ProcessKey]:
+    """The viewer's processes on GPUs."""
+    found = attribution.processes if attribution else ()
+    return frozenset(share.key for share in found if share.key is not None and _is_own_process(share, viewer))
+
+
+def _processes(table: ProcessTable, own: frozenset[ProcessKey]) -> ProcessTable:
+    rows = {key.pid: table.by_pid[key.pid] for key in own if key.pid in table.by_pid}
+    return ProcessTable({pid: row for pid, row in rows.items() if row.key in own}, ())
+
+
+def _command_lines(reading: CommandLineReading, own: frozenset[ProcessKey]) -> CommandLineReading:
+    return CommandLineReading({key: reading.by_key[key] for key in own if key in reading.by_key})
 
 
 def _is_own_process(share: ProcessShare, viewer: Viewer) -> bool:
