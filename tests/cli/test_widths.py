@@ -82,19 +82,26 @@ def test_the_first_24_lines_of_gpus_have_what_matters(agent: RunningAgent) -> No
     slots = json.loads(agent.get("/api/v1/slots")[1])["slots"].values()
     free = sum(slot["state"] == "free" for slot in slots)
     text = "\n".join(lines)
-    assert f"1 lost: GPU {LOST_GPU}" in text
-    assert f"1 overheating: GPU {HOT_GPU}" in text
+    assert f"1 GPU lost (GPU {LOST_GPU})" in text
+    assert f"1 overheating (GPU {HOT_GPU})" in text
     assert f"{free} free" in text
-    longest = max(
-        (slot for slot in slots if slot["state"] == "held_idle"),
-        key=lambda slot: (slot["idle_s"], -(slot["since_unix_s"] or float("inf"))),
-    )
-    assert f"longest: {longest['holders'][0]['account']} on {longest['slot']}" in text
+    idle = [slot for slot in slots if slot["state"] == "held_idle"]
+    longest = max(idle, key=lambda slot: (slot["idle_s"], -slot["gpu_index"]))
+    assert f"longest {longest['holders'][0]['account']}, " in text
     (lost,) = [line for line in lines if line.split()[:2] == [str(LOST_GPU), "H200"]]
     assert lost.split()[-1] == "lost"
     (hot,) = [line for line in lines if line.split()[:2] == [str(HOT_GPU), "H200"]]
     assert "91 C" in hot
     assert "hot, busy" in hot
+
+
+def test_gpus_ends_with_the_problems_and_what_to_do(agent: RunningAgent) -> None:
+    problems = json.loads(agent.get("/api/v1/problems")[1])["problems"]
+    text = " ".join(" ".join(lines_of(80, agent, "gpus")).split())
+    assert len(problems) >= 3
+    for problem in problems.values():
+        assert f"{problem['level']}: {problem['sentence'][:20]}" in text
+        assert " ".join(problem["remedy"].split()) in text
 
 
 def test_the_first_24_lines_of_gpus_in_the_lab() -> None:
@@ -106,7 +113,7 @@ def test_the_first_24_lines_of_gpus_in_the_lab() -> None:
     text = "\n".join(without_escapes(written).splitlines()[:24])
     assert "lost" not in text
     assert "3 free" in text
-    assert "5 held idle, longest: emeka on 3" in text
+    assert "5 held idle (longest emeka, " in text
 
 
 def test_states_have_colours_in_a_terminal_only(agent: RunningAgent) -> None:

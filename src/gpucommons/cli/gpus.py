@@ -8,6 +8,7 @@ from gpucommons.cli.gpus_view import gpu_lines, missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
+from gpucommons.cli.summary_view import problem_lines, summary_lines
 from gpucommons.faces.documents.values import indented
 
 
@@ -29,4 +30,7 @@ def gpus(
     elif document["gpus"] is None:
         show_line(missing(reader.get("snapshot")))
     else:
+        found = reader.get("problems")
+        show_lines(summary_lines(found["summary"], terminal_width()))
         show_lines(gpu_lines(document["gpus"], reader.get("slots")["slots"], terminal_width(), wide))
+        show_lines(problem_lines(found["problems"], terminal_width()))
