@@ -6,12 +6,30 @@ from typing import Any
 from gpucommons.base.duration_text import spoken_duration
 from gpucommons.base.printable import Printable, printable
 from gpucommons.cli.output import Line, plain_line
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.text_table import TextTable, exact_table
 
 _UNKNOWN = "-"
 _GIB = 2**30
 _HEADER = ("gpu", "model", "util", "memory", "temp", "power", "processes", "owner", "state", "uuid", "health")
 _NUMBERS = frozenset({2, 3, 4, 5, 6})
+_EXACT = (
+    "slot",
+    "uuid",
+    "model",
+    "profile",
+    "utilization_ratio",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "temperature_celsius",
+    "power_watts",
+    "power_limit_watts",
+    "processes",
+    "owners",
+    "state",
+    "idle_s",
+    "health",
+    "reasons",
+)
 _SHORTEST = {"model": 9, "owner": 10, "state": 14, "health": 16}
 _LEFT_OUT = ("processes", "health", "power", "temp")
 _HEAT = ("hot", "hw_thermal_slowdown", "sw_thermal_slowdown")
@@ -97,6 +115,32 @@ def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[lis
             mig_uuid,
             "",
         ]
+
+
+def exact_gpus(gpus: Document, slots: Document | None) -> TextTable:
+    """A row for each GPU and MIG device, with the names and values of the API, for CSV and Markdown."""
+    known = slots or {}
+    rows: list[Document] = []
+    for uuid, gpu in _ordered(gpus):
+        rows.append({**gpu, "slot": gpu["index"], "profile": "", **_exact_state(uuid, gpu, known.get(uuid))})
+        for mig_uuid, instance in gpu["mig"].items():
+            activity = instance["activity"]
+            ratio = activity and activity["graphics_ratio"]
+            state = _exact_state(mig_uuid, gpu, known.get(mig_uuid))
+            rows.append({**instance, **state, "utilization_ratio": ratio, "health": None, "reasons": None})
+    return exact_table([{name: row.get(name) for name in _EXACT} for row in rows], _EXACT)
+
+
+def _exact_state(uuid: str, gpu: Document, slot: Document | None) -> Document:
+    return {
+        "uuid": uuid,
+        "model": gpu["name"],
+        "owners": slot and slot_owners(slot, full=True),
+        "state": slot and slot["state"],
+        "idle_s": slot and slot["idle_s"],
+        "health": gpu["health"]["level"],
+        "reasons": list(gpu["health"]["reasons"]),
+    }
 
 
 def short_model(name: str) -> str:

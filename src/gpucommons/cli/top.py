@@ -36,7 +36,7 @@ def top(
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
-    """Watch GPUs, processes, owners, turns, the queue and events live in the terminal."""
+    """Watch GPUs, processes and turns live in the terminal."""
     named = connect or []
     reader = Reader(named[0] if named else None, password_file, ca_file, config, simulate)
     feeds = [_feed(reader)] if len(named) < 2 else _feeds([named_address(one, password_file, ca_file) for one in named])
