@@ -17,6 +17,7 @@ from gpucommons.cli.options import (
     Connect,
     PasswordFile,
     Simulate,
+    TableFormat,
     load_settings,
     scenario_named,
 )
@@ -73,7 +74,7 @@ def report(
             metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
         ),
     ] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,

@@ -72,7 +72,7 @@ class LeaseRefused(Exception):
 
 
 class LeaseUnknown(LeaseRefused):
-    """The lease or request to resume is not known."""
+    """The lease, request or reservation that is meant is not known, or is another user's."""
 
 
 class LeaseBusy(LeaseRefused):

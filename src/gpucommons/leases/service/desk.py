@@ -166,7 +166,7 @@ class LeaseDesk:
         lease = self._book.leases.get(id)
         request = lease.request if lease else self._book.waiting.get(id)
         if request is None or not (is_admin or request.uid == uid):
-            raise LeaseRefused(f"no lease and no request {id} of yours; see 'gpucommons queue'")
+            raise LeaseUnknown(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
         sentence = why or ("cancelled by its user" if request.uid == uid else "cancelled by an administrator")
         self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
@@ -192,7 +192,7 @@ class LeaseDesk:
         """Raises LeaseRefused."""
         reservation = self._book.reservations.get(id)
         if reservation is None or not (is_admin or reservation.uid == uid):
-            raise LeaseRefused(f"no reservation {id} of yours; see 'gpucommons reservations'")
+            raise LeaseUnknown(f"no reservation {id} of yours; see 'gpucommons reservations'")
         self._book.unreserve(id)
         self._write(durably=True)
         self.settle()
