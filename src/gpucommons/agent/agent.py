@@ -14,7 +14,7 @@ from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.problem_log import ProblemLog
-from gpucommons.agent.sharing import metrics_listeners, sharing_part
+from gpucommons.agent.sharing import metrics_listeners, sharing_part, simulated_sharing
 from gpucommons.agent.sharing_checks import check_parking
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
@@ -30,6 +30,7 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
+from gpucommons.simulation.shared_lab import shared_lab
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.web.http.limits import ConnectionLimits
@@ -49,11 +50,15 @@ class Agent:
         self._parts: list[Part] = [accounts]
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
-        if settings.scheduler.is_used and scenario is None:
+        lab = shared_lab(scenario.name) if scenario is not None and settings.scheduler.shares_programs else None
+        if lab is not None:
+            scenario = lab.scenario
+            self._parts.append(simulated_sharing(settings, lab))
+        elif settings.scheduler.is_used and scenario is None:
             self._parts.append(sharing_part(settings, gpm))
         # Elsewhere the kernel does not report the user of a connection as Linux does.
         if settings.leases.enabled != "false" and sys.platform == "linux":
-            self._parts.append(Leasing(settings, scenario))
+            self._parts.append(Leasing(settings, scenario, None if lab is None else lab.lease_users))
         of_parts = [source for part in self._parts for source in part.sources()]
         sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
         self._background = [(source.name, source.run) for source in sources if source.run is not None]

@@ -4,7 +4,9 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.lease_needs import lease_needs
@@ -12,7 +14,8 @@ from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.config.settings import SchedulerSettings, Settings
+from gpucommons.config.runtime_directory import simulated_control_socket
+from gpucommons.config.settings import ParkingSettings, SchedulerSettings, Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.pods import PodReading
@@ -27,12 +30,16 @@ from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
+from gpucommons.simulation.shared_lab import SharedLab
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.free_memory import free_memory
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
 log = logging.getLogger(__name__)
+
+# A day of a scenario takes ten minutes, so that a notebook is parked within the first one.
+_SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_residence_s=30.0)
 
 
 def nvml_cadence_s(settings: Settings) -> float:
@@ -58,6 +65,24 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         meter=ActivityMeter(gpm),
     )
     return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
+
+
+def simulated_sharing(settings: Settings, lab: SharedLab) -> "Sharing":
+    """The scheduler for the programs of a scenario. It serves no client: those of this machine are not simulated."""
+    check_scheduler(settings.scheduler)
+    given = replace(settings.scheduler, share_programs="all", socket="", xpushare_socket="")
+    pauser = PauserSettings(max_pause_s=given.max_pause_s, stand_in=lab.pauser(given.max_pause_s).connect)
+    parking = settings.parking if settings.parking.idle_after_s else _SIMULATED_PARKING
+    thread = SchedulerThread(
+        given,
+        turn_pieces,
+        client_rules(settings),
+        privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
+        sharing=ProgramSharing(pauser, program_rules(settings), parking, lab.free_memory, lab.host),
+        meter=lab.meter,
+        control=str(simulated_control_socket()),
+    )
+    return Sharing(thread, settings.sampling.interval_s, shares_programs=True)
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:

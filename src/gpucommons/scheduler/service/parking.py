@@ -19,7 +19,6 @@ from gpucommons.config.settings import ParkingSettings
 from gpucommons.model.parking import ParkEvent, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import MOVE_BUCKETS
-from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory, waits_in
 from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
 from gpucommons.parking.plan import plan
 from gpucommons.parking.values import (
@@ -36,7 +35,6 @@ from gpucommons.parking.values import (
 from gpucommons.pauser.backend import Code, Failure
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.counters import Durations
-from gpucommons.pauser.identity import has_ended
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.pauser.record import Stage
 from gpucommons.scheduler.programs.activity import ProgramActivity
@@ -45,6 +43,7 @@ from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.matching import names
 from gpucommons.scheduler.service.lot import Spot, left_spot, spot_of
 from gpucommons.scheduler.service.moves import MOST_PROCESSES, Moved, Moves
+from gpucommons.scheduler.service.park_host import THIS_HOST, ParkHost
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +115,10 @@ class Parking:
         part_with: PartWith,
         needs: Needs,
         backend: str = "cuda",
+        host: ParkHost = THIS_HOST,
     ) -> None:
         self._settings = settings
+        self._host = host
         self._terms = ParkTerms(
             settings.idle_after_s,
             settings.eager,
@@ -160,7 +161,7 @@ class Parking:
     async def stop(self) -> None:
         """Waits for a move under way, up to a limit. What is parked stays in the record for the next start."""
         self._stopping = True
-        if self._tasks:
+        if self._tasks and self._pauser.has_record:
             log.info("parking: waiting for %d moves of GPU memory", len(self._tasks))
             await asyncio.wait(self._tasks, timeout=_STOP_WITHIN_S)
         if self._running is not None:
@@ -168,7 +169,7 @@ class Parking:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
         left = sum(spot.stage is not ParkStage.STRANDED for spot in self._spots.values())
-        if left:
+        if left and self._pauser.has_record:
             log.warning("parking: %d programs stay parked until the next start; or run: gpucommons resume --all", left)
 
     # Input
@@ -350,7 +351,7 @@ class Parking:
             return
         pids = {key: spot.pids for key, spot in parked.items()}
         pids |= {key: tuple(sorted(process.pid for process in held.program.processes)) for key, held in idle.items()}
-        looks = await asyncio.to_thread(_looks, pids)
+        looks = await asyncio.to_thread(self._looks, pids)
         now = monotonic()
         for key, spot in parked.items():
             if spot.stage is ParkStage.PARKED and self._spots.get(key) is spot:
@@ -363,6 +364,10 @@ class Parking:
             if held is not None and held.idleness.gpu_s is not None:
                 held.idleness = after_cpu(held.idleness, looks[key].cpu_s, now)
                 held.places.append(looks[key].place)
+
+    def _looks(self, pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
+        host = self._host
+        return {key: _Look(host.cpu_seconds(several), host.waits_in(several)) for key, several in pids.items()}
 
     def _goes_on(self, spot: Spot, now: float) -> None:
         if spot.wakes_since_s is None:
@@ -395,13 +400,14 @@ class Parking:
             if one.program.key not in self._spots and one.program.key not in self._displays
         ]
         spots = [spot.planned(now) for spot in self._spots.values()]
-        return ParkSituation((*held, *spots), rooms, host_memory(), tuple(self._needs()), now)
+        return ParkSituation((*held, *spots), rooms, self._host.host_memory(), tuple(self._needs()), now)
 
     def _planned(self, held: _Held, now: float) -> ParkProgram:
         program = held.program
         asked = program.key in self._asked
         idle_s = held.idleness.idle_s(now)
         is_candidate = asked or 0 < self._terms.idle_after_s <= idle_s
+        pids = [process.pid for process in program.processes]
         woken = [at_s for process in program.process_keys if (at_s := self._woken_s.get(process)) is not None]
         return ParkProgram(
             program.key,
@@ -411,7 +417,7 @@ class Parking:
             resident_since_s=max(woken, default=None),
             idle_s=idle_s,
             obstacle=self._obstacle(held),
-            container_room_bytes=container_room_bytes(p.pid for p in program.processes) if is_candidate else None,
+            container_room_bytes=self._host.container_room_bytes(pids) if is_candidate else None,
             asked=asked,
         )
 
@@ -432,7 +438,7 @@ class Parking:
             self._asked.discard(key)
             # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
             cpu = ParkedCpu(held.idleness.background, quiet_since_s=-_NEVER if cause == _IDLE else None)
-            spot = self._spots[key] = spot_of(held.program, cause, cpu, monotonic(), time.time())
+            spot = self._spots[key] = spot_of(held.program, cause, cpu, monotonic(), time.time(), self._host)
             spot.waited_in = held.waits_in if cause == _IDLE else None
             self._begin(self._park(spot))
 
@@ -529,7 +535,7 @@ class Parking:
         """A parked program that is killed frees everything; the pauser removes it from the record."""
         for key, spot in list(self._spots.items()):
             if spot.stage in (ParkStage.PARKED, ParkStage.STRANDED) and not spot.unsure:
-                spot.keep({process for process in spot.places if not has_ended(process)})
+                spot.keep({process for process in spot.places if not self._host.has_ended(process)})
                 if not spot.places:
                     del self._spots[key]
 
@@ -571,7 +577,7 @@ class Parking:
     # Events
 
     def _refuse(self, program: Program, refusal: ParkRefusal) -> None:
-        spot = spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time())
+        spot = spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time(), self._host)
         self._happened("refused", spot, 0.0, refusal.sentence, refusal.why)
 
     def _happened(self, kind: str, spot: Spot, duration_s: float, sentence: str, why: str = "") -> None:
@@ -596,10 +602,6 @@ class Parking:
             )
         )
         log.info("parking: %s: %s: %s", kind, spot.name, sentence)
-
-
-def _looks(pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
-    return {key: _Look(cpu_seconds(several), waits_in(several)) for key, several in pids.items()}
 
 
 def _went_on(spot: Spot, look: _Look) -> bool:

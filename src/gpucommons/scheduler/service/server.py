@@ -43,6 +43,7 @@ from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Regi
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
+from gpucommons.scheduler.service.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.service.parking import Parking, RoomReader
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
@@ -64,13 +65,14 @@ _REFUSAL_LOG_INTERVAL_S: Final = 10.0
 class ProgramSharing:
     """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
 
-    `rooms` reads the free memory of GPUs; without it no program is parked.
+    `rooms` reads the free memory of GPUs; without it no program is parked. `host` is what parking asks about processes.
     """
 
     pauser: PauserSettings
     rules: tuple[ProgramRule, ...] = ()
     parking: ParkingSettings = field(default_factory=ParkingSettings)
     rooms: RoomReader | None = None
+    host: ParkHost = THIS_HOST
 
 
 class SchedulerServer:
@@ -118,6 +120,7 @@ class SchedulerServer:
                     self.programs.part_with,
                     self._room_needs,
                     sharing.pauser.backend,
+                    sharing.host,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(
@@ -140,7 +143,8 @@ class SchedulerServer:
         if self.parking is not None:
             self.parking.start()
         self._reading_task = self._loop.create_task(self._reader.run())
-        log.info("scheduler serves %s", " and ".join(self._listeners))
+        if self._listeners:
+            log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
         if self.parking is not None:
@@ -447,7 +451,8 @@ class SchedulerServer:
 
 def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
     # Plain programs need no socket: without the right to create it, they are shared all the same.
-    yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
+    if settings.socket:
+        yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
     if settings.xpushare_socket:
         yield ClientSocket(settings.xpushare_socket, "scheduler.xpushare_socket", required=False)
 
