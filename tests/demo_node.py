@@ -48,6 +48,7 @@ from gpucommons.model.ownership import (
     Workload,
 )
 from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.prices import BILLION, Charge, Prices
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
@@ -60,6 +61,7 @@ from gpucommons.model.sharing import (
 )
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
+from gpucommons.rules.cost import charge_of
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, simulated_source, wobble
 from gpucommons.sources.source import Source
@@ -67,6 +69,7 @@ from gpucommons.sources.source import Source
 GIB = 2**30
 USERS = ("alice", "bob", "chen", "dana", "emeka", "farah")
 HOSTILE = ("<script>alert(1)</script>", "x" * 200, "\u202egnp.exe", "💥🔥", 'a"b\n\\c')
+PRICES = Prices((("*H200*", 3 * BILLION),), BILLION // 4, "EUR", 380 * BILLION)
 _NO_HISTOGRAM = HistogramReading((), (0,), 0.0)
 
 
@@ -143,11 +146,19 @@ class DemoNode:
                 user: _amounts(held_s, 0.94 - 0.14 * index) for index, user, held_s in self._held_s(days, elapsed_s)
             }
 
+        def charges(days: float) -> dict[str, Charge]:
+            """The last user is on a GPU without a price."""
+            billed = rows(days)
+            models = dict.fromkeys(self.users, "NVIDIA H200") | {self.users[-1]: "NVIDIA T4"}
+            return {user: charge_of(Slot("", "", "0"), models[user], billed[user], PRICES) for user in billed}
+
         periods = {"today": 0.6, "7d": 6.2, "30d": 24.0}
         now_s = self.start_wall_s + elapsed_s
         return AccountsReading(
             {
-                name: PeriodAccounts(By.USER, int(now_s - days * 86400), int(now_s), rows(days))
+                name: PeriodAccounts(
+                    By.USER, int(now_s - days * 86400), int(now_s), rows(days), charges=charges(days), prices=PRICES
+                )
                 for name, days in periods.items()
             },
             {

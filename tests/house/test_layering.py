@@ -30,6 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.corun": set(),
     "scheduler.policy": {"base", "config", "model", "scheduler.corun", "scheduler.protocol"},
     "scheduler.programs": {"base", "model", "rules", "scheduler.policy"},
+    "scheduler.parking": {"base", "config", "model", "parking", "pauser", "rules", "scheduler.programs"},
     "scheduler.service": {
         "base",
         "config",
@@ -38,6 +39,7 @@ ROOMS: dict[str, set[str]] = {
         "pauser",
         "rules",
         "scheduler.corun",
+        "scheduler.parking",
         "scheduler.policy",
         "scheduler.programs",
         "scheduler.protocol",
@@ -64,10 +66,11 @@ ROOMS: dict[str, set[str]] = {
     "faces.exposition": {"model"},
     "faces.dialects": {"", "faces.exposition", "model", "rules"},
     "faces.history": {"base", "model", "rules"},
+    "faces.fleet": {"base", "model"},
     "faces.documents": {"base", "faces.history", "model", "rules"},
     "stack": {"base", "config", "faces.dialects"},
     "web": set(),
-    "web.routes": {"faces.documents", "faces.history", "model", "rules"},
+    "web.routes": {"base", "faces.documents", "faces.fleet", "faces.history", "model", "rules"},
     "web.access": {"base", "web.routes"},
     "web.http": {"base", "model", "rules", "web.access", "web.routes"},
 }

@@ -11,10 +11,10 @@ from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading, group
-from gpucommons.scheduler.service.parking import Parking
 from pauser.rig import settings
 
 GPU = "GPU-0"
@@ -61,7 +61,7 @@ class ParkingRig:
         programs = group(reading.processes)
         alone = [Exemption(one, Exempt.DISPLAY, "it is a display server") for one in programs if self._is_display(one)]
         taking_part = [one for one in programs if not self._is_display(one)]
-        self.parking.see(taking_part, alone, frozenset(), now)
+        self.parking.see(taking_part, alone, frozenset(), frozenset(), now)
 
     def _is_display(self, program: Program) -> bool:
         return program.first.pid in self.displays

@@ -113,13 +113,30 @@ def test_oversubscribed_programs_take_turns_of_which_moving_is_a_tenth() -> None
     assert plan(turns, situation(works, PARKED, free=2 * GIB)).park == ("works",)
     assert plan(turns, situation(works, IDLE, PARKED, free=2 * GIB)).park == ("notebook",), "idle ones first"
     moving_s = 40 * GIB / 2e9 + 20 * GIB / 5e9
-    assert turn_s(40 * GIB, 20 * GIB) == pytest.approx(9 * moving_s)
+    assert turn_s(40 * GIB, 20 * GIB, in_turns=False) == pytest.approx(9 * moving_s)
     for resident_s, parked in ((9 * moving_s - 1, ()), (9 * moving_s + 1, ("works",))):
-        since = replace(works, resident_since_s=1000 - resident_s, settled_s=1.0)
-        at = situation(since, PARKED, free=2 * GIB, now_s=1000.0)
-        assert plan(turns, replace(at, rooms={"a": DeviceRoom(2 * GIB, 999.0)})).park == parked
+        for since in (
+            replace(works, resident_since_s=1000 - resident_s, settled_s=1.0),
+            replace(works, seen_since_s=1000 - resident_s, settled_s=1.0),
+        ):
+            at = situation(since, PARKED, free=2 * GIB, now_s=1000.0)
+            assert plan(turns, replace(at, rooms={"a": DeviceRoom(2 * GIB, 999.0)})).park == parked
     long, short = replace(works, key="long"), replace(works, key="short", resident_since_s=-900.0)
     assert plan(turns, situation(short, long, PARKED, free=2 * GIB)).park == ("long",), "on the GPU for longest"
+
+
+def test_programs_in_short_turns_change_places_more_often() -> None:
+    """The others use the time of the one that moves."""
+    turns = replace(TERMS, oversubscribe=True, min_residence_s=10.0)
+    stays_s = turn_s(40 * GIB, 20 * GIB, in_turns=True)
+    assert stays_s == pytest.approx(2 * (40 * GIB / 2e9 + 20 * GIB / 5e9))
+    for in_turns, resident_s, parked in (
+        (True, stays_s + 1, ("works",)),
+        (True, stays_s - 1, ()),
+        (False, stays_s, ()),
+    ):
+        works = replace(IDLE, key="works", idle_s=0.0, seen_since_s=10.0 - resident_s, in_turns=in_turns)
+        assert plan(turns, situation(works, PARKED, free=2 * GIB)).park == parked
 
 
 DEVICES = ("a", "b")
@@ -133,6 +150,8 @@ programs = st.builds(
     memory=st.dictionaries(st.sampled_from(DEVICES), sizes, min_size=1),
     settled_s=times,
     resident_since_s=st.none() | times,
+    seen_since_s=times,
+    in_turns=st.booleans(),
     idle_s=times,
     obstacle=st.none() | refusals,
     container_room_bytes=st.none() | sizes,

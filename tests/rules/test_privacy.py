@@ -129,7 +129,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     ),
     LedgerReading: "ledger totals quotas event_log_writing",
     AccountsReading: "by_period held_today_ns",
-    PeriodAccounts: "by since_s until_s rows slot_time gap_ns",
+    PeriodAccounts: "by since_s until_s rows slot_time gap_ns charges prices",
     HeldKey: "owner account gpu_uuid",
     EventLogReading: "events",
     Event: "wall_s type user source details id",

@@ -25,6 +25,7 @@ EMPTY = {
     "gpucommons_leases": "likewise",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas are settings",
+    "gpucommons_accounts_": "prices are settings",
     "gpucommons_sharing_client_revoked": "no client ignores a request to stop",
     "gpucommons_gpu_health_problem": "all GPUs are healthy: scenario faults has these",
     "gpucommons_gpu_xid_errors_total": "likewise",

@@ -3,9 +3,10 @@
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.lease_use import LeaseMeter
 from gpucommons.attribution.stage import NamesUsers
@@ -18,14 +19,15 @@ from gpucommons.config.settings import LeaseQuotaSettings, Settings
 from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.queue import queue_document
 from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
-from gpucommons.leases.service.desk import DeskWorld, LeaseDesk
+from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
-from gpucommons.model.leases import LeasesReading
+from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Privacy, leases_seen_by
+from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.simulation.lab_leases import LabLeaseUsers
 from gpucommons.simulation.scenario import Scenario
@@ -63,11 +65,16 @@ def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool) -> LeaseQuota
 
 
 class Leasing:
-    """The service of leases, a source of them, and an observer of snapshots. `users` are those of a scenario."""
+    """The service of leases, a source of them, and an observer of snapshots."""
 
     def __init__(
-        self, settings: Settings, scenario: Scenario | None = None, users: LabLeaseUsers | None = None
+        self,
+        settings: Settings,
+        scenario: Scenario | None = None,
+        enforcer: Enforcer | None = None,
+        users: LabLeaseUsers | None = None,
     ) -> None:
+        """Without `enforcer`, trespassers are only reported. `users` are those of a scenario."""
         self._settings = settings
         self._users = users
         self._terms = lease_terms(settings)
@@ -76,6 +83,7 @@ class Leasing:
         self._cadence_s = settings.sampling.interval_s
         self._thread = LoopThread("leases", self._close)
         self._server: LeaseServer | None = None
+        self._enforcer = enforcer
         self._names: NamesUsers = (
             host_user_names(Path(settings.path.procfs))
             if scenario is None or scenario.world is None
@@ -180,10 +188,33 @@ class Leasing:
         record = LeaseRecord(lease_record(self._scenario), _boot_id())
         descends = is_descendant if self._scenario is None else _never
         world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends)
-        desk = LeaseDesk(self._terms, record, world, self._scenario)
+        desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement())
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
         self._server = server
+
+    def _enforcement(self) -> DeskEnforcement | None:
+        enforcer = self._enforcer
+        if enforcer is None:
+            return None
+
+        def report(found: Sequence[Trespasser]) -> None:
+            leases: dict[ProcessKey, frozenset[str]] = {}
+            for each in found:
+                if each.key is not None:
+                    leases[each.key] = leases.get(each.key, frozenset()) | {each.lease_id}
+            enforcer.update_trespassers(TrespassReport(leases, time.monotonic()))
+
+        def marked(each: Trespasser) -> Trespasser:
+            standing = enforcer.trespass_standing
+            if each.key is None:
+                return each._replace(spared="the agent cannot see it")
+            paused = each.key in standing.paused
+            return each._replace(
+                paused=paused, spared="" if paused else standing.spared.get(each.key, "it was found a moment ago")
+            )
+
+        return DeskEnforcement(report, marked)
 
     async def _close(self) -> None:
         server, self._server = self._server, None

@@ -10,6 +10,7 @@ import typer
 
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.fleet import OfFleet, PrometheusUrl, has_memory, show_free_fleet
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
@@ -39,6 +40,8 @@ def free(
     export: Annotated[
         bool, typer.Option("--export", help="Print CUDA_VISIBLE_DEVICES=UUID,... for a command line or a script.")
     ] = False,
+    fleet: OfFleet = False,
+    prometheus: PrometheusUrl = None,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -50,11 +53,16 @@ def free(
     """List the free GPUs and MIG devices. Exit status 1 if there is none."""
     needed = _bytes(memory)
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
+    if fleet or prometheus:
+        if export:
+            raise CommandError("--export and --fleet exclude each other: a command cannot use the GPUs of another node")
+        show_free_fleet(reader, prometheus, needed, as_json)
+        return
     document = reader.get("slots")
     slots = document["slots"]
     if slots is None:
         raise CommandError(missing(reader.get("snapshot")))
-    chosen = {uuid: slot for uuid, slot in slots.items() if slot["state"] == "free" and _has(slot, needed)}
+    chosen = {uuid: slot for uuid, slot in slots.items() if slot["state"] == "free" and has_memory(slot, needed)}
     if as_json:
         show(indented({**document, "slots": chosen}))
         raise typer.Exit(0 if chosen else NotFound.status)
@@ -92,11 +100,6 @@ def _bytes(memory: str | None) -> int:
         return 0 if memory is None else parse_memory(memory)
     except ValueError as error:
         raise CommandError(f"--memory: {error}") from error
-
-
-def _has(slot: Document, needed_bytes: int) -> bool:
-    free_bytes = slot["memory_total_bytes"] if slot["memory_free_bytes"] is None else slot["memory_free_bytes"]
-    return not needed_bytes or (free_bytes is not None and free_bytes >= needed_bytes)
 
 
 def _none(slots: Document, memory: str | None) -> str:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.cli.fleet import OfFleet, PrometheusUrl, show_fleet
 from gpucommons.cli.gpus_view import gpu_lines, missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
@@ -13,6 +14,8 @@ from gpucommons.faces.documents.values import indented
 
 def gpus(
     wide: Annotated[bool, typer.Option("--wide", help="Show UUIDs too, even if lines exceed the terminal.")] = False,
+    fleet: OfFleet = False,
+    prometheus: PrometheusUrl = None,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -23,6 +26,9 @@ def gpus(
 ) -> None:
     """List the GPUs: use, memory, heat, power, owner and state."""
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
+    if fleet or prometheus:
+        show_fleet(reader, prometheus, as_json)
+        return
     document = reader.get("gpus")
     if as_json:
         show(indented(document))

@@ -35,6 +35,7 @@ _STATE_COLOURS = {
     "(free)": "green",
     "(lost)": "bold red",
     "lost": "bold red",
+    "not": "bold red",
     "hot": "red",
     "ok": "green",
     "warning": "yellow",

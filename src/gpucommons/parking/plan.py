@@ -10,7 +10,8 @@
 5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
 6. With `oversubscribe`, programs that do not fit together take turns: where idle programs do not make the room for one
    that waits, the program that has been on the GPU for longest is parked, once it has had its turn. A turn is so long
-   that moving takes at most a tenth of the time.
+   that moving costs at most a tenth of the GPU's time. Programs that take short turns with others on the GPU cost it
+   nothing while they are away, because the others use their time; their long turns are twice as long as moving.
 7. A program that cannot come back, or that host memory or its container cannot hold, is refused.
 """
 
@@ -34,6 +35,7 @@ from gpucommons.parking.values import (
 _OUT_BYTES_S: Final = 2e9
 _IN_BYTES_S: Final = 5e9
 _MOVING_RATIO: Final = 0.1
+_TURNS_RATIO: Final = 2.0
 
 
 def plan(terms: ParkTerms, situation: ParkSituation) -> ParkPlan:
@@ -153,22 +155,20 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
 
 
 def _longest_first(situation: ParkSituation) -> list[ParkProgram]:
-    """Of the programs on the GPU, those that were never parked first."""
-    return sorted(_held(situation), key=lambda one: (one.resident_since_s is not None, one.resident_since_s, one.key))
+    return sorted(_held(situation), key=lambda one: (one.on_gpu_since_s, one.key))
 
 
 def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, needed: int) -> bool:
     if refusal_of(terms, situation, program) is not None:
         return False
-    since_s = program.resident_since_s
-    least_s = max(terms.min_residence_s, turn_s(program.bytes, needed))
-    return since_s is None or situation.now_s - since_s >= least_s
+    least_s = max(terms.min_residence_s, turn_s(program.bytes, needed, program.in_turns))
+    return situation.now_s - program.on_gpu_since_s >= least_s
 
 
-def turn_s(out_bytes: int, in_bytes: int) -> float:
-    """How long a program stays before another takes its place: moving both takes at most a tenth of the time."""
+def turn_s(out_bytes: int, in_bytes: int, in_turns: bool) -> float:
+    """How long a program stays before another takes its place."""
     moving_s = out_bytes / _OUT_BYTES_S + in_bytes / _IN_BYTES_S
-    return moving_s * (1 - _MOVING_RATIO) / _MOVING_RATIO
+    return moving_s * (_TURNS_RATIO if in_turns else (1 - _MOVING_RATIO) / _MOVING_RATIO)
 
 
 def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:

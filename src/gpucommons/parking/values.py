@@ -58,9 +58,11 @@ class ParkTerms:
 class ParkProgram:
     """One program. `memory` is what it holds on each device, or held before it was parked.
 
-    `settled_s` is when its stage began. `resident_since_s` is when it was last brought back; None: never. `idle_s` is
-    for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it cannot be parked.
-    `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person requested to park it.
+    `settled_s` is when its stage began, `seen_since_s` when it was first seen on the GPU. `resident_since_s` is when it
+    was last brought back; None: never. `in_turns`: it takes turns with others, which use its time while it is away.
+    `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it
+    cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person
+    requested to park it.
     `wakes_since_s` is since when it waits to be brought back; None: it does not.
     """
 
@@ -69,6 +71,8 @@ class ParkProgram:
     memory: Mapping[str, int]
     settled_s: float = 0.0
     resident_since_s: float | None = None
+    seen_since_s: float = float("-inf")
+    in_turns: bool = False
     idle_s: float = 0.0
     obstacle: ParkRefusal | None = None
     container_room_bytes: int | None = None
@@ -78,6 +82,10 @@ class ParkProgram:
     @property
     def bytes(self) -> int:
         return sum(self.memory.values())
+
+    @property
+    def on_gpu_since_s(self) -> float:
+        return self.seen_since_s if self.resident_since_s is None else self.resident_since_s
 
 
 class HostMemory(NamedTuple):

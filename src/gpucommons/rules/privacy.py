@@ -15,6 +15,7 @@ from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerStat
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
@@ -131,6 +132,20 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
     )
 
 
+def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
+    """The holders of slots on all nodes. A user has the same name on every node of a fleet."""
+    return None if viewer.sees_all else Hidden(("slots",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
+
+
+def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
+    return view if viewer.sees_all else replace(view, slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
+
+
+def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
+    own = tuple(holder for holder in slot.holders if holder == viewer.user)
+    return replace(slot, holders=own, hidden_holders=len(slot.holders) - len(own))
+
+
 def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
     if viewer.sees_all:
         return timeline
@@ -170,7 +185,7 @@ def _parked(one: ParkedProgram, viewer: Viewer) -> ParkedProgram:
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
-    """Those of other users are shown without user and name, and the trespassers on their slots not at all."""
+    """Those of other users are shown without user and name, and of the trespassers on their slots only one's own."""
     if viewer.sees_all:
         return reading
     own = {lease.request.id for lease in reading.leases if lease.request.uid == viewer.uid}
@@ -179,7 +194,7 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         leases=tuple(replace(lease, request=_request(lease.request, viewer)) for lease in reading.leases),
         waiting=tuple((_request(request, viewer), _wait(request, wait, viewer)) for request, wait in reading.waiting),
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
-        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own),
+        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
     )
 
@@ -310,7 +325,10 @@ def _accounts(accounts: AccountsReading, viewer: Viewer) -> AccountsReading | No
 def _period(period: PeriodAccounts, user: str) -> PeriodAccounts:
     """The periods of a reading are by user. The gaps are those of the node."""
     rows = {name: amounts for name, amounts in period.rows.items() if name == user}
-    return PeriodAccounts(period.by, period.since_s, period.until_s, rows, gap_ns=period.gap_ns)
+    charges = {name: charge for name, charge in period.charges.items() if name == user}
+    return PeriodAccounts(
+        period.by, period.since_s, period.until_s, rows, gap_ns=period.gap_ns, charges=charges, prices=period.prices
+    )
 
 
 def _event_log(log: EventLogReading, viewer: Viewer) -> EventLogReading:

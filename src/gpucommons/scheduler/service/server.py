@@ -32,6 +32,8 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
+from gpucommons.scheduler.parking.parking import Parking, RoomReader
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
@@ -39,12 +41,12 @@ from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.matching import ProgramRule
+from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
+from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
-from gpucommons.scheduler.service.park_host import THIS_HOST, ParkHost
-from gpucommons.scheduler.service.parking import Parking, RoomReader
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -65,13 +67,15 @@ _REFUSAL_LOG_INTERVAL_S: Final = 10.0
 class ProgramSharing:
     """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
 
-    `rooms` reads the free memory of GPUs; without it no program is parked. `host` is what parking asks about processes.
+    `rooms` reads the free memory of GPUs; without it no program is parked. `enforcement`: programs on GPUs that are
+    leased to others are paused. `host` is what parking asks about processes.
     """
 
     pauser: PauserSettings
     rules: tuple[ProgramRule, ...] = ()
     parking: ParkingSettings = field(default_factory=ParkingSettings)
     rooms: RoomReader | None = None
+    enforcement: EnforcementTerms | None = None
     host: ParkHost = THIS_HOST
 
 
@@ -112,6 +116,8 @@ class SchedulerServer:
             self.programs = Programs(
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
             )
+            if sharing.enforcement is not None:
+                self.programs.enforcement = Enforcement(self.programs.pauser, sharing.enforcement)
             if sharing.rooms is not None:
                 self.parking = self.programs.parking = Parking(
                     sharing.parking,
@@ -414,6 +420,11 @@ class SchedulerServer:
         """A reading of the processes on the GPUs."""
         if self.programs is not None:
             self.programs.update(reading)
+
+    def update_trespassers(self, report: TrespassReport) -> None:
+        """The processes on GPUs that are leased to others."""
+        if self.programs is not None and self.programs.enforcement is not None:
+            self.programs.enforcement.update(report)
 
     def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
         """The leases that wait for a GPU."""

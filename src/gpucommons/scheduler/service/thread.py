@@ -15,6 +15,7 @@ from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.jobs import ProgramReading
+from gpucommons.scheduler.programs.trespass import TrespassReport, TrespassStanding
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
 from gpucommons.scheduler.service.measuring import PhaseMeter
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -75,6 +76,16 @@ class SchedulerThread:
 
     def update_programs(self, reading: ProgramReading) -> None:
         self._to_server(lambda server: server.update_programs(reading))
+
+    def update_trespassers(self, report: TrespassReport) -> None:
+        self._to_server(lambda server: server.update_trespassers(report))
+
+    @property
+    def trespass_standing(self) -> TrespassStanding:
+        """Which programs on leased GPUs are paused."""
+        programs = None if self._server is None else self._server.programs
+        enforcement = None if programs is None else programs.enforcement
+        return TrespassStanding() if enforcement is None else enforcement.standing
 
     def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
         self._to_server(lambda server: server.set_lease_needs(needs))

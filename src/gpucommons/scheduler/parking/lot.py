@@ -12,10 +12,10 @@ from gpucommons.parking.idleness import ParkedCpu
 from gpucommons.parking.values import ParkProgram, ParkStage
 from gpucommons.pauser.protocol import Paused
 from gpucommons.rules.identities import process_name
+from gpucommons.scheduler.parking.moves import Places, ProcessMemory
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import names
-from gpucommons.scheduler.service.moves import Places, ProcessMemory
-from gpucommons.scheduler.service.park_host import THIS_HOST, ParkHost
 
 _MOVING: Final = frozenset({ParkStage.PARKING, ParkStage.WAKING})
 
