@@ -30,6 +30,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
+from gpucommons.simulation.lab_leases import LabLeaseUsers
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
@@ -66,9 +67,16 @@ def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool) -> LeaseQuota
 class Leasing:
     """The service of leases, a source of them, and an observer of snapshots."""
 
-    def __init__(self, settings: Settings, scenario: Scenario | None = None, enforcer: Enforcer | None = None) -> None:
-        """Without `enforcer`, trespassers are only reported."""
+    def __init__(
+        self,
+        settings: Settings,
+        scenario: Scenario | None = None,
+        enforcer: Enforcer | None = None,
+        users: LabLeaseUsers | None = None,
+    ) -> None:
+        """Without `enforcer`, trespassers are only reported. `users` are those of a scenario."""
         self._settings = settings
+        self._users = users
         self._terms = lease_terms(settings)
         self._scenario = None if scenario is None else scenario.name
         self._path = lease_socket(settings.leases.socket)
@@ -127,7 +135,13 @@ class Leasing:
         if self._meter.is_active or (reading is not None and reading.leases):
             self._meter.step(snapshot)
         facts = self._facts(snapshot)
-        self._thread.call(lambda: server.desk.update(facts))
+        self._thread.call(lambda: self._update(server.desk, facts))
+
+    def _update(self, desk: LeaseDesk, facts: LeaseFacts) -> None:
+        """On the thread of leases."""
+        desk.update(facts)
+        if self._users is not None:
+            self._users.step(desk, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
 
     def _read(self) -> LeasesReading:
         server = self._server
