@@ -88,6 +88,13 @@ def test_every_family_has_data_or_a_reason_why_it_has_none(dialect: Dialect) -> 
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_each_metric_is_yielded_once(dialect: Dialect) -> None:
+    """A metric that is yielded in parts makes its dialect run twice at each scrape."""
+    yielded = [family.metric.name for family in dialect.collect(LAB.snapshot(100))]
+    assert len(yielded) == len(set(yielded))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_counters_never_decrease(dialect: Dialect) -> None:
     looks = []
     for elapsed_s in range(1, int(DAY_S), 29):
