@@ -58,6 +58,12 @@ def messages(node: SharedNode) -> list[dict[str, Any]]:
     return list(json.loads(node.agent.get(f"/api/v1/messages?user={UID}")[1])["messages"].values())
 
 
+def ended(node: SharedNode) -> bool:
+    """Whether all messages to root but the newest are over."""
+    found = list(json.loads(node.agent.get("/api/v1/messages?user=root")[1])["messages"].values())
+    return len(found) > 1 and all(each["over"] for each in found[1:])
+
+
 def about(texts: list[str], pid: int) -> list[str]:
     return [text for text in texts if f"{pid}" in text]
 
@@ -117,6 +123,14 @@ def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> 
             run.kill()
         until(lambda: len(box.mails) >= 2, "both messages")
         until(lambda: ("idle.acted", "root") in events(node), "the event")
+        until(lambda: ended(node), "the lease is over, and so is the first message")
+        shown = [command("me", *more, "--connect", node.agent.url) for more in (("--messages",), ())]
+        document = json.loads(command("me", "--json", "--connect", node.agent.url).stdout)["me"]["messages"]
+    # The message about the action is new; the first one is over, as its lease is.
+    assert [done.stdout.count("message (") for done in shown] == [1, len(document)]
+    assert "was ended, because GPU" in " ".join(shown[0].stdout.split())
+    assert next(each["step"] for each in document.values()) == "act"
+    assert [each["over"] for each in document.values()] == [False, *[True] * (len(document) - 1)]
     assert "the lease was ended: GPU" in said
     assert "had not been used for" in said
     assert run.returncode != 0

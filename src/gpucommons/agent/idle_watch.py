@@ -91,6 +91,8 @@ class IdleWatch:
         self._file = IdleRecordFile(idle_record(scenario), boot_id())
         self._before: IdlePeriods = {}
         self._ladder: Ladder = {}
+        # Holders of an earlier agent that no source has reported yet.
+        self._unseen: frozenset[str] = frozenset()
         self._messages: tuple[IdleMessage, ...] = ()
         self._digest = ""
         self._periods: IdlePeriods = {}
@@ -122,6 +124,7 @@ class IdleWatch:
         record = await asyncio.to_thread(self._file.read, time.time())
         self._before = self._periods = record.periods
         self._ladder, self._messages, self._digest = record.ladder, record.messages, record.digest
+        self._unseen = frozenset(record.ladder)
         self._thread.start()
         # First recorded as sent: after a crash they are not sent twice.
         self._write()
@@ -167,8 +170,9 @@ class IdleWatch:
         # While no GPU is read, it is not known which holder is idle.
         if readings.gpus is not None and readings.allocations is not None:
             self._first_s = now_s if self._first_s is None else self._first_s
-            settling = now_s - self._first_s < SETTLED_AFTER_S
-            self._climb(readings, wall_s, settling or not readings.allocations.complete)
+            if now_s - self._first_s >= SETTLED_AFTER_S:
+                self._unseen = frozenset()
+            self._climb(readings, wall_s)
         if now_s - self._written_s >= _WRITE_EVERY_S:
             self._written_s = now_s
             self._forget_messages(wall_s)
@@ -177,13 +181,15 @@ class IdleWatch:
             self._digest_looked_s = now_s
             self._send_digest_if_due(wall_s)
 
-    def _climb(self, readings: Readings, wall_s: float, keep_missing: bool) -> None:
+    def _climb(self, readings: Readings, wall_s: float) -> None:
         assert readings.allocations is not None
         rows = holders_of(readings.allocations)
+        self._unseen -= rows.keys()
+        may_be_missing = self._unseen if readings.allocations.complete else self._ladder.keys()
         holders = [self._holder(key, found, readings) for key, found in rows.items()]
         self._idle_holders = sum((each.idle_s or 0.0) >= self._terms.after_s for each in holders)
         self._periods = idle_periods(readings.allocations)
-        self._ladder, due = climb(holders, self._ladder, self._terms, keep_missing)
+        self._ladder, due = climb(holders, self._ladder, self._terms, may_be_missing)
         idle_s = {each.key: each.idle_s for each in holders}
         letters = []
         for holder, step in due:
