@@ -53,7 +53,7 @@ class Agent:
             self._parts.append(sharing_part(settings, gpm))
         # Elsewhere the kernel does not report the user of a connection as Linux does.
         if settings.leases.enabled != "false" and sys.platform == "linux":
-            self._parts.append(Leasing(settings, scenario))
+            self._parts.append(Leasing(settings, scenario, accounts.job if settings.ledger.enabled else None))
         of_parts = [source for part in self._parts for source in part.sources()]
         sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
         self._background = [(source.name, source.run) for source in sources if source.run is not None]
@@ -66,8 +66,8 @@ class Agent:
         )
         spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
-        ledger = accounts.report if settings.ledger.enabled else None
-        self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings), ledger)
+        ledger, jobs = (accounts.report, accounts.job) if settings.ledger.enabled else (None, None)
+        self.api = Api(self.sampler.latest, History(interval_s), __version__, _prometheus(settings), ledger, jobs)
         self.sampler.subscribe(self.api.observe)
         default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
         self._no_place_for_socket = settings.web.socket == AUTO and not default_socket

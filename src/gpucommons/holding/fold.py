@@ -35,9 +35,11 @@ class _Usage:
     sm: int | None = 0
     memory_bytes: int | None = 0
     milliwatts: int | None = 0
+    pids: list[int] = field(default_factory=list)
 
     def add(self, share: ProcessShare, sm_scale: float) -> None:
         sm, memory, power = share.sm, share.memory, share.power
+        self.pids.append(share.pid)
         if sm is None:
             self.sm = None
         elif self.sm is not None:
@@ -266,6 +268,7 @@ def _allocation(info: SlotInfo, claim: Claim, share: int, usage: _Usage, active:
         usage.sm,
         usage.memory_bytes,
         usage.milliwatts,
+        tuple(usage.pids),
     )
 
 
@@ -293,4 +296,5 @@ def _merged(one: _Usage | None, other: _Usage) -> _Usage:
         None if sm is None else min(sm, WHOLE_SM),
         _plus(one.memory_bytes, other.memory_bytes),
         _plus(one.milliwatts, other.milliwatts),
+        one.pids + other.pids,
     )

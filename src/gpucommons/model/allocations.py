@@ -33,7 +33,8 @@ class Access(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """One workload on one slot. `share` is its billed part of the slot's time, in billionths: 0 for a workload that
-    may use the slot, as with `--gpus all`, but does not. Usage is None where it is unknown."""
+    may use the slot, as with `--gpus all`, but does not. Usage is None where it is unknown. `pids` are its processes
+    there."""
 
     account: Account
     kind: WorkloadKind
@@ -51,6 +52,7 @@ class Allocation:
     sm: int | None = None
     memory_bytes: int | None = None
     milliwatts: int | None = None
+    pids: tuple[int, ...] = ()
 
     @property
     def is_access_only(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import history, report
+from gpucommons.faces.documents import history, job, report
 from gpucommons.faces.documents.parameters import Parameter
 from gpucommons.faces.documents.resources import RESOURCES, SNAPSHOT
 from gpucommons.faces.documents.schema import TEXT, Schema, by_key, record
@@ -46,6 +46,7 @@ _OPERATIONS = (
         for resource in RESOURCES
     ),
     _Operation("/report", report.SUMMARY, report.PARAMETERS, _json(report.SCHEMA), _REPORT),
+    _Operation("/job", job.SUMMARY, job.PARAMETERS, _json(job.SCHEMA), _REPORT),
     _Operation("/history", "one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY),
     _Operation(
         "/stream",
