@@ -237,6 +237,7 @@ def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
         at_the_end: Any = (connection.receive(10) or {})["job"]
         by_the_agent = json.loads(lab.command("report", "--job", job, "--json", "--connect", agent.url)[1])["job"]
         jobs = json.loads(lab.command("report", "--by", "job", "--json", "--connect", agent.url)[1])
+        mine = lab.command("me", "--connect", agent.url)[1]
         agent.stop()
     assert at_the_end == by_the_agent
     assert at_the_end["total"] == jobs["accounts"]["30d"]["jobs"][job]
@@ -244,6 +245,7 @@ def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
     assert at_the_end["total"]["cost"] == pytest.approx(3 * at_the_end["total"]["gpu_equivalent_hours"], abs=1e-6)
     assert at_the_end["asked_memory_bytes"] == 10 * 10**9
     assert at_the_end["waited_s"] is not None
+    assert " idle, cost 0.00 EUR" in mine
     # The ledger file, without an agent.
     lonely = ("--simulate", "lab")
     status, out, _ = lab.command("report", "--by", "job", "--format", "json", *lonely)
