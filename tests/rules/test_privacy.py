@@ -125,7 +125,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "billed_s demand_ratio over_claimed name program processes"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
-    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded",
+    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded clients",
     Lease: "request slots gpus since_s",
     LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name",
     LeaseWait: "position cause start_s detail",

@@ -64,7 +64,8 @@ class Agent:
         has_leases = settings.leases.enabled != "false" and sys.platform == "linux"
         enforcer = self._enforcer(settings, sharing) if has_leases and scenario is None else None
         users = None if lab is None else lab.lease_users
-        leasing = Leasing(settings, scenario, enforcer, users) if has_leases else None
+        ledger, jobs = (accounts.report, accounts.job) if settings.ledger.enabled else (None, None)
+        leasing = Leasing(settings, scenario, enforcer, users, jobs) if has_leases else None
         idle = IdleWatch(
             settings,
             self.scenario,
@@ -92,9 +93,15 @@ class Agent:
         )
         spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
-        ledger = accounts.report if settings.ledger.enabled else None
-        history = History(interval_s)
-        self.api = Api(self.sampler.latest, history, __version__, _prometheus(settings), ledger, _fleet(settings.fleet))
+        self.api = Api(
+            self.sampler.latest,
+            History(interval_s),
+            __version__,
+            _prometheus(settings),
+            ledger,
+            jobs,
+            _fleet(settings.fleet),
+        )
         self.sampler.subscribe(self.api.observe)
         default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
         self._no_place_for_socket = settings.web.socket == AUTO and not default_socket

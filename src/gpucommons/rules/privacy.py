@@ -204,6 +204,7 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
         trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
+        clients={id: pid for id, pid in reading.clients.items() if id in own},
     )
 
 

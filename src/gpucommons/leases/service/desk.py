@@ -13,7 +13,7 @@ from typing import Final
 from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown
 from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
-from gpucommons.leases.service.facts import GpuProgram, LeaseFacts, LeaseUse
+from gpucommons.leases.service.facts import GpuProgram, LeaseFacts
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
 
@@ -44,13 +44,15 @@ class LeaseClient:
 class DeskWorld:
     """What the desk asks the machine: Unix time, a clock that is never set, and processes.
 
-    `start_ticks` is None for a process that does not exist.
+    `start_ticks` is None for a process that does not exist. `request_report` asks for the report of a lease that was
+    billed in full: `deliver_report` gets it.
     """
 
     wall: Callable[[], float]
     monotonic: Callable[[], float]
     start_ticks: Callable[[int], int | None]
     is_descendant: Callable[[int, int], bool]
+    request_report: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class LeaseDesk:
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
         self._reports: dict[str, LeaseClient] = {}
+        self._requested: set[str] = set()
         self._offset_s = world.wall() - world.monotonic()
         self._off = "the agent has not read the GPUs yet; try again in a moment"
         self._counters = LeaseCounters()
@@ -156,6 +159,7 @@ class LeaseDesk:
     def left(self, id: str) -> None:
         """The connection of a lease or of a waiting request is gone."""
         self._reports.pop(id, None)
+        self._requested.discard(id)
         if id in self._clients:
             self._counters = replace(self._counters, lost=self._counters.lost + 1)
             self._end(id, clean=False)
@@ -208,9 +212,15 @@ class LeaseDesk:
             self._refuse_impossible()
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
         self._report_trespassers()
-        for id in [id for id in self._reports if id not in facts.seen]:
-            self._reports.pop(id).send(_report(facts.used.get(id)))
+        for id in self._reports.keys() - facts.seen - self._requested:
+            self._requested.add(id)
+            self._world.request_report(id)
         self.settle()
+
+    def deliver_report(self, id: str, report: Line) -> None:
+        client = self._reports.pop(id, None)
+        if client is not None:
+            client.send({"event": "report", **report})
 
     def tick(self) -> None:
         """Every second: time passes also while nothing happens."""
@@ -399,6 +409,7 @@ class LeaseDesk:
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
+            {id: client.pid for id, client in self._clients.items() if id in book.leases and client.pid},
         )
 
 
@@ -406,8 +417,3 @@ def _place(shown: Line) -> tuple[object, ...]:
     """What a new line is worth: the place and the reason, and the expected start to half a minute."""
     start_s = shown["start_s"]
     return shown["position"], shown["of"], shown["sentence"], isinstance(start_s, float) and round(start_s / 30)
-
-
-def _report(use: LeaseUse | None) -> Line:
-    """Null where the lease was shorter than the time between two snapshots: then nothing was billed to it."""
-    return {"event": "report", "use": None if use is None else use._asdict()}
