@@ -30,6 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.corun": set(),
     "scheduler.policy": {"base", "config", "model", "scheduler.corun", "scheduler.protocol"},
     "scheduler.programs": {"base", "model", "rules", "scheduler.policy"},
+    "scheduler.parking": {"base", "config", "model", "parking", "pauser", "rules", "scheduler.programs"},
     "scheduler.service": {
         "base",
         "config",
@@ -38,6 +39,7 @@ ROOMS: dict[str, set[str]] = {
         "pauser",
         "rules",
         "scheduler.corun",
+        "scheduler.parking",
         "scheduler.policy",
         "scheduler.programs",
         "scheduler.protocol",
@@ -46,6 +48,7 @@ ROOMS: dict[str, set[str]] = {
     "leases.policy": {"model"},
     "leases.protocol": {"base"},
     "leases.service": {"base", "leases.policy", "leases.protocol", "model", "scheduler.service"},
+    "idle": {"base", "holding", "model"},
     "ledger": {"base", "model", "rules"},
     "simulation": {"attribution", "model", "rules", "sources"},
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},

@@ -10,11 +10,14 @@ from pathlib import Path
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.enforcing import Enforcer, Enforcing
+from gpucommons.agent.idle_watch import IdleWatch
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
+from gpucommons.agent.pausing import enforces_leases
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.problem_log import ProblemLog
-from gpucommons.agent.sharing import metrics_listeners, sharing_part
+from gpucommons.agent.sharing import Sharing, metrics_listeners, sharing_part
 from gpucommons.agent.sharing_checks import check_parking
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
@@ -50,13 +53,28 @@ class Agent:
         self._parts: list[Part] = [accounts]
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
-        if settings.scheduler.is_used and scenario is None:
-            self._parts.append(sharing_part(settings, gpm))
+        sharing = sharing_part(settings, gpm) if settings.scheduler.is_used and scenario is None else None
         # Elsewhere the kernel does not report the user of a connection as Linux does.
-        if settings.leases.enabled != "false" and sys.platform == "linux":
-            self._parts.append(Leasing(settings, scenario))
+        has_leases = settings.leases.enabled != "false" and sys.platform == "linux"
+        enforcer = self._enforcer(settings, sharing) if has_leases and scenario is None else None
+        leasing = Leasing(settings, scenario, enforcer) if has_leases else None
+        idle = IdleWatch(
+            settings,
+            self.scenario,
+            socket.gethostname(),
+            sharing.park if sharing is not None and settings.scheduler.shares_programs else None,
+            None if leasing is None else leasing.end_lease,
+        )
+        self._parts += [part for part in (sharing, leasing, idle) if part is not None]
         of_parts = [source for part in self._parts for source in part.sources()]
-        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
+        sources, derive = agent_sources(
+            settings,
+            scenario,
+            of_parts,
+            AgentReader(__version__, self._complete),
+            gpm=gpm,
+            idle_before=idle.idle_before,
+        )
         self._background = [(source.name, source.run) for source in sources if source.run is not None]
         self.sampler = Sampler(
             sources,
@@ -89,6 +107,16 @@ class Agent:
         for part in self._parts:
             self.sampler.subscribe(part.observe)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _enforcer(self, settings: Settings, sharing: Sharing | None) -> Enforcer | None:
+        """The scheduler, where it has a pauser already, else a part of its own."""
+        if not enforces_leases(settings):
+            return None
+        if sharing is not None and sharing.shares_programs:
+            return sharing.scheduler
+        enforcing = Enforcing(settings)
+        self._parts.append(enforcing)
+        return enforcing.thread
 
     async def bind(self) -> None:
         """Open the listeners first: a port in use is reported before anything else happens."""

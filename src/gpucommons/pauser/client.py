@@ -186,6 +186,10 @@ class Pauser:
             self.counters.unlock_seconds.observe(reply.duration_s)
         return reply
 
+    async def keep(self, process: ProcessKey, *, lane: str) -> Reply:
+        """Let the pause of a locked program last `max_pause_s` from now on."""
+        return await self._ask(Operation.KEEP, _GRACE_S, process, lane)
+
     async def state(self, process: ProcessKey, *, lane: str) -> Reply:
         return await self._ask(Operation.STATE, _GRACE_S, process, lane)
 

@@ -14,7 +14,7 @@ import socket
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -29,9 +29,10 @@ from gpucommons.base.unix_listener import (
 )
 from gpucommons.config.settings import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.parking.parking import Parking, RoomReader
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
@@ -39,11 +40,12 @@ from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.matching import ProgramRule
+from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
+from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
-from gpucommons.scheduler.service.parking import Parking, RoomReader
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -64,13 +66,15 @@ _REFUSAL_LOG_INTERVAL_S: Final = 10.0
 class ProgramSharing:
     """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
 
-    `rooms` reads the free memory of GPUs; without it no program is parked.
+    `rooms` reads the free memory of GPUs; without it no program is parked. `enforcement`: programs on GPUs that are
+    leased to others are paused.
     """
 
     pauser: PauserSettings
     rules: tuple[ProgramRule, ...] = ()
     parking: ParkingSettings = field(default_factory=ParkingSettings)
     rooms: RoomReader | None = None
+    enforcement: EnforcementTerms | None = None
 
 
 class SchedulerServer:
@@ -105,18 +109,20 @@ class SchedulerServer:
         self._listeners: dict[str, socket.socket] = {}
         self.programs: Programs | None = None
         self.parking: Parking | None = None
-        self._lease_needs: tuple[RoomNeed, ...] = ()
+        self._lease_claims = RoomClaims()
         if sharing is not None:
             self.programs = Programs(
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
             )
+            if sharing.enforcement is not None:
+                self.programs.enforcement = Enforcement(self.programs.pauser, sharing.enforcement)
             if sharing.rooms is not None:
                 self.parking = self.programs.parking = Parking(
                     sharing.parking,
                     self.programs.pauser,
                     sharing.rooms,
                     self.programs.part_with,
-                    self._room_needs,
+                    self._room_claims,
                     sharing.pauser.backend,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
@@ -411,11 +417,15 @@ class SchedulerServer:
         if self.programs is not None:
             self.programs.update(reading)
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        """The leases that wait for a GPU."""
-        self._lease_needs = tuple(needs)
+    def update_trespassers(self, report: TrespassReport) -> None:
+        """The processes on GPUs that are leased to others."""
+        if self.programs is not None and self.programs.enforcement is not None:
+            self.programs.enforcement.update(report)
 
-    def _room_needs(self) -> Sequence[RoomNeed]:
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._lease_claims = claims
+
+    def _room_claims(self) -> RoomClaims:
         """Leases, and clients of nvshare that wait for more memory than they hold."""
         now, present = monotonic(), self._devices.present
         waiting = [
@@ -424,7 +434,7 @@ class SchedulerServer:
             for client in gpu.waiting.values()
             if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
         ]
-        return [*self._lease_needs, *waiting]
+        return replace(self._lease_claims, needs=(*self._lease_claims.needs, *waiting))
 
     def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
         if self.programs is not None and client.is_program:

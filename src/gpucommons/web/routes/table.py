@@ -9,6 +9,7 @@ from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import Route
+from gpucommons.web.routes.glossary import glossary_page
 from gpucommons.web.routes.metrics import MetricsProvider, metrics_endpoint
 from gpucommons.web.routes.plain_page import plain_page
 from gpucommons.web.routes.readiness import readyz
@@ -44,6 +45,7 @@ def main_routes(
         *routes,
         Route("/", index, "page"),
         Route(_FLEET_PATH, fleet_page if api.has_fleet else _no_fleet, "fleet"),
+        Route("/glossary", glossary_page, "glossary"),
         *(Route(f"/static/{name}", file.endpoint, "static") for name, file in files.items()),
     ]
 
