@@ -32,7 +32,7 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
     word="held"
     tools=${html`<${Choice} label="period" options=${PERIODS} value=${period} onPick=${onPick} />`}
   >
-    <div class="scroll" tabindex="0" role="region" aria-label="accounts">
+    <div class="scroll" tabindex="0" role="region" aria-label="GPU-hours by user">
       <table class="rows accounts">
         <caption class="hidden">GPU-hours, energy and cost by user, ${period}</caption>
         <thead>
