@@ -49,6 +49,8 @@ from gpucommons.model.ownership import (
     Workload,
 )
 from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.prices import BILLION, Charge, Prices
+from gpucommons.model.process_context import CommandLineReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
@@ -61,6 +63,7 @@ from gpucommons.model.sharing import (
 )
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
+from gpucommons.rules.cost import charge_of
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, simulated_source, wobble
 from gpucommons.sources.source import Source
@@ -68,6 +71,7 @@ from gpucommons.sources.source import Source
 GIB = 2**30
 USERS = ("alice", "bob", "chen", "dana", "emeka", "farah")
 HOSTILE = ("<script>alert(1)</script>", "x" * 200, "\u202egnp.exe", "💥🔥", 'a"b\n\\c')
+PRICES = Prices((("*H200*", 3 * BILLION),), BILLION // 4, "EUR", 380 * BILLION)
 _NO_HISTOGRAM = HistogramReading((), (0,), 0.0)
 
 
@@ -97,6 +101,17 @@ class DemoNode:
             rest,
             tuple(_account(card) for card in self._up(elapsed_s)),
             PidView(PidScope.HOST, "every process of the host can be seen"),
+        )
+
+    def command_lines(self, elapsed_s: float) -> CommandLineReading:
+        """What a process runs, and arguments that its name does not have."""
+        shares = self.attribution(elapsed_s).processes
+        return CommandLineReading(
+            {
+                share.key: (*share.workload.process_name.split(), "--config", f"/data/run-{share.pid}.yaml")
+                for share in shares
+                if share.key is not None
+            }
         )
 
     def sharing(self, elapsed_s: float) -> SharingReading:
@@ -144,11 +159,19 @@ class DemoNode:
                 user: _amounts(held_s, 0.94 - 0.14 * index) for index, user, held_s in self._held_s(days, elapsed_s)
             }
 
+        def charges(days: float) -> dict[str, Charge]:
+            """The last user is on a GPU without a price."""
+            billed = rows(days)
+            models = dict.fromkeys(self.users, "NVIDIA H200") | {self.users[-1]: "NVIDIA T4"}
+            return {user: charge_of(Slot("", "", "0"), models[user], billed[user], PRICES) for user in billed}
+
         periods = {"today": 0.6, "7d": 6.2, "30d": 24.0}
         now_s = self.start_wall_s + elapsed_s
         return AccountsReading(
             {
-                name: PeriodAccounts(By.USER, int(now_s - days * 86400), int(now_s), rows(days))
+                name: PeriodAccounts(
+                    By.USER, int(now_s - days * 86400), int(now_s), rows(days), charges=charges(days), prices=PRICES
+                )
                 for name, days in periods.items()
             },
             {
@@ -219,6 +242,7 @@ class DemoNode:
             pressure=lab_host.pressure(elapsed_s),
             gpus=self.gpu_reading(elapsed_s),
             attribution=self.attribution(elapsed_s),
+            command_lines=self.command_lines(elapsed_s),
             allocations=self.allocations(),
             sharing=self.sharing(elapsed_s),
             leases=self.leases(elapsed_s),
@@ -276,6 +300,9 @@ class DemoNode:
             simulated_source("pressure", "pressure", PressureReading, lab_host.pressure, cadence_s, monotonic),
             simulated_source("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s, monotonic),
             simulated_source("attribution", "attribution", Attribution, self.attribution, cadence_s, monotonic),
+            simulated_source(
+                "command_lines", "command_lines", CommandLineReading, self.command_lines, cadence_s, monotonic
+            ),
             simulated_source("scheduler", "sharing", SharingReading, self.sharing, cadence_s, monotonic),
             simulated_source("leases", "leases", LeasesReading, self.leases, cadence_s, monotonic),
             simulated_source("accounts", "accounts", AccountsReading, self.accounts, cadence_s, monotonic),

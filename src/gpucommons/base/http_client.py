@@ -4,6 +4,7 @@ Follows no redirect, keeps no cookie, uses no proxy variable.
 """
 
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -100,7 +101,7 @@ async def _request(
             ):
                 return response.status, await body_of(response, most_bytes)
     except OSError as error:
-        raise failure("unreachable", f"cannot reach {at}: {error.strerror or error}") from None
+        raise failure("unreachable", f"cannot reach {at}: {_why(error)}") from None
 
 
 async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
@@ -130,6 +131,12 @@ def _reason(body: bytes) -> str:
         return ""
     reason = answer.get("error") if isinstance(answer, dict) else answer
     return f": {' '.join(reason.split())[:_LONGEST_DETAIL]}" if isinstance(reason, str) else ""
+
+
+def _why(error: OSError) -> str:
+    """The plain reason: asyncio writes the address into its text. A name that is not known has a number below 0."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 def _short(error: Exception) -> str:

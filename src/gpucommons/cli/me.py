@@ -9,6 +9,7 @@ import typer
 
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.job_view import co2_text, money_text
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
@@ -77,7 +78,7 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
         if queue
         else None,
         "messages": received,
-        "month": None if accounts is None else {month: accounts[month]["total"]},
+        "month": None if accounts is None else {month: _with_currency(accounts[month])},
         "quota": allocations["quotas"].get(user) if allocations else None,
     }
     waits = [request_line(queue, id, slots["time_unix_s"]) for id in asked]
@@ -113,6 +114,12 @@ def _month(reader: Reader, month: str, user: str) -> Document | None:
         return None
     found: Document | None = document["accounts"]
     return found
+
+
+def _with_currency(period: Document) -> Document:
+    """The total of a period, with the currency of its cost where it has one."""
+    total: dict[str, Any] = period["total"]
+    return total | ({"currency": period["currency"]} if "currency" in period else {})
 
 
 def _lines(me: Document, waits: list[str], width: int | None) -> Iterator[Line]:
@@ -160,8 +167,12 @@ def _hours(month: Document | None) -> str:
     if month is None:
         return "GPU-hours this month: not known"
     ((name, total),) = month.items()
-    parts = ", ".join(f"{total[f'{kind}_gpu_hours']:.2f} {kind}" for kind in ("held", "active", "idle"))
-    return f"GPU-hours this month ({name}): {parts}"
+    parts = [f"{total[f'{kind}_gpu_hours']:.2f} {kind}" for kind in ("held", "active", "idle")]
+    if total.get("cost") is not None:
+        parts.append(f"cost {money_text(total['cost'], total.get('currency', ''))}")
+    if total.get("co2_g") is not None:
+        parts.append(f"{co2_text(total['co2_g'])} CO2")
+    return f"GPU-hours this month ({name}): {', '.join(parts)}"
 
 
 def _quota(quota: Document | None) -> str:

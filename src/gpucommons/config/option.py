@@ -23,11 +23,13 @@ def option(
     check: Callable[[str], object] | None = None,
     aliases: tuple[str, ...] = (),
     join_aliases: Callable[[Mapping[str, str]], str] | None = None,
+    as_text: Callable[[object], object] | None = None,
 ) -> Any:
     """A dataclass field with its documentation and its limits.
 
     `check` raises ValueError for a wrong text; an empty text is not checked. `aliases` are environment variables of
     other programs with the same meaning: the last one that is set is in force, or `join_aliases` combines them.
+    `as_text` makes the text of a key that may also be a number or a table in the file.
     """
     metadata = {
         "help": help,
@@ -37,6 +39,7 @@ def option(
         "check": check,
         "aliases": aliases,
         "join_aliases": join_aliases,
+        "as_text": as_text,
     }
     return field(default=default, metadata=metadata)
 

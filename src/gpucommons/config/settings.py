@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names, parse_remote_address
+from gpucommons.base.page_address import check_page_url
 from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, check_api_socket
 from gpucommons.config.option import (
     check_expression,
@@ -14,6 +15,7 @@ from gpucommons.config.option import (
     nvshare_aliases,
     option,
 )
+from gpucommons.config.prices import check_currency, parse_prices, price_text
 from gpucommons.config.stack import StackSettings
 
 # The values of KUBERNETES_VIRTUAL_GPUS that dcgm-exporter accepts as true and false.
@@ -264,8 +266,8 @@ class SchedulerSettings:
     )
     pauser_socket: str = option(
         "",
-        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if share_programs is all "
-        "and the agent is not root, else the agent starts a pauser of its own",
+        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if the agent is not root "
+        "and share_programs is all, or off with leases.enforce = pause; else the agent starts a pauser of its own",
     )
     max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
@@ -452,6 +454,12 @@ class LeasesSettings:
         1800.0, "seconds after which a reservation that is not used is released", minimum=60
     )
     reserve_ahead_d: float = option(14.0, "days from now at which a reservation may start at the latest", minimum=0)
+    enforce: str = option(
+        "report",
+        "what is done about processes without a lease on an exclusively leased GPU. report: they are shown; "
+        "pause: they are paused until the lease ends, also where scheduler.share_programs is off",
+        choices=("report", "pause"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,6 +575,27 @@ class LedgerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountsSettings:
+    """What the accounts cost. The prices in force are applied to every period, also to a past one."""
+
+    price_per_gpu_hour: str = option(
+        "",
+        "price of holding a GPU for an hour: a number, or a table by shell patterns of the GPU's model of which the "
+        'first that matches decides, such as { "*H100*" = 2.5, "*" = 1 }; a MIG device costs its part of the GPU; '
+        "a GPU that no pattern matches has no price; empty: no cost is shown",
+        check=parse_prices,
+        as_text=price_text,
+    )
+    price_per_kwh: float = option(
+        0.0, "price of a kilowatt-hour, which is added to the cost; 0: energy costs nothing extra", minimum=0
+    )
+    currency: str = option("", "currency of the prices, such as EUR; empty: not shown", check=check_currency)
+    co2_g_per_kwh: float = option(
+        0.0, "grams of CO2 that a kilowatt-hour causes, for the CO2 of each row; 0: not shown", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class EventsSettings:
     file: str = option("/var/log/ds01/events.jsonl", "event log of DS01, which is followed if it exists")
     own_file: str = option(
@@ -619,6 +648,24 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSettings:
+    prometheus_url: str = option(
+        "",
+        "URL of a Prometheus or VictoriaMetrics that scrapes all nodes, for /fleet and `--fleet`; empty: none",
+        check=check_url,
+    )
+    prometheus_selector: str = option(
+        "", 'label matchers that select the nodes there, such as job="gpucommons"; empty: every node that it has'
+    )
+    page_url: str = option(
+        "http://{instance}/",
+        "address of a node's page, with {instance} (the label), {host} (the label without its port) or {node} (the "
+        "label `node`, else the host)",
+        check=check_page_url,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AlertsSettings:
     alertmanager_url: str = option("", "URL of an Alertmanager, for alerts on the page; empty: none", check=check_url)
 
@@ -651,11 +698,13 @@ class Settings:
     mail: MailSettings = field(default_factory=MailSettings)
     webhook: WebhookSettings = field(default_factory=WebhookSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    accounts: AccountsSettings = field(default_factory=AccountsSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)
     quotas: Mapping[str, QuotaSettings] = field(default_factory=dict)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     history: HistorySettings = field(default_factory=HistorySettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     stack: StackSettings = field(default_factory=StackSettings)

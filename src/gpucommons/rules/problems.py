@@ -18,7 +18,7 @@ from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.slots import SlotState, SlotStatus
-from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.rules.gpu_health import XID_RECENT_S, HealthLevel, HealthReason, health_of, lost_sentence
 from gpucommons.rules.identities import account_name, slot_name
@@ -43,6 +43,7 @@ class ProblemKind(StrEnum):
     XID = "xid"
     LEDGER = "ledger"
     SOURCE_FAILING = "source_failing"
+    TRESPASSER = "trespasser"
     CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"
     HELD_IDLE = "held_idle"
@@ -99,6 +100,7 @@ _REPEATED: Final = {
     "GPUCommonsGPUThrottled": ProblemKind.OVERHEATING,
     "GPUCommonsSourceDown": ProblemKind.SOURCE_FAILING,
     "GPUCommonsLedgerNotWriting": ProblemKind.LEDGER,
+    "GPUCommonsTrespasser": ProblemKind.TRESPASSER,
 }
 _ALERT_LEVELS: Final = {"critical": HealthLevel.CRITICAL}
 
@@ -119,6 +121,7 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
         found += _of_gpu(gpu, snapshot.wall_s) if gpu.up else [_lost(gpu, ended)]
     found += _nvlinks(gpus)
     found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
+    found += _trespassers(readings)
     if readings.ledger is not None:
         found += _ledger(readings.ledger.ledger)
     if readings.idle is not None:
@@ -274,6 +277,39 @@ def holder_names(status: SlotStatus) -> str:
     return ", ".join(names)
 
 
+def _trespassers(readings: Readings) -> Iterator[Problem]:
+    """One problem for each process and lease. A viewer who may not see the lease does not see it."""
+    if readings.leases is None:
+        return
+    slots = {status.slot.name: status for status in (readings.slots.slots if readings.slots else ())}
+    users = {lease.request.id: lease.request.user for lease in readings.leases.leases}
+    for each in readings.leases.trespassers:
+        slot, user = slots.get(each.slot), each.user or "an unknown user"
+        sentence = (
+            f"GPU {each.slot} is leased to {users.get(each.lease_id, 'another user')}, and {user} uses it without a "
+            f"lease: {each.process_name} (pid {each.pid})"
+        )
+        if each.paused:
+            sentence += "; it is paused until the lease ends"
+            remedy = "It keeps its GPU memory: if the lease needs that, its user has to end it."
+        else:
+            remedy = "Ask its user to end it, or to start it with 'gpucommons run'"
+            if each.spared:
+                sentence += f"; it is not paused: {each.spared}"
+            else:
+                remedy += '; leases.enforce = "pause" pauses such programs'
+            remedy += "."
+        yield Problem(
+            f"trespasser/{each.lease_id}/{each.slot}/{each.pid}",
+            ProblemKind.TRESPASSER,
+            HealthLevel.WARNING,
+            f"{sentence}.",
+            remedy,
+            None if slot is None else slot.slot.gpu_uuid,
+            None if slot is None else slot.gpu_index,
+        )
+
+
 def _ledger(ledger: LedgerState) -> Iterator[Problem]:
     if ledger.begun and not ledger.writing and ledger.failures:
         yield Problem(
@@ -324,7 +360,8 @@ def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[
 
 
 def _alerts(alerts: Iterable[Alert], own: Sequence[Problem]) -> Iterator[Problem]:
-    known = {(problem.kind, problem.gpu_uuid) for problem in own}
+    # An alert may be about a slot, and so without the UUID of a GPU.
+    known = {(problem.kind, uuid) for problem in own for uuid in (problem.gpu_uuid, None)}
     for alert in alerts:
         uuid = alert.labels.get("gpu_uuid") or alert.labels.get("uuid")
         if alert.state != "active" or (_REPEATED.get(alert.name), uuid) in known:

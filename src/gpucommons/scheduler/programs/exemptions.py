@@ -79,6 +79,7 @@ class Exempt(StrEnum):
     RULE = "rule"
     PAUSER = "pauser"
     REFUSED = "refused"
+    TRESPASSER = "trespasser"
 
 
 class Refusal(NamedTuple):
