@@ -7,6 +7,7 @@ import pytest
 
 from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol.messages import ReserveRequest, ResumeRequest, RunRequest
+from gpucommons.leases.service.desk import DeskEnforcement
 from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.model.process_identity import ProcessKey
@@ -153,6 +154,35 @@ def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it
     world.look(programs=programs)
     assert [(each.pid, each.user, each.slot) for each in world.desk.reading.trespassers] == [(12, "bob", "0")]
     world.look()
+    assert world.desk.reading.trespassers == ()
+
+
+def test_trespassers_are_reported_with_each_reading_and_forgotten_with_their_lease(tmp_path: Path) -> None:
+    reports: list[list[int]] = []
+    enforcement = DeskEnforcement(
+        lambda found: reports.append([each.pid for each in found]), lambda each: each._replace(paused=True)
+    )
+    world = SteppedDesk(tmp_path, (whole(0),), enforcement=enforcement)
+    id = world.desk.open(Inbox().client(), RunRequest())
+    world.later(1.0)
+    stray = GpuProgram("GPU-0", 12, ProcessKey(12, 1), 1002, frozenset({"bob"}), "stray")
+    world.look(programs=(stray,))
+    world.look(programs=(stray,))
+    assert reports[-2:] == [[12], [12]]
+    assert [each.paused for each in world.desk.reading.trespassers] == [True]
+    # Before the next reading: it goes on at once.
+    world.desk.done(id, report=False)
+    assert reports[-1] == []
+    assert world.desk.reading.trespassers == ()
+
+
+def test_what_a_command_started_is_no_trespasser_while_its_client_is_away(world: SteppedDesk) -> None:
+    alice = Inbox()
+    world.desk.open(alice.client(), RunRequest())
+    world.later(1.0)
+    world.restart()
+    world.descendants.add((13, alice.pid))
+    world.look(programs=(GpuProgram("GPU-0", 13, ProcessKey(13, 1), 0, frozenset({"root"}), "sudo child"),))
     assert world.desk.reading.trespassers == ()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from gpucommons.ledger.usage import usage_of
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
-from gpucommons.model.process_identity import ProcessTable, TreeActivity
+from gpucommons.model.process_identity import ProcessKey, ProcessTable, TreeActivity
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, IdleCause, JobRequest, Slot, SlotUsage
 from ledger.builders import ALICE, BOB, GPU
@@ -69,7 +69,7 @@ def test_why_a_job_is_idle() -> None:
         (holding,) = sample.slots[0].holdings
         return holding.idle_cause
 
-    idle = replace(allocation(lease, WHOLE_SHARE, False), pids=(60, 61))
+    idle = replace(allocation(lease, WHOLE_SHARE, False), processes=(ProcessKey(60, 1), ProcessKey(61, 1)))
     nothing: frozenset[int] = frozenset()
     assert cause(None, idle) is None
     assert cause(TreeActivity(nothing, nothing), idle) is IdleCause.NEITHER
@@ -78,7 +78,7 @@ def test_why_a_job_is_idle() -> None:
     assert cause(TreeActivity(frozenset({50}), nothing), idle) is IdleCause.CPU, "what run has started"
     assert cause(TreeActivity(frozenset({99}), nothing), idle) is IdleCause.NEITHER, "another program"
     assert cause(TreeActivity(frozenset({61}), nothing), replace(idle, active=True)) is None
-    plain = replace(allocation(ALICE, WHOLE_SHARE, False), pids=(61,))
+    plain = replace(allocation(ALICE, WHOLE_SHARE, False), processes=(ProcessKey(61, 1),))
     assert cause(TreeActivity(frozenset({61}), nothing), plain) is None, "no job"
     slurm = allocation(ALICE._replace(job="4711"), WHOLE_SHARE, False)
     assert cause(TreeActivity(frozenset({61}), nothing), slurm) is None, "no process is known"

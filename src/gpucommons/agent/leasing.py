@@ -4,13 +4,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.attribution.stage import NamesUsers
+from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
@@ -21,21 +23,23 @@ from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document
 from gpucommons.faces.documents.report import LedgerUnreadable
-from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
-from gpucommons.leases.service.desk import DeskWorld, LeaseDesk
+from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
+from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
-from gpucommons.model.leases import LeasesReading
+from gpucommons.model.leases import LeasesReading, Trespasser
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
+from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
+from gpucommons.simulation.lab_leases import LabLeaseUsers
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST_ANCESTORS = 64
 
 log = logging.getLogger(__name__)
@@ -66,15 +70,25 @@ def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool) -> LeaseQuota
 class Leasing:
     """The service of leases, a source of them, and an observer of snapshots."""
 
-    def __init__(self, settings: Settings, scenario: Scenario | None = None, read_job: ReadJob | None = None) -> None:
-        """`read_job` reads a job from the ledger; None where no ledger is kept."""
+    def __init__(
+        self,
+        settings: Settings,
+        scenario: Scenario | None = None,
+        enforcer: Enforcer | None = None,
+        users: LabLeaseUsers | None = None,
+        read_job: ReadJob | None = None,
+    ) -> None:
+        """Without `enforcer`, trespassers are only reported. `users` are those of a scenario. `read_job` reads a job
+        from the ledger; None where no ledger is kept."""
         self._settings = settings
+        self._users = users
         self._terms = lease_terms(settings)
         self._scenario = None if scenario is None else scenario.name
         self._path = lease_socket(settings.leases.socket)
         self._cadence_s = settings.sampling.interval_s
         self._thread = LoopThread("leases", self._close)
         self._server: LeaseServer | None = None
+        self._enforcer = enforcer
         self._names: NamesUsers = (
             host_user_names(Path(settings.path.procfs))
             if scenario is None or scenario.world is None
@@ -108,12 +122,35 @@ class Leasing:
             task.cancel()
         await self._thread.stop()
 
+    def end_lease(self, id: str, why: str, done: Callable[[str], None]) -> None:
+        """`done` gets why the lease could not be ended; empty if it was. It is called on another thread."""
+        server = self._server
+        if server is None:
+            done("leases are off")
+            return
+
+        def end() -> None:
+            try:
+                server.desk.cancel(id, os.getuid(), is_admin=True, why=why)
+            except LeaseRefused as error:
+                done(str(error))
+            else:
+                done("")
+
+        self._thread.call(end)
+
     def observe(self, snapshot: Snapshot) -> None:
         server = self._server
         if server is None:
             return
         facts = self._facts(snapshot)
-        self._thread.call(lambda: server.desk.update(facts))
+        self._thread.call(lambda: self._update(server.desk, facts))
+
+    def _update(self, desk: LeaseDesk, facts: LeaseFacts) -> None:
+        """On the thread of leases."""
+        desk.update(facts)
+        if self._users is not None:
+            self._users.step(desk, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
 
     def _read(self) -> LeasesReading:
         server = self._server
@@ -199,13 +236,36 @@ class Leasing:
         )
 
     async def _open(self, access: LeaseAccess) -> None:
-        record = LeaseRecord(lease_record(self._scenario), _boot_id())
+        record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
         world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
-        desk = LeaseDesk(self._terms, record, world, self._scenario)
+        desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement())
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
         self._server = server
+
+    def _enforcement(self) -> DeskEnforcement | None:
+        enforcer = self._enforcer
+        if enforcer is None:
+            return None
+
+        def report(found: Sequence[Trespasser]) -> None:
+            leases: dict[ProcessKey, frozenset[str]] = {}
+            for each in found:
+                if each.key is not None:
+                    leases[each.key] = leases.get(each.key, frozenset()) | {each.lease_id}
+            enforcer.update_trespassers(TrespassReport(leases, time.monotonic()))
+
+        def marked(each: Trespasser) -> Trespasser:
+            standing = enforcer.trespass_standing
+            if each.key is None:
+                return each._replace(spared="the agent cannot see it")
+            paused = each.key in standing.paused
+            return each._replace(
+                paused=paused, spared="" if paused else standing.spared.get(each.key, "it was found a moment ago")
+            )
+
+        return DeskEnforcement(report, marked)
 
     async def _close(self) -> None:
         server, self._server = self._server, None
@@ -242,10 +302,3 @@ def start_ticks_of(pid: int) -> int | None:
 def _never(pid: int, ancestor: int) -> bool:
     """The pids of a scenario are not those of this machine."""
     return False
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

@@ -125,7 +125,16 @@ def local_time(unix_s: float) -> str:
 
 
 def _trespassers(found: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"used by {each['user'] or 'unknown'} (pid {each['pid']}) without a lease" for each in found)
+    return ", ".join(
+        f"used by {each['user'] or 'unknown'} (pid {each['pid']}) without a lease{_measure(each)}" for each in found
+    )
+
+
+def _measure(trespasser: Mapping[str, Any]) -> str:
+    """Empty where trespassers are only reported."""
+    if trespasser["paused"]:
+        return ", paused"
+    return f", not paused: {trespasser['not_paused_because']}" if trespasser["not_paused_because"] else ""
 
 
 def _expected(start_s: float | None, now_s: float) -> str:

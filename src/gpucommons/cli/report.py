@@ -19,6 +19,7 @@ from gpucommons.cli.options import (
     Connect,
     PasswordFile,
     Simulate,
+    TableFormat,
     load_settings,
     scenario_named,
 )
@@ -86,7 +87,7 @@ def report(
             show_default=False,
         ),
     ] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,

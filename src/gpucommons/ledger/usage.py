@@ -46,7 +46,8 @@ class _IdleCauses:
         if trees is None or row.active is not False or not (account.job or account.pod):
             return None
         client = self._clients.get(account.job)
-        roots = row.pids if client is None else (*row.pids, client)
+        pids = tuple(process.pid for process in row.processes)
+        roots = pids if client is None else (*pids, client)
         if not roots:
             return None
         if not trees.on_core.isdisjoint(roots):

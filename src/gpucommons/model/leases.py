@@ -90,7 +90,10 @@ class LeaseWait:
 
 
 class Trespasser(NamedTuple):
-    """A process on an exclusively leased slot that belongs neither to the lease's user nor to its command."""
+    """A process on an exclusively leased slot that belongs neither to the lease's user nor to its command.
+
+    `paused`: it is paused until the lease ends. `spared` is why it is not, where that was to be done.
+    """
 
     lease_id: str
     slot: str
@@ -98,6 +101,8 @@ class Trespasser(NamedTuple):
     key: ProcessKey | None
     user: str
     process_name: str
+    paused: bool = False
+    spared: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Runs on one thread. Its input is calls, its output is `reading` and the lines th
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -55,6 +55,14 @@ class DeskWorld:
     request_report: Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class DeskEnforcement:
+    """What pauses trespassers. `report` gets all that are known, often; `marked` adds whether one is paused."""
+
+    report: Callable[[Sequence[Trespasser]], None]
+    marked: Callable[[Trespasser], Trespasser]
+
+
 class LeaseDesk:
     def __init__(
         self,
@@ -62,10 +70,12 @@ class LeaseDesk:
         record: LeaseRecord,
         world: DeskWorld,
         scenario: str | None = None,
+        enforcement: DeskEnforcement | None = None,
     ) -> None:
         self._record = record
         self._world = world
         self._scenario = scenario
+        self._enforcement = enforcement
         book, known = record.read()
         self._book = LeaseBook(terms, book, world.wall())
         self._known = dict(known)
@@ -158,14 +168,14 @@ class LeaseDesk:
             self._end(id, clean=False)
             self.settle()
 
-    def cancel(self, id: str, uid: int, is_admin: bool) -> str:
-        """Raises LeaseRefused."""
+    def cancel(self, id: str, uid: int, is_admin: bool, why: str = "") -> str:
+        """`why` is a sentence for its user, in place of the one that says who cancelled it. Raises LeaseRefused."""
         lease = self._book.leases.get(id)
         request = lease.request if lease else self._book.waiting.get(id)
         if request is None or not (is_admin or request.uid == uid):
-            raise LeaseRefused(f"no lease and no request {id} of yours; see 'gpucommons queue'")
+            raise LeaseUnknown(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
-        sentence = "cancelled by its user" if request.uid == uid else "cancelled by an administrator"
+        sentence = why or ("cancelled by its user" if request.uid == uid else "cancelled by an administrator")
         self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
         log.info("leases: %s of %s %s", id, request.user, sentence)
         if client is not None:
@@ -191,7 +201,7 @@ class LeaseDesk:
         """Raises LeaseRefused."""
         reservation = self._book.reservations.get(id)
         if reservation is None or not (is_admin or reservation.uid == uid):
-            raise LeaseRefused(f"no reservation {id} of yours; see 'gpucommons reservations'")
+            raise LeaseUnknown(f"no reservation {id} of yours; see 'gpucommons reservations'")
         self._book.unreserve(id)
         self._write(durably=True)
         self.settle()
@@ -206,6 +216,7 @@ class LeaseDesk:
             self._book.update_slots(facts.slots, facts.read_s, facts.users)
             self._refuse_impossible()
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
+        self._report_trespassers()
         for id in self._reports.keys() - facts.seen - self._requested:
             self._requested.add(id)
             self._world.request_report(id)
@@ -241,6 +252,7 @@ class LeaseDesk:
 
     def settle(self) -> None:
         settled = self._book.settle(self._world.wall())
+        self._forget_trespassers()
         for id in settled.dropped:
             self._known.pop(id, None)
             self._counters = replace(self._counters, lost=self._counters.lost + 1)
@@ -362,12 +374,28 @@ class LeaseDesk:
             lease = by_slot.get(program.slot_uuid)
             if lease is None or program.uid == lease.request.uid or lease.request.user in program.names:
                 continue
-            client = self._clients.get(lease.request.id)
-            if client is not None and self._world.is_descendant(program.pid, client.pid):
+            known = self._known.get(lease.request.id)
+            if known is not None and known.pid and self._world.is_descendant(program.pid, known.pid):
                 continue
             slot, user = self._slot_name(program.slot_uuid), min(program.names, default="")
             found.append(Trespasser(lease.request.id, slot, program.pid, program.key, user, program.process_name))
         return found
+
+    def _forget_trespassers(self) -> None:
+        """A lease has ended: its trespassers are not paused any longer, before the next snapshot is there."""
+        left = tuple(each for each in self._trespassers if each.lease_id in self._book.leases)
+        if len(left) < len(self._trespassers):
+            self._trespassers = left
+            self._report_trespassers()
+
+    def _marked_trespassers(self) -> tuple[Trespasser, ...]:
+        if self._enforcement is None:
+            return self._trespassers
+        return tuple(map(self._enforcement.marked, self._trespassers))
+
+    def _report_trespassers(self) -> None:
+        if self._enforcement is not None:
+            self._enforcement.report(self._trespassers)
 
     def _publish(self) -> None:
         book = self._book
@@ -382,7 +410,7 @@ class LeaseDesk:
             leases,
             tuple((book.waiting[id], waits[id]) for id in ordered),
             tuple(book.reservations.values()),
-            self._trespassers,
+            self._marked_trespassers(),
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
