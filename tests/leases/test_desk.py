@@ -202,6 +202,22 @@ def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedDesk) ->
     assert alice.last("report")["job"] == {"id": "lease-1"}
 
 
+def test_a_cancelled_lease_has_a_report_when_its_command_has_ended(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    id = world.desk.open(alice.client(), RunRequest())
+    waits = world.desk.open(bob.client(), RunRequest())
+    world.desk.cancel(id, alice.uid, False)
+    world.desk.cancel(waits, bob.uid, False)
+    world.look()
+    assert world.reports == [], "its command has not ended"
+    world.desk.done(id, report=True)
+    world.desk.done(waits, report=True)
+    world.look()
+    assert world.reports == [id], "a request that was cancelled held nothing"
+    world.desk.deliver_report(id, {"job": None})
+    assert alice.events()[-1] == "report"
+
+
 def test_a_client_that_does_not_wait_for_its_report_gets_none(world: SteppedDesk) -> None:
     alice = Inbox()
     id = world.desk.open(alice.client(), RunRequest())

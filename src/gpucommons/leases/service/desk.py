@@ -83,6 +83,8 @@ class LeaseDesk:
         # Clients whose lease has ended, and who wait for what was billed to it.
         self._reports: dict[str, LeaseClient] = {}
         self._requested: set[str] = set()
+        # Clients whose lease was cancelled, while their command ends.
+        self._cancelled: dict[str, LeaseClient] = {}
         self._offset_s = world.wall() - world.monotonic()
         self._off = "the agent has not read the GPUs yet; try again in a moment"
         self._counters = LeaseCounters()
@@ -150,8 +152,8 @@ class LeaseDesk:
 
     def done(self, id: str, report: bool) -> None:
         """The command has ended."""
-        client = self._clients.get(id)
-        if client is not None and report and id in self._book.leases:
+        client = self._clients.get(id) if id in self._book.leases else self._cancelled.pop(id, None)
+        if client is not None and report:
             self._reports[id] = client
         self._end(id, clean=True)
         self.settle()
@@ -159,6 +161,7 @@ class LeaseDesk:
     def left(self, id: str) -> None:
         """The connection of a lease or of a waiting request is gone."""
         self._reports.pop(id, None)
+        self._cancelled.pop(id, None)
         self._requested.discard(id)
         if id in self._clients:
             self._counters = replace(self._counters, lost=self._counters.lost + 1)
@@ -177,6 +180,8 @@ class LeaseDesk:
         log.info("leases: %s of %s %s", id, request.user, sentence)
         if client is not None:
             client.send({"event": "cancelled", "sentence": sentence})
+            if lease is not None:
+                self._cancelled[id] = client
         # The command of a lease runs until its client has ended it: the slots are read before they are given again.
         self._end(id, clean=lease is None)
         self.settle()
