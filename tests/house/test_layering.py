@@ -10,7 +10,7 @@ from scripts.house_numbers import circles, imports_of, read_tree
 ROOMS: dict[str, set[str]] = {
     "": set(),
     "base": set(),
-    "model": set(),
+    "model": {"base"},
     "rules": {"base", "model"},
     "config": {"base"},
     "stress": set(),
@@ -52,6 +52,7 @@ ROOMS: dict[str, set[str]] = {
     "ledger": {"base", "model", "rules"},
     "simulation": {
         "attribution",
+        "base",
         "leases.policy",
         "leases.protocol",
         "leases.service",
@@ -65,7 +66,7 @@ ROOMS: dict[str, set[str]] = {
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},
     "faces": set(),
     "faces.exposition": {"model"},
-    "faces.dialects": {"", "faces.exposition", "model", "rules"},
+    "faces.dialects": {"", "base", "faces.exposition", "model", "rules"},
     "faces.history": {"base", "model", "rules"},
     "faces.fleet": {"base", "model"},
     "faces.documents": {"base", "faces.history", "model", "rules"},

@@ -55,6 +55,7 @@ EMPTY = {
     "gpucommons_sharing_gain_ratio": "its scheduler is in serial mode, which measures no gain",
     "gpucommons_sharing_programs": "its clients carry nvshare's library",
     "gpucommons_parking_": "likewise: only programs without it are parked",
+    "gpucommons_pauser_": "likewise: only programs without it are paused",
     "gpucommons_vgpu_allocation_ratio_ok": "the device plugin sets the number of shares, not a file",
 }
 # Totals over time: filled by the ledger.
