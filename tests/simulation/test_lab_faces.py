@@ -23,6 +23,7 @@ EMPTY = {
     "gpucommons_source_": "likewise",
     "gpucommons_ledger_": "likewise",
     "gpucommons_leases": "likewise",
+    "gpucommons_mps_": "likewise",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas are settings",
     "gpucommons_sharing_client_revoked": "no client ignores a request to stop",

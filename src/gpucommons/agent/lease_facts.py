@@ -1,17 +1,21 @@
 """What a snapshot shows about the slots: free, used, allocated or lost; and which programs are on them. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.process_identity import ProcessTable
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
 
 _NS_PER_HOUR = 3600 * 1e9
 _QUOTA_PERIOD = "30d"
 _GRAPHICS = "graphics"
+# Connected clients that request nothing, and programs that do not use the GPU: they are not paused.
+_NO_TURNS = ("idle", "resting")
 # A process of this name runs on each node of the system.
 _NODE_PROGRAMS = {"slurmd": "Slurm", "kubelet": "Kubernetes"}
 
@@ -37,10 +41,21 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
     gpus, allocations = readings.gpus, readings.allocations
     if gpus is None or allocations is None:
         return None
-    return tuple(_slots(gpus, allocations, before))
+    return tuple(_slots(gpus, allocations, before, devices_in_turns(readings.sharing)))
 
 
-def _slots(gpus: GpuReading, reading: AllocationReading, before: Mapping[str, SlotUse]) -> Iterator[LeasableSlot]:
+def devices_in_turns(sharing: SharingReading | None) -> frozenset[str]:
+    """The devices on which a program may be paused: clients take turns there, or a program is parked."""
+    if sharing is None:
+        return frozenset()
+    parked = () if sharing.parking is None else sharing.parking.programs
+    taking_turns = {client.gpu_uuid for client in sharing.clients if client.standing not in _NO_TURNS}
+    return frozenset(taking_turns | {program.gpu_uuid for program in parked})
+
+
+def _slots(
+    gpus: GpuReading, reading: AllocationReading, before: Mapping[str, SlotUse], in_turns: frozenset[str]
+) -> Iterator[LeasableSlot]:
     holders: dict[str, list[Allocation]] = {}
     for allocation in reading.allocations:
         if allocation.kind is not WorkloadKind.LEASE and not allocation.is_access_only:
@@ -52,7 +67,7 @@ def _slots(gpus: GpuReading, reading: AllocationReading, before: Mapping[str, Sl
             use = _use(holders.get(uuid, ()))
             if use is SlotUse.FREE and not (reading.complete and info.processes_known):
                 use = before.get(uuid, SlotUse.FREE)
-            yield _slot(info, by_uuid[info.slot.gpu_uuid], use)
+            yield replace(_slot(info, by_uuid[info.slot.gpu_uuid], use), in_turns=uuid in in_turns)
     for gpu in gpus.gpus:
         if not gpu.up:
             yield LeasableSlot(gpu.identity.uuid, str(gpu.identity.index), SlotUse.LOST)

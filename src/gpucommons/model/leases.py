@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.process_identity import ProcessKey
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival."""
+    """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival.
+
+    `mps`: its command runs under MPS, with at most `sm_percent` of the GPU's threads; None: all.
+    """
 
     id: str
     uid: int
@@ -25,6 +29,8 @@ class LeaseRequest:
     share: bool = False
     limit_s: float | None = None
     name: str = ""
+    mps: bool = False
+    sm_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,8 @@ class LeasesReading:
     """`off` is why no lease is given, empty where leases are given. `slots` are names by UUID.
 
     `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
-    because they were not used. `recorded`: the record, which outlives the agent, can be written.
+    because they were not used. `recorded`: the record, which outlives the agent, can be written. `mps` is None where
+    leases do not use MPS.
     """
 
     off: str = ""
@@ -135,3 +142,4 @@ class LeasesReading:
     no_shows: tuple[Reservation, ...] = ()
     counters: LeaseCounters = field(default_factory=LeaseCounters)
     recorded: bool = True
+    mps: MpsReading | None = None

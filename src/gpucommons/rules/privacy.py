@@ -16,6 +16,7 @@ from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
@@ -181,6 +182,16 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
         trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
+        mps=None if reading.mps is None else _mps(reading.mps, viewer),
+    )
+
+
+def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
+    """A daemon for all users has no user; its log may name programs of others."""
+    return replace(
+        reading,
+        daemons=tuple(daemon for daemon in reading.daemons if daemon.user in ("", viewer.user)),
+        events=tuple(event for event in reading.events if event.user and event.user == viewer.user),
     )
 
 

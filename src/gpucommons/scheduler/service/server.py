@@ -422,6 +422,11 @@ class SchedulerServer:
         if self.programs is not None and self.programs.enforcement is not None:
             self.programs.enforcement.update(report)
 
+    def set_mps_devices(self, devices: frozenset[str]) -> None:
+        """The devices with leases under MPS."""
+        if self.programs is not None:
+            self.programs.mps_devices = devices
+
     def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
         """The leases that wait for a GPU."""
         self._lease_needs = tuple(needs)
