@@ -9,6 +9,7 @@ from gpucommons.config.load import load
 from gpucommons.config.reference import configuration_page
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.reference import metrics_page
+from gpucommons.web.routes.glossary import glossary_document
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -19,6 +20,10 @@ def test_metrics_page_is_current() -> None:
 
 def test_configuration_page_is_current() -> None:
     assert (DOCS / "configuration.md").read_text() == configuration_page(), "run: make docs"
+
+
+def test_glossary_is_current() -> None:
+    assert (DOCS / "glossary.md").read_text() == glossary_document(), "run: make docs"
 
 
 def test_the_settings_on_the_page_about_sharing_are_valid(tmp_path: Path) -> None:

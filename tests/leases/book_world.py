@@ -66,7 +66,12 @@ class BookWorld:
             dice.choice((None, None, 60.0, 1200.0)),
         )
         if demand.share and dice.random() < self.mps_part:
-            demand = replace(demand, gpus=dice.choice((1, 1, 1, 2)), mps=True, sm_percent=dice.choice((None, 30, 80)))
+            demand = replace(
+                demand,
+                gpus=dice.choice((1, 1, 1, 2)),
+                mps=dice.choice(("per_user", "per_user", "all_users")),
+                sm_percent=dice.choice((None, 30, 80)),
+            )
         try:
             self.alive.add(self.book.request(demand, self.now_s).id)
         except LeaseRefused:

@@ -241,7 +241,9 @@ def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedDesk) 
 
 
 class Daemons:
-    """MPS as the desk sees it: `state` is what the daemon of every lease is in."""
+    """MPS as the desk sees it: one state for the daemons of all leases."""
+
+    mode = "per_user"
 
     def __init__(self) -> None:
         self.running = False

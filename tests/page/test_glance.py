@@ -203,7 +203,7 @@ def test_the_queue_shows_leases_waiters_and_reservations(browser: Browser, demo:
         queue = page.locator("#queue")
         expect(queue).to_contain_text("2 leases · 2 waiting · 1 reservation")
         expect(queue).to_contain_text("the quota is used up: user bob has 1 of 1 GPUs")
-        expect(queue.locator("[data-span]")).to_have_count(3)
+        expect(queue.locator("[data-span]")).to_have_count(5)
         expect(queue).to_contain_text("farah python (30001)")
 
 
@@ -221,27 +221,66 @@ def test_headroom_is_not_called_health_and_its_bars_agree_with_the_panels(browse
         assert order.index("now") < order.index("gpus") < order.index("node")
 
 
-def test_the_search_covers_what_runs_for_an_owner(browser: Browser, lab: str) -> None:
-    with opened(browser, lab, height=2400) as page:
-        processes: Any = page.evaluate(
-            "fetch('/api/v1/who').then(a => a.json()).then(a => Object.values(a.who.processes))"
-        )
-        job = next(row for row in processes if row["job"] and row["user"])
-        pod = next(row for row in processes if row["pod"])
-        for by in ("Owners", "Users"):
+GROUPINGS = {"Owners": "owner", "Users": "account", "Pods": "pod_uid", "Containers": "container_id"}
+SEARCHED = ("user", "account", "pid", "pod", "container", "job")
+
+
+def processes_of(page: Page) -> dict[str, Any]:
+    found: dict[str, Any] = page.evaluate("fetch('/api/v1/who').then(a => a.json()).then(a => a.who.processes)")
+    return found
+
+
+def expect_found(page: Page, text: str, row: str) -> None:
+    page.fill("#who input[type=search]", text)
+    expect(page.locator(f"#who tr[data-row='{row}']"), f"search for {text}").to_have_count(1)
+
+
+def test_the_search_covers_users_commands_pids_pods_and_models_in_every_grouping(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=2400) as page:
+        processes = processes_of(page)
+        for by, field in (*GROUPINGS.items(), ("Processes", "")):
             page.click(f"#who .choice button:has-text('{by}')")
-            expected = job["owner"] if by == "Owners" else job["account"]
-            for text in (job["user"], str(job["pid"]), job["job"]):
-                page.fill("#who input[type=search]", text)
-                expect(page.locator(f"#who tr[data-row='{expected}']")).to_have_count(1)
+            key, process = next((key, each) for key, each in processes.items() if not field or each[field])
+            row = process[field] if field else key
+            for name in SEARCHED:
+                if process[name] is not None:
+                    expect_found(page, str(process[name]), row)
+            expect_found(page, f"run-{process['pid']}.yaml", row)
+            expect(page.locator("#who tr[data-row]")).to_have_count(1)
+            expect_found(page, "h200", row)
             page.fill("#who input[type=search]", "no such thing")
             expect(page.locator("#who tr[data-row]")).to_have_count(0)
-        page.click("#who .choice button:has-text('Owners')")
-        page.fill("#who input[type=search]", pod["pod"])
-        expect(page.locator(f"#who tr[data-row='{pod['owner']}']")).to_have_count(1)
-        page.fill("#who input[type=search]", "h200")
-        everyone = len({row["owner"] for row in processes if row["owner"]})
-        expect(page.locator("#who tr[data-row]")).to_have_count(everyone)
+
+
+def test_the_search_finds_users_of_slurm_jobs(browser: Browser, lab: str) -> None:
+    with opened(browser, lab, height=2400) as page:
+        processes = processes_of(page)
+        key, job = next((key, row) for key, row in processes.items() if row["job"] and row["user"])
+        for by, row in (("Owners", job["owner"]), ("Users", job["account"]), ("Processes", key)):
+            page.click(f"#who .choice button:has-text('{by}')")
+            for text in (job["user"], job["job"], str(job["pid"])):
+                expect_found(page, text, row)
+
+
+def test_a_gpu_filter_filters_the_sums_of_every_grouping(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=2400) as page:
+        processes = processes_of(page).values()
+        page.select_option("#who select", "0")
+        for by, field in GROUPINGS.items():
+            page.click(f"#who .choice button:has-text('{by}')")
+            expected: dict[str, int] = {}
+            for each in processes:
+                if each["gpu_index"] == 0 and each[field]:
+                    expected[each[field]] = expected.get(each[field], 0) + 1
+            rows = page.locator("#who tr[data-row]")
+            expect(rows).to_have_count(len(expected))
+            shown = rows.evaluate_all(
+                """rows => rows.map(row => [row.dataset.row, ...['processes', 'gpus']
+                    .map(name => row.querySelector(`[data-f=${name}]`).textContent)])"""
+            )
+            assert {row: (count, gpus) for row, count, gpus in shown} == {
+                row: (str(count), "0") for row, count in expected.items()
+            }
 
 
 def test_rows_of_accounts_and_turns_can_be_focused(browser: Browser, demo: str) -> None:
@@ -251,10 +290,40 @@ def test_rows_of_accounts_and_turns_can_be_focused(browser: Browser, demo: str) 
         assert page.locator("#who tr[data-row].lit").evaluate_all("rows => rows.map(r => r.dataset.row)") == [
             "user/1001"
         ]
+        expect(page.locator("#accounts tr[data-user=bob]")).to_have_class(re.compile("lit"))
+        expect(page.locator("#accounts tr[data-user=alice]")).to_have_class(re.compile("dim"))
         page.keyboard.press("Escape")
         page.locator("#turns tr[data-client] th button", has_text="alice-job").first.click()
         expect(page.locator(".focus")).to_contain_text("alice")
         expect(page.locator("#who tr[data-row='user/1000']")).to_have_class(re.compile("lit"))
+        expect(page.locator("#accounts tr[data-user=alice]")).to_have_class(re.compile("lit"))
+
+
+COLOURS_SHOWN = """() => {
+    const colourOf = row => row && row.querySelector('.swatch') && getComputedStyle(row.querySelector('.swatch')).color;
+    const rows = (selector, label) => [...document.querySelectorAll(selector)].map(row => [label(row), colourOf(row)]);
+    return {
+        cards: rows('.card [data-part^="user/"]', row => row.querySelector('.name').textContent),
+        who: rows('#who tr[data-row^="user/"]', row => row.querySelector('button').textContent),
+        accounts: rows('#accounts tr[data-user]', row => row.dataset.user),
+        turns: rows('#turns tr[data-client]', row => row.querySelector('bdi').textContent.replace('-job', '')),
+        queue: [...document.querySelectorAll('#queue [data-span]')].map(row => [
+            row.textContent.trim().split(/[ :]/)[0], getComputedStyle(row.querySelector('.span')).color]),
+    };
+}"""
+
+
+def test_an_owner_has_one_colour_everywhere(browser: Browser, demo: str) -> None:
+    with opened(browser, demo, height=6000) as page:
+        shown: Any = page.evaluate(COLOURS_SHOWN)
+        found: dict[str, set[str]] = {}
+        for section, rows in shown.items():
+            assert rows, section
+            for name, colour in rows:
+                found.setdefault(name, set()).add(colour)
+        assert {"alice", "bob", "chen"} <= set(found)
+        assert {name: colours for name, colours in found.items() if len(colours) != 1} == {}
+        assert len(set.union(*found.values())) == len(found), "two owners have one colour"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

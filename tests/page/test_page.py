@@ -311,7 +311,7 @@ def test_longer_ranges_come_from_a_configured_prometheus(
 ) -> None:
     with opened(browser, playing["lab"], height=TALL) as page:
         page.wait_for_selector("#history .note")
-        assert page.locator("#history .choice button").all_inner_texts() == ["1 hour", "24 hours"]
+        assert page.locator("#history .choice button").all_inner_texts() == ["15 minutes", "1 hour", "24 hours"]
         page.click("#history .choice button:has-text('24 hours')")
         expect(page.locator("#history .choice button[aria-pressed=true]")).to_have_text("24 hours")
     port = free_port()
@@ -327,11 +327,15 @@ def test_longer_ranges_come_from_a_configured_prometheus(
         with running_agent(*arguments) as agent, opened(browser, agent.url, height=TALL) as page:
             # The range ends at the newest snapshot, so a scrape must precede it.
             prometheus.wait_for("DCGM_FI_DEV_POWER_USAGE offset 2s")
-            with page.expect_response(re.compile("series=gpu_power_watts&range=7d")) as response:
-                page.click("#history .choice button:has-text('7 days')")
-            found: Any = response.value.json()
-            assert found["source"] == "prometheus"
-            assert len(found["values"]) == 8
+            for name, range_s in (("7 days", 7 * 86400), ("30 days", 30 * 86400)):
+                with page.expect_response(re.compile(f"series=gpu_power_watts&range={name[:-5]}d")) as response:
+                    page.click(f"#history .choice button:has-text('{name}')")
+                found: Any = response.value.json()
+                assert found["source"] == "prometheus"
+                assert len(found["values"]) == 8
+                columns = list(found["values"].values())
+                assert range_s * 0.99 <= len(columns[0]) * found["step_s"] <= range_s * 1.01
+                assert all(column[-1] is not None and column[0] is None for column in columns)
             page.fill("#history input[name=range]", "3d")
             sequence = page.get_attribute("main", "data-sequence")
             page.wait_for_selector(f"main:not([data-sequence='{sequence}'])")

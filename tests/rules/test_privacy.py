@@ -14,10 +14,13 @@ from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, P
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.idle import IdleMessage, IdleReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.mps import MpsDaemonReading, MpsEvent, MpsReading
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.process_context import CommandLineReading
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Turn
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
@@ -39,14 +42,18 @@ PATHS = (
     "slots",
     "turns",
     "queue",
+    "messages",
     "accounts",
     "events?limit=1000",
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "leases", "accounts", "event_log", "alerts"}
-HIDDEN = {
+FILTERED = {
+    *("attribution", "allocations", "slots", "ledger", "sharing", "leases", "idle", "accounts", "event_log", "alerts"),
     "processes",
+    "command_lines",
+}
+HIDDEN = {
     "docker",
     "podman",
     "container_usage",
@@ -60,7 +67,6 @@ HIDDEN = {
     "kernel",
     "filesystems",
     "hardware",
-    "command_lines",
     "process_contexts",
 }
 
@@ -94,6 +100,9 @@ def test_privacy_is_applied_in_one_place() -> None:
 # what a viewer that does not see all gets for it.
 FILTERED_FIELDS: Mapping[type, str] = {
     Attribution: "processes owners unattributed accounts view",
+    ProcessTable: "by_pid busiest",
+    ProcessRow: "key name cpu_seconds rss_bytes",
+    CommandLineReading: "by_key",
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
@@ -123,6 +132,8 @@ FILTERED_FIELDS: Mapping[type, str] = {
     MpsReading: "mode unavailable daemons events starts failures deaths",
     LeaseWait: "position cause start_s detail",
     Reservation: "id uid user gpus from_s until_s slots used_s",
+    IdleReading: "after_s action idle_holders steps messages channels events recorded",
+    IdleMessage: "id user wall_s step text holder notified_s over",
     AllocationReading: "slots allocations containers unmanaged complete",
     SlotsReading: "slots",
     SlotStatus: (
@@ -131,7 +142,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     ),
     LedgerReading: "ledger totals quotas event_log_writing",
     AccountsReading: "by_period held_today_ns",
-    PeriodAccounts: "by since_s until_s rows slot_time gap_ns",
+    PeriodAccounts: "by since_s until_s rows slot_time gap_ns charges prices",
     HeldKey: "owner account gpu_uuid",
     EventLogReading: "events",
     Event: "wall_s type user source details id",
@@ -215,6 +226,23 @@ def test_own_rows_are_complete() -> None:
     mine = {id: client for id, client in everything["turns"]["clients"].items() if client["uid"] == 1001}
     assert mine
     assert {id: own["turns"]["clients"][id] for id in mine} == mine
+
+
+def test_of_the_processes_on_the_host_only_those_on_gpus_of_the_viewer_are_visible() -> None:
+    attribution = NODE.attribution(0.0)
+    keys = {share.workload.uid: share.key for share in attribution.processes if share.key is not None}
+    mine, other, elsewhere = keys[1001], keys[1000], ProcessKey(7, 7)
+    assert mine is not None
+    assert other is not None
+    table = ProcessTable({key.pid: ProcessRow(key, "x", 1.5, 2**20) for key in (mine, other, elsewhere)}, (mine, other))
+    lines = CommandLineReading({key: ("python", str(key.pid)) for key in (mine, other, elsewhere)})
+    snapshot = snapshot_of(Readings(attribution=attribution, processes=table, command_lines=lines))
+    seen = seen_by(snapshot, BOB).readings
+    assert seen.processes == ProcessTable({mine.pid: table.by_pid[mine.pid]}, ())
+    assert seen.command_lines == CommandLineReading({mine: ("python", str(mine.pid))})
+    reused = ProcessTable({mine.pid: table.by_pid[mine.pid]._replace(key=ProcessKey(mine.pid, 99))}, ())
+    seen = seen_by(snapshot_of(Readings(attribution=attribution, processes=reused)), BOB).readings
+    assert seen.processes == ProcessTable({}, ()), "another process has its pid now"
 
 
 def test_programs_of_others_have_no_name_and_no_pid() -> None:

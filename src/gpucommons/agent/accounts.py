@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from gpucommons.agent.prices import prices_of
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log
@@ -55,6 +56,7 @@ class Accounts:
         self._enabled = ledger.enabled
         self._wall = wall
         self._interval_s, self._flush_s = interval_s, ledger.flush_s
+        self._prices = prices_of(settings.accounts)
         self._quotas = {user: HoldingQuota(quota.gpu_equivalents) for user, quota in settings.quotas.items()}
         self._integrator = Integrator(_LONGEST_GAP * interval_s)
         self._writer = LedgerWriter(
@@ -139,7 +141,7 @@ class Accounts:
         """Empty while there is no ledger file: nothing was held yet."""
         try:
             usage = read_period(self._file, *query.period) if self._file.exists() else PeriodUsage(*query.period)
-            return accounts_of(usage, query.by, query.user)
+            return accounts_of(usage, query.by, query.user, self._prices)
         except LedgerError as error:
             raise LedgerUnreadable(str(error)) from error
 
@@ -147,6 +149,6 @@ class Accounts:
         now_wall_s = self._wall()
         has_rows = any(period.rows for period in self._accounts.by_period.values())
         if not has_rows or abs(now_wall_s - self._accounts_wall_s) >= _ACCOUNTS_EVERY_S:
-            self._accounts = read_accounts(self._file, now_wall_s)
+            self._accounts = read_accounts(self._file, now_wall_s, self._prices)
             self._accounts_wall_s = now_wall_s
         return self._accounts

@@ -3,13 +3,14 @@
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.lease_use import LeaseMeter
 from gpucommons.attribution.stage import NamesUsers
+from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
@@ -18,7 +19,7 @@ from gpucommons.config.runtime_directory import lease_socket
 from gpucommons.config.settings import LeaseQuotaSettings, Settings
 from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.queue import queue_document
-from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
+from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
 from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.lease_mps import LeaseMps
@@ -32,11 +33,11 @@ from gpucommons.mps.supervisor import MpsSupervisor
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
+from gpucommons.simulation.lab_leases import LabLeaseUsers
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # The longest interval between two snapshots that is billed, in sampling intervals, as in the accounts.
 _LONGEST_GAP = 5
 _MOST_ANCESTORS = 64
@@ -75,9 +76,16 @@ def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool, mps: str) -> 
 class Leasing:
     """The service of leases, a source of them, and an observer of snapshots."""
 
-    def __init__(self, settings: Settings, scenario: Scenario | None = None, enforcer: Enforcer | None = None) -> None:
-        """Without `enforcer`, trespassers are only reported."""
+    def __init__(
+        self,
+        settings: Settings,
+        scenario: Scenario | None = None,
+        enforcer: Enforcer | None = None,
+        users: LabLeaseUsers | None = None,
+    ) -> None:
+        """Without `enforcer`, trespassers are only reported. `users` are those of a scenario."""
         self._settings = settings
+        self._users = users
         self._terms = lease_terms(settings)
         self._scenario = None if scenario is None else scenario.name
         self._path = lease_socket(settings.leases.socket)
@@ -112,6 +120,23 @@ class Leasing:
     async def stop(self) -> None:
         await self._thread.stop()
 
+    def end_lease(self, id: str, why: str, done: Callable[[str], None]) -> None:
+        """`done` gets why the lease could not be ended; empty if it was. It is called on another thread."""
+        server = self._server
+        if server is None:
+            done("leases are off")
+            return
+
+        def end() -> None:
+            try:
+                server.desk.cancel(id, os.getuid(), is_admin=True, why=why)
+            except LeaseRefused as error:
+                done(str(error))
+            else:
+                done("")
+
+        self._thread.call(end)
+
     def observe(self, snapshot: Snapshot) -> None:
         server = self._server
         if server is None:
@@ -120,7 +145,13 @@ class Leasing:
         if self._meter.is_active or (reading is not None and reading.leases):
             self._meter.step(snapshot)
         facts = self._facts(snapshot)
-        self._thread.call(lambda: server.desk.update(facts))
+        self._thread.call(lambda: self._update(server.desk, facts))
+
+    def _update(self, desk: LeaseDesk, facts: LeaseFacts) -> None:
+        """On the thread of leases."""
+        desk.update(facts)
+        if self._users is not None:
+            self._users.step(desk, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
 
     def _read(self) -> LeasesReading:
         server = self._server
@@ -181,11 +212,11 @@ class Leasing:
         )
 
     async def _open(self, access: LeaseAccess) -> None:
-        record = LeaseRecord(lease_record(self._scenario), _boot_id())
+        record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
         world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends)
         mps = self._mps_supervisor()
-        lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps == "per_user")
+        lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps)
         desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement(), lease_mps)
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
@@ -195,12 +226,15 @@ class Leasing:
             desk.settle()
 
     def _mps_supervisor(self) -> MpsSupervisor | None:
-        """None where leases do not use MPS. A simulation has no GPU that it could use."""
-        mode = self._settings.leases.mps
-        if mode == "off" or self._scenario is not None:
+        """None where leases do not use MPS. A simulation has no GPU that it could use.
+
+        Where it was switched off, daemons that an earlier agent started are still to be stopped.
+        """
+        mode, directory = self._settings.leases.mps, self._path.parent / _MPS_DIRECTORY
+        if self._scenario is not None or (mode == "off" and not directory.is_dir()):
             return None
-        control = MpsControl(self._path.parent / _MPS_DIRECTORY, is_shared=mode == "all_users")
-        if obstacle := control.general_obstacle():
+        control = MpsControl(directory, is_shared=mode == "all_users")
+        if (obstacle := control.general_obstacle()) and mode != "off":
             log.warning("leases: commands that share a GPU run without MPS: %s", obstacle)
 
         def gpu_name(uuid: str) -> str:
@@ -273,10 +307,3 @@ def start_ticks_of(pid: int) -> int | None:
 def _never(pid: int, ancestor: int) -> bool:
     """The pids of a scenario are not those of this machine."""
     return False
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

@@ -17,6 +17,7 @@ from gpucommons.cli.options import (
     Connect,
     PasswordFile,
     Simulate,
+    TableFormat,
     load_settings,
     scenario_named,
 )
@@ -29,6 +30,7 @@ from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
 
 _EFFICIENCY = "efficiency_ratio"
+_COST, _UNPRICED, _CURRENCY = "cost", "unpriced_gpu_hours", "currency"
 # What people read, by the name of the column in the API and in CSV.
 _TITLES = {
     "held_gpu_hours": "held",
@@ -41,9 +43,13 @@ _TITLES = {
     "sm_gpu_hours": "sm",
     "free_gpu_hours": "free",
     "unknown_gpu_hours": "unknown",
+    _COST: "cost",
+    "co2_g": "CO2",
     _EFFICIENCY: "efficiency",
 }
 _UNITS = {"gib_hours": "GiB h", "kwh": "kWh"}
+# In the other formats only: the parts of the cost.
+_NOT_IN_TABLES = ("gpu_cost", "energy_cost", _UNPRICED, _CURRENCY)
 # From the first on, if the terminal is narrow.
 _LEFT_OUT = ("unjudged", "sm", "unknown", "equivalents", "memory", "free", "efficiency")
 
@@ -68,7 +74,7 @@ def report(
             metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
         ),
     ] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -76,7 +82,7 @@ def report(
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
-    """Report GPU-hours held, active and idle, memory, energy and efficiency, from the ledger."""
+    """Report GPU-hours held, active and idle, memory, energy, efficiency and cost, from the ledger."""
     if since is not None and month is not None:
         raise CommandError("--since and --month exclude each other: use one of them")
     reader = Reader(connect, password_file, ca_file, config, simulate)
@@ -99,6 +105,7 @@ def report(
 def own_report(reader: Reader, since: str | None, month: str | None, by: By, user: str | None) -> Document:
     """The document without an agent: from the ledger file, if this user may read it."""
     # Imported here: with an agent, they are not needed.
+    from gpucommons.agent.prices import prices_of
     from gpucommons.config.state_directory import file_of_node, ledger_file
     from gpucommons.faces.documents.report import ReportQuery
     from gpucommons.faces.documents.report import report as report_document
@@ -107,7 +114,8 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
     from gpucommons.ledger.query import read_period
 
     scenario = scenario_named(reader.simulate)
-    own = ledger_file(load_settings(reader.config, {}).settings, scenario.name if scenario else None)
+    settings = load_settings(reader.config, {}).settings
+    own = ledger_file(settings, scenario.name if scenario else None)
     try:
         name, period = parse_period(since, month, time.time(), None)
         path = readable_file(reader, own, file_of_node(own), "ledger")
@@ -115,13 +123,14 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
     except (LedgerError, ValueError) as error:
         raise CommandError(str(error)) from error
     reader.say_alone(f"this command reads {path}")
-    found = report_document(ReportQuery(name, period, by, user), accounts_of(usage, by, user))
-    return {"hidden": None, "accounts": found}
+    accounts = accounts_of(usage, by, user, prices_of(settings.accounts))
+    return {"hidden": None, "accounts": report_document(ReportQuery(name, period, by, user), accounts)}
 
 
 def rendered(period: Document, format: Format) -> Printable:
     """As CSV or Markdown, with exact numbers. `period` is one period of the API's document."""
-    table = _table(period, [period["by"], *_columns(period)], _exact)
+    columns = _columns(period)
+    table = _table(period, columns, [period["by"], *columns], _exact)
     if format is Format.CSV:
         return table.as_csv()
     notes = [line for note in _notes(period, ".4f") for line in ("", note)]
@@ -130,7 +139,10 @@ def rendered(period: Document, format: Format) -> Printable:
 
 def table_lines(period: Document, width: int | None) -> list[Line]:
     """For people: short titles and rounded numbers with their units."""
-    table = _table(period, [period["by"], *(_TITLES[column] for column in _columns(period))], _human)
+    columns = [column for column in _columns(period) if column not in _NOT_IN_TABLES]
+    money = f"cost {period[_CURRENCY]}" if _CURRENCY in period else "cost"
+    titles = [money if column == _COST else _TITLES[column] for column in columns]
+    table = _table(period, columns, [period["by"], *titles], _human)
     return [
         plain_line(_title(period)),
         [],
@@ -144,18 +156,25 @@ def _title(period: Document) -> str:
 
 
 def _notes(period: Document, digits: str) -> list[str]:
-    return [f"not observed, not billed: {hours:{digits}} h ({reason})" for reason, hours in period["gap_hours"].items()]
+    notes = [
+        f"not observed, not billed: {hours:{digits}} h ({reason})" for reason, hours in period["gap_hours"].items()
+    ]
+    unpriced = period["total"].get(_UNPRICED)
+    if unpriced:
+        notes.append(f"without a price: {unpriced:{digits}} h (no pattern of price_per_gpu_hour matches these GPUs)")
+    return notes
 
 
 def _columns(period: Document) -> list[str]:
-    return [*(name for name in period["total"] if name != _EFFICIENCY), _EFFICIENCY]
+    currency = [_CURRENCY] if _CURRENCY in period else []
+    return [*(name for name in period["total"] if name != _EFFICIENCY), *currency, _EFFICIENCY]
 
 
-def _table(period: Document, header: Sequence[str], cell: Callable[[str, float | None], str]) -> TextTable:
-    columns = _columns(period)
-
+def _table(
+    period: Document, columns: Sequence[str], header: Sequence[str], cell: Callable[[str, float | None], str]
+) -> TextTable:
     def cells(name: str, row: Document) -> list[str]:
-        return [name, *(cell(column, row.get(column)) for column in columns)]
+        return [name, *(period[column] if column == _CURRENCY else cell(column, row.get(column)) for column in columns)]
 
     return TextTable(
         header,
@@ -178,8 +197,20 @@ def _human(column: str, value: float | None) -> str:
         return ""
     if column == _EFFICIENCY:
         return f"{value:.0%}"
+    if column == _COST:
+        return f"{value:.2f}"
+    if column == "co2_g":
+        return co2_text(value)
     unit = next((unit for end, unit in _UNITS.items() if column.endswith(end)), "h")
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def co2_text(grams: float) -> str:
+    return f"{grams / 1000:.1f} kg" if grams >= 1000 else f"{grams:.1f} g"
+
+
+def money_text(cost: float, currency: str) -> str:
+    return f"{cost:.2f} {currency}".rstrip()
 
 
 def _when(unix_s: int) -> str:

@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: lost GPUs, XIDs, allocations, quotas, turns, leases, parking. Pure.
+"""Detects the events between two snapshots: GPUs, allocations, quotas, turns, leases, parking, idle holders. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -11,6 +11,7 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.mps import MpsReading
 from gpucommons.model.parking import ParkingReading
@@ -43,12 +44,14 @@ _MPS = {
     "died": MPS_DIED,
     "log": MPS_LOG,
 }
+IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
 ANY_SLOT = "any"
 TYPES = (
     *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
     *(LEASE_TRESPASSER, TRESPASSER_PAUSED, TRESPASSER_RESUMED, RESERVATION_RELEASED),
     *(MPS_STARTED, MPS_STOPPED, MPS_FAILED, MPS_DIED, MPS_LOG),
     *(PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
+    *IDLE_TYPES,
 )
 
 # Workload id and slot name.
@@ -75,6 +78,7 @@ class DetectorState:
     parking: frozenset[str] = frozenset()
     mps: frozenset[str] = frozenset()
     paused: Mapping[str, tuple[str, Details]] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -142,8 +146,15 @@ def detect_events(
         paused = _paused(before, readings.leases, found)
         if readings.leases.mps is not None:
             mps = _mps(before, readings.leases.mps, found)
+    idle = before.idle if readings.idle is None else _idle(before, readings.idle, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking, mps, paused), events
+    after = DetectorState(
+        *(lost, held, exceeded, xids, revoked, trespassers, released, parking),
+        mps=mps,
+        paused=paused,
+        idle=idle,
+    )
+    return after, events
 
 
 def _gpus(
@@ -295,3 +306,9 @@ def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> f
             }
             found.append((_PARKING[event.kind], event.user, details))
     return frozenset(event.id for event in reading.events)
+
+
+def _idle(before: DetectorState, reading: IdleReading, found: _Found) -> frozenset[str]:
+    """Each event of the ladder once, oldest first."""
+    found += [(each.type, each.user, each.details) for each in reversed(reading.events) if each.id not in before.idle]
+    return frozenset(each.id for each in reading.events)

@@ -1,7 +1,7 @@
 """Reads a period from the ledger file, also while an agent writes it. Never writes."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,13 +26,17 @@ _TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
 
 @dataclass(frozen=True, slots=True)
 class PeriodUsage:
-    """What was billed in [since_s, until_s): the requested period, or slightly more where fine layers were pruned."""
+    """What was billed in [since_s, until_s): the requested period, or slightly more where fine layers were pruned.
+
+    `models` are the names of the GPUs' models, by the GPU's UUID.
+    """
 
     since_s: int
     until_s: int
     usage: dict[tuple[Slot, Account], Amounts] = field(default_factory=dict)
     slot_time: dict[Slot, SlotTime] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
 
 
 class Totals(NamedTuple):
@@ -88,8 +92,8 @@ def _checked(path: Path, options: str) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise LedgerError("foreign", f"{path}: not a gpucommons ledger")
-        if version != len(MIGRATIONS):
-            raise LedgerError("version", f"{path}: schema version {version}, this program reads {len(MIGRATIONS)}")
+        if not 1 <= version <= len(MIGRATIONS):
+            raise LedgerError("version", f"{path}: schema version {version}, this program reads 1 to {len(MIGRATIONS)}")
     except BaseException:
         connection.close()
         raise
@@ -121,7 +125,20 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
         _named(usage, slots, accounts),
         {slots[slot]: time for slot, time in times.items() if slot in slots},
         tuple(Gap(*row) for row in found),
+        _models(connection),
     )
+
+
+def _models(connection: sqlite3.Connection) -> dict[str, str]:
+    """Empty in a file that only an older release has written: it has no models."""
+    if not _has_jobs(connection):
+        return {}
+    return dict(connection.execute("SELECT gpu_uuid, model FROM slots WHERE model IS NOT NULL"))
+
+
+def _has_jobs(connection: sqlite3.Connection) -> bool:
+    """Whether the file has the columns of the second schema. The agent adds them when it opens the file."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0]) > 1
 
 
 def _named(

@@ -11,7 +11,7 @@ _NS = 1_000_000_000
 
 def usage_of(snapshot: Snapshot) -> UsageSample:
     """Has no slots if the GPUs could not be read: that is a gap, not a node without GPUs."""
-    reading = snapshot.readings.allocations
+    reading, gpus = snapshot.readings.allocations, snapshot.readings.gpus
     by_slot: dict[str, list[Allocation]] = {}
     for allocation in reading.allocations if reading else ():
         if allocation.share:
@@ -21,6 +21,7 @@ def usage_of(snapshot: Snapshot) -> UsageSample:
         round(snapshot.monotonic_s * _NS),
         snapshot.wall_s,
         tuple(_slot_usage(info, by_slot, complete) for info in (reading.slots if reading else ())),
+        {gpu.identity.uuid: gpu.identity.name for gpu in (gpus.gpus if gpus else ()) if gpu.identity.name},
     )
 
 

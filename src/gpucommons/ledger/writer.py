@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from gpucommons.base.boot_id import boot_id
 from gpucommons.ledger.batch import NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 from gpucommons.ledger.query import Totals, read_totals
 from gpucommons.ledger.recovery import replace_damaged
 from gpucommons.ledger.rollups import Retention
-from gpucommons.ledger.store import Store, boot_id, new_run
+from gpucommons.ledger.store import Store, new_run
 from gpucommons.model.accounts import LedgerState, OwnerKey
 
 KEEP_IN_MEMORY_S = 3600.0

@@ -16,7 +16,8 @@ from gpucommons.model.process_identity import ProcessKey
 class LeaseRequest:
     """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival.
 
-    `mps`: its command runs under MPS, with at most `sm_percent` of the GPU's threads; None: all.
+    `mps` is per_user or all_users if its command runs under MPS, by which daemon; empty: without MPS. `sm_percent` is
+    the most of the GPU's threads that it may use; None: all.
     """
 
     id: str
@@ -29,7 +30,7 @@ class LeaseRequest:
     share: bool = False
     limit_s: float | None = None
     name: str = ""
-    mps: bool = False
+    mps: str = ""
     sm_percent: int | None = None
 
 

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,6 +42,8 @@ from gpucommons.pauser.refusals import Refusals
 
 log = logging.getLogger(__name__)
 
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
 LOCK_TIMEOUT_MS: Final = 200
 # Beyond what the call itself may take: the pauser's own work and the way there and back, on a busy machine.
 _GRACE_S: Final = 2 * LATE_S
@@ -68,7 +70,8 @@ class PauserSettings:
 
     `socket_path`: the socket of a pauser that runs as a service; None: start one as a child. The rest is for a child:
     `record` is where it writes what is paused (None: the user's default place), `backend` is `cuda` or `freeze`,
-    `max_pause_s` is the longest pause, `environment` is added to the agent's own.
+    `max_pause_s` is the longest pause, `environment` is added to the agent's own. `stand_in` connects to a pauser of
+    simulated programs instead: their pids are not those of this machine.
     """
 
     socket_path: Path | None = None
@@ -76,6 +79,7 @@ class PauserSettings:
     backend: str = "cuda"
     max_pause_s: float = 10.0
     environment: Mapping[str, str] | None = None
+    stand_in: Connect | None = None
 
 
 class _Unusable(Exception):
@@ -151,6 +155,16 @@ class Pauser:
     def pid(self) -> int | None:
         """The pid of the pauser that serves now."""
         return None if self._hello is None else self._hello.pid
+
+    @property
+    def has_record(self) -> bool:
+        """What is parked outlives the agent: it is in the record, and on a real GPU."""
+        return self._settings.stand_in is None
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        """The agent and its pauser, which are never paused themselves."""
+        return frozenset({os.getpid(), self.pid or 0}) if self._settings.stand_in is None else frozenset()
 
     @property
     def max_pause_s(self) -> float:
@@ -315,7 +329,7 @@ class Pauser:
 
     async def _serve_one(self) -> None:
         """One pauser, from its start to its end."""
-        reader, self._writer = await (self._spawn() if self._settings.socket_path is None else self._connect())
+        reader, self._writer = await self._open()
         try:
             async with asyncio.timeout(_HELLO_S):
                 hello = await _next_message(reader)
@@ -333,6 +347,11 @@ class Pauser:
         self._changed()
         while (message := await _next_message(reader)) is not None:
             self._take(message)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._settings.stand_in is not None:
+            return await self._settings.stand_in()
+        return await (self._spawn() if self._settings.socket_path is None else self._connect())
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Reply):

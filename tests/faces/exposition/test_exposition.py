@@ -26,10 +26,9 @@ class Node:
 
     def collect_a(self, snapshot: Snapshot) -> Iterator[Family]:
         self.collected += 1
-        yield A.value(0.5, "1")
+        yield A.of([(("1",), 0.5), (("2",), 0.7)])
         if self.broken:
             raise RuntimeError("garbage in the snapshot")
-        yield A.value(0.7, "2")
 
     def collect_b(self, snapshot: Snapshot) -> Iterator[Family]:
         yield B.value(snapshot.sequence)
@@ -71,8 +70,19 @@ def test_all_dialects_or_one() -> None:
 
 
 def test_parts_of_one_family_are_joined() -> None:
-    text = body(Node().exposition(), "a")
-    assert text.count("# TYPE a_ratio") == 1
+    def collect(snapshot: Snapshot) -> Iterator[Family]:
+        yield A.value(0.5, "1")
+        yield B.value(snapshot.sequence)
+        yield A.value(0.7, "2")
+
+    snapshot = Snapshot(3, 0.0, 0.0, "host")
+    exposition = Exposition(lambda: snapshot, [Dialect("parts", 1, "", (A, B), collect)])
+    assert parsed(body(exposition)) == {
+        ("a_ratio", (("x", "1"),)): 0.5,
+        ("a_ratio", (("x", "2"),)): 0.7,
+        ("b_total", ()): 3,
+    }
+    assert body(exposition).count("# TYPE a_ratio") == 1
 
 
 def test_collected_once_for_all_formats_and_encodings() -> None:

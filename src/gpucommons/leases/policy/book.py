@@ -54,7 +54,7 @@ class LeaseDemand:
     share: bool = False
     limit_s: float | None = None
     name: str = ""
-    mps: bool = False
+    mps: str = ""
     sm_percent: int | None = None
 
 

@@ -23,6 +23,7 @@ class LeasableSlot:
     """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
 
     `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
+    `parked_bytes` is the memory of working programs of it that is in host memory: they wait for their turn.
     """
 
     uuid: str
@@ -32,6 +33,7 @@ class LeasableSlot:
     is_mig: bool = False
     total_bytes: int | None = None
     free_bytes: int | None = None
+    parked_bytes: int = 0
     in_turns: bool = False
 
 
@@ -73,7 +75,7 @@ class LeaseRefused(Exception):
 
 
 class LeaseUnknown(LeaseRefused):
-    """The lease or request to resume is not known."""
+    """The lease, request or reservation that is meant is not known, or is another user's."""
 
 
 class LeaseBusy(LeaseRefused):

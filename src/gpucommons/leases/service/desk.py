@@ -23,6 +23,7 @@ _NO_SHOWS_KEPT: Final = 16
 # A step of the wall clock that counts as setting it.
 _STEP_S: Final = 2.0
 OTHERS: Final = "another user"
+MPS_OFF: Final = "MPS is off on this node (leases.mps)"
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class DeskEnforcement:
 class DeskMps(Protocol):
     """MPS for leases, see lease_mps.py."""
 
+    @property
+    def mode(self) -> str: ...
     def obstacle(self, uid: int) -> str: ...
     def serve(self, leases: Iterable[Lease]) -> None: ...
     def failure(self, lease: Lease) -> str: ...
@@ -111,7 +114,7 @@ class LeaseDesk:
         try:
             if self._off:
                 raise LeaseRefused(self._off)
-            mps = self._uses_mps(client, request)
+            mps = self._mps_of(client, request)
             demand = LeaseDemand(
                 client.uid,
                 client.user,
@@ -141,18 +144,18 @@ class LeaseDesk:
             raise LeaseBusy(f"no slot is free now: {wait.sentence}; run it without --no-wait to wait")
         return id
 
-    def _uses_mps(self, client: LeaseClient, request: RunRequest) -> bool:
-        """Raises LeaseRefused where the part of the GPU that is requested cannot be enforced."""
+    def _mps_of(self, client: LeaseClient, request: RunRequest) -> str:
+        """How the command runs under MPS; empty: without. Raises LeaseRefused where a limit cannot be enforced."""
         if request.sm_percent is not None and not request.share:
             raise LeaseRefused(f"--sm {request.sm_percent} needs --share: a GPU of its own is not limited")
         if not request.share:
-            return False
-        why = "MPS is off on this node (leases.mps)" if self._mps is None else self._mps.obstacle(client.uid)
+            return ""
+        why = MPS_OFF if self._mps is None else self._mps.obstacle(client.uid)
         if why and request.sm_percent is not None:
             raise LeaseRefused(
                 f"--sm {request.sm_percent} needs MPS: {why}; run it without --sm, or ask the administrator"
             )
-        return not why
+        return "" if why or self._mps is None else self._mps.mode
 
     def resume(self, client: LeaseClient, request: ResumeRequest) -> str:
         """Raises LeaseRefused where the lease is over, or is not this client's."""
@@ -193,14 +196,14 @@ class LeaseDesk:
             self._end(id, clean=False)
             self.settle()
 
-    def cancel(self, id: str, uid: int, is_admin: bool) -> str:
-        """Raises LeaseRefused."""
+    def cancel(self, id: str, uid: int, is_admin: bool, why: str = "") -> str:
+        """`why` is a sentence for its user, in place of the one that says who cancelled it. Raises LeaseRefused."""
         lease = self._book.leases.get(id)
         request = lease.request if lease else self._book.waiting.get(id)
         if request is None or not (is_admin or request.uid == uid):
-            raise LeaseRefused(f"no lease and no request {id} of yours; see 'gpucommons queue'")
+            raise LeaseUnknown(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
-        sentence = "cancelled by its user" if request.uid == uid else "cancelled by an administrator"
+        sentence = why or ("cancelled by its user" if request.uid == uid else "cancelled by an administrator")
         self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
         log.info("leases: %s of %s %s", id, request.user, sentence)
         if client is not None:
@@ -224,7 +227,7 @@ class LeaseDesk:
         """Raises LeaseRefused."""
         reservation = self._book.reservations.get(id)
         if reservation is None or not (is_admin or reservation.uid == uid):
-            raise LeaseRefused(f"no reservation {id} of yours; see 'gpucommons reservations'")
+            raise LeaseUnknown(f"no reservation {id} of yours; see 'gpucommons reservations'")
         self._book.unreserve(id)
         self._write(durably=True)
         self.settle()

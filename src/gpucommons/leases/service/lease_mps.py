@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from gpucommons.leases.protocol.messages import Line
+from gpucommons.leases.service.desk import MPS_OFF
 from gpucommons.model.leases import Lease
 from gpucommons.model.mps import MpsReading
 from gpucommons.mps.plan import DaemonStage, MpsKey
@@ -10,15 +11,15 @@ from gpucommons.mps.supervisor import MpsSupervisor
 
 
 class LeaseMps:
-    """`per_user`: each user has a daemon; else one serves all."""
+    """`mode` is the setting: what new leases use. Leases that are held keep the daemon that they have."""
 
-    def __init__(self, supervisor: MpsSupervisor, per_user: bool) -> None:
+    def __init__(self, supervisor: MpsSupervisor, mode: str) -> None:
         self._supervisor = supervisor
-        self._per_user = per_user
+        self.mode = mode
 
     def obstacle(self, uid: int) -> str:
         """Why commands of this user cannot run under MPS; empty where they can."""
-        return self._supervisor.control.obstacle(uid)
+        return MPS_OFF if self.mode == "off" else self._supervisor.control.obstacle(uid)
 
     def serve(self, leases: Iterable[Lease]) -> None:
         """Starts the daemons that these leases need, and stops others after a while."""
@@ -47,4 +48,4 @@ class LeaseMps:
         return self._supervisor.reading()
 
     def _key(self, lease: Lease) -> MpsKey:
-        return MpsKey(lease.request.uid if self._per_user else None, lease.slots[0])
+        return MpsKey(lease.request.uid if lease.request.mps == "per_user" else None, lease.slots[0])

@@ -18,6 +18,8 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.coruns import Way
+from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
@@ -30,7 +32,6 @@ from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn
 from gpucommons.scheduler.programs.linked import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
 from gpucommons.scheduler.service.enforcement import Enforcement
-from gpucommons.scheduler.service.parking import Parking
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -47,6 +48,11 @@ class _Member:
     program: Program
     client: Client
     peer: ProgramPeer
+
+    @property
+    def takes_turns(self) -> bool:
+        phase = self.client.gpu.phase
+        return phase is not None and phase.way is Way.TURNS
 
 
 class Programs:
@@ -127,7 +133,7 @@ class Programs:
         around = Circumstances(
             self._scope,
             os.geteuid(),
-            agent_pids={os.getpid(), self._pauser.pid or 0},
+            agent_pids=self._pauser.own_pids,
             nvshare_pids=nvshare_pids,
             obstacle=self._pauser.reason,
             refused=self._refused(reading, now),
@@ -146,7 +152,8 @@ class Programs:
             self._update(key, program, standings[key].joined, now)
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
-            self.parking.see(found.programs, found.exempt, paused, reading.as_of_s)
+            in_turns = {key for key, member in self._members.items() if member.takes_turns}
+            self.parking.see(found.programs, found.exempt, paused, in_turns, reading.as_of_s)
 
     async def part_with(self, key: str) -> None:
         """It is to be parked: it leaves the turns, and runs when this returns."""

@@ -163,8 +163,8 @@ class StateReader:
             return {}
         return {
             "parking": parking.reading(),
-            "park_seconds": parking.park_seconds.reading(),
-            "wake_seconds": parking.wake_seconds.reading(),
+            "park_seconds": parking.log.park_seconds.reading(),
+            "wake_seconds": parking.log.wake_seconds.reading(),
         }
 
 

@@ -4,16 +4,21 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from gpucommons.base.threads import in_daemon_thread
 from gpucommons.faces.documents import history as history_document
 from gpucommons.faces.documents import report as report_document
+from gpucommons.faces.documents.fleet import fleet_document
 from gpucommons.faces.documents.openapi import index, openapi
 from gpucommons.faces.documents.parameters import BadParameter, Value, read_query
 from gpucommons.faces.documents.resources import SNAPSHOT, Resource
 from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.faces.documents.view import View, view_for
+from gpucommons.faces.fleet.reader import FleetReader
+from gpucommons.faces.fleet.samples import FleetError
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
 from gpucommons.faces.history.turn_log import TurnLog
+from gpucommons.model.fleet import FleetView
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer
 from gpucommons.web.routes.negotiation import accepts_gzip
@@ -41,11 +46,16 @@ class Api:
         version: str,
         prometheus: Prometheus | None = None,
         ledger: report_document.ReadLedger | None = None,
+        fleet: FleetReader | None = None,
     ) -> None:
         self._latest = latest
         self._history = history
         self._prometheus = prometheus
         self._ledger = ledger
+        self._fleet = fleet
+        # Of the newest view, by viewer: the document, plain and compressed.
+        self._fleet_view: FleetView | None = None
+        self._fleet_bodies: dict[Viewer, tuple[bytes, bytes]] = {}
         self._reports: Counter[Viewer] = Counter()
         self._turn_log = TurnLog()
         self._index = encoded(index(version))
@@ -136,6 +146,36 @@ class Api:
             return _failed(str(error))
         return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
 
+    @property
+    def has_fleet(self) -> bool:
+        return self._fleet is not None
+
+    async def fleet(self, request: Request) -> Response:
+        try:
+            read_query(request.query, ())
+            view = None if self._fleet is None else await self._fleet.view()
+        except BadParameter as error:
+            return _bad_parameter(error)
+        except FleetError as error:
+            return _failed(str(error))
+        etag = self._etag(request.viewer, f"fleet-{view.time_wall_s}" if view else "fleet")
+        if matches_etag(request.if_none_match, etag):
+            return _not_modified(etag)
+        body, zipped = await self._fleet_body(view, request.viewer)
+        return _response(request, body, etag, lambda: zipped)
+
+    async def _fleet_body(self, view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:
+        """Encoded in a thread, once for all viewers that see the same: a large fleet takes as long as a few scrapes."""
+        if view is not self._fleet_view:
+            self._fleet_view = view
+            self._fleet_bodies.clear()
+        bodies = self._fleet_bodies.get(viewer)
+        if bodies is None:
+            bodies = await in_daemon_thread(lambda: _fleet_bodies(view, viewer))
+            if view is self._fleet_view and len(self._fleet_bodies) < _MOST_CACHED:
+                self._fleet_bodies[viewer] = bodies
+        return bodies
+
     def stream(self, request: Request) -> Response:
         try:
             read_query(request.query, ())
@@ -171,9 +211,14 @@ class Api:
                 self._bodies[key] = body
         return body
 
-    def _etag(self, viewer: Viewer) -> str:
+    def _etag(self, viewer: Viewer, version: str = "") -> str:
         scope = "all" if viewer.sees_all else f"{viewer.uid}"
-        return f'"{self._life}-{self._sequence}-{scope}"'
+        return f'"{self._life}-{version or self._sequence}-{scope}"'
+
+
+def _fleet_bodies(view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:
+    body = encoded(fleet_document(view, viewer))
+    return body, compressed(body)
 
 
 def _response(request: Request, body: bytes, etag: str, compress: Callable[[], bytes]) -> Response:

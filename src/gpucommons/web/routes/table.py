@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from gpucommons.faces.documents import report
+from gpucommons.faces.documents import fleet, report
 from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import Route
+from gpucommons.web.routes.glossary import glossary_page
 from gpucommons.web.routes.metrics import MetricsProvider, metrics_endpoint
 from gpucommons.web.routes.plain_page import plain_page
 from gpucommons.web.routes.readiness import readyz
@@ -41,6 +42,7 @@ def main_routes(
     return [
         *routes,
         Route("/", index, "page"),
+        Route("/glossary", glossary_page, "glossary"),
         *(Route(f"/static/{name}", file.endpoint, "static") for name, file in files.items()),
     ]
 
@@ -66,6 +68,7 @@ def api_routes(api: Api) -> list[Route]:
             for resource in RESOURCES
         ),
         Route(f"{BASE}/report", api.report, "api/report", report.SUMMARY),
+        Route(f"{BASE}/fleet", api.fleet, "api/fleet", fleet.SUMMARY),
         Route(f"{BASE}/history", api.history, "api/history", "one reading over time"),
         Route(f"{BASE}/stream", api.stream, "api/stream", "all sections, live (server-sent events)"),
         Route(f"{BASE}/openapi.json", api.openapi, "api/openapi", "OpenAPI description of the API"),

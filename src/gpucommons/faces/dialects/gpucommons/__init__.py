@@ -2,6 +2,7 @@
 
 from gpucommons.faces.dialects.dialect import dialect_of
 from gpucommons.faces.dialects.gpucommons import (
+    accounts,
     agent,
     allocations,
     attribution,
@@ -13,6 +14,7 @@ from gpucommons.faces.dialects.gpucommons import (
     gpu_unattributed,
     gpus,
     health,
+    idle,
     leases,
     ledger,
     mps,
@@ -22,6 +24,7 @@ from gpucommons.faces.dialects.gpucommons import (
     problems,
     quotas,
     sharing,
+    slots,
     snapshots,
     sources,
     vgpu,
@@ -32,8 +35,8 @@ GPUCOMMONS = dialect_of(
     (
         *(snapshots, agent, exposition, web, sources, health, problems),
         *(gpus, gpu_parts, nvml, owners, gpu_unattributed, attribution, vgpu),
-        *(containers, allocations, followed_events, quotas, ledger, event_log, sharing, parking, leases),
-        mps,
+        *(containers, allocations, slots, followed_events, quotas, ledger, accounts, event_log),
+        *(sharing, parking, leases, mps, idle),
     ),
     name="gpucommons",
     port=9460,

@@ -34,7 +34,7 @@ export function Gpus({ document, recent, turn, lit, chosen, most, onFocus }) {
     const parts = memoryParts(uuid, gpu, who);
     return html`<${Card} uuid=${uuid} gpu=${gpu} parts=${parts} values=${values} slots=${own} queued=${queued.get(uuid)} chosen=${chosen} now=${document.time_unix_s} lit=${lit} onFocus=${onFocus} />`;
   };
-  return html`<${Section} id="gpus" title="GPUs" note=${note}>
+  return html`<${Section} id="gpus" title="GPUs" note=${note} word="slot">
     <ul class="cards" style=${{ '--columns': cards.length ? columnsFor(cards.length, most) : 1 }}>
       ${cards.map((uuid) => html`<${Lazy} key=${uuid} tag="li" turn=${turn} draw=${() => cardOf(uuid)} />`)}
     </ul>
@@ -97,7 +97,7 @@ function Card({ uuid, gpu, parts, values, slots, queued, chosen, now, lit, onFoc
           .map(
             (part) =>
               html`<li key=${part.key} class=${classes(isDim(lit, part) && 'dim')} data-part=${part.key} title=${part.why || part.label}>
-                <${Swatch} name=${part.owner ? colour(part.key) : 'rest'} />
+                <${Swatch} name=${part.owner ? colour(part.label) : 'rest'} />
                 ${part.owner
                   ? html`<button type="button" class="name" onClick=${() => onFocus({ by: 'owner', id: part.key, label: part.label })}><bdi>${part.label}</bdi></button>`
                   : html`<span class="name none">${part.label}</span>`}
@@ -179,7 +179,7 @@ function MemoryBar({ parts, lit }) {
       (part) =>
         html`<span
           key=${part.key}
-          class=${classes('part', part.owner ? colour(part.key) : part.key === 'reserved' ? 'reserved' : 'rest', isDim(lit, part) && 'dim')}
+          class=${classes('part', part.owner ? colour(part.label) : part.key === 'reserved' ? 'reserved' : 'rest', isDim(lit, part) && 'dim')}
           style=${{ width: `${((100 * part.bytes) / parts.total).toFixed(2)}%` }}
           title=${part.label}
         ></span>`,
