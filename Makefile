@@ -3,20 +3,26 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run demo test lint types bench torture docs dashboards deploy-files dist clean
+.PHONY: run demo test test-again lint types bench torture docs dashboards deploy-files dist clean
 
 run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
 
 demo: $(VENV)/.ready
-	@$(BIN)/gpucommons up --simulate lab
+	@$(BIN)/gpucommons up --simulate lab --share
 
 test: $(VENV)/.ready-test
 	@scripts/install-test-programs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	@rm -f .pytest_cache/v/cache/lastfailed
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile || $(MAKE) --no-print-directory test-again
+
+# A failed test once more, alone: a machine that stalls for seconds disturbs tests with real processes and clocks.
+test-again:
+	@echo "running the failed tests a second time, one at a time; a test that passes now depends on the load: mend it"
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .

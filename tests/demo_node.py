@@ -6,7 +6,8 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from gpucommons.holding.slot_states import Now, judge
+from gpucommons.base.histogram import HistogramReading
+from gpucommons.holding.slot_states import judge
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
@@ -23,6 +24,7 @@ from gpucommons.model.gpu import (
     XidRecord,
 )
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.idle import ChannelState, IdleEvent, IdleMessage, IdleReading, IdleStep
 from gpucommons.model.leases import (
     Lease,
     LeaseRequest,
@@ -48,12 +50,12 @@ from gpucommons.model.ownership import (
     Workload,
 )
 from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.prices import BILLION, Charge, Prices
 from gpucommons.model.process_context import CommandLineReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
-    HistogramReading,
     LeftAlone,
     SharingReading,
     WaitReading,
@@ -61,6 +63,7 @@ from gpucommons.model.sharing import (
 )
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
+from gpucommons.rules.cost import charge_of
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, simulated_source, wobble
 from gpucommons.sources.source import Source
@@ -68,6 +71,7 @@ from gpucommons.sources.source import Source
 GIB = 2**30
 USERS = ("alice", "bob", "chen", "dana", "emeka", "farah")
 HOSTILE = ("<script>alert(1)</script>", "x" * 200, "\u202egnp.exe", "💥🔥", 'a"b\n\\c')
+PRICES = Prices((("*H200*", 3 * BILLION),), BILLION // 4, "EUR", 380 * BILLION)
 _NO_HISTOGRAM = HistogramReading((), (0,), 0.0)
 
 
@@ -155,11 +159,19 @@ class DemoNode:
                 user: _amounts(held_s, 0.94 - 0.14 * index) for index, user, held_s in self._held_s(days, elapsed_s)
             }
 
+        def charges(days: float) -> dict[str, Charge]:
+            """The last user is on a GPU without a price."""
+            billed = rows(days)
+            models = dict.fromkeys(self.users, "NVIDIA H200") | {self.users[-1]: "NVIDIA T4"}
+            return {user: charge_of(Slot("", "", "0"), models[user], billed[user], PRICES) for user in billed}
+
         periods = {"today": 0.6, "7d": 6.2, "30d": 24.0}
         now_s = self.start_wall_s + elapsed_s
         return AccountsReading(
             {
-                name: PeriodAccounts(By.USER, int(now_s - days * 86400), int(now_s), rows(days))
+                name: PeriodAccounts(
+                    By.USER, int(now_s - days * 86400), int(now_s), rows(days), charges=charges(days), prices=PRICES
+                )
                 for name, days in periods.items()
             },
             {
@@ -234,11 +246,28 @@ class DemoNode:
             allocations=self.allocations(),
             sharing=self.sharing(elapsed_s),
             leases=self.leases(elapsed_s),
+            idle=self.idle(),
             accounts=self.accounts(elapsed_s),
             event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
         )
-        return replace(readings, slots=judge(readings, {}, Now(self.start_wall_s + elapsed_s, elapsed_s))[0])
+        return replace(readings, slots=judge(readings, {}, self.start_wall_s + elapsed_s)[0])
+
+    def idle(self) -> IdleReading:
+        """A message for each user; the email of the first one is not accepted."""
+        messages = (
+            IdleMessage(f"m{index}", user, self.start_wall_s, IdleStep.NOTIFY, f"GPU {index} of {user} is idle.")
+            for index, user in enumerate(self.users)
+        )
+        channel = ChannelState(
+            "email",
+            delivered=3,
+            waiting=1,
+            failing_since_wall_s=self.start_wall_s,
+            detail=f"the mail server refused {self.users[0]}@example.org",
+        )
+        event = IdleEvent("1", "idle.notified", self.users[0], {"slot": "0"})
+        return IdleReading(7200.0, "none", len(self.users), {IdleStep.NOTIFY: 6}, tuple(messages), (channel,), (event,))
 
     def leases(self, elapsed_s: float) -> LeasesReading:
         """Alice and bob have leases, alice's with a trespasser; chen and bob wait; dana has reserved a GPU."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from demo_node import DemoNode
+from gpucommons.faces.fleet.reader import FleetReader
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -36,10 +37,12 @@ def snapshot_of(readings: Readings, elapsed_s: float = 0.0, *, sequence: int = 0
 class Played:
     """An API that gets one second of a node after the other."""
 
-    def __init__(self, node: DemoNode | None = None, prometheus: Prometheus | None = None) -> None:
+    def __init__(
+        self, node: DemoNode | None = None, prometheus: Prometheus | None = None, fleet: FleetReader | None = None
+    ) -> None:
         self.node = node or DemoNode()
         self.now: Snapshot | None = None
-        self.api = Api(lambda: self.now, History(), "1.2.3", prometheus)
+        self.api = Api(lambda: self.now, History(), "1.2.3", prometheus, fleet=fleet)
         self.app = App(api_routes(self.api), lambda: self.now)
 
     def show(self, snapshot: Snapshot) -> None:
@@ -67,9 +70,9 @@ class Played:
         )
 
     def response(self, path: str, viewer: Viewer = SEES_ALL, headers: Mapping[str, str] | None = None) -> Response:
-        """Usable within an event loop too: only history waits for anything."""
+        """Usable within an event loop too: only history and the fleet wait for anything."""
         coroutine = self.request(path, viewer, headers)
-        if path.startswith("history"):
+        if path.startswith(("history", "fleet")):
             return run(coroutine)
         try:
             coroutine.send(None)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,18 +21,20 @@ from attribution.builders import gpu
 from gpucommons.cli.allocations import rendered, table_lines
 from gpucommons.cli.main import main
 from gpucommons.cli.one_sample import api_document
+from gpucommons.cli.report import table_lines as report_lines
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.accounts import SCHEMA as ACCOUNTS
 from gpucommons.faces.documents.allocations import SCHEMA as ALLOCATIONS
 from gpucommons.faces.documents.events import SCHEMA as EVENTS
 from gpucommons.holding.stage import AllocationStage
-from gpucommons.ledger.batch import Batch, Gap
+from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.store import Store
+from gpucommons.model.accounts import Amounts
 from gpucommons.model.containers import Container
 from gpucommons.model.events import Event, format_line
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import Account
+from gpucommons.model.usage import Account, Slot
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 
@@ -144,6 +147,82 @@ def test_report_as_a_table_and_as_markdown(ledger: Path, capsys: pytest.CaptureF
     markdown = run(capsys, "report", "--since", "2d", "--format", "markdown").splitlines()
     assert markdown[2].startswith("| user | held_gpu_hours |")
     assert all(line.replace("\\|", "").count("|") == 11 for line in markdown[2:8])
+
+
+PRICED = """
+[accounts]
+price_per_gpu_hour = { "*H100*" = 3, "*a100*" = 1.5 }
+price_per_kwh = 0.25
+currency = "EUR"
+co2_g_per_kwh = 400
+"""
+
+
+def with_model(seconds: int, account: Account, wall_s: float, slot: Slot, model: str) -> Batch:
+    return replace(batch(seconds, account, wall_s, slot), models={slot.gpu_uuid: model} if model else {})
+
+
+@pytest.fixture
+def priced(state: Path) -> tuple[str, str]:
+    """An hour of alice on an H100, of bob on 3 of 7 slices of an A100, and of eve on a GPU of an unknown model."""
+    now_s = time.time() - 3600
+    third = Slot("GPU-9", "GPU-9", "9")
+    written(
+        state,
+        [
+            with_model(3600, ALICE, now_s, GPU, "NVIDIA H100 80GB HBM3"),
+            replace(
+                with_model(0, BOB, now_s, MIG, "NVIDIA A100-SXM4"),
+                usage={(int(now_s // 60), MIG, BOB): Amounts(3600 * NS, 0, 0, 3600 * NS * 3 // 7)},
+            ),
+            with_model(3600, HOSTILE, now_s, third, ""),
+        ],
+    )
+    (state / "config.toml").write_text(PRICED)
+    return "--config", str(state / "config.toml")
+
+
+def test_what_the_accounts_cost(priced: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(run(capsys, "report", "--json", *priced))["accounts"]
+    Draft202012Validator(ACCOUNTS).validate(document)
+    period = document["30d"]
+    assert period["currency"] == "EUR"
+    # An hour at 300 W is 0.3 kWh: 0.075 EUR and 120 g.
+    costs = ("gpu_cost", "energy_cost", "cost", "unpriced_gpu_hours", "co2_g")
+    assert {user: tuple(row[name] for name in costs) for user, row in period["users"].items()} == {
+        "alice": (3, 0.075, 3.075, 0, 120),
+        # Its energy was not measured: it is not known to be free of cost.
+        "bob": (round(1.5 * 3 / 7, 6), None, round(1.5 * 3 / 7, 6), 0, None),
+        # No pattern matches: only its energy has a price.
+        HOSTILE.user: (None, 0.075, 0.075, 1, 120),
+    }
+    assert tuple(period["total"][name] for name in costs) == (3.642857, 0.15, 3.792857, 1, 240)
+
+
+def test_costs_in_every_format(priced: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    table = list(csv.DictReader(io.StringIO(run(capsys, "report", "--format", "csv", *priced))))
+    assert [(row["cost"], row["currency"], row["co2_g"]) for row in table] == [
+        ("3.0750", "EUR", "120.0000"),
+        ("0.6429", "EUR", ""),
+        ("0.0750", "EUR", "120.0000"),
+        ("3.7929", "EUR", "240.0000"),
+    ]
+    text = run(capsys, "report", *priced)
+    assert "COST EUR" in text
+    assert "240.0 g" in text
+    assert "without a price: 1.00 h" in text
+    (period,) = json.loads(run(capsys, "report", "--json", *priced))["accounts"].values()
+    for by_width in (80, 100):
+        lines = ["".join(span.text for span in line) for line in report_lines(period, by_width)]
+        assert max(map(len, lines)) <= by_width, lines
+        assert "COST EUR" in lines[2]
+        assert lines[2].split()[:4] == ["USER", "HELD", "ACTIVE", "IDLE"]
+
+
+def test_without_a_price_nothing_is_shown(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cost" not in run(capsys, "report", "--json")
+    assert "cost" not in run(capsys, "report")
+    assert "co2" not in run(capsys, "report", "--format", "csv")
 
 
 def test_report_of_one_user_and_of_a_month(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:

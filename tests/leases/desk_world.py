@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
 from gpucommons.leases.protocol.messages import Line
-from gpucommons.leases.service.desk import DeskWorld, LeaseClient, LeaseDesk
+from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseClient, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 
@@ -41,6 +41,8 @@ class SteppedDesk:
     boot_id: str = "boot-1"
     descendants: set[tuple[int, int]] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
+    enforcement: DeskEnforcement | None = None
+    reports: list[str] = field(default_factory=list)
     desk: LeaseDesk = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,8 +56,9 @@ class SteppedDesk:
             lambda: self.monotonic_s,
             lambda pid: None if pid in self.dead else 77,
             lambda pid, above: (pid, above) in self.descendants,
+            self.reports.append,
         )
-        self.desk = LeaseDesk(self.terms, record, world)
+        self.desk = LeaseDesk(self.terms, record, world, enforcement=self.enforcement)
 
     def restart(self) -> None:
         self.desk.close()

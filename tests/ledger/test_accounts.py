@@ -16,6 +16,7 @@ from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.ledger.rollups import DAY_S, Retention
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts, By, SlotTime, sum_amounts
+from gpucommons.model.prices import Prices
 from gpucommons.model.usage import Account, Slot
 from gpucommons.rules.identities import account_name
 from ledger.builders import ALICE, BOB, GPU, MIG, WALL_S, batch, moment
@@ -40,18 +41,29 @@ periods = st.builds(
     st.just(3600),
     st.dictionaries(st.tuples(slots, accounts), amounts(), max_size=12),
     st.dictionaries(slots, st.builds(SlotTime, *[st.integers(0, 10**15)] * 3)),
+    models=st.dictionaries(st.sampled_from(["GPU-0", "GPU-1", "GPU-2"]), st.sampled_from(["NVIDIA H100", "Tesla T4"])),
+)
+price = st.integers(0, 10**12)
+prices = st.builds(
+    Prices,
+    st.lists(st.tuples(st.sampled_from(["*h100*", "tesla*", "*", "A*"]), price), max_size=3).map(tuple),
+    st.none() | price,
+    st.sampled_from(["", "EUR"]),
+    st.none() | price,
 )
 
 
 @unhurried(50)
-@given(periods, st.none() | words)
-def test_the_total_is_the_same_whatever_the_rows_are(period: PeriodUsage, user: str | None) -> None:
+@given(periods, st.none() | words, prices)
+def test_the_total_is_the_same_whatever_the_rows_are(period: PeriodUsage, user: str | None, prices: Prices) -> None:
     chosen = [amounts for (_, account), amounts in period.usage.items() if user in (None, account_name(account))]
     expected = sum_amounts(chosen) if chosen else Amounts()
     documents = []
     for by in By:
-        accounts = accounts_of(period, by, user)
+        accounts = accounts_of(period, by, user, prices)
         assert accounts.total == expected
+        held_ns = accounts.total_charge.priced_ns + accounts.total_charge.unpriced_ns
+        assert held_ns == (expected.held_ns if prices.per_gpu_hour else 0), "held time has a price or has none"
         document = {**total(accounts)}
         for column in ("free_gpu_hours", "unknown_gpu_hours"):
             assert (document.pop(column, None) is not None) == (by is By.GPU and user is None)
@@ -59,6 +71,10 @@ def test_the_total_is_the_same_whatever_the_rows_are(period: PeriodUsage, user: 
         for row in rows(accounts).values():
             parts = [row[f"{part}_gpu_hours"] for part in ("active", "idle", "unjudged")]
             assert row["held_gpu_hours"] == pytest.approx(sum(part or 0 for part in parts), abs=2e-6)
+        for column in ("gpu_cost", "energy_cost", "cost", "unpriced_gpu_hours", "co2_g"):
+            of_rows = [row[column] for row in rows(accounts).values() if column in row]
+            known = [value for value in of_rows if value is not None]
+            assert (document.get(column) or 0) == pytest.approx(sum(known), abs=1e-6 * (len(known) + 1)), column
     assert all(document == documents[0] for document in documents)
 
 

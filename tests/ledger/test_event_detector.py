@@ -154,6 +154,21 @@ def test_a_trespasser_and_an_unused_reservation_are_reported_once() -> None:
     assert story.see(leases=replace(leases, trespassers=(other,))) == ["lease.trespasser alice"]
 
 
+def test_a_pause_of_a_trespasser_has_a_beginning_and_an_end_for_its_user() -> None:
+    leases = replace(DemoNode().leases(0.0), no_shows=())
+    paused = replace(leases, trespassers=tuple(each._replace(paused=True) for each in leases.trespassers))
+    story = Story()
+    assert story.see(leases=leases) == ["lease.trespasser alice"]
+    assert story.see(leases=paused) == ["lease.trespasser_paused farah"]
+    assert story.see(leases=paused) == []
+    assert story.see() == [], "unknown is not the end"
+    # The agent ended, and with it the pause.
+    story.restart()
+    assert story.see(leases=replace(leases, trespassers=())) == ["lease.trespasser_resumed farah"]
+    assert story.log[-1].details == story.log[-2].details
+    assert story.see(leases=leases) == []
+
+
 def test_filters() -> None:
     events = [Event(1, "gpu.lost"), Event(2, "gpu.xid"), Event(3, "quota.exceeded", "alice"), Event(4, "gpux.y", "bob")]
     assert [e.wall_s for e in matching(events, 2, None, None)] == [2, 3, 4]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cli.test_accounts import run, state
-from gpucommons.ledger.batch import NS
+from gpucommons.ledger.batch import NS, Batch
 from gpucommons.ledger.query import read_period, read_totals
 from gpucommons.ledger.recovery import recover
 from gpucommons.ledger.store import Store
@@ -93,6 +93,31 @@ def test_it_adds_up(old_ledger: Path, capsys: pytest.CaptureFixture[str]) -> Non
     held = sum(amounts.held_ns for amounts in period.usage.values())
     assert held == sum(time.held_ns for time in period.slot_time.values())
     assert held == sum(totals.amounts.held_ns for totals in read_totals(old_ledger).values())
+
+
+def test_what_the_old_release_billed_has_a_cost(old_ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It stored no models of GPUs: a price for all GPUs applies, and a price by model once this release has run."""
+
+    def priced(price: str) -> Mapping[str, Any]:
+        config = old_ledger.with_name("config.toml")
+        config.write_text(f'[accounts]\nprice_per_gpu_hour = {price}\ncurrency = "EUR"\n')
+        text = run(capsys, "report", "--since", SINCE, "--format", "json", "--config", str(config))
+        total: Mapping[str, Any] = json.loads(text)["accounts"][SINCE]["total"]
+        return total
+
+    total = priced("2")
+    assert total["cost"] == pytest.approx(2 * total["gpu_equivalent_hours"], abs=2e-6)
+    assert total["unpriced_gpu_hours"] == 0
+    total = priced('{ "*H200*" = 2 }')
+    assert (total["cost"], total["unpriced_gpu_hours"]) == (None, total["held_gpu_hours"])
+    uuids = {slot.gpu_uuid for slot, _ in read_period(old_ledger, *REPORTS["period"]).usage}
+    store = Store(old_ledger, "run", "boot")
+    store.begin(moment(0))
+    store.write(1, Batch({}, {}, models=dict.fromkeys(uuids, "NVIDIA H200")), moment(1))
+    store.close()
+    total = priced('{ "*H200*" = 2 }')
+    assert total["cost"] == pytest.approx(2 * total["gpu_equivalent_hours"], abs=2e-6)
+    assert total["unpriced_gpu_hours"] == 0
 
 
 def test_the_counters_continue(old_ledger: Path) -> None:

@@ -134,6 +134,11 @@ async () => {
       check('accounts', `${row} [data-f="${name}"]`, f.hours(users[user][name]));
     check('accounts', `${row} [data-f="energy_kwh"]`, f.kilowattHours(users[user].energy_kwh));
   }
+  for (const [where, row] of [...Object.keys(users).map((user) => [at('data-user', user), users[user]]), ['[data-total]', today ? today.total : {}]]) {
+    if ('cost' in row) check('accounts', `#accounts ${where} [data-f="cost"]`, f.money(row.cost));
+    if ('co2_g' in row) check('accounts', `#accounts ${where} [data-f="co2_g"]`, f.mass(row.co2_g));
+    if (!('cost' in row) && main.querySelector('#accounts [data-f="cost"]')) wrong.push('a cost is shown, but no price is set');
+  }
   if (today) check('accounts', '#accounts [data-total] [data-f="held_gpu_hours"]', f.hours(today.total.held_gpu_hours));
 
   for (const id of Object.keys(events || {})) check('events', `#events ${at('data-event', id)} b`, events[id].type);

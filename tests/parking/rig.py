@@ -7,14 +7,14 @@ from pathlib import Path
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.settings import ParkingSettings
 from gpucommons.model.ownership import Workload
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading, group
-from gpucommons.scheduler.service.parking import Parking
 from pauser.rig import settings
 
 GPU = "GPU-0"
@@ -28,7 +28,7 @@ class ParkingRig:
         self.cuda, self.total, self.reserve = cuda, total, reserve
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
-        self.parking = Parking(given, self.pauser, self.rooms, self._part_with, lambda: self.needs)
+        self.parking = Parking(given, self.pauser, self.rooms, self._part_with, lambda: RoomClaims(self.needs))
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()
@@ -61,7 +61,7 @@ class ParkingRig:
         programs = group(reading.processes)
         alone = [Exemption(one, Exempt.DISPLAY, "it is a display server") for one in programs if self._is_display(one)]
         taking_part = [one for one in programs if not self._is_display(one)]
-        self.parking.see(taking_part, alone, frozenset(), now)
+        self.parking.see(taking_part, alone, frozenset(), frozenset(), now)
 
     def _is_display(self, program: Program) -> bool:
         return program.first.pid in self.displays

@@ -11,7 +11,9 @@ from gpucommons.pauser import pauses as module
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.identity import key_of
 from gpucommons.pauser.pauses import Pauses
+from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.record import PauseRecord
+from waiting import until
 
 
 class Driver:
@@ -79,3 +81,41 @@ def test_what_an_earlier_agent_asked_for_is_not_carried_out(tmp_path: Path) -> N
     assert result.failure is not None
     assert result.failure.code == Code.DEADLINE
     assert driver.calls == []
+
+
+def test_a_pause_that_is_kept_outlasts_the_longest_time_and_ends_without_keeping(tmp_path: Path) -> None:
+    key = key_of(os.getpid())
+    assert key is not None
+    driver, notices = Driver(), list[Notice]()
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 1.0, notices.append)
+    pauses.start()
+    pauses.open_session(1)
+    begun_s = time.monotonic()
+    assert pauses.lock(1, key, 100, "", begun_s + 10).failure is None
+    while time.monotonic() < begun_s + 2.5:
+        assert pauses.keep(key).failure is None
+        time.sleep(0.05)
+    assert driver.locked
+    assert pauses.paused()[0].age_s >= 2.5
+    until(lambda: notices, "without keeping, it is resumed")
+    assert not driver.locked
+    kept = pauses.keep(key).failure
+    assert kept is not None
+    assert kept.code == Code.NOT_PAUSED
+
+
+def test_a_pause_that_is_kept_ends_with_the_connection(tmp_path: Path) -> None:
+    key = key_of(os.getpid())
+    assert key is not None
+    driver = Driver()
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
+    pauses.start()
+    pauses.open_session(1)
+    assert pauses.lock(1, key, 100, "", time.monotonic() + 10).failure is None
+    assert pauses.keep(key).failure is None
+    pauses.close_session("the agent has ended")
+    kept = pauses.keep(key).failure
+    assert kept is not None
+    assert kept.code in (Code.BUSY, Code.NOT_PAUSED)
+    assert pauses.wait_released(10)
+    assert not driver.locked

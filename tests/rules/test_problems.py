@@ -10,6 +10,7 @@ from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import Allocation, AllocationState, WorkloadKind
 from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
+from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
 from gpucommons.model.slots import SlotsReading, SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
@@ -201,3 +202,39 @@ def test_nothing_free_is_said_and_nothing_read_is_not_zero() -> None:
     assert summary_of(busy, ()).sentence == "0 free · 1 busy"
     assert summary_of(snapshot(gpu(0)), ()).sentence == "free slots unknown"
     assert summary_of(replace(busy, readings=Readings()), ()).sentence == "no GPU"
+
+
+def trespass(paused: bool = False, spared: str = "") -> LeasesReading:
+    lease = Lease(LeaseRequest("7", 1001, "alice", 7, NOW - 900), ("GPU-0",), 1.0, NOW - 800)
+    stray = Trespasser("7", "0", 4711, None, "bob", "train.py", paused, spared)
+    return LeasesReading(slots={"GPU-0": "0"}, leases=(lease,), trespassers=(stray,))
+
+
+def test_a_trespasser_is_a_problem_with_what_to_do() -> None:
+    slots = SlotsReading((held(0, "alice", None),))
+    found = problem(gpu(), slots=slots, leases=trespass())
+    assert (found.kind, found.level, found.gpu_uuid) == (ProblemKind.TRESPASSER, HealthLevel.WARNING, "GPU-0")
+    assert found.sentence == "GPU 0 is leased to alice, and bob uses it without a lease: train.py (pid 4711)."
+    assert "gpucommons run" in found.remedy
+    assert "leases.enforce" in found.remedy
+    paused = problem(gpu(), slots=slots, leases=trespass(paused=True))
+    assert paused.sentence.endswith("; it is paused until the lease ends.")
+    spared = problem(gpu(), slots=slots, leases=trespass(spared="it is a client of MPS"))
+    assert spared.sentence.endswith("; it is not paused: it is a client of MPS.")
+    assert "leases.enforce" not in spared.remedy
+
+
+def test_the_alert_of_a_trespasser_does_not_repeat_the_problem() -> None:
+    alert = Alert("f", "GPUCommonsTrespasser", "warning", "active", NOW, "", {"slot": "0"})
+    alerts = AlertsReading((alert,))
+    slots = SlotsReading((held(0, "alice", None),))
+    assert problem(gpu(), slots=slots, leases=trespass(), alerts=alerts).kind is ProblemKind.TRESPASSER
+    assert problem(gpu(), leases=LeasesReading(), alerts=alerts).kind is ProblemKind.ALERT
+
+
+def test_a_trespasser_is_shown_to_both_users_and_to_no_other() -> None:
+    seen = {
+        user: len(problems_of(seen_by(snapshot(gpu(), leases=trespass()), Viewer(False, uid, user))))
+        for user, uid in (("alice", 1001), ("bob", 1002), ("carol", 1003))
+    }
+    assert seen == {"alice": 1, "bob": 1, "carol": 0}

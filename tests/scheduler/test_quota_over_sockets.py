@@ -61,7 +61,7 @@ class Busy:
     served: Served
     client: Scripted
     release_s: float = float("inf")
-    held_since_s: float = 0.0
+    held_since_s: float | None = None
     held_s: float = 0.0
     drops: int = 0
     grants: list[Accounts] = field(default_factory=list)
@@ -72,16 +72,18 @@ class Busy:
         if reply.type == T.LOCK_OK:
             self.held_since_s = time.monotonic()
             self.grants.append(self.accounts())
-        elif reply.type == T.DROP_LOCK:
+        elif reply.type == T.DROP_LOCK and self.held_since_s is not None:
+            # Without the lock, it is a DROP_LOCK that was sent again because this machine stood still.
             self.drops += 1
             late = self.case != LATE_AT_TIMES or self.drops % 3 == 0
             self.release_s = time.monotonic() + (self.tail_s if late else 0.0)
 
     def release_if_due(self) -> None:
         now = time.monotonic()
-        if now >= self.release_s:
+        if now >= self.release_s and self.held_since_s is not None:
             self.release_s = float("inf")
             self.held_s += now - self.held_since_s
+            self.held_since_s = None
             # In one write: otherwise a delay between the two would be a time without a request.
             self.client.socket.sendall(RELEASE_AND_REQUEST)
 

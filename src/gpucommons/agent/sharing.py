@@ -3,23 +3,26 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Final
 
 from gpucommons.agent.busy import BusyMeter
-from gpucommons.agent.lease_needs import lease_needs
+from gpucommons.agent.lease_room import lease_claims
+from gpucommons.agent.pausing import enforcement_terms, enforces_leases, pauser_settings
 from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.config.settings import SchedulerSettings, Settings
+from gpucommons.config.runtime_directory import simulated_control_socket
+from gpucommons.config.settings import ParkingSettings, SchedulerSettings, Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.client import PauserSettings
-from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
@@ -27,12 +30,16 @@ from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
+from gpucommons.simulation.shared_lab import SharedLab
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.free_memory import free_memory
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
 log = logging.getLogger(__name__)
+
+# A day of a scenario takes ten minutes, so that a notebook is parked within the first one.
+_SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_residence_s=30.0)
 
 
 def nvml_cadence_s(settings: Settings) -> float:
@@ -57,23 +64,38 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         sharing=programs,
         meter=ActivityMeter(gpm),
     )
-    return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
+    return Sharing(
+        thread,
+        settings.sampling.interval_s,
+        shares_programs=programs is not None,
+        share_limit=settings.leases.share_limit,
+    )
+
+
+def simulated_sharing(settings: Settings, lab: SharedLab) -> "Sharing":
+    """The scheduler for the programs of a scenario. It serves no client: those of this machine are not simulated."""
+    check_scheduler(settings.scheduler)
+    given = replace(settings.scheduler, share_programs="all", socket="", xpushare_socket="")
+    pauser = PauserSettings(max_pause_s=given.max_pause_s, stand_in=lab.pauser(given.max_pause_s).connect)
+    parking = settings.parking if settings.parking.idle_after_s else _SIMULATED_PARKING
+    thread = SchedulerThread(
+        given,
+        turn_pieces,
+        client_rules(settings),
+        privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
+        sharing=ProgramSharing(pauser, program_rules(settings), parking, lab.free_memory, host=lab.host),
+        meter=lab.meter,
+        control=str(simulated_control_socket()),
+    )
+    return Sharing(thread, settings.sampling.interval_s, shares_programs=True, share_limit=settings.leases.share_limit)
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
-    scheduler = settings.scheduler
-    if not scheduler.shares_programs:
+    if not settings.scheduler.shares_programs:
         return None
-    backend = {"driver": "cuda", "freeze": "freeze"}[scheduler.pause]
-    pauser = PauserSettings(_pauser_socket(scheduler), backend=backend, max_pause_s=scheduler.max_pause_s)
-    return ProgramSharing(pauser, program_rules(settings), settings.parking, free_memory)
-
-
-def _pauser_socket(scheduler: SchedulerSettings) -> Path | None:
-    """None: the agent starts its own pauser. Only root may pause the programs of others."""
-    if scheduler.pauser_socket:
-        return Path(scheduler.pauser_socket)
-    return SERVICE_SOCKET if scheduler.share_programs == "all" and os.geteuid() != 0 else None
+    pauser, rules = pauser_settings(settings), program_rules(settings)
+    enforcement = enforcement_terms(settings) if enforces_leases(settings) else None
+    return ProgramSharing(pauser, rules, settings.parking, free_memory, enforcement)
 
 
 def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
@@ -96,26 +118,33 @@ def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
 class Sharing:
     """The scheduler as a service, a source, and an observer of snapshots."""
 
-    def __init__(self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool) -> None:
+    def __init__(
+        self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool, share_limit: int
+    ) -> None:
         self._cadence_s = cadence_s
-        self._scheduler = scheduler
-        self._shares_programs = shares_programs
+        self._share_limit = share_limit
+        self.scheduler = scheduler
+        self.shares_programs = shares_programs
         self._gpus: GpuReading | None = None
         self._busy = BusyMeter()
         self._pods: PodReading | None = None
 
     async def start(self) -> None:
         """Raises ListenError, one line, if a socket cannot be served."""
-        await self._scheduler.start()
+        await self.scheduler.start()
 
     async def stop(self) -> None:
-        await self._scheduler.stop()
+        await self.scheduler.stop()
+
+    def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
+        """`done` gets why the programs of these processes are not parked; empty if they are. On another thread."""
+        self.scheduler.park(pids, done)
 
     def sources(self) -> list[Source]:
         return [Source("scheduler", "sharing", SharingReading, self._read, self._cadence_s, runs_on="loop")]
 
     def _read(self) -> SharingReading:
-        reading = self._scheduler.reading
+        reading = self.scheduler.reading
         if reading is None:
             raise SourceStarting("the scheduler has not started yet")
         return reading
@@ -125,31 +154,32 @@ class Sharing:
         # While the driver does not answer, the last known GPUs stay: no reading is not a reading without GPUs.
         if gpus is not None:
             busy = self._busy.of(snapshot)
-            self._scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
+            self.scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
             if gpus is not self._gpus:
                 self._update_programs(snapshot)
             self._gpus = gpus
-        if self._shares_programs:
-            self._scheduler.set_lease_needs(lease_needs(snapshot.readings, snapshot.wall_s, time.monotonic()))
+        if self.shares_programs:
+            claims = lease_claims(snapshot.readings, self._share_limit, snapshot.wall_s, time.monotonic())
+            self.scheduler.set_lease_claims(claims)
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods
-            self._scheduler.set_annotations(dict(_annotated(pods)))
+            self.scheduler.set_annotations(dict(_annotated(pods)))
 
     def _update_programs(self, snapshot: Snapshot) -> None:
-        source, sharing = snapshot.sources.get("nvml"), self._scheduler.reading
+        source, sharing = snapshot.sources.get("nvml"), self.scheduler.reading
         connected = {client.pid for client in sharing.clients if client.program is None} if sharing else set()
-        if not connected and not self._shares_programs:
+        if not connected and not self.shares_programs:
             if snapshot.readings.users is not None:
-                self._scheduler.set_names(ProcessNames(users=snapshot.readings.users.names))
+                self.scheduler.set_names(ProcessNames(users=snapshot.readings.users.names))
             return
         if source is not None and source.last_success_monotonic_s is not None:
             reading = read_programs(snapshot.readings, source.last_success_monotonic_s)
             # While the owners of processes cannot be read, the last known names stay.
             if reading is not None:
-                self._scheduler.set_names(process_names(reading, snapshot.readings.users, connected))
-                if self._shares_programs:
-                    self._scheduler.update_programs(reading)
+                self.scheduler.set_names(process_names(reading, snapshot.readings.users, connected))
+                if self.shares_programs:
+                    self.scheduler.update_programs(reading)
 
 
 def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:

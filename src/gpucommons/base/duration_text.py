@@ -20,6 +20,11 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def spoken_age(seconds: float) -> str:
+    """As `spoken_duration`, in whole seconds: a value that changes all the time needs no tenths."""
+    return f"{seconds:.0f} s" if seconds < 100 else spoken_duration(seconds)
+
+
 def spoken_duration(seconds: float) -> str:
     """At most two units: `40 s`, `3 min`, `2 h 10 min`, `4 d 3 h`."""
     if seconds < 10:

@@ -39,6 +39,10 @@ class PasswordRequired(NoAnswer):
     """An agent answers, but not without a password."""
 
 
+class ReadFailed(CommandError):
+    """The agent answers, but what its document needs cannot be read: the ledger, or Prometheus."""
+
+
 class BadRequest(Exception):
     """The agent refuses a parameter: one line that names it."""
 
@@ -186,7 +190,7 @@ def _document(address: AgentAddress, name: str, status: int, body: bytes) -> Doc
     if status == 400:
         raise BadRequest(str(reason))
     if status == 502:
-        raise CommandError(f"{address.url}: {reason}")
+        raise ReadFailed(f"{address.url}: {reason}")
     if status == 404:
         raise NoAnswer(f"{address.url} has no {_BASE}{name}: it is not an agent, or older than this command")
     why = "an answer that is not a document" if status == 200 else f"status {status}: {str(reason).strip()}"

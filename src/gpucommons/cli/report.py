@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpucommons.base.period import parse_period
 from gpucommons.base.printable import Printable, printable_lines
-from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.job_view import co2_text, job_lines
 from gpucommons.cli.options import (
     AsJson,
     CaFile,
@@ -17,6 +19,7 @@ from gpucommons.cli.options import (
     Connect,
     PasswordFile,
     Simulate,
+    TableFormat,
     load_settings,
     scenario_named,
 )
@@ -28,7 +31,11 @@ from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
 
+if TYPE_CHECKING:
+    from gpucommons.config.settings import Settings
+
 _EFFICIENCY = "efficiency_ratio"
+_COST, _UNPRICED, _CURRENCY = "cost", "unpriced_gpu_hours", "currency"
 # What people read, by the name of the column in the API and in CSV.
 _TITLES = {
     "held_gpu_hours": "held",
@@ -41,9 +48,13 @@ _TITLES = {
     "sm_gpu_hours": "sm",
     "free_gpu_hours": "free",
     "unknown_gpu_hours": "unknown",
+    _COST: "cost",
+    "co2_g": "CO2",
     _EFFICIENCY: "efficiency",
 }
 _UNITS = {"gib_hours": "GiB h", "kwh": "kWh"}
+# In the other formats only: the parts of the cost.
+_NOT_IN_TABLES = ("gpu_cost", "energy_cost", _UNPRICED, _CURRENCY)
 # From the first on, if the terminal is narrow.
 _LEFT_OUT = ("unjudged", "sm", "unknown", "equivalents", "memory", "free", "efficiency")
 
@@ -68,7 +79,15 @@ def report(
             metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
         ),
     ] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="One job instead: a Slurm job's id, lease-ID, or a pod as NAMESPACE/POD.",
+            show_default=False,
+        ),
+    ] = None,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -76,10 +95,15 @@ def report(
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
-    """Report GPU-hours held, active and idle, memory, energy and efficiency, from the ledger."""
+    """Report GPU-hours held, active and idle, memory, energy, efficiency and cost, from the ledger."""
     if since is not None and month is not None:
         raise CommandError("--since and --month exclude each other: use one of them")
     reader = Reader(connect, password_file, ca_file, config, simulate)
+    if job is not None:
+        if since or month or user or by is not By.USER or format in (Format.CSV, Format.MARKDOWN):
+            raise CommandError("--job reports one job, with --json or as text: leave the other options out")
+        _report_job(reader, job, as_json or format is Format.JSON)
+        return
     document = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
     if document is None:
         document = own_report(reader, since, month, by, user)
@@ -96,32 +120,73 @@ def report(
     show(hidden_note(document, "accounts"))
 
 
+def _report_job(reader: Reader, id: str, as_json: bool) -> None:
+    document = reader.ask("job", {"id": id})
+    if document is None:
+        document = _own_job(reader, id)
+    found = document["job"]
+    if found is None:
+        hidden = document["hidden"]
+        why = f", or it is another user's, which are {hidden['sentence']}" if hidden else ""
+        raise NotFound(f"no job {id!r} in the ledger{why}: 'gpucommons report --by job' lists the jobs")
+    if as_json:
+        show(indented(document))
+    else:
+        show(printable_lines(job_lines(found)))
+
+
+def _own_job(reader: Reader, id: str) -> Document:
+    """The document without an agent, as `own_report`."""
+    from gpucommons.agent.prices import prices_of
+    from gpucommons.faces.documents.job import BilledJob, job_document
+    from gpucommons.ledger.errors import LedgerError
+    from gpucommons.ledger.jobs import read_job
+
+    try:
+        settings, path = _own_ledger(reader)
+        found = read_job(path, id)
+    except LedgerError as error:
+        raise CommandError(str(error)) from error
+    reader.say_alone(f"this command reads {path}")
+    job = None if found is None else job_document(BilledJob(found, prices_of(settings.accounts)))
+    return {"hidden": None, "job": job}
+
+
 def own_report(reader: Reader, since: str | None, month: str | None, by: By, user: str | None) -> Document:
     """The document without an agent: from the ledger file, if this user may read it."""
     # Imported here: with an agent, they are not needed.
-    from gpucommons.config.state_directory import file_of_node, ledger_file
+    from gpucommons.agent.prices import prices_of
     from gpucommons.faces.documents.report import ReportQuery
     from gpucommons.faces.documents.report import report as report_document
     from gpucommons.ledger.accounts import accounts_of
     from gpucommons.ledger.errors import LedgerError
     from gpucommons.ledger.query import read_period
 
-    scenario = scenario_named(reader.simulate)
-    own = ledger_file(load_settings(reader.config, {}).settings, scenario.name if scenario else None)
     try:
         name, period = parse_period(since, month, time.time(), None)
-        path = readable_file(reader, own, file_of_node(own), "ledger")
+        settings, path = _own_ledger(reader)
         usage = read_period(path, *period)
     except (LedgerError, ValueError) as error:
         raise CommandError(str(error)) from error
     reader.say_alone(f"this command reads {path}")
-    found = report_document(ReportQuery(name, period, by, user), accounts_of(usage, by, user))
-    return {"hidden": None, "accounts": found}
+    accounts = accounts_of(usage, by, user, prices_of(settings.accounts))
+    return {"hidden": None, "accounts": report_document(ReportQuery(name, period, by, user), accounts)}
+
+
+def _own_ledger(reader: Reader) -> "tuple[Settings, Path]":
+    """The settings, and the ledger file of this user or of this node."""
+    from gpucommons.config.state_directory import file_of_node, ledger_file
+
+    scenario = scenario_named(reader.simulate)
+    settings = load_settings(reader.config, {}).settings
+    own = ledger_file(settings, scenario.name if scenario else None)
+    return settings, readable_file(reader, own, file_of_node(own), "ledger")
 
 
 def rendered(period: Document, format: Format) -> Printable:
     """As CSV or Markdown, with exact numbers. `period` is one period of the API's document."""
-    table = _table(period, [period["by"], *_columns(period)], _exact)
+    columns = _columns(period)
+    table = _table(period, columns, [period["by"], *columns], _exact)
     if format is Format.CSV:
         return table.as_csv()
     notes = [line for note in _notes(period, ".4f") for line in ("", note)]
@@ -130,7 +195,10 @@ def rendered(period: Document, format: Format) -> Printable:
 
 def table_lines(period: Document, width: int | None) -> list[Line]:
     """For people: short titles and rounded numbers with their units."""
-    table = _table(period, [period["by"], *(_TITLES[column] for column in _columns(period))], _human)
+    columns = [column for column in _columns(period) if column not in _NOT_IN_TABLES]
+    money = f"cost {period[_CURRENCY]}" if _CURRENCY in period else "cost"
+    titles = [money if column == _COST else _TITLES[column] for column in columns]
+    table = _table(period, columns, [period["by"], *titles], _human)
     return [
         plain_line(_title(period)),
         [],
@@ -144,18 +212,25 @@ def _title(period: Document) -> str:
 
 
 def _notes(period: Document, digits: str) -> list[str]:
-    return [f"not observed, not billed: {hours:{digits}} h ({reason})" for reason, hours in period["gap_hours"].items()]
+    notes = [
+        f"not observed, not billed: {hours:{digits}} h ({reason})" for reason, hours in period["gap_hours"].items()
+    ]
+    unpriced = period["total"].get(_UNPRICED)
+    if unpriced:
+        notes.append(f"without a price: {unpriced:{digits}} h (no pattern of price_per_gpu_hour matches these GPUs)")
+    return notes
 
 
 def _columns(period: Document) -> list[str]:
-    return [*(name for name in period["total"] if name != _EFFICIENCY), _EFFICIENCY]
+    currency = [_CURRENCY] if _CURRENCY in period else []
+    return [*(name for name in period["total"] if name != _EFFICIENCY), *currency, _EFFICIENCY]
 
 
-def _table(period: Document, header: Sequence[str], cell: Callable[[str, float | None], str]) -> TextTable:
-    columns = _columns(period)
-
+def _table(
+    period: Document, columns: Sequence[str], header: Sequence[str], cell: Callable[[str, float | None], str]
+) -> TextTable:
     def cells(name: str, row: Document) -> list[str]:
-        return [name, *(cell(column, row.get(column)) for column in columns)]
+        return [name, *(period[column] if column == _CURRENCY else cell(column, row.get(column)) for column in columns)]
 
     return TextTable(
         header,
@@ -178,6 +253,10 @@ def _human(column: str, value: float | None) -> str:
         return ""
     if column == _EFFICIENCY:
         return f"{value:.0%}"
+    if column == _COST:
+        return f"{value:.2f}"
+    if column == "co2_g":
+        return co2_text(value)
     unit = next((unit for end, unit in _UNITS.items() if column.endswith(end)), "h")
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 

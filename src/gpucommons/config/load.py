@@ -246,6 +246,11 @@ def _from_text(key: Key, text: str, where: str) -> Any:
 def _checked(key: Key, value: Any, where: str) -> Any:
     if key.type is float and type(value) is int:
         value = float(value)
+    if key.guards["as_text"] is not None:
+        try:
+            value = key.guards["as_text"](value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
     if type(value) is bool and "true" in key.guards["choices"]:
         # A switch with a third position, such as auto.
         value = "true" if value else "false"

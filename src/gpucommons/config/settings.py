@@ -3,9 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names
+from gpucommons.base.address import parse_address, parse_address_or_port, parse_host_names, parse_remote_address
+from gpucommons.base.page_address import check_page_url
 from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, check_api_socket
-from gpucommons.config.option import check_expression, check_url, join_bind_and_port, nvshare_aliases, option
+from gpucommons.config.option import (
+    check_expression,
+    check_mail_address,
+    check_mail_pattern,
+    check_url,
+    join_bind_and_port,
+    nvshare_aliases,
+    option,
+)
+from gpucommons.config.prices import check_currency, parse_prices, price_text
 from gpucommons.config.stack import StackSettings
 
 # The values of KUBERNETES_VIRTUAL_GPUS that dcgm-exporter accepts as true and false.
@@ -256,8 +266,8 @@ class SchedulerSettings:
     )
     pauser_socket: str = option(
         "",
-        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if share_programs is all "
-        "and the agent is not root, else the agent starts a pauser of its own",
+        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if the agent is not root "
+        "and share_programs is all, or off with leases.enforce = pause; else the agent starts a pauser of its own",
     )
     max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
     switch_time_mode: str = option(
@@ -444,6 +454,12 @@ class LeasesSettings:
         1800.0, "seconds after which a reservation that is not used is released", minimum=60
     )
     reserve_ahead_d: float = option(14.0, "days from now at which a reservation may start at the latest", minimum=0)
+    enforce: str = option(
+        "report",
+        "what is done about processes without a lease on an exclusively leased GPU. report: they are shown; "
+        "pause: they are paused until the lease ends, also where scheduler.share_programs is off",
+        choices=("report", "pause"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +472,89 @@ class LeaseQuotaSettings:
         0.0, "GPUs that may be leased at once; a MIG device counts by its slices; 0: no limit", minimum=0
     )
     hours: float = option(0.0, "GPU-hours in the last 30 days, from the accounts; 0: no limit", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSettings:
+    """Messages to holders of idle GPUs. They are shown by gpucommons me, and sent by [mail] and [webhook] if set."""
+
+    after_s: float = option(
+        7200.0,
+        "seconds for which a holder has not used its GPUs when it gets the first message, and length of the window in "
+        "which that is judged; 0: no messages",
+        minimum=0,
+    )
+    active_percent: float = option(
+        1.0,
+        "percent of an idle period, or of its last after_s, that may be used without ending the period",
+        minimum=0,
+        maximum=50,
+    )
+    remind_after_s: float = option(
+        7200.0, "seconds of further idleness from the first message to a reminder; 0: none", minimum=0
+    )
+    act: str = option(
+        "none",
+        "what is done to a holder that stays idle. park: the GPU memory of its programs goes to host memory "
+        "(scheduler.share_programs); end_lease: its lease is ended; none: nothing",
+        choices=("none", "park", "end_lease"),
+    )
+    act_after_s: float = option(
+        14_400.0, "seconds of further idleness from the first delivered message to the action of act", minimum=1
+    )
+    digest_day: str = option(
+        "monday",
+        "day of the weekly digest to mail.admin and [webhook]: hours held, active and wasted, and lost GPUs",
+        choices=("off", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
+    )
+    digest_hour: int = option(8, "hour of the weekly digest, in local time, 0 to 23", minimum=0, maximum=23)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRuleSettings:
+    """One line for each rule, such as services = { user = "svc-*", leave_alone = true }. The first that matches counts.
+
+    A rule without leave_alone and email changes nothing.
+    """
+
+    user: str = option("*", "shell pattern of the user's name; for a pod, of NAMESPACE/POD")
+    leave_alone: bool = option(False, "true: no message and no action")
+    email: str = option(
+        "", "email address of these users, in which {user} is the name; empty: mail.address", check=check_mail_pattern
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MailSettings:
+    """The mail server for messages of [idle]."""
+
+    server: str = option("", "HOST:PORT of the SMTP server; empty: no email", check=parse_remote_address)
+    tls: str = option(
+        "starttls",
+        "encryption of the connection: starttls (port 587), tls (port 465) or none (a relay on this machine)",
+        choices=("starttls", "tls", "none"),
+    )
+    ca_file: str = option(
+        "", "certificate of the authority that signed the server's certificate; empty: those of the system"
+    )
+    user: str = option("", "name for the login at the server; empty: no login")
+    password_file: str = option("", "file whose first line is the password of mail.user, read for each message")
+    sender: str = option("", "address from which messages are sent; needed with mail.server", check=check_mail_address)
+    address: str = option(
+        "",
+        "address of a user, in which {user} is the name, such as {user}@example.org; empty: only users with a rule in "
+        "[idle_rules] get email",
+        check=check_mail_pattern,
+    )
+    admin: str = option("", "address that gets the weekly digest; empty: none", check=check_mail_address)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """A webhook that accepts {"text": ...}, such as one of Slack or Mattermost. It gets the messages of [idle]."""
+
+    url: str = option("", "URL of the webhook; empty: none, unless url_file is set", check=check_url)
+    url_file: str = option("", "file whose first line is the URL, in place of url, read for each message; empty: none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +572,27 @@ class LedgerSettings:
     keep_hours_d: float = option(400.0, "days for which usage is kept by the hour", minimum=2)
     keep_days_d: float = option(1830.0, "days for which usage is kept by the day", minimum=31)
     active_ratio: float = option(0.05, "share of its allocation that an active workload uses, 0 to 1", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsSettings:
+    """What the accounts cost. The prices in force are applied to every period, also to a past one."""
+
+    price_per_gpu_hour: str = option(
+        "",
+        "price of holding a GPU for an hour: a number, or a table by shell patterns of the GPU's model of which the "
+        'first that matches decides, such as { "*H100*" = 2.5, "*" = 1 }; a MIG device costs its part of the GPU; '
+        "a GPU that no pattern matches has no price; empty: no cost is shown",
+        check=parse_prices,
+        as_text=price_text,
+    )
+    price_per_kwh: float = option(
+        0.0, "price of a kilowatt-hour, which is added to the cost; 0: energy costs nothing extra", minimum=0
+    )
+    currency: str = option("", "currency of the prices, such as EUR; empty: not shown", check=check_currency)
+    co2_g_per_kwh: float = option(
+        0.0, "grams of CO2 that a kilowatt-hour causes, for the CO2 of each row; 0: not shown", minimum=0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,6 +648,24 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSettings:
+    prometheus_url: str = option(
+        "",
+        "URL of a Prometheus or VictoriaMetrics that scrapes all nodes, for /fleet and `--fleet`; empty: none",
+        check=check_url,
+    )
+    prometheus_selector: str = option(
+        "", 'label matchers that select the nodes there, such as job="gpucommons"; empty: every node that it has'
+    )
+    page_url: str = option(
+        "http://{instance}/",
+        "address of a node's page, with {instance} (the label), {host} (the label without its port) or {node} (the "
+        "label `node`, else the host)",
+        check=check_page_url,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AlertsSettings:
     alertmanager_url: str = option("", "URL of an Alertmanager, for alerts on the page; empty: none", check=check_url)
 
@@ -555,12 +693,18 @@ class Settings:
     parking: ParkingSettings = field(default_factory=ParkingSettings)
     leases: LeasesSettings = field(default_factory=LeasesSettings)
     lease_quotas: Mapping[str, LeaseQuotaSettings] = field(default_factory=dict)
+    idle: IdleSettings = field(default_factory=IdleSettings)
+    idle_rules: Mapping[str, IdleRuleSettings] = field(default_factory=dict)
+    mail: MailSettings = field(default_factory=MailSettings)
+    webhook: WebhookSettings = field(default_factory=WebhookSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    accounts: AccountsSettings = field(default_factory=AccountsSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     ds01: Ds01Settings = field(default_factory=Ds01Settings)
     quotas: Mapping[str, QuotaSettings] = field(default_factory=dict)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     history: HistorySettings = field(default_factory=HistorySettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     stack: StackSettings = field(default_factory=StackSettings)

@@ -17,19 +17,26 @@ from gpucommons.model.accounts import (
     SlotTime,
     sum_amounts,
 )
+from gpucommons.model.prices import NO_CHARGE, NO_PRICES, Charge, Prices
 from gpucommons.model.usage import Account, Slot
+from gpucommons.rules.cost import charge_of
 from gpucommons.rules.identities import account_name, qualified_name
 
 NONE = "(none)"
 _DAYS = {"7d": 7, "30d": 30}
 
 
-def accounts_of(period: PeriodUsage, by: By, user: str | None = None) -> PeriodAccounts:
+def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Prices = NO_PRICES) -> PeriodAccounts:
     """One row for each `by`. With `user`, only what is billed to that name: then no slot has free time."""
     found: dict[str, list[Amounts]] = {}
+    charges: dict[str, Charge] = {}
     for (slot, account), amounts in period.usage.items():
         if user is None or account_name(account) == user:
-            found.setdefault(_row_name(by, slot, account), []).append(amounts)
+            name = _row_name(by, slot, account)
+            found.setdefault(name, []).append(amounts)
+            if prices.per_gpu_hour:
+                charge = charge_of(slot, period.models.get(slot.gpu_uuid, ""), amounts, prices)
+                charges[name] = charges.get(name, NO_CHARGE).plus(charge)
     times: dict[str, SlotTime] | None = None
     if by is By.GPU and user is None:
         times = {}
@@ -41,10 +48,10 @@ def accounts_of(period: PeriodUsage, by: By, user: str | None = None) -> PeriodA
     gaps: dict[str, int] = {}
     for gap in period.gaps:
         gaps[gap.reason] = gaps.get(gap.reason, 0) + gap.ns
-    return PeriodAccounts(by, period.since_s, period.until_s, rows, times, gaps)
+    return PeriodAccounts(by, period.since_s, period.until_s, rows, times, gaps, charges, prices)
 
 
-def read_accounts(path: Path, now_wall_s: float) -> AccountsReading:
+def read_accounts(path: Path, now_wall_s: float, prices: Prices = NO_PRICES) -> AccountsReading:
     """Empty while there is no ledger file; raises LedgerError where it cannot be read."""
     if not path.exists():
         return AccountsReading()
@@ -53,7 +60,7 @@ def read_accounts(path: Path, now_wall_s: float) -> AccountsReading:
     for name in PERIODS:
         since_s = int(midnight_s if name == "today" else now_wall_s - _DAYS[name] * DAY_S)
         period = read_period(path, since_s, math.ceil(now_wall_s))
-        by_period[name] = accounts_of(period, By.USER)
+        by_period[name] = accounts_of(period, By.USER, None, prices)
         if name == "today":
             today = _held(period)
     return AccountsReading(by_period, today)

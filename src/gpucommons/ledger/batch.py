@@ -1,10 +1,12 @@
 """What one flush writes, and the backlog of batches that could not be written yet. Pure."""
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
+from gpucommons.model.jobs import JobFigures
 from gpucommons.model.usage import Account, Slot
 
 NS = 1_000_000_000
@@ -27,12 +29,17 @@ TimeKey = tuple[int, Slot]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Usage since the last batch. The keys start with the minute: Unix time divided by 60."""
+    """Usage since the last batch. The keys start with the minute: Unix time divided by 60.
+
+    `models` are the names of the GPUs' models, by the GPU's UUID; `jobs` has the accounts that are jobs or pods.
+    """
 
     usage: dict[UsageKey, Amounts]
     slot_time: dict[TimeKey, SlotTime]
     gaps: tuple[Gap, ...] = ()
     seconds: float = 0.0
+    models: Mapping[str, str] = field(default_factory=dict)
+    jobs: Mapping[Account, JobFigures] = field(default_factory=dict)
 
     def merged(self, later: Self) -> "Batch":
         usage, slot_time = dict(self.usage), dict(self.slot_time)
@@ -40,7 +47,10 @@ class Batch:
             usage[key] = usage[key].plus(amounts) if key in usage else amounts
         for place, time in later.slot_time.items():
             slot_time[place] = slot_time[place].plus(time) if place in slot_time else time
-        return Batch(usage, slot_time, self.gaps + later.gaps, self.seconds + later.seconds)
+        models, jobs = {**self.models, **later.models}, dict(self.jobs)
+        for account, figures in later.jobs.items():
+            jobs[account] = jobs[account].merged(figures) if account in jobs else figures
+        return Batch(usage, slot_time, self.gaps + later.gaps, self.seconds + later.seconds, models, jobs)
 
     def by_owner(self) -> dict[OwnerKey, Amounts]:
         totals: dict[OwnerKey, Amounts] = {}

@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: lost GPUs, XIDs, allocations, quotas, turns, leases, parking. Pure.
+"""Detects the events between two snapshots: GPUs, allocations, quotas, turns, leases, parking, idle holders. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -11,7 +11,8 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.leases import LeasesReading
+from gpucommons.model.idle import IdleReading
+from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
@@ -24,6 +25,7 @@ ALLOCATION_SEEN = "allocation.seen"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
 LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"
+TRESPASSER_PAUSED, TRESPASSER_RESUMED = "lease.trespasser_paused", "lease.trespasser_resumed"
 PROGRAM_PARKED, PROGRAM_WOKEN = "program.parked", "program.woken"
 PROGRAM_NOT_PARKED, PROGRAM_STRANDED = "program.not_parked", "program.stranded"
 _PARKING = {
@@ -32,10 +34,13 @@ _PARKING = {
     "refused": PROGRAM_NOT_PARKED,
     "stranded": PROGRAM_STRANDED,
 }
+IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
 ANY_SLOT = "any"
 TYPES = (
     *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
-    *(LEASE_TRESPASSER, RESERVATION_RELEASED, PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
+    *(LEASE_TRESPASSER, TRESPASSER_PAUSED, TRESPASSER_RESUMED, RESERVATION_RELEASED),
+    *(PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
+    *IDLE_TYPES,
 )
 
 # Workload id and slot name.
@@ -47,7 +52,10 @@ _Found = list[tuple[str, str, Details]]
 
 @dataclass(frozen=True, slots=True)
 class DetectorState:
-    """`held` keeps the user and the details of each allocation for the event that reports its end."""
+    """`held` keeps the user and the details of each allocation for the event that reports its end.
+
+    `paused` does so for trespassers.
+    """
 
     lost: frozenset[str] = frozenset()
     held: Mapping[AllocationKey, tuple[str, Details]] = field(default_factory=dict)
@@ -57,6 +65,8 @@ class DetectorState:
     trespassers: frozenset[str] = frozenset()
     released: frozenset[str] = frozenset()
     parking: frozenset[str] = frozenset()
+    paused: Mapping[str, tuple[str, Details]] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -66,6 +76,7 @@ def state_after(events: Iterable[Event]) -> DetectorState:
     held: dict[AllocationKey, tuple[str, Details]] = {}
     trespassers: set[str] = set()
     released: set[str] = set()
+    paused: dict[str, tuple[str, Details]] = {}
     for event in events:
         gpu = str(event.details.get("uuid", ""))
         key = (str(event.details.get("workload_id", "")), str(event.details.get("slot", "")))
@@ -83,10 +94,19 @@ def state_after(events: Iterable[Event]) -> DetectorState:
             exceeded.discard(event.user)
         elif event.type == LEASE_TRESPASSER:
             trespassers.add(str(event.details.get("process", "")))
+        elif event.type == TRESPASSER_PAUSED:
+            paused[str(event.details.get("process", ""))] = (event.user, event.details)
+        elif event.type == TRESPASSER_RESUMED:
+            paused.pop(str(event.details.get("process", "")), None)
         elif event.type == RESERVATION_RELEASED:
             released.add(str(event.details.get("reservation", "")))
     return DetectorState(
-        frozenset(lost), held, frozenset(exceeded), trespassers=frozenset(trespassers), released=frozenset(released)
+        frozenset(lost),
+        held,
+        frozenset(exceeded),
+        trespassers=frozenset(trespassers),
+        released=frozenset(released),
+        paused=paused,
     )
 
 
@@ -108,11 +128,13 @@ def detect_events(
         revoked = _turns(before, readings.sharing, found)
         if readings.sharing.parking is not None:
             parking = _parking(before, readings.sharing.parking, found)
-    trespassers, released = before.trespassers, before.released
+    trespassers, released, paused = before.trespassers, before.released, before.paused
     if readings.leases is not None:
         trespassers, released = _leases(before, readings.leases, found)
+        paused = _paused(before, readings.leases, found)
+    idle = before.idle if readings.idle is None else _idle(before, readings.idle, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking), events
+    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking, paused, idle), events
 
 
 def _gpus(
@@ -205,16 +227,10 @@ def _leases(before: DetectorState, reading: LeasesReading, found: _Found) -> tup
     users = {lease.request.id: lease.request.user for lease in reading.leases}
     trespassers = set()
     for each in reading.trespassers:
-        process = f"{each.lease_id}/{each.pid}/{each.key.start_ticks if each.key else ''}"
+        details = _trespasser(each)
+        process = str(details["process"])
         trespassers.add(process)
         if process not in before.trespassers:
-            details = {
-                "lease": each.lease_id,
-                "slot": each.slot,
-                "process": process,
-                "name": each.process_name,
-                "by": each.user,
-            }
             found.append((LEASE_TRESPASSER, users.get(each.lease_id, ""), details))
     for reservation in reading.no_shows:
         if reservation.id not in before.released:
@@ -222,6 +238,28 @@ def _leases(before: DetectorState, reading: LeasesReading, found: _Found) -> tup
             found.append((RESERVATION_RELEASED, reservation.user, details))
     current = {lease_process for lease_process in before.trespassers if lease_process.partition("/")[0] in users}
     return frozenset(trespassers | current), frozenset(each.id for each in reading.no_shows) | before.released
+
+
+def _trespasser(each: Trespasser) -> Details:
+    return {
+        "lease": each.lease_id,
+        "slot": each.slot,
+        "process": f"{each.lease_id}/{each.pid}/{each.key.start_ticks if each.key else ''}",
+        "name": each.process_name,
+        "by": each.user,
+    }
+
+
+def _paused(before: DetectorState, reading: LeasesReading, found: _Found) -> Mapping[str, tuple[str, Details]]:
+    """A pause concerns the trespasser's user. One that ended with the agent is reported by the next agent."""
+    now = {}
+    for each in reading.trespassers:
+        details = _trespasser(each)
+        if each.paused:
+            now[str(details["process"])] = (each.user, details)
+    found.extend((TRESPASSER_PAUSED, *now[process]) for process in now if process not in before.paused)
+    found.extend((TRESPASSER_RESUMED, *row) for process, row in before.paused.items() if process not in now)
+    return before.paused if now.keys() == before.paused.keys() else now
 
 
 def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> frozenset[str]:
@@ -239,3 +277,9 @@ def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> f
             }
             found.append((_PARKING[event.kind], event.user, details))
     return frozenset(event.id for event in reading.events)
+
+
+def _idle(before: DetectorState, reading: IdleReading, found: _Found) -> frozenset[str]:
+    """Each event of the ladder once, oldest first."""
+    found += [(each.type, each.user, each.details) for each in reversed(reading.events) if each.id not in before.idle]
+    return frozenset(each.id for each in reading.events)

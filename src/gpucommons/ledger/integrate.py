@@ -5,9 +5,22 @@ exactly the monotonic time between the two samples. All other time is a gap: cou
 only decides under which minute an amount is filed.
 """
 
+from collections.abc import Mapping
+
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Gap, TimeKey, UsageKey
 from gpucommons.model.accounts import Amounts, SlotTime
-from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Slot, SlotUsage, UsageSample
+from gpucommons.model.jobs import JobFigures
+from gpucommons.model.usage import (
+    WHOLE_SHARE,
+    WHOLE_SM,
+    Account,
+    Holding,
+    IdleCause,
+    JobRequest,
+    Slot,
+    SlotUsage,
+    UsageSample,
+)
 
 STALLED = "stalled"
 UNREAD = "unread"
@@ -38,6 +51,41 @@ class _Sum:
         )
 
 
+class _JobSum:
+    """What is known of one job since the last batch."""
+
+    __slots__ = ("first_s", "idle_cpu", "idle_disk", "idle_seen", "last_s", "peak_bytes")
+
+    def __init__(self, first_s: float) -> None:
+        self.first_s = self.last_s = first_s
+        self.peak_bytes: int | None = None
+        self.idle_seen = self.idle_cpu = self.idle_disk = 0
+
+    def add(self, holding: Holding, held_ns: int, until_s: float) -> None:
+        self.last_s = max(self.last_s, until_s)
+        memory_bytes, cause = holding.memory_bytes, holding.idle_cause
+        if memory_bytes is not None and memory_bytes > (self.peak_bytes or -1):
+            self.peak_bytes = memory_bytes
+        if cause is not None and holding.active is False:
+            self.idle_seen += held_ns
+            if cause is IdleCause.CPU:
+                self.idle_cpu += held_ns
+            elif cause is IdleCause.DISK:
+                self.idle_disk += held_ns
+
+    def figures(self, request: JobRequest | None) -> JobFigures:
+        return JobFigures(
+            int(self.first_s),
+            int(self.last_s),
+            None if self.peak_bytes is None else self.peak_bytes // 1024,
+            self.idle_seen,
+            self.idle_cpu,
+            self.idle_disk,
+            None if request is None else request.waited_ms,
+            None if request is None else request.asked_kib,
+        )
+
+
 class Integrator:
     """`longest_gap_s` is the longest interval between two samples that is billed."""
 
@@ -51,6 +99,9 @@ class Integrator:
         self._times: dict[TimeKey, list[int]] = {}
         self._gaps: list[Gap] = []
         self._elapsed_ns = 0
+        self._models: Mapping[str, str] = {}
+        self._jobs: dict[Account, _JobSum] = {}
+        self._requests: dict[str, JobRequest] = {}
 
     def step(self, sample: UsageSample) -> None:
         before = self._before
@@ -65,7 +116,7 @@ class Integrator:
                 self._covered_ns = {uuid: ns + elapsed_ns for uuid, ns in self._covered_ns.items()}
             else:
                 self._elapsed_ns += elapsed_ns
-            self._bill(sample, 0 if stalled else elapsed_ns, int(began_s // MINUTE_S))
+            self._bill(sample, 0 if stalled else elapsed_ns, began_s)
         self._remember(sample)
 
     def take(self) -> Batch:
@@ -76,28 +127,31 @@ class Integrator:
             for account, total in accounts.items()
         }
         times = {place: SlotTime(*parts) for place, parts in self._times.items()}
-        batch = Batch(usage, times, tuple(self._gaps), self._elapsed_ns / NS)
+        jobs = {account: job.figures(self._requests.get(account.job)) for account, job in self._jobs.items()}
+        batch = Batch(usage, times, tuple(self._gaps), self._elapsed_ns / NS, self._models, jobs)
+        self._jobs, self._requests = {}, {}
         self._sums, self._times, self._gaps, self._elapsed_ns = {}, {}, [], 0
         return batch
 
-    def _bill(self, after: UsageSample, elapsed_ns: int, minute: int) -> None:
+    def _bill(self, after: UsageSample, elapsed_ns: int, began_s: float) -> None:
         for now in after.slots:
             uuid = now.slot.uuid
             usage = self._usage_before.get(uuid)
             if usage is not None:
                 if elapsed_ns:
-                    self._bill_slot(usage, elapsed_ns, minute)
+                    self._bill_slot(usage, elapsed_ns, began_s)
             elif (gone_ns := after.monotonic_ns - self._covered_ns.get(uuid, after.monotonic_ns)) > 0:
                 self._gaps.append(Gap(int(after.wall_s - gone_ns / NS), uuid, UNREAD, gone_ns))
 
-    def _bill_slot(self, usage: SlotUsage, elapsed_ns: int, minute: int) -> None:
-        place = (minute, usage.slot)
+    def _bill_slot(self, usage: SlotUsage, elapsed_ns: int, began_s: float) -> None:
+        place = (int(began_s // MINUTE_S), usage.slot)
         sums = self._sums.get(place)
         if sums is None:
             sums = self._sums[place] = {}
         _, _, _, slices, of = usage.slot
         share_so_far = billed_ns = 0
-        for account, share, active, sm, memory_bytes, milliwatts in usage.holdings:
+        for holding in usage.holdings:
+            account, share, active, sm, memory_bytes, milliwatts, _ = holding
             # Shares are converted by their running sum, so that rounding neither loses nor adds time.
             share_so_far += share
             up_to_ns = elapsed_ns * share_so_far // WHOLE_SHARE
@@ -118,14 +172,27 @@ class Integrator:
                 total.byte_ns += memory_bytes * elapsed_ns
             if milliwatts:
                 total.picojoules += milliwatts * elapsed_ns
+            if account.job or account.pod:
+                self._job(account, began_s).add(holding, held_ns, began_s + elapsed_ns / NS)
         time = self._times.get(place)
         if time is None:
             time = self._times[place] = [0, 0, 0]
         time[0] += billed_ns
         time[1 if usage.holders_known else 2] += elapsed_ns - billed_ns
 
+    def _job(self, account: Account, began_s: float) -> _JobSum:
+        job = self._jobs.get(account)
+        if job is None:
+            job = self._jobs[account] = _JobSum(began_s)
+            request = self._before and self._before.requests.get(account.job)
+            if request:
+                self._requests[account.job] = request
+        return job
+
     def _remember(self, sample: UsageSample) -> None:
         self._before = sample
+        if sample.models:
+            self._models = sample.models
         self._usage_before = {usage.slot.uuid: usage for usage in sample.slots}
         for uuid in self._usage_before:
             self._covered_ns[uuid] = sample.monotonic_ns

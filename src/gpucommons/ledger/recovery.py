@@ -308,12 +308,14 @@ def _name_the_lost(target: sqlite3.Connection) -> None:
         missing = f"SELECT lost FROM ({used}) WHERE lost NOT IN (SELECT number FROM {kind}s)"
         if kind == "account":
             target.execute(
-                f"INSERT INTO accounts SELECT lost, ?, ?, '', 'lost-' || lost, '', '', '', '' FROM ({missing})",
+                'INSERT INTO accounts (number, kind, owner, namespace, id, user, "group", pod, job) '
+                f"SELECT lost, ?, ?, '', 'lost-' || lost, '', '', '', '' FROM ({missing})",
                 (UNATTRIBUTED.kind, UNATTRIBUTED.owner),
             )
         else:
             target.execute(
-                f"INSERT INTO slots SELECT lost, 'unknown-' || lost, 'unknown', '?', NULL, 1 FROM ({missing})"
+                'INSERT INTO slots (number, uuid, gpu_uuid, name, slices, "of") '
+                f"SELECT lost, 'unknown-' || lost, 'unknown', '?', NULL, 1 FROM ({missing})"
             )
 
 

@@ -33,6 +33,11 @@ _QUESTION_MARKS = ", ".join("?" * len(Amounts._fields))
 _ACCOUNT = [f'"{name}"' for name in Account._fields]
 _INSERT_ACCOUNT = f"INSERT INTO accounts ({', '.join(_ACCOUNT)}) VALUES ({', '.join('?' * len(_ACCOUNT))})"
 _FIND_ACCOUNT = f"SELECT number FROM accounts WHERE {' AND '.join(f'{name} = ?' for name in _ACCOUNT)}"
+# As JobFigures.merged; a NULL is not known yet. max() of SQLite is NULL if one of its values is.
+_ADD_JOB = """UPDATE accounts SET first_s = min(ifnull(first_s, ?1), ?1), last_s = max(ifnull(last_s, ?2), ?2),
+    peak_kib = coalesce(max(peak_kib, ?3), peak_kib, ?3), idle_seen_ns = ifnull(idle_seen_ns, 0) + ?4,
+    idle_cpu_ns = ifnull(idle_cpu_ns, 0) + ?5, idle_disk_ns = ifnull(idle_disk_ns, 0) + ?6,
+    waited_ms = ifnull(waited_ms, ?7), asked_kib = ifnull(asked_kib, ?8) WHERE number = ?9"""
 _SLOT = [f'"{name}"' for name in Slot._fields]
 _INSERT_SLOT = f"INSERT INTO slots ({', '.join(_SLOT)}) VALUES ({', '.join('?' * len(_SLOT))})"
 _FIND_SLOT = f"SELECT number FROM slots WHERE {' AND '.join(f'{name} IS ?' for name in _SLOT)}"
@@ -132,6 +137,8 @@ class Store:
             self._add_times(batch)
             self._add_gaps(batch.gaps)
             self._add_totals(batch, until.wall_s)
+            self._add_models(batch.models)
+            self._add_jobs(batch)
             self._connection.execute(
                 "UPDATE runs SET last_batch = ?, last_monotonic_ns = ?, last_wall_s = ? WHERE token = ?",
                 (number, until.monotonic_ns, until.wall_s, self._run),
@@ -244,6 +251,15 @@ class Store:
             [(*key, wall_s, *amounts) for key, amounts in batch.by_owner().items()],
         )
 
+    def _add_models(self, models: Mapping[str, str]) -> None:
+        """Also for slots of former MIG layouts, and of older releases, which did not store the model."""
+        self._connection.executemany(
+            "UPDATE slots SET model = ?2 WHERE gpu_uuid = ?1 AND model IS NOT ?2", list(models.items())
+        )
+
+    def _add_jobs(self, batch: Batch) -> None:
+        self._connection.executemany(_ADD_JOB, [(*job, self._account(account)) for account, job in batch.jobs.items()])
+
     def _account(self, account: Account) -> int:
         return self._number(self._accounts, account, _INSERT_ACCOUNT, _FIND_ACCOUNT)
 
@@ -285,14 +301,6 @@ def _inode(path: Path | str) -> tuple[int, int] | None:
 
 def new_run() -> str:
     return uuid.uuid4().hex
-
-
-def boot_id() -> str:
-    """The id of this boot; empty where the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 @contextlib.contextmanager

@@ -6,7 +6,10 @@ Amounts are integers. Their sums are exact and fit 64 bits for centuries. A face
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from typing import NamedTuple, Self
+
+from gpucommons.model.prices import NO_CHARGE, NO_PRICES, Charge, Prices
 
 
 class Amounts(NamedTuple):
@@ -117,7 +120,10 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeriodAccounts:
-    """What was billed in [since_s, until_s), one row for each name. `slot_time` is set for rows by GPU only."""
+    """What was billed in [since_s, until_s), one row for each name. `slot_time` is set for rows by GPU only.
+
+    `charges` has what the rows cost at `prices`; a row that is not in it has no held time.
+    """
 
     by: By
     since_s: int
@@ -125,6 +131,12 @@ class PeriodAccounts:
     rows: Mapping[str, Amounts]
     slot_time: Mapping[str, SlotTime] | None = None
     gap_ns: Mapping[str, int] = field(default_factory=dict)
+    charges: Mapping[str, Charge] = field(default_factory=dict)
+    prices: Prices = NO_PRICES
+
+    @property
+    def total_charge(self) -> Charge:
+        return reduce(Charge.plus, self.charges.values(), NO_CHARGE)
 
     @property
     def total(self) -> Amounts:

@@ -3,7 +3,9 @@
 All amounts are integers, so that sums are exact. What was not read is None, never 0.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 WHOLE_SHARE = 1_000_000_000
@@ -44,10 +46,22 @@ class Slot(NamedTuple):
     of: int = 1
 
 
+class IdleCause(StrEnum):
+    """What the processes of a job do while they do not use the GPU: keep a CPU core busy, wait for a disk, or neither.
+
+    CPU comes first: where one process does this and another one that, it is CPU.
+    """
+
+    CPU = "cpu"
+    DISK = "disk"
+    NEITHER = "neither"
+
+
 class Holding(NamedTuple):
     """One account's part of one slot: `share` of its time in billionths, and what is used of it.
 
-    `sm` is the SM time used, in millionths of the slot. `active` is None if it cannot be judged.
+    `sm` is the SM time used, in millionths of the slot. `active` is None if it cannot be judged. `idle_cause` is None
+    if it is not known, or if the holding is not idle.
     """
 
     account: Account
@@ -56,6 +70,14 @@ class Holding(NamedTuple):
     sm: int | None = None
     memory_bytes: int | None = None
     milliwatts: int | None = None
+    idle_cause: IdleCause | None = None
+
+
+class JobRequest(NamedTuple):
+    """What a lease asked for, and how long it waited. `asked_kib` is the memory of each slot; None: not asked for."""
+
+    waited_ms: int
+    asked_kib: int | None = None
 
 
 class SlotUsage(NamedTuple):
@@ -68,8 +90,13 @@ class SlotUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """Every slot that was read at one instant. Durations use the monotonic clock, dates the wall clock."""
+    """Every slot that was read at one instant. Durations use the monotonic clock, dates the wall clock.
+
+    `models` are the names of the GPUs' models, by the GPU's UUID; `requests` those of leases, by the job's name.
+    """
 
     monotonic_ns: int
     wall_s: float
     slots: tuple[SlotUsage, ...]
+    models: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, JobRequest] = field(default_factory=dict)

@@ -58,10 +58,13 @@ class ParkTerms:
 class ParkProgram:
     """One program. `memory` is what it holds on each device, or held before it was parked.
 
-    `settled_s` is when its stage began. `resident_since_s` is when it was last brought back; None: never. `idle_s` is
-    for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it cannot be parked.
-    `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person requested to park it.
-    `wakes_since_s` is since when it waits to be brought back; None: it does not.
+    `settled_s` is when its stage began, `seen_since_s` when it was first seen on the GPU. `resident_since_s` is when it
+    was last brought back; None: never. `in_turns`: it takes turns with others, which use its time while it is away.
+    `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it
+    cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person
+    requested to park it.
+    `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
+    worked, for the turn of another.
     """
 
     key: str
@@ -69,15 +72,22 @@ class ParkProgram:
     memory: Mapping[str, int]
     settled_s: float = 0.0
     resident_since_s: float | None = None
+    seen_since_s: float = float("-inf")
+    in_turns: bool = False
     idle_s: float = 0.0
     obstacle: ParkRefusal | None = None
     container_room_bytes: int | None = None
     asked: bool = False
     wakes_since_s: float | None = None
+    for_turn: bool = False
 
     @property
     def bytes(self) -> int:
         return sum(self.memory.values())
+
+    @property
+    def on_gpu_since_s(self) -> float:
+        return self.seen_since_s if self.resident_since_s is None else self.resident_since_s
 
 
 class HostMemory(NamedTuple):
@@ -110,13 +120,21 @@ class RoomNeed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class RoomClaims:
+    """`needs` wait for room. `promised` is the memory of each device that leases have and do not use yet."""
+
+    needs: tuple[RoomNeed, ...] = ()
+    promised: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ParkSituation:
     """`programs` are all that are known, also those that cannot be parked. A device without a room was not read."""
 
     programs: tuple[ParkProgram, ...]
     rooms: Mapping[str, DeviceRoom]
     host: HostMemory | None
-    needs: tuple[RoomNeed, ...] = ()
+    claims: RoomClaims = field(default_factory=RoomClaims)
     now_s: float = 0.0
 
 

@@ -5,8 +5,9 @@ A pause survives the process that made it, so these rules hold whatever dies:
 1. A program is written into the record (record.py) before it is paused, and removed after it runs again.
 2. The pauser resumes everything when the agent's connection ends, when it is asked to stop, and when it starts: then
    for what the record holds.
-3. A program is paused for at most `max_pause_s`, whatever the agent asks for. Only a parked program, whose GPU memory
-   is in host memory, stays so: restoring it needs room on the GPU, which only the agent can judge.
+3. A program is paused for at most `max_pause_s` after the agent asked for it. The agent may ask again (keep), as it
+   does for programs on a GPU that another user has leased; an agent that hangs does not. Only a parked program, whose
+   GPU memory is in host memory, stays so: restoring it needs room on the GPU, which only the agent can judge.
 4. A driver call that hangs delays only its own lane. It never keeps another program paused.
 5. A program is (pid, start time). A pid that was reused is another program and is not paused.
 

@@ -34,13 +34,16 @@ _EXEMPT: Final = _LONG_STAGES | {Stage.PARKED}
 
 @dataclass(slots=True)
 class _Hold:
-    """`since_s` is when its lock was asked for. `busy`: a lane is inside a call for it.
+    """`since_s` is when its lock was asked for, `asked_s` when the agent last asked for it to stay paused.
+
+    `busy`: a lane is inside a call for it.
 
     `revoked`: to be released. `releasing`: a thread is at it. `reason` is why, for the notice.
     """
 
     entry: Entry
     since_s: float
+    asked_s: float
     busy: bool = True
     revoked: bool = False
     releasing: bool = False
@@ -90,7 +93,7 @@ class Pauses:
         for entry in self._record.entries():
             if entry.backend in self._backends:
                 revoked = entry.stage is not Stage.PARKED
-                self._holds[entry.pid] = _Hold(entry, now_s, False, revoked, reason="left by an earlier pauser")
+                self._holds[entry.pid] = _Hold(entry, now_s, now_s, False, revoked, reason="left by an earlier pauser")
         count = len(self._holds)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         return count
@@ -186,6 +189,17 @@ class Pauses:
             return Result(duration_s=duration_s)
         return Result(failure(Code.GONE) if outcome is Outcome.ENDED else failed, duration_s)
 
+    def keep(self, key: ProcessKey) -> Result:
+        """The pause may last `max_pause_s` from now on. No driver call: a driver that hangs delays no other program."""
+        with self._changed:
+            hold = self._holds.get(key.pid)
+            if hold is None or hold.entry.key != key or hold.entry.stage is not Stage.LOCKED:
+                return Result(failure(Code.NOT_PAUSED))
+            if hold.revoked:
+                return Result(failure(Code.BUSY, "it is being resumed"))
+            hold.asked_s = time.monotonic()
+            return Result()
+
     def checkpoint(self, key: ProcessKey, memory_bytes: int) -> Result:
         hold = self._take(key, Stage.LOCKED)
         if isinstance(hold, Failure):
@@ -219,7 +233,7 @@ class Pauses:
             self._resting = {key: until_s for key, until_s in self._resting.items() if until_s > now_s}
             if entry.key in self._resting:
                 return failure(Code.RESTING)
-            hold = self._holds[entry.pid] = _Hold(entry, now_s)
+            hold = self._holds[entry.pid] = _Hold(entry, now_s, now_s)
             return hold
 
     def _take(self, key: ProcessKey, stage: Stage) -> _Hold | Failure:
@@ -268,7 +282,7 @@ class Pauses:
             stage = Stage.PARKED if state in (State.CHECKPOINTED, State.FAILED) else Stage.LOCKED
         self._write(hold, replace(begun, stage=stage))
         with self._changed:
-            hold.since_s = time.monotonic()
+            hold.since_s = hold.asked_s = time.monotonic()
             hold.busy = False
             hold.revoked = hold.revoked and stage is not Stage.PARKED
             self._changed.notify_all()
@@ -352,15 +366,15 @@ class Pauses:
 
     def _revoke_overdue(self, now_s: float) -> None:
         for hold in self._holds.values():
-            too_long = now_s - hold.since_s >= self._max_pause_s
+            too_long = now_s - hold.asked_s >= self._max_pause_s
             if too_long and not hold.revoked and hold.entry.stage not in _EXEMPT:
                 hold.revoked, hold.reason = True, f"paused for {self._max_pause_s:g} s, the longest time allowed"
                 if (key := hold.entry.key) is not None:
                     self._resting[key] = now_s + self._max_pause_s
 
     def _next_look_s(self, now_s: float) -> float:
-        since_s = [h.since_s for h in self._holds.values() if not h.revoked and h.entry.stage not in _EXEMPT]
-        return max(0.001, min(_LOOK_S, min(since_s, default=now_s) + self._max_pause_s - now_s))
+        asked_s = [h.asked_s for h in self._holds.values() if not h.revoked and h.entry.stage not in _EXEMPT]
+        return max(0.001, min(_LOOK_S, min(asked_s, default=now_s) + self._max_pause_s - now_s))
 
     def _release(self, hold: _Hold) -> None:
         """Until it runs, however often that takes. A lane that is inside a call for it has the last word."""

@@ -15,7 +15,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Failure, State
 from gpucommons.pauser.record import LONGEST_GPU, MOST_PID, Stage
 
-VERSION: Final = 1
+VERSION: Final = 2
 MOST_REQUEST_BYTES: Final = 1024
 # A reply may list every paused program.
 MOST_REPLY_BYTES: Final = 1 << 20
@@ -35,6 +35,7 @@ class PauserProtocolError(Exception):
 class Operation(StrEnum):
     LOCK = "lock"
     UNLOCK = "unlock"
+    KEEP = "keep"
     STATE = "state"
     CHECKPOINT = "checkpoint"
     RESTORE = "restore"

@@ -226,6 +226,9 @@ class Server:
         if request.operation is Operation.LIST:
             session.send(Reply(request.number, paused=pauses.paused()))
             return
+        if request.operation is Operation.KEEP:
+            session.send(Reply(request.number, pauses.keep(request.process).failure))
+            return
         if request.operation is Operation.RESUME_ALL:
             threading.Thread(target=self._resume_all, args=(session, request), daemon=True).start()
             return

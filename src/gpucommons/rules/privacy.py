@@ -15,6 +15,8 @@ from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerStat
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.fleet import FleetSlot, FleetView
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
@@ -80,7 +82,7 @@ class Hidden:
     sentence: str
 
 
-SECTIONS = ("who", "allocations", "slots", "turns", "queue", "accounts", "events", "alerts")
+SECTIONS = ("who", "allocations", "slots", "turns", "queue", "messages", "accounts", "events", "alerts")
 _OWN_ONLY = "hidden: you see your own"
 _UNIDENTIFIED = (
     "hidden: you see your own, and this connection does not identify you; "
@@ -99,6 +101,7 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
         now.slots,
         now.sharing,
         now.leases,
+        now.idle,
         now.accounts,
         now.event_log,
         now.alerts,
@@ -127,6 +130,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             ledger=None if readings.ledger is None else _ledger(readings.ledger, viewer),
             sharing=None if readings.sharing is None else sharing_seen_by(readings.sharing, viewer),
             leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
+            idle=None if readings.idle is None else _idle(readings.idle, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
@@ -134,6 +138,20 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             command_lines=None if readings.command_lines is None else _command_lines(readings.command_lines, own),
         ),
     )
+
+
+def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
+    """The holders of slots on all nodes. A user has the same name on every node of a fleet."""
+    return None if viewer.sees_all else Hidden(("slots",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
+
+
+def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
+    return view if viewer.sees_all else replace(view, slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
+
+
+def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
+    own = tuple(holder for holder in slot.holders if holder == viewer.user)
+    return replace(slot, holders=own, hidden_holders=len(slot.holders) - len(own))
 
 
 def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
@@ -175,7 +193,7 @@ def _parked(one: ParkedProgram, viewer: Viewer) -> ParkedProgram:
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
-    """Those of other users are shown without user and name, and the trespassers on their slots not at all."""
+    """Those of other users are shown without user and name, and of the trespassers on their slots only one's own."""
     if viewer.sees_all:
         return reading
     own = {lease.request.id for lease in reading.leases if lease.request.uid == viewer.uid}
@@ -184,8 +202,9 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         leases=tuple(replace(lease, request=_request(lease.request, viewer)) for lease in reading.leases),
         waiting=tuple((_request(request, viewer), _wait(request, wait, viewer)) for request, wait in reading.waiting),
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
-        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own),
+        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
+        clients={id: pid for id, pid in reading.clients.items() if id in own},
     )
 
 
@@ -200,6 +219,12 @@ def _wait(request: LeaseRequest, wait: LeaseWait, viewer: Viewer) -> LeaseWait:
 
 def _reservation(reservation: Reservation, viewer: Viewer) -> Reservation:
     return reservation if reservation.uid == viewer.uid else replace(reservation, uid=-1, user=OTHERS.name)
+
+
+def _idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
+    """The viewer's own messages. The state of a channel may name the address of another user."""
+    own = tuple(each for each in reading.messages if viewer.user is not None and each.user == viewer.user)
+    return IdleReading(reading.after_s, reading.action, messages=own)
 
 
 def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
@@ -330,7 +355,10 @@ def _accounts(accounts: AccountsReading, viewer: Viewer) -> AccountsReading | No
 def _period(period: PeriodAccounts, user: str) -> PeriodAccounts:
     """The periods of a reading are by user. The gaps are those of the node."""
     rows = {name: amounts for name, amounts in period.rows.items() if name == user}
-    return PeriodAccounts(period.by, period.since_s, period.until_s, rows, gap_ns=period.gap_ns)
+    charges = {name: charge for name, charge in period.charges.items() if name == user}
+    return PeriodAccounts(
+        period.by, period.since_s, period.until_s, rows, gap_ns=period.gap_ns, charges=charges, prices=period.prices
+    )
 
 
 def _event_log(log: EventLogReading, viewer: Viewer) -> EventLogReading:

@@ -16,8 +16,9 @@ from gpucommons.model.accounts import LedgerState
 from gpucommons.model.alerts import Alert
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import Gpu
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.slots import SlotState, SlotStatus
-from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.rules.gpu_health import XID_RECENT_S, HealthLevel, HealthReason, health_of, lost_sentence
 from gpucommons.rules.identities import account_name, slot_name
@@ -42,6 +43,8 @@ class ProblemKind(StrEnum):
     XID = "xid"
     LEDGER = "ledger"
     SOURCE_FAILING = "source_failing"
+    TRESPASSER = "trespasser"
+    CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"
     HELD_IDLE = "held_idle"
 
@@ -87,6 +90,7 @@ _REMEDIES: Final = {
     ProblemKind.SLOWED: "Check the power supply and the power cables of the GPU.",
 }
 _LOST_REMEDY: Final = "Drain the node and reboot it; check the GPU's seating and power if this repeats."
+_CHANNEL_REMEDY: Final = "Correct [mail] or [webhook] and try it with 'gpucommons check-config FILE --send-test'"
 # Alerts of stack/rules/gpucommons.yml that repeat a problem of this list.
 _REPEATED: Final = {
     "GPUCommonsGPULost": ProblemKind.GPU_LOST,
@@ -96,6 +100,7 @@ _REPEATED: Final = {
     "GPUCommonsGPUThrottled": ProblemKind.OVERHEATING,
     "GPUCommonsSourceDown": ProblemKind.SOURCE_FAILING,
     "GPUCommonsLedgerNotWriting": ProblemKind.LEDGER,
+    "GPUCommonsTrespasser": ProblemKind.TRESPASSER,
 }
 _ALERT_LEVELS: Final = {"critical": HealthLevel.CRITICAL}
 
@@ -116,8 +121,11 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
         found += _of_gpu(gpu, snapshot.wall_s) if gpu.up else [_lost(gpu, ended)]
     found += _nvlinks(gpus)
     found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
+    found += _trespassers(readings)
     if readings.ledger is not None:
         found += _ledger(readings.ledger.ledger)
+    if readings.idle is not None:
+        found += _channels(readings.idle)
     found += _sources(snapshot.sources.values(), snapshot.monotonic_s)
     return _ranked(found)
 
@@ -254,7 +262,7 @@ def _held_idle(status: SlotStatus) -> Iterator[Problem]:
         HealthLevel.WARNING,
         f"GPU {status.slot.name} is held by {holder_names(status)} and has not been used for "
         f"{spoken_duration(status.idle_s)}.",
-        "Ask for it back, or let idle programs be parked ([parking]).",
+        "Ask for it back, or let the agent send messages and act ([idle]).",
         status.slot.gpu_uuid,
         status.gpu_index,
         status.since_wall_s,
@@ -267,6 +275,39 @@ def holder_names(status: SlotStatus) -> str:
     if status.hidden_holders:
         names.append("another user" if status.hidden_holders == 1 else f"{status.hidden_holders} other users")
     return ", ".join(names)
+
+
+def _trespassers(readings: Readings) -> Iterator[Problem]:
+    """One problem for each process and lease. A viewer who may not see the lease does not see it."""
+    if readings.leases is None:
+        return
+    slots = {status.slot.name: status for status in (readings.slots.slots if readings.slots else ())}
+    users = {lease.request.id: lease.request.user for lease in readings.leases.leases}
+    for each in readings.leases.trespassers:
+        slot, user = slots.get(each.slot), each.user or "an unknown user"
+        sentence = (
+            f"GPU {each.slot} is leased to {users.get(each.lease_id, 'another user')}, and {user} uses it without a "
+            f"lease: {each.process_name} (pid {each.pid})"
+        )
+        if each.paused:
+            sentence += "; it is paused until the lease ends"
+            remedy = "It keeps its GPU memory: if the lease needs that, its user has to end it."
+        else:
+            remedy = "Ask its user to end it, or to start it with 'gpucommons run'"
+            if each.spared:
+                sentence += f"; it is not paused: {each.spared}"
+            else:
+                remedy += '; leases.enforce = "pause" pauses such programs'
+            remedy += "."
+        yield Problem(
+            f"trespasser/{each.lease_id}/{each.slot}/{each.pid}",
+            ProblemKind.TRESPASSER,
+            HealthLevel.WARNING,
+            f"{sentence}.",
+            remedy,
+            None if slot is None else slot.slot.gpu_uuid,
+            None if slot is None else slot.gpu_index,
+        )
 
 
 def _ledger(ledger: LedgerState) -> Iterator[Problem]:
@@ -288,6 +329,20 @@ def _ledger(ledger: LedgerState) -> Iterator[Problem]:
         )
 
 
+def _channels(reading: IdleReading) -> Iterator[Problem]:
+    for channel in reading.channels:
+        if channel.failing_since_wall_s is not None:
+            waiting = f"{channel.waiting} wait" if channel.waiting != 1 else "1 waits"
+            yield Problem(
+                f"channel_failing/{channel.name}",
+                ProblemKind.CHANNEL_FAILING,
+                HealthLevel.WARNING,
+                f"Messages by {channel.name} are not delivered: {channel.detail} ({waiting}).",
+                f"{_CHANNEL_REMEDY}; the agent tries again by itself.",
+                since_wall_s=channel.failing_since_wall_s,
+            )
+
+
 def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[Problem]:
     """What does not exist on this node, and what was not read yet, is not a problem."""
     for state in states:
@@ -305,7 +360,8 @@ def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[
 
 
 def _alerts(alerts: Iterable[Alert], own: Sequence[Problem]) -> Iterator[Problem]:
-    known = {(problem.kind, problem.gpu_uuid) for problem in own}
+    # An alert may be about a slot, and so without the UUID of a GPU.
+    known = {(problem.kind, uuid) for problem in own for uuid in (problem.gpu_uuid, None)}
     for alert in alerts:
         uuid = alert.labels.get("gpu_uuid") or alert.labels.get("uuid")
         if alert.state != "active" or (_REPEATED.get(alert.name), uuid) in known:

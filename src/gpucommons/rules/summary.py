@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpucommons.base.duration_text import spoken_duration
+from gpucommons.base.duration_text import spoken_age
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.gpu_health import HealthLevel
@@ -36,7 +36,9 @@ class SummaryPart:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSummary:
+class StateSummary:
+    """Of a node, or of a fleet."""
+
     parts: tuple[SummaryPart, ...]
 
     @property
@@ -52,7 +54,7 @@ class NodeSummary:
 _COUNTED = (ProblemKind.GPU_LOST, ProblemKind.OVERHEATING, ProblemKind.HELD_IDLE)
 
 
-def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> NodeSummary:
+def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
     readings = snapshot.readings
     parts = [*_broken(problems)]
     if readings.gpus is None:
@@ -62,7 +64,7 @@ def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> NodeSummary:
     else:
         parts += _slots(readings.slots.slots)
     parts += _waiting(snapshot)
-    return NodeSummary(tuple(parts))
+    return StateSummary(tuple(parts))
 
 
 def _broken(problems: Sequence[Problem]) -> Iterator[SummaryPart]:
@@ -100,18 +102,13 @@ def _slots(slots: Iterable[SlotStatus]) -> Iterator[SummaryPart]:
     idle = by_state.get(SlotState.HELD_IDLE, [])
     if idle:
         longest = max(idle, key=lambda status: (status.idle_s or 0.0, -status.gpu_index))
-        detail = f"longest {holder_names(longest)}, {_age(longest.idle_s or 0.0)}"
+        detail = f"longest {holder_names(longest)}, {spoken_age(longest.idle_s or 0.0)}"
         names = tuple(status.slot.name for status in idle)
         yield SummaryPart("held_idle", len(idle), f"{len(idle)} held idle", Tone.WARNING, detail, names)
     for state, word in ((SlotState.BUSY, "busy"), (SlotState.RESERVED, "reserved")):
         found = tuple(status.slot.name for status in by_state.get(state, []))
         if found:
             yield SummaryPart(state.value, len(found), f"{len(found)} {word}", Tone.PLAIN, slots=found)
-
-
-def _age(seconds: float) -> str:
-    """Whole seconds: a sentence that changes needs no tenths."""
-    return f"{seconds:.0f} s" if seconds < 100 else spoken_duration(seconds)
 
 
 def _listed(names: Sequence[str]) -> str:

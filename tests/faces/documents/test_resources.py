@@ -38,6 +38,7 @@ PATHS = (
     "events",
     "events?limit=1&type=gpu.xid",
     "events?since=1h&user=bob",
+    "fleet",
     "history",
     "history?series=cpu_utilization_ratio&range=15m&points=10",
     "history?series=gpu_power_watts&range=24h",

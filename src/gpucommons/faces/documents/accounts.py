@@ -3,10 +3,12 @@
 Every number is one conversion of an exact integer sum, so that all faces print the same number for the same sum.
 """
 
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, Schema, by_key, one_of, or_null, record
+from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, one_of, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.accounts import PERIODS, Amounts, By, PeriodAccounts, SlotTime
+from gpucommons.model.prices import NO_CHARGE, Charge, Prices
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.cost import cost_columns
 
 _HOUR_NS = 3_600 * 10**9
 _GIB_HOUR_KIB_S = 3_600 * 2**20
@@ -22,15 +24,36 @@ ROW: dict[str, Schema] = {
     "sm_gpu_hours": NUMBER,
     "efficiency_ratio": or_null(NUMBER),
 }
-_ROW = record(**ROW)
-PERIOD = record(
-    by=one_of(By.USER),
-    since_unix_s=INTEGER,
-    until_unix_s=INTEGER,
-    users=by_key(_ROW, "user; a pod or an owner without a user by its own name"),
-    total=_ROW,
-    gap_hours=by_key(NUMBER, "reason"),
-)
+# Only where the price is set; null where it is not known.
+COSTS: dict[str, Schema] = {
+    "gpu_cost": or_null(NUMBER),
+    "energy_cost": or_null(NUMBER),
+    "cost": or_null(NUMBER),
+    "unpriced_gpu_hours": NUMBER,
+    "co2_g": or_null(NUMBER),
+}
+# Rows by GPU also say how long the slot was free.
+_FREE: dict[str, Schema] = {"free_gpu_hours": NUMBER, "unknown_gpu_hours": NUMBER}
+
+
+def row_schema(by: By) -> Schema:
+    return {**record(**ROW, **COSTS, **(_FREE if by is By.GPU else {})), "required": list(ROW)}
+
+
+def period_schema(by: By, key: str) -> Schema:
+    """`currency` only where a price is set. `key` says what the names of the rows are."""
+    required: dict[str, Schema] = {
+        "by": one_of(by),
+        "since_unix_s": INTEGER,
+        "until_unix_s": INTEGER,
+        f"{by}s": by_key(row_schema(by), key),
+        "total": row_schema(by),
+        "gap_hours": by_key(NUMBER, "reason"),
+    }
+    return {**record(**required, currency=TEXT), "required": list(required)}
+
+
+PERIOD = period_schema(By.USER, "user; a pod or an owner without a user by its own name")
 Row = dict[str, float | None]
 SCHEMA = or_null(by_key(PERIOD, f"period: {', '.join(PERIODS)}"))
 
@@ -56,6 +79,7 @@ def period_document(period: PeriodAccounts) -> Json:
         f"{period.by.value}s": rows(period),
         "total": total(period),
         "gap_hours": {reason: hours(ns) for reason, ns in period.gap_ns.items()},
+        **currency(period.prices),
     }
 
 
@@ -63,20 +87,27 @@ def rows(period: PeriodAccounts) -> dict[str, Row]:
     """The greatest holder first."""
     times = period.slot_time or {}
     ordered = sorted(period.rows.items(), key=lambda row: (-row[1].held_ns, row[0]))
-    return {name: _row(amounts, times.get(name)) for name, amounts in ordered}
+    charges, prices = period.charges, period.prices
+    return {name: row(amounts, charges.get(name, NO_CHARGE), prices, times.get(name)) for name, amounts in ordered}
 
 
 def total(period: PeriodAccounts) -> Row:
-    return _row(period.total, period.total_time)
+    return row(period.total, period.total_charge, period.prices, period.total_time)
+
+
+def currency(prices: Prices) -> dict[str, str]:
+    """Where a price and its currency are set."""
+    has_price = prices.per_gpu_hour or prices.per_kwh is not None
+    return {"currency": prices.currency} if has_price and prices.currency else {}
 
 
 def hours(ns: int) -> float:
     return round(ns / _HOUR_NS, 6)
 
 
-def _row(amounts: Amounts, time: SlotTime | None) -> Row:
+def row(amounts: Amounts, charge: Charge, prices: Prices, time: SlotTime | None = None) -> Row:
     """`efficiency_ratio` is the SM time used over the time held. It exceeds 1 if a co-owner's share was used."""
-    row: Row = {
+    found: Row = {
         "held_gpu_hours": hours(amounts.held_ns),
         "active_gpu_hours": hours(amounts.active_ns),
         "idle_gpu_hours": hours(amounts.idle_ns),
@@ -89,5 +120,5 @@ def _row(amounts: Amounts, time: SlotTime | None) -> Row:
         "efficiency_ratio": round(amounts.sm_ns / amounts.held_ns, 3) if amounts.held_ns else None,
     }
     if time is not None:
-        row |= {"free_gpu_hours": hours(time.free_ns), "unknown_gpu_hours": hours(time.unknown_ns)}
-    return row
+        found |= {"free_gpu_hours": hours(time.free_ns), "unknown_gpu_hours": hours(time.unknown_ns)}
+    return found | cost_columns(amounts, charge, prices)

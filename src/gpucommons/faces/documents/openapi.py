@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import history, report
+from gpucommons.faces.documents import fleet, history, job, report
 from gpucommons.faces.documents.parameters import Parameter
 from gpucommons.faces.documents.resources import RESOURCES, SNAPSHOT
 from gpucommons.faces.documents.schema import TEXT, Schema, by_key, record
@@ -21,6 +21,7 @@ _STREAM = (
     "when nothing else is."
 )
 _REPORT = "The ledger is read for each request; 502 where it cannot be read."
+_FLEET = "Queried at most every 5 s; 502 where Prometheus fails."
 _HISTORY = "Up to 24 h from memory. Longer ranges come from Prometheus, where one is configured; 502 where it fails."
 
 
@@ -46,6 +47,8 @@ _OPERATIONS = (
         for resource in RESOURCES
     ),
     _Operation("/report", report.SUMMARY, report.PARAMETERS, _json(report.SCHEMA), _REPORT),
+    _Operation("/fleet", fleet.SUMMARY, (), _json(fleet.SCHEMA), _FLEET),
+    _Operation("/job", job.SUMMARY, job.PARAMETERS, _json(job.SCHEMA), _REPORT),
     _Operation("/history", "one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY),
     _Operation(
         "/stream",

@@ -16,7 +16,7 @@ from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.gpu_health import HealthLevel
 from gpucommons.rules.problems import Problem, ProblemKind, problems_of
-from gpucommons.rules.summary import NodeSummary, SummaryPart, Tone, summary_of
+from gpucommons.rules.summary import StateSummary, SummaryPart, Tone, summary_of
 
 _PROBLEM = Record[tuple[int, Problem]](
     rank=(described(INTEGER, "1 is the gravest"), lambda at: at[0]),
@@ -39,13 +39,13 @@ _PART = Record[SummaryPart](
     tone=(one_of(*Tone), lambda part: part.tone.value),
     slots=(described(listed(TEXT), "names of the slots that it counts"), lambda part: list(part.slots)),
 )
-_SUMMARY = Record[NodeSummary](
+SUMMARY_RECORD = Record[StateSummary](
     sentence=(described(TEXT, "the parts in one line"), lambda summary: summary.sentence),
     tone=(one_of(*Tone), lambda summary: summary.tone.value),
     parts=(listed(_PART.schema), lambda summary: [_PART.build(part) for part in summary.parts]),
 )
 SCHEMA = by_key(_PROBLEM.schema, "key of the problem")
-SUMMARY = _SUMMARY.schema
+SUMMARY = SUMMARY_RECORD.schema
 
 
 def problems(snapshot: Snapshot) -> Json:
@@ -53,4 +53,4 @@ def problems(snapshot: Snapshot) -> Json:
 
 
 def summary(snapshot: Snapshot) -> Json:
-    return _SUMMARY.build(summary_of(snapshot, problems_of(snapshot)))
+    return SUMMARY_RECORD.build(summary_of(snapshot, problems_of(snapshot)))

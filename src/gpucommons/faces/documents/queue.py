@@ -42,6 +42,8 @@ _TRESPASSER = Record[Trespasser](
     pid=(INTEGER, lambda each: each.pid),
     user=(TEXT, lambda each: each.user),
     process=(TEXT, lambda each: each.process_name),
+    paused=(FLAG, lambda each: each.paused),
+    not_paused_because=(TEXT, lambda each: each.spared),
 )
 _LEASE = Record[_Named](
     user=(TEXT, lambda each: each.lease.request.user),

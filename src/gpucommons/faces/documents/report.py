@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpucommons.base.period import Period, parse_period
-from gpucommons.faces.documents.accounts import ROW, period_document
+from gpucommons.faces.documents.accounts import period_document, period_schema
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text, word
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, Schema, by_key, one_of, or_null, record
+from gpucommons.faces.documents.schema import Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.model.accounts import By, PeriodAccounts
@@ -22,21 +22,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     word("by", "what the rows are; default: user", By),
     text("user", "only what is billed to this user or pod"),
 )
-# Rows by GPU also say how long the slot was free.
-_SLOT_ROW: Schema = {**record(**ROW, free_gpu_hours=NUMBER, unknown_gpu_hours=NUMBER), "required": list(ROW)}
-
-
-def _period_schema(by: By) -> Schema:
-    row = _SLOT_ROW if by is By.GPU else record(**ROW)
-    rows = {f"{by}s": by_key(row, str(by))}
-    return record(
-        by=one_of(by), since_unix_s=INTEGER, until_unix_s=INTEGER, total=row, gap_hours=by_key(NUMBER, "reason"), **rows
-    )
-
-
 SCHEMA: Schema = record(
     **ENVELOPE,
-    accounts=or_null(by_key({"anyOf": [_period_schema(by) for by in By]}, "period, as it was given")),
+    accounts=or_null(by_key({"anyOf": [period_schema(by, str(by)) for by in By]}, "period, as it was given")),
 )
 
 

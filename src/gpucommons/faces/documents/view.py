@@ -23,7 +23,7 @@ from gpucommons.model.sharing import Timeline
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import SECTIONS, Hidden, Viewer, hidden_from, seen_by, timeline_seen_by
 
-_HIDDEN = Record[Hidden](
+HIDDEN = Record[Hidden](
     sections=(listed(one_of(*SECTIONS)), lambda hidden: list(hidden.sections)),
     sentence=(TEXT, lambda hidden: hidden.sentence),
 )
@@ -67,10 +67,10 @@ ENVELOPE_FIELDS: dict[str, Field[View]] = {
     ),
     "hidden": (
         described(
-            or_null(_HIDDEN.schema),
+            or_null(HIDDEN.schema),
             "the sections in which rows of other owners are hidden from this viewer; null where nothing is hidden",
         ),
-        lambda view: _HIDDEN.build_or_null(view.hidden),
+        lambda view: HIDDEN.build_or_null(view.hidden),
     ),
 }
 _ENVELOPE = Record[View](**ENVELOPE_FIELDS)

@@ -97,8 +97,13 @@ SCHEMA = or_null(
 )
 HOST_USE = or_null(
     by_key(
-        record(cpu_seconds=or_null(NUMBER), rss_bytes=or_null(INTEGER), start_unix_s=or_null(NUMBER)),
-        "GPU, pid and start time: CPU time, resident memory and start of the process on the host",
+        record(
+            cpu_seconds=or_null(NUMBER),
+            rss_bytes=or_null(INTEGER),
+            start_unix_s=or_null(NUMBER),
+            command=or_null(TEXT),
+        ),
+        "GPU, pid and start time: CPU time, resident memory, start and command line of the process on the host",
     )
 )
 EXPLANATIONS = or_null(by_key(listed(TEXT), "GPU, pid and start time: each step that found the owner"))
@@ -214,16 +219,19 @@ def _steps(each: BilledProcess) -> Json:
 
 
 def _host_use(snapshot: Snapshot, share: ProcessShare) -> Json:
-    """Null where the table of processes is hidden from this viewer, or has another process of that pid."""
+    """Null where it was not read, or where another process has that pid now."""
     readings = snapshot.readings
     row = readings.processes.by_pid.get(share.pid) if readings.processes else None
     known = row is not None and row.key == share.key
     activity = readings.cpu.activity if readings.cpu else None
     boot_s = activity.boot_time_s if activity else None
+    commands = readings.command_lines.by_key if readings.command_lines else {}
+    words = () if share.key is None else commands.get(share.key, ())
     return {
         "cpu_seconds": row.cpu_seconds if row is not None and known else None,
         "rss_bytes": row.rss_bytes if row is not None and known else None,
         "start_unix_s": None if boot_s is None or share.key is None else boot_s + share.key.start_ticks / _TICKS_PER_S,
+        "command": " ".join(words) or None,
     }
 
 

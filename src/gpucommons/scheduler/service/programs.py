@@ -17,6 +17,8 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.coruns import Way
+from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
@@ -28,7 +30,7 @@ from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn
 from gpucommons.scheduler.programs.linked import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
-from gpucommons.scheduler.service.parking import Parking
+from gpucommons.scheduler.service.enforcement import Enforcement
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -45,6 +47,11 @@ class _Member:
     program: Program
     client: Client
     peer: ProgramPeer
+
+    @property
+    def takes_turns(self) -> bool:
+        phase = self.client.gpu.phase
+        return phase is not None and phase.way is Way.TURNS
 
 
 class Programs:
@@ -72,6 +79,8 @@ class Programs:
         self._roster = ProgramRoster()
         # Set by the server: programs that are parked take no part.
         self.parking: Parking | None = None
+        # Set by the server: programs on GPUs that are leased to others take no part, and are paused.
+        self.enforcement: Enforcement | None = None
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
         self._stopping = False
@@ -82,6 +91,8 @@ class Programs:
     async def stop(self) -> None:
         """Every program runs again."""
         self._stopping = True
+        if self.enforcement is not None:
+            await self.enforcement.stop()
         now = monotonic()
         members = list(self._members.values())
         for key in list(self._members):
@@ -110,17 +121,23 @@ class Programs:
         now = monotonic()
         if self.parking is not None:
             reading = self.parking.without_parked(reading)
+        nvshare_pids = {client.pid for client in self._policy.clients.values() if _takes_turns(client, now)}
+        trespassers: Iterable[Exemption] = ()
+        if self.enforcement is not None:
+            self.enforcement.see(reading.processes, nvshare_pids)
+            trespassers = self.enforcement.exemptions()
+            reading = self.enforcement.without_paused(reading)
         around = Circumstances(
             self._scope,
             os.geteuid(),
-            agent_pids={os.getpid(), self._pauser.pid or 0},
-            nvshare_pids={client.pid for client in self._policy.clients.values() if _takes_turns(client, now)},
+            agent_pids=self._pauser.own_pids,
+            nvshare_pids=nvshare_pids,
             obstacle=self._pauser.reason,
             refused=self._refused(reading, now),
             rules=self._rules,
         )
         found = divide(reading.processes, around, now)
-        self.exempt = found.exempt
+        self.exempt = (*found.exempt, *trespassers)
         programs = {program.key: program for program in found.programs}
         standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted)
         several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
@@ -131,7 +148,8 @@ class Programs:
             self._update(key, program, standings[key].joined, now)
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
-            self.parking.see(found.programs, found.exempt, paused, reading.as_of_s)
+            in_turns = {key for key, member in self._members.items() if member.takes_turns}
+            self.parking.see(found.programs, found.exempt, paused, in_turns, reading.as_of_s)
 
     async def part_with(self, key: str) -> None:
         """It is to be parked: it leaves the turns, and runs when this returns."""
@@ -213,12 +231,16 @@ class Programs:
             self._rest(self._members[key], monotonic())
 
     def _resumed(self, notice: Notice) -> None:
+        if self.enforcement is not None:
+            self.enforcement.resumed(notice)
         for member in self._members.values():
             if notice.process in member.peer.processes:
                 log.warning("%s was resumed: %s", member.program.display_name, notice.reason)
                 member.peer.resumed(notice.process)
 
     def _pauser_changed(self) -> None:
+        if self.enforcement is not None:
+            self.enforcement.pauser_changed()
         if self._pauser.available:
             return
         # Called for each attempt to start one.

@@ -14,7 +14,7 @@ import socket
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -29,9 +29,11 @@ from gpucommons.base.unix_listener import (
 )
 from gpucommons.config.settings import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
+from gpucommons.scheduler.parking.parking import Parking, RoomReader
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
@@ -39,11 +41,12 @@ from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.matching import ProgramRule
+from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
+from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
-from gpucommons.scheduler.service.parking import Parking, RoomReader
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
 from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.process_names import ProcessNames
@@ -64,13 +67,16 @@ _REFUSAL_LOG_INTERVAL_S: Final = 10.0
 class ProgramSharing:
     """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
 
-    `rooms` reads the free memory of GPUs; without it no program is parked.
+    `rooms` reads the free memory of GPUs; without it no program is parked. `enforcement`: programs on GPUs that are
+    leased to others are paused. `host` is what parking asks about processes.
     """
 
     pauser: PauserSettings
     rules: tuple[ProgramRule, ...] = ()
     parking: ParkingSettings = field(default_factory=ParkingSettings)
     rooms: RoomReader | None = None
+    enforcement: EnforcementTerms | None = None
+    host: ParkHost = THIS_HOST
 
 
 class SchedulerServer:
@@ -105,19 +111,22 @@ class SchedulerServer:
         self._listeners: dict[str, socket.socket] = {}
         self.programs: Programs | None = None
         self.parking: Parking | None = None
-        self._lease_needs: tuple[RoomNeed, ...] = ()
+        self._lease_claims = RoomClaims()
         if sharing is not None:
             self.programs = Programs(
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
             )
+            if sharing.enforcement is not None:
+                self.programs.enforcement = Enforcement(self.programs.pauser, sharing.enforcement)
             if sharing.rooms is not None:
                 self.parking = self.programs.parking = Parking(
                     sharing.parking,
                     self.programs.pauser,
                     sharing.rooms,
                     self.programs.part_with,
-                    self._room_needs,
+                    self._room_claims,
                     sharing.pauser.backend,
+                    sharing.host,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(
@@ -140,7 +149,8 @@ class SchedulerServer:
         if self.parking is not None:
             self.parking.start()
         self._reading_task = self._loop.create_task(self._reader.run())
-        log.info("scheduler serves %s", " and ".join(self._listeners))
+        if self._listeners:
+            log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
         if self.parking is not None:
@@ -411,11 +421,15 @@ class SchedulerServer:
         if self.programs is not None:
             self.programs.update(reading)
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        """The leases that wait for a GPU."""
-        self._lease_needs = tuple(needs)
+    def update_trespassers(self, report: TrespassReport) -> None:
+        """The processes on GPUs that are leased to others."""
+        if self.programs is not None and self.programs.enforcement is not None:
+            self.programs.enforcement.update(report)
 
-    def _room_needs(self) -> Sequence[RoomNeed]:
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._lease_claims = claims
+
+    def _room_claims(self) -> RoomClaims:
         """Leases, and clients of nvshare that wait for more memory than they hold."""
         now, present = monotonic(), self._devices.present
         waiting = [
@@ -424,7 +438,7 @@ class SchedulerServer:
             for client in gpu.waiting.values()
             if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
         ]
-        return [*self._lease_needs, *waiting]
+        return replace(self._lease_claims, needs=(*self._lease_claims.needs, *waiting))
 
     def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
         if self.programs is not None and client.is_program:
@@ -447,7 +461,8 @@ class SchedulerServer:
 
 def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
     # Plain programs need no socket: without the right to create it, they are shared all the same.
-    yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
+    if settings.socket:
+        yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
     if settings.xpushare_socket:
         yield ClientSocket(settings.xpushare_socket, "scheduler.xpushare_socket", required=False)
 

@@ -2,18 +2,25 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
+from gpucommons.base.threads import in_daemon_thread
 from gpucommons.faces.documents import history as history_document
+from gpucommons.faces.documents import job as job_document
 from gpucommons.faces.documents import report as report_document
+from gpucommons.faces.documents.fleet import fleet_document
 from gpucommons.faces.documents.openapi import index, openapi
 from gpucommons.faces.documents.parameters import BadParameter, Value, read_query
 from gpucommons.faces.documents.resources import SNAPSHOT, Resource
 from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.faces.documents.view import View, view_for
+from gpucommons.faces.fleet.reader import FleetReader
+from gpucommons.faces.fleet.samples import FleetError
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
 from gpucommons.faces.history.turn_log import TurnLog
+from gpucommons.model.fleet import FleetView
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer
 from gpucommons.web.routes.negotiation import accepts_gzip
@@ -41,11 +48,18 @@ class Api:
         version: str,
         prometheus: Prometheus | None = None,
         ledger: report_document.ReadLedger | None = None,
+        jobs: job_document.ReadJob | None = None,
+        fleet: FleetReader | None = None,
     ) -> None:
         self._latest = latest
         self._history = history
         self._prometheus = prometheus
         self._ledger = ledger
+        self._fleet = fleet
+        # Of the newest view, by viewer: the document, plain and compressed.
+        self._fleet_view: FleetView | None = None
+        self._fleet_bodies: dict[Viewer, tuple[bytes, bytes]] = {}
+        self._jobs = jobs
         self._reports: Counter[Viewer] = Counter()
         self._turn_log = TurnLog()
         self._index = encoded(index(version))
@@ -119,22 +133,68 @@ class Api:
             return NOT_SAMPLED_YET
         try:
             query = report_document.read(read_query(request.query, report_document.PARAMETERS), view.snapshot.wall_s)
-            if self._ledger is None:
-                return _failed("no ledger is kept; set [ledger] enabled = true")
-            if self._reports[request.viewer] >= _MOST_REPORTS:
-                return _TOO_MANY_REPORTS
-            self._reports[request.viewer] += 1
-            try:
-                body = encoded(await report_document.document(view, request.viewer, query, self._ledger))
-            finally:
-                self._reports[request.viewer] -= 1
-                # A viewer without reports is forgotten.
-                self._reports += Counter()
         except BadParameter as error:
             return _bad_parameter(error)
+        if self._ledger is None:
+            return _NO_LEDGER
+        return await self._of_ledger(request, report_document.document(view, request.viewer, query, self._ledger))
+
+    async def job(self, request: Request) -> Response:
+        view = self._view(request.viewer)
+        if view is None:
+            return NOT_SAMPLED_YET
+        try:
+            id = job_document.read(read_query(request.query, job_document.PARAMETERS))
+        except BadParameter as error:
+            return _bad_parameter(error)
+        if self._jobs is None:
+            return _NO_LEDGER
+        return await self._of_ledger(request, job_document.document(view, request.viewer, id, self._jobs))
+
+    async def _of_ledger(self, request: Request, document: Coroutine[Any, Any, Json]) -> Response:
+        if self._reports[request.viewer] >= _MOST_REPORTS:
+            document.close()
+            return _TOO_MANY_REPORTS
+        self._reports[request.viewer] += 1
+        try:
+            body = encoded(await document)
         except report_document.LedgerUnreadable as error:
             return _failed(str(error))
+        finally:
+            self._reports[request.viewer] -= 1
+            # A viewer without reports is forgotten.
+            self._reports += Counter()
         return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
+
+    @property
+    def has_fleet(self) -> bool:
+        return self._fleet is not None
+
+    async def fleet(self, request: Request) -> Response:
+        try:
+            read_query(request.query, ())
+            view = None if self._fleet is None else await self._fleet.view()
+        except BadParameter as error:
+            return _bad_parameter(error)
+        except FleetError as error:
+            return _failed(str(error))
+        etag = self._etag(request.viewer, f"fleet-{view.time_wall_s}" if view else "fleet")
+        if matches_etag(request.if_none_match, etag):
+            return _not_modified(etag)
+        body, zipped = await self._fleet_body(view, request.viewer)
+        return _response(request, body, etag, lambda: zipped)
+
+    async def _fleet_body(self, view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:
+        """Encoded in a thread, once for all viewers that see the same: a large fleet takes as long as a few scrapes."""
+        if view is not self._fleet_view:
+            self._fleet_view = view
+            self._fleet_bodies.clear()
+        bodies = self._fleet_bodies.get(viewer)
+        if bodies is None:
+            bodies = await in_daemon_thread(lambda: _fleet_bodies(view, viewer))
+            if view is self._fleet_view and len(self._fleet_bodies) < _MOST_CACHED:
+                self._fleet_bodies[viewer] = bodies
+        return bodies
 
     def stream(self, request: Request) -> Response:
         try:
@@ -171,9 +231,14 @@ class Api:
                 self._bodies[key] = body
         return body
 
-    def _etag(self, viewer: Viewer) -> str:
+    def _etag(self, viewer: Viewer, version: str = "") -> str:
         scope = "all" if viewer.sees_all else f"{viewer.uid}"
-        return f'"{self._life}-{self._sequence}-{scope}"'
+        return f'"{self._life}-{version or self._sequence}-{scope}"'
+
+
+def _fleet_bodies(view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:
+    body = encoded(fleet_document(view, viewer))
+    return body, compressed(body)
 
 
 def _response(request: Request, body: bytes, etag: str, compress: Callable[[], bytes]) -> Response:
@@ -194,6 +259,9 @@ def _headers(etag: str) -> dict[str, str]:
 def _failed(line: str) -> Response:
     """What the document needs cannot be read."""
     return Response(encoded({"error": line, "parameter": ""}), _JSON, 502)
+
+
+_NO_LEDGER = _failed("no ledger is kept; set [ledger] enabled = true")
 
 
 def _bad_parameter(error: BadParameter) -> Response:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from gpucommons.faces.documents import report
+from gpucommons.faces.documents import fleet, job, report
 from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.web.routes.api import Api
@@ -18,6 +18,7 @@ from gpucommons.web.routes.response import Response, text
 from gpucommons.web.routes.static_files import index_endpoint, static_files
 
 Clock = Callable[[], float]
+_FLEET_PATH = "/fleet"
 
 
 def main_routes(
@@ -38,10 +39,12 @@ def main_routes(
     if api is None:
         return [*routes, Route("/", plain, "page")]
     files = static_files()
-    index = index_endpoint(files.pop("index.html"), provider.latest)
+    index = index_endpoint(files.pop("index.html"), provider.latest, _FLEET_PATH if api.has_fleet else "")
+    fleet_page = index_endpoint(files.pop("fleet.html"), provider.latest)
     return [
         *routes,
         Route("/", index, "page"),
+        Route(_FLEET_PATH, fleet_page if api.has_fleet else _no_fleet, "fleet"),
         Route("/glossary", glossary_page, "glossary"),
         *(Route(f"/static/{name}", file.endpoint, "static") for name, file in files.items()),
     ]
@@ -68,6 +71,8 @@ def api_routes(api: Api) -> list[Route]:
             for resource in RESOURCES
         ),
         Route(f"{BASE}/report", api.report, "api/report", report.SUMMARY),
+        Route(f"{BASE}/fleet", api.fleet, "api/fleet", fleet.SUMMARY),
+        Route(f"{BASE}/job", api.job, "api/job", job.SUMMARY),
         Route(f"{BASE}/history", api.history, "api/history", "one reading over time"),
         Route(f"{BASE}/stream", api.stream, "api/stream", "all sections, live (server-sent events)"),
         Route(f"{BASE}/openapi.json", api.openapi, "api/openapi", "OpenAPI description of the API"),
@@ -81,6 +86,10 @@ def _status_routes(provider: MetricsProvider, stale_after_s: float, clock: Clock
         Route("/health", _healthz, "health", "the same as /healthz"),
         Route("/readyz", partial(readyz, provider.latest, stale_after_s, clock), "readyz", "readiness: fresh readings"),
     ]
+
+
+def _no_fleet(request: Request) -> Response:
+    return text("no fleet: set fleet.prometheus_url to a Prometheus that scrapes all nodes\n", 404)
 
 
 def _healthz(request: Request) -> Response:

@@ -13,6 +13,10 @@ const fewHours = withUnit('h', 2);
 const manyHours = withUnit('h', 1);
 export const hours = (value) => (value < 10 ? fewHours : manyHours)(value);
 export const kilowattHours = withUnit('kWh', 2);
+const grams = withUnit('g', 0);
+const kilograms = withUnit('kg', 1);
+export const mass = (value) => (value >= 1000 ? kilograms(value / 1000) : grams(value));
+export const money = (value) => (isNumber(value) ? value.toFixed(2) : MISSING);
 
 export function percent(ratio) {
   if (!isNumber(ratio)) return MISSING;

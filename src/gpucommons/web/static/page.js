@@ -174,7 +174,8 @@ function Header({ document: found, link, lostAt, focus }) {
     <h1 class="host">${found.hostname}</h1>
     ${found.simulated && html`<p class="simulated">SIMULATED: ${found.simulated}</p>`}
     <nav aria-label="sections">
-      <ul>${SECTIONS.map(([id, title]) => html`<li key=${id}><a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count" title="alerts that fire">${firing}</span>` : ''}</a></li>`)}</ul>
+      <ul>${root.dataset.fleet && html`<li key="fleet"><a href=${root.dataset.fleet}>Fleet</a></li>`}
+        ${SECTIONS.map(([id, title]) => html`<li key=${id}><a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count" title="alerts that fire">${firing}</span>` : ''}</a></li>`)}</ul>
     </nav>
     ${focus &&
     html`<p class="focus"><span>only <bdi>${focus.label}</bdi></span> <button type="button" aria-label="show all owners again" onClick=${() => onFocus(null)}>×</button></p>`}

@@ -2,6 +2,7 @@
 
 from gpucommons.faces.dialects.dialect import dialect_of
 from gpucommons.faces.dialects.gpucommons import (
+    accounts,
     agent,
     allocations,
     attribution,
@@ -13,14 +14,17 @@ from gpucommons.faces.dialects.gpucommons import (
     gpu_unattributed,
     gpus,
     health,
+    idle,
     leases,
     ledger,
     nvml,
     owners,
     parking,
+    pauser,
     problems,
     quotas,
     sharing,
+    slots,
     snapshots,
     sources,
     vgpu,
@@ -31,7 +35,8 @@ GPUCOMMONS = dialect_of(
     (
         *(snapshots, agent, exposition, web, sources, health, problems),
         *(gpus, gpu_parts, nvml, owners, gpu_unattributed, attribution, vgpu),
-        *(containers, allocations, followed_events, quotas, ledger, event_log, sharing, parking, leases),
+        *(containers, allocations, slots, followed_events, quotas, ledger, accounts, event_log),
+        *(sharing, pauser, parking, leases, idle),
     ),
     name="gpucommons",
     port=9460,

@@ -14,6 +14,11 @@ WAITING = gauge("gpucommons_leases_waiting", "Requests of a user that wait for a
 LONGEST = gauge("gpucommons_leases_longest_wait_seconds", "Age of the oldest request that waits for a lease.")
 RESERVATIONS = gauge("gpucommons_leases_reservations", "Reservations of a user, active or to come.", "user")
 TRESPASSERS = gauge("gpucommons_leases_trespassers", "Processes without a lease on an exclusively leased slot.", "slot")
+PAUSED = gauge(
+    "gpucommons_leases_trespassers_paused",
+    "Processes without a lease that are paused until the lease of their slot ends.",
+    "slot",
+)
 GRANTED = counter("gpucommons_leases_granted_total", "Leases granted since the agent started.")
 ENDED = counter("gpucommons_leases_ended_total", "Leases ended since the agent started.")
 LOST = counter(
@@ -28,7 +33,7 @@ RECORDED = gauge(
 )
 
 CATALOGUE = (
-    *(ENABLED, HELD, SLOTS, WAITING, LONGEST, RESERVATIONS, TRESPASSERS),
+    *(ENABLED, HELD, SLOTS, WAITING, LONGEST, RESERVATIONS, TRESPASSERS, PAUSED),
     *(GRANTED, ENDED, LOST, CANCELLED, REFUSED, NO_SHOWS, WAITED, RECORDED),
 )
 
@@ -64,3 +69,5 @@ def _of_users(reading: LeasesReading, now_s: float) -> Iterator[Family]:
     yield RESERVATIONS.of(((user,), count) for user, count in reserved.items())
     trespassers = Counter(each.slot for each in reading.trespassers)
     yield TRESPASSERS.of(((slot,), count) for slot, count in trespassers.items())
+    paused = Counter(each.slot for each in reading.trespassers if each.paused)
+    yield PAUSED.of(((slot,), paused[slot]) for slot in trespassers)

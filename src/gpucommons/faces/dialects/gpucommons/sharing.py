@@ -6,15 +6,17 @@ The clients beyond the limit of series of their user are summed in one series pe
 from collections import Counter
 from collections.abc import Iterator
 
+from gpucommons.base.histogram import HistogramReading
 from gpucommons.faces.dialects.crowd import OVERFLOW, named_labels, within_limit
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
-from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading, SharingReading
+from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
 _CLIENT = ("namespace", "pod", "client_id", "uuid", "name")
 # Of programs; these are always reported while programs take turns.
 _STANDINGS = ("running", "waiting", "throttled", "resting")
+_QUEUES = ("waiting", "paused", "parked")
 
 ON = gauge(
     "gpucommons_sharing_on", "State of the scheduler: 1 while it gives turns, 0 while all clients run freely.", "mode"
@@ -79,6 +81,12 @@ WAITING = gauge(
     *_CLIENT,
     "why",
 )
+QUEUED = gauge(
+    "gpucommons_sharing_queued_clients",
+    "Clients that wait for a GPU: waiting for their turn, paused until then, or parked in host memory.",
+    *_GPU,
+    "queue",
+)
 
 CATALOGUE = (
     ON,
@@ -97,6 +105,7 @@ CATALOGUE = (
     DEMAND,
     BILLED,
     WAITING,
+    QUEUED,
 )
 
 
@@ -127,6 +136,8 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield BILLED.of(together((labels, row.billed_s) for labels, row in clients))
     waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
     yield WAITING.of(together(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting))
+    queued = _queued(sharing)
+    yield QUEUED.of(((*labels, queue), queued[gpu.uuid, queue]) for labels, gpu in gpus for queue in _QUEUES)
 
 
 def _standings(sharing: SharingReading) -> Iterator[tuple[tuple[str], int]]:
@@ -134,6 +145,13 @@ def _standings(sharing: SharingReading) -> Iterator[tuple[tuple[str], int]]:
     yield from (((standing,), found.pop(standing, 0)) for standing in _STANDINGS)
     yield from (((standing,), count) for standing, count in found.items())
     yield ("left_alone",), len(sharing.left_alone)
+
+
+def _queued(sharing: SharingReading) -> Counter[tuple[str, str]]:
+    """By GPU and queue. A program that waits for its turn is paused; a client of nvshare waits by itself."""
+    waiting = [(row.gpu_uuid, "paused" if row.program else "waiting") for row in sharing.clients if row.wait]
+    parked = [(one.gpu_uuid, "parked") for one in (sharing.parking.programs if sharing.parking else ())]
+    return Counter([*waiting, *parked])
 
 
 def _point(reading: HistogramReading, *labels: str) -> HistogramPoint:

@@ -1,7 +1,7 @@
 // Held, active and idle GPU-hours of each user, for today and the last days.
 import { html, classes } from '../html.js';
 import { Absent, Bar, Choice, Hidden, isHidden, Section, swatches } from '../parts.js';
-import { hours, kilowattHours, percent } from '../format.js';
+import { hours, kilowattHours, mass, money, percent } from '../format.js';
 import { ownersByAccount } from '../owners.js';
 
 export const PERIODS = [['today', 'Today'], ['7d', '7 days'], ['30d', '30 days']];
@@ -34,7 +34,7 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
   >
     <div class="scroll" tabindex="0" role="region" aria-label="GPU-hours by user">
       <table class="rows accounts">
-        <caption class="hidden">GPU-hours and energy by user, ${period}</caption>
+        <caption class="hidden">GPU-hours, energy and cost by user, ${period}</caption>
         <thead>
           <tr>
             <th scope="col">User</th>
@@ -44,6 +44,8 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
             <th scope="col" class="number">Used</th>
             <th scope="col" class="wide">Idle share</th>
             <th scope="col" class="number">Energy</th>
+            ${'cost' in shown.total && html`<th scope="col" class="number">Cost${shown.currency ? ' ' + shown.currency : ''}</th>`}
+            ${'co2_g' in shown.total && html`<th scope="col" class="number">CO₂</th>`}
           </tr>
         </thead>
         <tbody>
@@ -52,6 +54,7 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
         <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${shown.total} total=${true} /></tfoot>
       </table>
     </div>
+    ${shown.total.unpriced_gpu_hours > 0 && html`<p class="quiet">Without a price: ${hours(shown.total.unpriced_gpu_hours)}.</p>`}
     <${Hidden} document=${document} section="accounts" />
     ${!users.length && html`<p class="quiet">${hidden ? 'You held no GPU in this period.' : 'No GPU was held in this period.'}</p>`}
   </${Section}>`;
@@ -74,5 +77,7 @@ function User({ name, row, most, total, owners, lit, onFocus }) {
       ${!total && html`<${Bar} ratio=${most ? row.idle_gpu_hours / most : 0} level="warn" />`}
     </td>
     <td class="number" data-f="energy_kwh">${kilowattHours(row.energy_kwh)}</td>
+    ${'cost' in row && html`<td class="number" data-f="cost">${money(row.cost)}</td>`}
+    ${'co2_g' in row && html`<td class="number" data-f="co2_g">${mass(row.co2_g)}</td>`}
   </tr>`;
 }

@@ -3,7 +3,7 @@ import { html, classes } from '../html.js';
 import { Absent, Hidden, isHidden, Section } from '../parts.js';
 import { clock, duration, words } from '../format.js';
 
-const GRAVE = new Set(['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked', 'lease.trespasser', 'resource.oom_kill']);
+const GRAVE = new Set(['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked', 'lease.trespasser', 'lease.trespasser_paused', 'resource.oom_kill']);
 
 export function Events({ document }) {
   return html`<${Section} id="events" title="Events and alerts">

@@ -38,7 +38,7 @@ export function Queue({ document, lit }) {
       one.ends_unix_s === null ? 'no limit' : duration(one.ends_unix_s - now),
       bytes(one.memory_bytes),
       duration(now - one.since_unix_s),
-      one.trespassers.length ? html`<span class="mark bad">${one.trespassers.map((each) => `${each.user} ${each.process} (${each.pid})`).join(', ')}</span>` : '',
+      one.trespassers.length ? html`<span class="mark bad">${one.trespassers.map((each) => `${each.user} ${each.process} (${each.pid})${measure(each)}`).join(', ')}</span>` : '',
     ])} />`}
     ${reservations.length > 0 &&
     html`<${Table} label="Reservations" columns=${['Reserved for', 'GPUs', 'From', 'Until', 'Slots']} rows=${reservations.map(([id, one]) => [
@@ -94,4 +94,9 @@ function Spans({ leases, waiting, reservations, lit, now }) {
     })}
     <p class="axis" aria-hidden="true"><span class="label"></span><span class="ends"><span>${clock(from, now)}</span><span>${clock(until, now)}</span></span></p>
   </div>`;
+}
+
+function measure(trespasser) {
+  if (trespasser.paused) return ', paused';
+  return trespasser.not_paused_because ? `, not paused: ${trespasser.not_paused_because}` : '';
 }

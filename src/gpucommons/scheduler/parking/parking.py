@@ -8,50 +8,45 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.settings import ParkingSettings
-from gpucommons.model.parking import ParkEvent, ParkingReading
+from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import MOVE_BUCKETS
-from gpucommons.parking.host import container_room_bytes, cpu_seconds, host_memory, waits_in
-from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
+from gpucommons.parking.idleness import ParkedCpu, after_look
 from gpucommons.parking.plan import plan
 from gpucommons.parking.values import (
     DeviceRoom,
     ParkPlan,
-    ParkProgram,
     ParkRefusal,
     ParkSituation,
     ParkStage,
     ParkTerms,
-    RoomNeed,
+    RoomClaims,
     WhyNot,
 )
 from gpucommons.pauser.backend import Code, Failure
 from gpucommons.pauser.client import Pauser
-from gpucommons.pauser.counters import Durations
-from gpucommons.pauser.identity import has_ended
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.pauser.record import Stage
-from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
+from gpucommons.scheduler.parking.held import NEVER_S, HeldProgram, HeldPrograms
+from gpucommons.scheduler.parking.lot import Spot, left_spot, spot_of
+from gpucommons.scheduler.parking.moves import Moved, Moves
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
+from gpucommons.scheduler.parking.park_log import ParkLog
+from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
-from gpucommons.scheduler.programs.matching import names
-from gpucommons.scheduler.service.lot import Spot, left_spot, spot_of
-from gpucommons.scheduler.service.moves import MOST_PROCESSES, Moved, Moves
 
 log = logging.getLogger(__name__)
 
 # The free bytes of each of these devices by NVML; those that could not be read are left out. Blocks.
 RoomReader = Callable[[Iterable[str]], Mapping[str, int]]
 PartWith = Callable[[str], Awaitable[None]]
-Needs = Callable[[], Sequence[RoomNeed]]
+Claims = Callable[[], RoomClaims]
 Row = TypeVar("Row")
 
 _LOOK_S: Final = 0.25
@@ -62,11 +57,7 @@ _STOP_WITHIN_S: Final = 20.0
 _RETRY_S: Final = 10.0
 # A program that could not be parked for a reason that may pass is not tried again on its own for so long.
 _AGAIN_S: Final = 600.0
-_MOST_EVENTS: Final = 64
-_PLACES: Final = 3
 _LOOKS_ELSEWHERE: Final = 2
-_NEVER: Final = float("inf")
-_IDLE, _ASKED, _TURN = "idle", "asked", "turn"
 
 
 class ParkOrder(NamedTuple):
@@ -84,27 +75,10 @@ class _Look(NamedTuple):
     place: tuple[int, ...] | None
 
 
-@dataclass(slots=True)
-class _Held:
-    """A program whose memory is on the GPU. `alone` is why it takes no part."""
-
-    program: Program
-    alone: ParkRefusal | None
-    idleness: Idleness = field(default_factory=Idleness)
-    # Where it slept at the last looks.
-    places: deque[tuple[int, ...] | None] = field(default_factory=lambda: deque(maxlen=_PLACES))
-
-    @property
-    def waits_in(self) -> tuple[int, ...] | None:
-        """None unless it slept in the same place at all of the last looks."""
-        known = set(self.places)
-        return known.pop() if len(self.places) == _PLACES and len(known) == 1 else None
-
-
 class Parking:
     """Call everything from the scheduler's loop.
 
-    `part_with` takes a program out of turns and returns once it runs; `needs` are the leases and clients that wait for
+    `part_with` takes a program out of turns and returns once it runs; `claims` are the leases and clients that wait for
     room; `backend` is how the pauser pauses.
     """
 
@@ -114,10 +88,12 @@ class Parking:
         pauser: Pauser,
         rooms: RoomReader,
         part_with: PartWith,
-        needs: Needs,
+        claims: Claims,
         backend: str = "cuda",
+        host: ParkHost = THIS_HOST,
     ) -> None:
         self._settings = settings
+        self._host = host
         self._terms = ParkTerms(
             settings.idle_after_s,
             settings.eager,
@@ -129,16 +105,11 @@ class Parking:
         self._pauser = pauser
         self._rooms = rooms
         self._part_with = part_with
-        self._needs = needs
-        self._backend = backend
+        self._claims = claims
         self._moves = Moves(pauser)
         self._spots: dict[str, Spot] = {}
-        self._held: dict[str, _Held] = {}
-        self._displays: set[str] = set()
-        self._asked: set[str] = set()
-        # Why processes cannot be parked, and until when; and when they were last brought back.
-        self._cannot: dict[ProcessKey, tuple[ParkRefusal, float]] = {}
-        self._woken_s: dict[ProcessKey, float] = {}
+        self._held = HeldPrograms(settings.idle_after_s, movable=backend == "cuda", host=host)
+        self.log = ParkLog()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._reading_rooms: tuple[float, asyncio.Future[Mapping[str, int]]] | None = None
@@ -148,11 +119,6 @@ class Parking:
         self._looked_s = 0.0
         self._stopping = False
         self._wake_up = asyncio.Event()
-        self._events: deque[ParkEvent] = deque(maxlen=_MOST_EVENTS)
-        self._parks = self._wakes = 0
-        self._refusals: Counter[str] = Counter()
-        self.park_seconds = Durations(MOVE_BUCKETS)
-        self.wake_seconds = Durations(MOVE_BUCKETS)
 
     def start(self) -> None:
         self._running = asyncio.get_running_loop().create_task(self._run())
@@ -160,7 +126,7 @@ class Parking:
     async def stop(self) -> None:
         """Waits for a move under way, up to a limit. What is parked stays in the record for the next start."""
         self._stopping = True
-        if self._tasks:
+        if self._tasks and self._pauser.has_record:
             log.info("parking: waiting for %d moves of GPU memory", len(self._tasks))
             await asyncio.wait(self._tasks, timeout=_STOP_WITHIN_S)
         if self._running is not None:
@@ -168,7 +134,7 @@ class Parking:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
         left = sum(spot.stage is not ParkStage.STRANDED for spot in self._spots.values())
-        if left:
+        if left and self._pauser.has_record:
             log.warning("parking: %d programs stay parked until the next start; or run: gpucommons resume --all", left)
 
     # Input
@@ -189,63 +155,38 @@ class Parking:
         return {process for spot in self._spots.values() for process in spot.places}
 
     def see(
-        self, programs: Iterable[Program], exempt: Sequence[Exemption], paused: AbstractSet[str], as_of_s: float
+        self,
+        programs: Iterable[Program],
+        exempt: Sequence[Exemption],
+        paused: AbstractSet[str],
+        in_turns: AbstractSet[str],
+        as_of_s: float,
     ) -> None:
-        """One reading: programs that take part, those that do not, and the keys of those that are paused now."""
-        alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
-        seen = [(program, alone.get(program.key)) for program in programs]
-        seen += [(one.program, alone[one.program.key]) for one in exempt]
-        before, self._held = self._held, {}
-        self._displays = {one.program.key for one in exempt if one.why is Exempt.DISPLAY}
-        for program, refusal in seen:
-            known = before.get(program.key)
-            held = self._held.get(program.key) or _Held(program, refusal)
-            if known is not None and known.program.process_keys & program.process_keys:
-                held.idleness, held.places = known.idleness, known.places
-            idle = program.activity is ProgramActivity.IDLE and program.key not in paused
-            held.idleness = after_gpu(held.idleness, idle, as_of_s)
-            self._held[program.key] = held
-        living = {process for held in self._held.values() for process in held.program.process_keys} | self.processes
-        self._cannot = {process: row for process, row in self._cannot.items() if process in living}
-        self._woken_s = {process: at_s for process, at_s in self._woken_s.items() if process in living}
-        self._asked &= self._held.keys()
-
-    def _obstacle(self, held: _Held) -> ParkRefusal | None:
-        program = held.program
-        if held.alone is not None:
-            return held.alone
-        if self._backend != "cuda":
-            return ParkRefusal(WhyNot.UNAVAILABLE, 'scheduler.pause = "freeze" cannot move GPU memory')
-        if program.key in self._spots:
-            return ParkRefusal(WhyNot.PART_PARKED, "other processes of it are parked")
-        if len(program.devices) > 1:
-            return ParkRefusal(WhyNot.SEVERAL_GPUS, "it uses several GPUs: jobs with NCCL cannot be moved")
-        if len(program.processes) > MOST_PROCESSES:
-            return ParkRefusal(WhyNot.NOT_LOCKED, f"it has more than {MOST_PROCESSES} processes on the GPU")
-        if any(use.memory_bytes is None for process in program.processes for use in process.uses):
-            return ParkRefusal(WhyNot.MEMORY_UNKNOWN, "NVML does not say how much GPU memory it holds")
-        now = monotonic()
-        found = (self._cannot.get(process, (None, 0.0)) for process in program.process_keys)
-        return next((refusal for refusal, until_s in found if refusal is not None and until_s > now), None)
+        """One reading: programs that take part and that do not, the keys of those that are paused, or take turns."""
+        self._held.see(programs, exempt, paused, in_turns, self.processes, as_of_s)
 
     # Orders
 
     def park(self, target: str, uid: int | None) -> ParkOrder:
         """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
-        found = [held for held in self._held.values() if target in self._names(held.program)]
-        allowed = self._of_user(target, uid, [(held.program.uid, held) for held in found])
+        found = [held for held in self._held if target in held.names]
+        return self._ask(self._of_user(target, uid, [(held.program.uid, held) for held in found]))
+
+    def park_processes(self, pids: AbstractSet[int]) -> ParkOrder:
+        """The programs of these processes, for the agent itself. Nothing is reached if none of them is a program."""
+        return self._ask([held for held in self._held if not pids.isdisjoint(held.pids)])
+
+    def _ask(self, allowed: Sequence[HeldProgram]) -> ParkOrder:
         refused = []
         for held in allowed:
-            # What failed for a reason that may pass is tried again when a person asks for it.
-            for process in held.program.process_keys:
-                if self._cannot.get(process, (None, _NEVER))[1] < _NEVER:
-                    del self._cannot[process]
-            if (refusal := self._obstacle(held) or self._unavailable()) is not None:
+            self._held.try_again(held.program)
+            refusal = self._held.obstacle(held, self._spots.keys(), monotonic()) or self._unavailable()
+            if refusal is not None:
                 self._refuse(held.program, refusal)
                 refused.append(f"{held.program.display_name}: {refusal.sentence}")
             else:
-                self._asked.add(held.program.key)
-        reached = [held.program for held in allowed if held.program.key in self._asked]
+                held.asked = True
+        reached = [held.program for held in allowed if held.asked]
         self._wake_up.set()
         return ParkOrder(tuple(p.key for p in reached), tuple(p.display_name for p in reached), tuple(refused))
 
@@ -271,9 +212,6 @@ class Parking:
             raise ValueError(f"{target} is refused: it is another user's program")
         return rows
 
-    def _names(self, program: Program) -> frozenset[str]:
-        return names(program) | {program.display_name, *(str(process.pid) for process in program.processes)}
-
     def _unavailable(self) -> ParkRefusal | None:
         reason = self._pauser.reason
         return ParkRefusal(WhyNot.UNAVAILABLE, reason) if reason else None
@@ -287,10 +225,10 @@ class Parking:
             self._settings.eager,
             self._pauser.reason,
             tuple(spot.reading(now) for spot in self._spots.values()),
-            tuple(self._events),
-            self._parks,
-            self._wakes,
-            dict(self._refusals),
+            tuple(self.log.events),
+            self.log.parks,
+            self.log.wakes,
+            dict(self.log.refusals),
         )
 
     # The loop
@@ -324,11 +262,11 @@ class Parking:
         self._carry_out(plan(self._terms, situation))
 
     def _has_work(self) -> bool:
-        if self._asked or any(spot.wakes_since_s is not None for spot in self._spots.values()):
+        if any(held.asked for held in self._held) or any(s.wakes_since_s is not None for s in self._spots.values()):
             return True
-        now, after_s = monotonic(), self._terms.idle_after_s
-        idle = after_s > 0 and any(held.idleness.idle_s(now) >= after_s for held in self._held.values())
-        return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._needs()))
+        now = monotonic()
+        idle = any(self._held.is_idle(held, now) for held in self._held)
+        return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._claims().needs))
 
     async def _look(self, now: float) -> None:
         """At the CPU time of parked programs, and once a second of programs whose GPU is idle.
@@ -340,17 +278,15 @@ class Parking:
             for key, spot in self._spots.items()
             if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None
         }
-        idle: dict[str, _Held] = {}
+        idle: dict[str, HeldProgram] = {}
         if self._terms.idle_after_s > 0 and now - self._looked_s >= _CANDIDATE_LOOK_S:
             self._looked_s = now
-            idle = {
-                key: held for key, held in self._held.items() if held.idleness.gpu_s is not None and held.alone is None
-            }
+            idle = {held.key: held for held in self._held if held.may_be_idle}
         if not parked and not idle:
             return
         pids = {key: spot.pids for key, spot in parked.items()}
-        pids |= {key: tuple(sorted(process.pid for process in held.program.processes)) for key, held in idle.items()}
-        looks = await asyncio.to_thread(_looks, pids)
+        pids |= {key: held.pids for key, held in idle.items()}
+        looks = await asyncio.to_thread(self._looks, pids)
         now = monotonic()
         for key, spot in parked.items():
             if spot.stage is ParkStage.PARKED and self._spots.get(key) is spot:
@@ -361,8 +297,11 @@ class Parking:
             # A reading that came meanwhile may have shown it active, or that it has ended.
             held = self._held.get(key)
             if held is not None and held.idleness.gpu_s is not None:
-                held.idleness = after_cpu(held.idleness, looks[key].cpu_s, now)
-                held.places.append(looks[key].place)
+                held.look(looks[key].cpu_s, looks[key].place, now)
+
+    def _looks(self, pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
+        host = self._host
+        return {key: _Look(host.cpu_seconds(several), host.waits_in(several)) for key, several in pids.items()}
 
     def _goes_on(self, spot: Spot, now: float) -> None:
         if spot.wakes_since_s is None:
@@ -371,7 +310,7 @@ class Parking:
     async def _read_rooms(self) -> Mapping[str, DeviceRoom]:
         """A driver that hangs costs one thread; until it answers nothing is brought back."""
         devices = {device for spot in self._spots.values() for device in spot.memory}
-        devices |= {device for held in self._held.values() for device in held.program.devices}
+        devices |= {device for held in self._held for device in held.program.devices}
         if self._reading_rooms is None:
             self._reading_rooms = monotonic(), asyncio.ensure_future(asyncio.to_thread(self._rooms, devices))
         as_of_s, asked = self._reading_rooms
@@ -383,42 +322,20 @@ class Parking:
             device: DeviceRoom(free, as_of_s)
             for device, free in asked.result().items()
             # A move may have ended in the meantime.
-            if as_of_s > self._moved_s.get(device, -_NEVER)
+            if as_of_s > self._moved_s.get(device, -NEVER_S)
         }
 
     def _situation(self, rooms: Mapping[str, DeviceRoom]) -> ParkSituation:
         now = monotonic()
-        held = [
-            self._planned(one, now)
-            for one in self._held.values()
-            # A display does not hold a GPU: a lease may have one that a display server is on.
-            if one.program.key not in self._spots and one.program.key not in self._displays
-        ]
+        held = self._held.planned(self._spots.keys(), now)
         spots = [spot.planned(now) for spot in self._spots.values()]
-        return ParkSituation((*held, *spots), rooms, host_memory(), tuple(self._needs()), now)
-
-    def _planned(self, held: _Held, now: float) -> ParkProgram:
-        program = held.program
-        asked = program.key in self._asked
-        idle_s = held.idleness.idle_s(now)
-        is_candidate = asked or 0 < self._terms.idle_after_s <= idle_s
-        woken = [at_s for process in program.process_keys if (at_s := self._woken_s.get(process)) is not None]
-        return ParkProgram(
-            program.key,
-            ParkStage.HELD,
-            {device: use.memory_bytes or 0 for device, use in program.uses.items()},
-            settled_s=max(woken, default=-_NEVER),
-            resident_since_s=max(woken, default=None),
-            idle_s=idle_s,
-            obstacle=self._obstacle(held),
-            container_room_bytes=container_room_bytes(p.pid for p in program.processes) if is_candidate else None,
-            asked=asked,
-        )
+        return ParkSituation((*held, *spots), rooms, self._host.host_memory(), self._claims(), now)
 
     def _carry_out(self, found: ParkPlan) -> None:
         for key, refusal in found.refused.items():
-            self._asked.discard(key)
-            self._refuse(self._held[key].program, refusal)
+            refused = self._held[key]
+            refused.asked = False
+            self._refuse(refused.program, refusal)
         for key, sentence in found.waits.items():
             self._spots[key].waits = sentence
         for key in found.wake:
@@ -426,14 +343,13 @@ class Parking:
             self._spots[key].begin(ParkStage.WAKING, monotonic())
             self._begin(self._wake(self._spots[key]))
         for key in found.park:
-            held = self._held.pop(key)
-            is_idle = 0 < self._terms.idle_after_s <= held.idleness.idle_s(monotonic())
-            cause = _ASKED if key in self._asked else _IDLE if is_idle else _TURN
-            self._asked.discard(key)
+            parting = self._held.pop(key)
+            is_idle = self._held.is_idle(parting, monotonic())
+            cause = ASKED if parting.asked else IDLE if is_idle else TURN
             # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
-            cpu = ParkedCpu(held.idleness.background, quiet_since_s=-_NEVER if cause == _IDLE else None)
-            spot = self._spots[key] = spot_of(held.program, cause, cpu, monotonic(), time.time())
-            spot.waited_in = held.waits_in if cause == _IDLE else None
+            cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == IDLE else None)
+            spot = self._spots[key] = spot_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
+            spot.waited_in = parting.waits_in if cause == IDLE else None
             self._begin(self._park(spot))
 
     def _begin(self, move: "Coroutine[None, None, None]") -> None:
@@ -460,12 +376,10 @@ class Parking:
             return
         if moved.failure is None:
             spot.begin(ParkStage.PARKED, now)
-            self._parks += 1
-            self.park_seconds.observe(now - begun_s)
-            if spot.cause == _TURN:
+            self.log.parked(spot, now - begun_s)
+            if spot.cause == TURN:
                 # It was at work: it waits for its next turn.
                 self._goes_on(spot, now)
-            self._happened("parked", spot, now - begun_s, f"{_gib(spot.bytes)} moved to host memory ({spot.cause})")
             return
         self._could_not_park(spot, moved)
 
@@ -481,9 +395,8 @@ class Parking:
         assert moved.failure is not None
         if moved.failure.code != Code.GONE:
             refusal, lasts_s = _refusal(moved, moved.failure)
-            for process in spot.places:
-                self._cannot[process] = (refusal, now + lasts_s)
-            self._happened("refused", spot, 0.0, refusal.sentence, refusal.why)
+            self._held.cannot_park(spot.places, refusal, now + lasts_s)
+            self.log.refused(spot, refusal)
         spot.keep(moved.parked)
         if moved.stranded:
             spot.begin(ParkStage.STRANDED, now)
@@ -495,7 +408,7 @@ class Parking:
 
     async def _wake(self, spot: Spot) -> None:
         asked_s, begun_s = spot.wakes_since_s or monotonic(), monotonic()
-        amount, places = spot.bytes, dict(spot.places)
+        places = dict(spot.places)
         moved = await self._moves.wake(places)
         now = self._ended(spot)
         if moved.unsure:
@@ -503,10 +416,10 @@ class Parking:
             return
         for process in places:
             if process not in moved.parked:
-                self._woken_s[process] = now
+                self._held.came_back(process, now)
         if moved.stranded:
             spot.begin(ParkStage.STRANDED, now)
-            self._happened("stranded", spot, now - begun_s, "the driver could not restore it; end the process")
+            self.log.stranded(spot, now - begun_s)
             return
         spot.keep(moved.parked)
         if spot.places:
@@ -517,19 +430,14 @@ class Parking:
         del self._spots[spot.key]
         if moved.failure is not None:
             return
-        self._wakes += 1
-        self.wake_seconds.observe(now - begun_s)
-        waited = f", after {begun_s - asked_s:.1f} s of waiting for room" if begun_s - asked_s > 1 else ""
         spot.places = places
-        self._happened(
-            "woken", spot, now - asked_s, f"{_gib(amount)} is back on the GPU after {now - asked_s:.1f} s{waited}"
-        )
+        self.log.woken(spot, now - begun_s, begun_s - asked_s)
 
     def _forget_ended(self) -> None:
         """A parked program that is killed frees everything; the pauser removes it from the record."""
         for key, spot in list(self._spots.items()):
             if spot.stage in (ParkStage.PARKED, ParkStage.STRANDED) and not spot.unsure:
-                spot.keep({process for process in spot.places if not has_ended(process)})
+                spot.keep({process for process in spot.places if not self._host.has_ended(process)})
                 if not spot.places:
                     del self._spots[key]
 
@@ -568,38 +476,8 @@ class Parking:
             spot.begin(ParkStage.PARKED, now)
             self._goes_on(spot, now)
 
-    # Events
-
     def _refuse(self, program: Program, refusal: ParkRefusal) -> None:
-        spot = spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time())
-        self._happened("refused", spot, 0.0, refusal.sentence, refusal.why)
-
-    def _happened(self, kind: str, spot: Spot, duration_s: float, sentence: str, why: str = "") -> None:
-        if kind == "refused":
-            self._refusals[why] += 1
-        wall_s = time.time()
-        device = next(iter(spot.memory), "")
-        self._events.append(
-            ParkEvent(
-                f"{wall_s:.3f}/{kind}/{spot.key}",
-                kind,
-                wall_s,
-                spot.key,
-                spot.name,
-                spot.user,
-                spot.uid,
-                device,
-                spot.bytes,
-                duration_s,
-                sentence,
-                why,
-            )
-        )
-        log.info("parking: %s: %s: %s", kind, spot.name, sentence)
-
-
-def _looks(pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
-    return {key: _Look(cpu_seconds(several), waits_in(several)) for key, several in pids.items()}
+        self.log.refused(spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time(), self._host), refusal)
 
 
 def _went_on(spot: Spot, look: _Look) -> bool:
@@ -619,9 +497,5 @@ def _refusal(moved: Moved, failed: Failure) -> tuple[ParkRefusal, float]:
         return ParkRefusal(WhyNot.NOT_LOCKED, f"it could not be paused: {failed.meaning} ({failed.code})"), _AGAIN_S
     if failed.code == Code.NOT_SUPPORTED:
         sentence = "it cannot be parked: it uses managed memory, or the driver does not support it (801)"
-        return ParkRefusal(WhyNot.MANAGED_MEMORY, sentence), _NEVER
+        return ParkRefusal(WhyNot.MANAGED_MEMORY, sentence), NEVER_S
     return ParkRefusal(WhyNot.FAILED, f"its memory could not be moved: {failed.meaning} ({failed.code})"), _AGAIN_S
-
-
-def _gib(amount: int) -> str:
-    return f"{amount / (1 << 30):.1f} GiB"

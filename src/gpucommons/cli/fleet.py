@@ -1,0 +1,175 @@
+"""`--fleet` of `gpucommons free` and `gpucommons gpus`: the slots of all nodes, from the Prometheus that scrapes them.
+
+The agent is asked first; where it has no fleet or does not run, Prometheus is asked with the same queries.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpucommons.base.duration_text import spoken_age
+from gpucommons.base.printable import printable
+from gpucommons.cli.agent_client import ReadFailed
+from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
+from gpucommons.cli.gpus_view import short_model
+from gpucommons.cli.options import load_settings
+from gpucommons.cli.output import Line, Span, show, show_lines, terminal_width
+from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.summary_view import summary_lines
+from gpucommons.cli.text_table import Format, TextTable, exact_table
+from gpucommons.faces.documents.values import indented
+
+if TYPE_CHECKING:
+    from gpucommons.config.settings import FleetSettings
+
+Document = Mapping[str, Any]
+
+OfFleet = Annotated[
+    bool,
+    typer.Option("--fleet", help="List the slots of all nodes, from the Prometheus that scrapes them."),
+]
+PrometheusUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--prometheus",
+        metavar="URL",
+        help="Prometheus or VictoriaMetrics of --fleet. Default: that of the agent, else fleet.prometheus_url.",
+        show_default=False,
+    ),
+]
+
+_HEADER = ("node", "slot", "model", "util", "memory free", "owner", "state")
+_EXACT = (
+    *("node", "slot", "uuid", "model", "profile", "state", "holders", "since_unix_s", "idle_s", "utilization_ratio"),
+    *("memory_total_bytes", "memory_free_bytes", "waiting", "paused", "parked"),
+)
+_NUMBERS = frozenset({3, 4})
+_SHORTEST = {"node": 10, "model": 8, "owner": 8, "state": 12}
+_LEFT_OUT = ("util", "memory free")
+_GIB = 2**30
+
+
+def show_fleet(reader: Reader, prometheus: str | None, format: Format) -> None:
+    document = _document(reader, prometheus)
+    fleet = document["fleet"]
+    if format is Format.JSON:
+        show(indented(document))
+    elif not fleet["nodes"]:
+        raise NotFound("no node of gpucommons in Prometheus: let it scrape /metrics of the agents")
+    elif format is not Format.TABLE:
+        show(exact_table(fleet["slots"], _EXACT).rendered(format))
+    else:
+        width = terminal_width()
+        show_lines([*summary_lines(fleet["summary"], width), *_table(fleet, fleet["slots"], width), *_silent(fleet)])
+        _show_hidden(document)
+
+
+def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, format: Format) -> None:
+    """Exit status 1 if there is none."""
+    document = _document(reader, prometheus)
+    fleet = document["fleet"]
+    free = [slot for slot in fleet["slots"] if slot["state"] == "free" and has_memory(slot, needed_bytes)]
+    if format is Format.JSON:
+        show(indented({**document, "fleet": {**fleet, "slots": free}}))
+        raise typer.Exit(0 if free else NotFound.status)
+    if not free:
+        small = " with enough memory" if needed_bytes else ""
+        raise NotFound(f"no free slot{small}: {fleet['summary']['sentence']}; 'gpucommons gpus --fleet' lists all")
+    if format is not Format.TABLE:
+        show(exact_table(free, _EXACT).rendered(format))
+    else:
+        show_lines([*_table(fleet, free, terminal_width()), *_silent(fleet)])
+
+
+def _document(reader: Reader, prometheus: str | None) -> Document:
+    """Raises AgentUnreachable where Prometheus does not answer."""
+    if prometheus is None and reader.asks:
+        try:
+            found = reader.ask("fleet")
+        except ReadFailed as error:
+            raise AgentUnreachable(str(error)) from error
+        if found is not None and found["fleet"] is not None:
+            return found
+    settings = load_settings(reader.config, {"fleet.prometheus_url": ("--prometheus", prometheus)}).settings.fleet
+    if not settings.prometheus_url:
+        raise CommandError(
+            "--fleet: no Prometheus is known: set fleet.prometheus_url in the agent's configuration, or use "
+            "--prometheus URL"
+        )
+    return _read(settings)
+
+
+def _read(settings: "FleetSettings") -> Document:
+    # Imported here: a command that asks the agent needs neither.
+    import asyncio
+
+    from gpucommons.faces.documents.fleet import fleet_document
+    from gpucommons.faces.fleet.reader import FleetSource
+    from gpucommons.faces.fleet.samples import FleetError
+    from gpucommons.rules.privacy import SEES_ALL
+
+    source = FleetSource(settings.prometheus_url, settings.prometheus_selector, settings.page_url)
+    try:
+        found = fleet_document(asyncio.run(source.read()), SEES_ALL)
+    except FleetError as error:
+        raise AgentUnreachable(str(error)) from error
+    assert isinstance(found, Mapping)
+    return found
+
+
+def has_memory(slot: Document, needed_bytes: int) -> bool:
+    free_bytes = slot["memory_total_bytes"] if slot["memory_free_bytes"] is None else slot["memory_free_bytes"]
+    return not needed_bytes or (free_bytes is not None and free_bytes >= needed_bytes)
+
+
+def _table(fleet: Document, slots: Sequence[Document], width: int | None) -> Iterable[Line]:
+    rows = [_cells(slot, fleet["nodes"][slot["node"]], full=width is None) for slot in slots]
+    table = TextTable(_HEADER, rows, numbers=_NUMBERS, shortest=_SHORTEST, left_out=_LEFT_OUT, states=("state",))
+    return table.fitted(width)
+
+
+def _cells(slot: Document, node: Document, full: bool) -> list[str]:
+    free, total, ratio = slot["memory_free_bytes"], slot["memory_total_bytes"], slot["utilization_ratio"]
+    model = slot["model"] if full else short_model(slot["model"])
+    return [
+        node["name"],
+        slot["slot"],
+        " ".join(filter(None, (model, slot["profile"]))),
+        "-" if ratio is None else f"{100 * ratio:.0f}%",
+        "-" if free is None and total is None else f"{(total if free is None else free) / _GIB:.0f} GiB",
+        _owners(slot, full),
+        _state(slot),
+    ]
+
+
+def _owners(slot: Document, full: bool) -> str:
+    names, hidden = slot["holders"], slot["hidden_holders"]
+    shown = names if full else names[:1]
+    others = len(names) - len(shown) + hidden
+    return ", ".join([*shown, *([f"{others} hidden" if hidden else f"{others} more"] if others else [])])
+
+
+def _state(slot: Document) -> str:
+    words = {"held_idle": "held idle", "silent": "not answering"}
+    idle = f" {spoken_age(slot['idle_s'])}" if slot["idle_s"] is not None else ""
+    queued = [f"{slot[queue]} {queue}" for queue in ("waiting", "paused", "parked") if slot[queue]]
+    return ", ".join([f"{words.get(slot['state'], slot['state'])}{idle}", *queued])
+
+
+def _silent(fleet: Document) -> Iterable[Line]:
+    """A node without known slots has no row."""
+    for node in fleet["nodes"].values():
+        if not node["answers"]:
+            yield [Span(printable(f"{node['name']} is not answering {_since(node, fleet)}"), "bold red")]
+
+
+def _since(node: Document, fleet: Document) -> str:
+    seen_s = node["last_seen_unix_s"]
+    return "for more than an hour" if seen_s is None else f"for {spoken_age(max(0.0, fleet['time_unix_s'] - seen_s))}"
+
+
+def _show_hidden(document: Document) -> None:
+    note = hidden_note(document, "slots")
+    if note:
+        show(note)

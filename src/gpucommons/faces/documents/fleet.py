@@ -1,0 +1,90 @@
+"""The slots of all nodes, free ones first, and the fleet in one sentence: the document of /api/v1/fleet. Pure."""
+
+from gpucommons.faces.documents.problems import SUMMARY_RECORD
+from gpucommons.faces.documents.schema import (
+    FLAG,
+    INTEGER,
+    INTEGER_OR_NULL,
+    NUMBER,
+    NUMBER_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    Record,
+    Schema,
+    by_key,
+    described,
+    listed,
+    one_of,
+    or_null,
+    record,
+)
+from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.view import HIDDEN
+from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
+from gpucommons.rules.fleet_summary import fleet_summary
+from gpucommons.rules.privacy import Viewer, fleet_hidden_from, fleet_seen_by
+
+SUMMARY = "slots of all nodes, from the Prometheus that scrapes them"
+
+_NODE = Record[FleetNode](
+    name=(TEXT, lambda node: node.name),
+    page_url=(
+        described(TEXT_OR_NULL, "address of its page; null where the labels give no safe one"),
+        lambda node: node.page_url,
+    ),
+    answers=(described(FLAG, "whether Prometheus can scrape it now"), lambda node: node.answers),
+    last_seen_unix_s=(
+        described(NUMBER_OR_NULL, "time of its last snapshot; null if more than an hour ago"),
+        lambda node: rounded(node.last_seen_wall_s, 0),
+    ),
+    simulated=(described(TEXT_OR_NULL, "the simulated scenario"), lambda node: node.simulated or None),
+    waiting=(described(INTEGER_OR_NULL, "requests that wait for a lease"), lambda node: node.waiting),
+)
+_SLOT = Record[FleetSlot](
+    node=(described(TEXT, "the key of its node"), lambda slot: slot.node),
+    slot=(TEXT, lambda slot: slot.slot),
+    uuid=(TEXT, lambda slot: slot.uuid),
+    gpu_uuid=(TEXT, lambda slot: slot.gpu_uuid),
+    gpu_index=(INTEGER_OR_NULL, lambda slot: slot.gpu_index),
+    model=(described(TEXT, "may be empty"), lambda slot: slot.model),
+    profile=(described(TEXT, "the profile of a MIG device; empty for a whole GPU"), lambda slot: slot.profile),
+    state=(
+        described(one_of(*FleetState), "as in /api/v1/slots; silent: its node does not answer"),
+        lambda slot: slot.state.value,
+    ),
+    holders=(described(listed(TEXT), "billed names, the largest share first"), lambda slot: list(slot.holders)),
+    hidden_holders=(
+        described(INTEGER, "holders that are hidden from this viewer"),
+        lambda slot: slot.hidden_holders,
+    ),
+    since_unix_s=(NUMBER_OR_NULL, lambda slot: rounded(slot.since_wall_s, 0)),
+    idle_s=(NUMBER_OR_NULL, lambda slot: rounded(slot.idle_s, 0)),
+    utilization_ratio=(NUMBER_OR_NULL, lambda slot: rounded(slot.utilization_ratio, 3)),
+    memory_total_bytes=(INTEGER_OR_NULL, lambda slot: slot.memory_total_bytes),
+    memory_free_bytes=(INTEGER_OR_NULL, lambda slot: slot.memory_free_bytes),
+    waiting=(described(INTEGER, "clients that wait for a turn"), lambda slot: slot.waiting),
+    paused=(described(INTEGER, "programs that are paused until their turn"), lambda slot: slot.paused),
+    parked=(described(INTEGER, "programs whose GPU memory is in host memory"), lambda slot: slot.parked),
+)
+_FLEET = Record[FleetView](
+    time_unix_s=(described(NUMBER, "when Prometheus was queried"), lambda view: rounded(view.time_wall_s, 3)),
+    summary=(SUMMARY_RECORD.schema, lambda view: SUMMARY_RECORD.build(fleet_summary(view))),
+    nodes=(
+        by_key(_NODE.schema, "instance, as Prometheus names the target"),
+        lambda view: {node.instance: _NODE.build(node) for node in view.nodes},
+    ),
+    slots=(
+        described(listed(_SLOT.schema), "free slots first, then those that are held idle, the longest first"),
+        lambda view: [_SLOT.build(slot) for slot in view.slots],
+    ),
+)
+SCHEMA: Schema = record(
+    hidden=or_null(HIDDEN.schema),
+    fleet=described(or_null(_FLEET.schema), "null where fleet.prometheus_url is not set"),
+)
+
+
+def fleet_document(view: FleetView | None, viewer: Viewer) -> Json:
+    seen = None if view is None else fleet_seen_by(view, viewer)
+    hidden = None if seen is None else fleet_hidden_from(viewer)
+    return {"hidden": HIDDEN.build_or_null(hidden), "fleet": _FLEET.build_or_null(seen)}

@@ -1,0 +1,103 @@
+"""Reads the fleet from Prometheus: in a thread of its own, at most once every few seconds for all viewers."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gpucommons.base.http_client import get_json
+from gpucommons.base.threads import in_daemon_thread
+from gpucommons.faces.fleet import queries
+from gpucommons.faces.fleet.samples import FleetAnswers, FleetError, Sample, samples
+from gpucommons.faces.fleet.targets import silent_targets
+from gpucommons.faces.fleet.view import fleet_view
+from gpucommons.model.fleet import FleetView
+
+_FRESH_S = 5.0
+_TIMEOUT_S = 10.0
+_MOST_BYTES = 64 * 2**20
+_PASSWORD = re.compile(r"//[^/@]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSource:
+    """`url` is that of a Prometheus, or of a program with its API. `page_pattern` is the setting `fleet.page_url`."""
+
+    url: str
+    selector: str
+    page_pattern: str
+
+    async def read(self) -> FleetView:
+        """Raises FleetError."""
+        select = self.selector
+        states, seen, down, *readings = await asyncio.gather(
+            self._query(queries.states_query(select)),
+            self._query(queries.seen_query(select)),
+            self._query(queries.down_query(select)),
+            *(self._query(expression) for expression in queries.readings_queries(select)),
+        )
+        answers = FleetAnswers(
+            time.time(), [row for rows in readings for row in rows], states, seen, down, selected=bool(select)
+        )
+        silent = silent_targets(answers)
+        if silent:
+            # Only then: reading an hour of every node's series each time would be a load.
+            remembered_states, remembered_gpus = await asyncio.gather(
+                self._query(queries.remembered_query(queries.SLOT_STATE, select, silent)),
+                self._query(queries.remembered_query(queries.GPU_INFO, select, silent)),
+            )
+            answers = replace(answers, remembered_states=remembered_states, remembered_gpus=remembered_gpus)
+        return fleet_view(answers, self.page_pattern)
+
+    async def _query(self, expression: str) -> list[Sample]:
+        return samples(
+            await get_json(
+                f"{self.url.rstrip('/')}/api/v1/query",
+                "Prometheus",
+                self._failure,
+                parameters={"query": expression},
+                timeout_s=_TIMEOUT_S,
+                most_bytes=_MOST_BYTES,
+            )
+        )
+
+    def _failure(self, reason: str, detail: str) -> FleetError:
+        server = f"Prometheus at {_without_password(self.url)}"
+        if reason == "unreachable":
+            return FleetError(f"{server} does not answer: {detail.rpartition(': ')[2]}; check fleet.prometheus_url")
+        if reason == "timeout":
+            return FleetError(f"{server} does not answer within {_TIMEOUT_S:g} s; check its load")
+        return FleetError(f"{server}: {detail}")
+
+
+class FleetReader:
+    """The newest view. A failure is kept for as long as a view, so that many viewers do not repeat it."""
+
+    def __init__(self, source: FleetSource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._clock = clock
+        self._begun_s = 0.0
+        self._reading: asyncio.Task[FleetView] | None = None
+
+    async def view(self) -> FleetView:
+        """Raises FleetError."""
+        if self._reading is None or (self._reading.done() and self._clock() - self._begun_s >= _FRESH_S):
+            self._begun_s = self._clock()
+            self._reading = asyncio.create_task(in_daemon_thread(self._read), name="fleet")
+            self._reading.add_done_callback(_retrieved)
+        # A viewer that leaves does not end the reading for the others.
+        return await asyncio.shield(self._reading)
+
+    def _read(self) -> FleetView:
+        return asyncio.run(self._source.read())
+
+
+def _retrieved(task: "asyncio.Task[FleetView]") -> None:
+    """The failure is reported to the viewers; without one it needs no line in the log."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _without_password(url: str) -> str:
+    return _PASSWORD.sub("//", url)

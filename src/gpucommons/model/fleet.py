@@ -1,0 +1,69 @@
+"""The slots of all nodes at one instant, as a Prometheus that scrapes them has them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FleetState(StrEnum):
+    """The states of a slot, in the order in which a fleet is listed. SILENT: its node does not answer."""
+
+    FREE = "free"
+    HELD_IDLE = "held_idle"
+    RESERVED = "reserved"
+    UNKNOWN = "unknown"
+    BUSY = "busy"
+    LOST = "lost"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """One agent. `instance` is the target that is scraped and identifies it; `name` is for people.
+
+    `page_url` is None where no safe address can be made. `last_seen_wall_s` is when its last snapshot was taken, None
+    if that was too long ago to know. `waiting` are requests for a lease, None where it gives none.
+    """
+
+    instance: str
+    name: str
+    page_url: str | None
+    answers: bool
+    last_seen_wall_s: float | None
+    simulated: str = ""
+    waiting: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSlot:
+    """`node` is the node's instance. `waiting`, `paused` and `parked` count clients of its GPU.
+
+    `hidden_holders` counts those that the viewer may not see.
+    """
+
+    node: str
+    slot: str
+    uuid: str
+    gpu_uuid: str
+    gpu_index: int | None
+    model: str
+    profile: str
+    state: FleetState
+    holders: tuple[str, ...] = ()
+    hidden_holders: int = 0
+    since_wall_s: float | None = None
+    idle_s: float | None = None
+    utilization_ratio: float | None = None
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    waiting: int = 0
+    paused: int = 0
+    parked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """`nodes` are in the order of their names; `slots` are free ones first."""
+
+    time_wall_s: float
+    nodes: tuple[FleetNode, ...]
+    slots: tuple[FleetSlot, ...]

@@ -1,0 +1,236 @@
+"""Pauses programs on GPUs that are leased to other users for as long as the lease lasts (leases.enforce = "pause").
+
+A pause for a turn ends by itself after `max_pause_s`; this one does not, because the agent asks the pauser each second
+to keep it. It ends with the lease, with the agent or its connection to the pauser, and when the leases are no longer
+reported.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic
+from typing import Final
+
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.pauser.backend import Code, State
+from gpucommons.pauser.client import LOCK_TIMEOUT_MS, Pauser
+from gpucommons.pauser.protocol import Notice
+from gpucommons.scheduler.programs.exemptions import Circumstances, Exempt, Exemption, Refusal, ShareScope
+from gpucommons.scheduler.programs.jobs import GpuUser, ProgramReading, group
+from gpucommons.scheduler.programs.matching import ProgramRule
+from gpucommons.scheduler.programs.trespass import (
+    TrespassReport,
+    TrespassStanding,
+    TrespassVerdicts,
+    judge_trespassers,
+)
+
+log = logging.getLogger(__name__)
+
+# A program with much submitted work gets longer with each attempt; after the third it is left alone for a minute.
+_LONGER: Final = 4
+_MOST_LONGER: Final = 2
+_STEP_S: Final = 1.0
+# Several requests to keep a pause come before the pauser ends it.
+_KEEPS_PER_PAUSE: Final = 4
+_UNLOCK_AGAIN_S: Final = (0.01, 0.05, 0.25, 1.0)
+_UNLOCK_AGAIN: Final = frozenset({Code.BUSY, Code.DEADLINE})
+_BY_HAND: Final = "it was resumed by hand: it runs until the lease ends"
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcementTerms:
+    """`own_only`: the pauser may pause only programs of the agent's own user.
+
+    `stale_after_s`: without a report of the leases for so long, everything is resumed.
+    """
+
+    own_only: bool = False
+    stale_after_s: float = 10.0
+    rules: tuple[ProgramRule, ...] = ()
+
+
+class Enforcement:
+    """Call everything from the pauser's loop. `standing` may be read from any thread."""
+
+    def __init__(self, pauser: Pauser, terms: EnforcementTerms) -> None:
+        self.standing = TrespassStanding()
+        self._pauser = pauser
+        self._terms = terms
+        self._report = TrespassReport()
+        self._processes: Sequence[GpuUser] = ()
+        self._nvshare_pids: AbstractSet[int] = frozenset()
+        self._verdicts = TrespassVerdicts()
+        self._paused: dict[ProcessKey, str] = {}
+        self._failed: dict[ProcessKey, str] = {}
+        # Processes that an administrator resumed, each with the lease during which that was.
+        self._pardoned: set[tuple[ProcessKey, str]] = set()
+        self._tasks: dict[ProcessKey, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    async def stop(self) -> None:
+        """Every process runs again once the pauser has stopped, too: it has the last word."""
+        self._stopping = True
+        self._judge()
+        tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        for task in self._tasks.values():
+            task.cancel()
+
+    # Input
+
+    def update(self, report: TrespassReport) -> None:
+        """Which processes use a leased GPU without a lease: each second, and whenever a lease ends."""
+        self._report = report
+        current = {(process, lease) for process, leases in report.leases.items() for lease in leases}
+        self._pardoned &= current
+        self._judge()
+
+    def see(self, processes: Sequence[GpuUser], nvshare_pids: AbstractSet[int] = frozenset()) -> None:
+        """One reading of the processes on all GPUs."""
+        self._processes, self._nvshare_pids = processes, nvshare_pids
+        self._judge()
+
+    def resumed(self, notice: Notice) -> None:
+        """The pauser resumed it on its own."""
+        if self._paused.pop(notice.process, None) is not None:
+            log.warning("leases: pid %d, which has no lease, was resumed: %s", notice.process.pid, notice.reason)
+            self._publish()
+
+    def pauser_changed(self) -> None:
+        """A pauser that has ended has resumed everything, or the next one does."""
+        if not self._pauser.available:
+            self._paused.clear()
+        self._judge()
+
+    # Output
+
+    def without_paused(self, reading: ProgramReading) -> ProgramReading:
+        """The reading without the processes that are paused here, or about to be: they take no turns."""
+        held = self._verdicts.pause.keys() | self._paused.keys()
+        if not held:
+            return reading
+        return replace(reading, processes=tuple(one for one in reading.processes if one.key not in held))
+
+    def exemptions(self) -> Iterable[Exemption]:
+        """Why these programs take no turns."""
+        for process in self._processes:
+            if process.key is not None and process.key in self._verdicts.pause:
+                ids = ", ".join(sorted(self._report.leases.get(process.key, ())))
+                sentence = f"it is paused until lease {ids} ends, which has its GPU alone"
+                yield Exemption(group([process])[0], Exempt.TRESPASSER, sentence)
+
+    # Decisions
+
+    def _judge(self) -> None:
+        now = monotonic()
+        around = Circumstances(
+            ShareScope.ALL,
+            os.geteuid(),
+            agent_pids={os.getpid(), self._pauser.pid or 0},
+            nvshare_pids=self._nvshare_pids,
+            obstacle=self._pauser.reason,
+            refused=self._refused(now),
+            rules=self._terms.rules,
+        )
+        found = judge_trespassers(self._processes, self._report, around, self._terms.own_only, now)
+        pardoned = {process: _BY_HAND for process, _ in self._pardoned}
+        self._verdicts = replace(
+            found,
+            pause={process: device for process, device in found.pause.items() if process not in pardoned},
+            spared={**found.spared, **pardoned},
+        )
+        for process in self._verdicts.pause:
+            if process not in self._tasks and not self._stopping:
+                task = self._tasks[process] = asyncio.get_running_loop().create_task(self._hold(process))
+                task.add_done_callback(partial(self._ended, process))
+        self._wake.set()
+        self._wake = asyncio.Event()
+        self._publish()
+
+    def _ended(self, process: ProcessKey, task: "asyncio.Task[None]") -> None:
+        del self._tasks[process]
+        if not task.cancelled():
+            task.result()
+        if self._device(process) is not None:
+            self._judge()
+
+    def _refused(self, now: float) -> Mapping[ProcessKey, Refusal]:
+        refusals = self._pauser.refusals
+        left = ((process, refusals.remaining_s(process, now)) for process in self._report.leases)
+        return {key: Refusal(refusals.reason(key), now + left_s) for key, left_s in left if left_s > 0}
+
+    def _device(self, process: ProcessKey) -> str | None:
+        """Its device if it is to be paused now."""
+        fresh = monotonic() - self._report.as_of_s < self._terms.stale_after_s
+        return self._verdicts.pause.get(process) if fresh and not self._stopping else None
+
+    def _publish(self) -> None:
+        failed = {process: why for process, why in self._failed.items() if process in self._verdicts.pause}
+        self.standing = TrespassStanding(frozenset(self._paused), {**failed, **self._verdicts.spared})
+
+    # One task for each process
+
+    async def _hold(self, process: ProcessKey) -> None:
+        """Pauses a process, keeps it paused for as long as that is due, and resumes it."""
+        attempts, keeps = 0, 0
+        while True:
+            wake = self._wake
+            device = self._device(process)
+            if device is None:
+                break
+            if process in self._paused:
+                keeps += 1
+                await self._keep(process, device, look=keeps % 2 == 0)
+            else:
+                done = await self._pause(process, device, LOCK_TIMEOUT_MS * _LONGER**attempts)
+                attempts = 0 if done else min(attempts + 1, _MOST_LONGER)
+            self._publish()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(_STEP_S, self._pauser.max_pause_s / _KEEPS_PER_PAUSE)):
+                    await wake.wait()
+        await self._resume(process)
+        self._failed.pop(process, None)
+        self._publish()
+
+    async def _pause(self, process: ProcessKey, device: str, timeout_ms: int) -> bool:
+        reply = await self._pauser.lock(process, lane=device, timeout_ms=timeout_ms, gpu=device)
+        if reply.failure is not None:
+            self._failed[process] = f"it could not be paused: {reply.failure.meaning}"
+            return False
+        self._failed.pop(process, None)
+        self._paused[process] = device
+        log.info("leases: pid %d is paused: it uses a GPU that is leased to another user", process.pid)
+        return True
+
+    async def _keep(self, process: ProcessKey, device: str, look: bool) -> None:
+        reply = await self._pauser.keep(process, lane=device)
+        if reply.failure is not None:
+            # It has ended, or the pauser has resumed it: the next step tries to pause it again.
+            self._paused.pop(process, None)
+        elif look and (await self._pauser.state(process, lane=device)).state is State.RUNNING:
+            # By `gpucommons resume`: an administrator decided.
+            log.info("leases: pid %d was resumed by hand and runs until the lease ends", process.pid)
+            self._pardoned |= {(process, lease) for lease in self._report.leases.get(process, ())}
+            await self._resume(process)
+            self._judge()
+
+    async def _resume(self, process: ProcessKey) -> None:
+        for pause_s in _UNLOCK_AGAIN_S:
+            device = self._paused.get(process)
+            if device is None:
+                return
+            reply = await self._pauser.unlock(process, lane=device)
+            if reply.failure is None or reply.failure.code not in _UNLOCK_AGAIN:
+                break
+            await asyncio.sleep(pause_s)
+        # If all attempts failed, the pauser resumes it: it is not asked to keep it paused any more.
+        self._paused.pop(process, None)
+        log.info("leases: pid %d runs again", process.pid)

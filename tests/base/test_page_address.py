@@ -1,0 +1,54 @@
+"""Addresses of nodes' pages: made of hosts only, whatever the labels are."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.base.page_address import check_page_url, host_of, page_address
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instance", "node", "address"),
+    [
+        ("http://{instance}/", "gpu1:9460", "gpu1", "http://gpu1:9460/"),
+        ("http://{host}:9460/", "gpu1:9100", "gpu1", "http://gpu1:9460/"),
+        ("https://gpus.example.org/{node}/", "10.0.0.1:9460", "gpu1", "https://gpus.example.org/gpu1/"),
+        ("http://{instance}/", "[fe80::1]:9460", "x", "http://[fe80::1]:9460/"),
+        ("http://{host}:9460/", "gpu1", "gpu1", "http://gpu1:9460/"),
+        ("http://{instance}/", "evil/path", "x", None),
+        ("http://{instance}/", "user@evil:80", "x", None),
+        ("http://{instance}/", 'a"onclick=', "x", None),
+        ("http://{instance}/", "", "x", None),
+        ("http://gpus/{node}/", "ok:1", "<script>", None),
+    ],
+)
+def test_an_address_is_made_of_labels_that_are_hosts(
+    pattern: str, instance: str, node: str, address: str | None
+) -> None:
+    assert page_address(pattern, instance, node) == address
+
+
+@given(st.text(max_size=30))
+def test_no_label_changes_anything_but_the_host(label: str) -> None:
+    found = page_address("http://{host}:9460/page", label, label)
+    if found is not None:
+        parts = urlsplit(found)
+        assert (parts.scheme, parts.port, parts.path, parts.username) == ("http", 9460, "/page", None)
+        assert not parts.query
+        assert not parts.fragment
+        assert f"{host_of(label)}:9460" == parts.netloc
+
+
+@pytest.mark.parametrize("pattern", ["http://{instance}/", "https://{host}:9460/", "http://gpus/{node}?show=free"])
+def test_a_valid_pattern(pattern: str) -> None:
+    check_page_url(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["javascript:alert(1)", "ftp://{host}/", "http://", "http://{user}/", "http://{host", "http://a b/"]
+)
+def test_an_invalid_pattern_is_one_line(pattern: str) -> None:
+    with pytest.raises(ValueError, match="use http:// or https://"):
+        check_page_url(pattern)
