@@ -26,6 +26,7 @@ ELSEWHERE = {
     "event_log",
     "accounts",
     "sharing",
+    "idle",
     "agent",
     "attribution",
     "process_contexts",

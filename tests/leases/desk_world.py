@@ -42,6 +42,7 @@ class SteppedDesk:
     descendants: set[tuple[int, int]] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     enforcement: DeskEnforcement | None = None
+    reports: list[str] = field(default_factory=list)
     desk: LeaseDesk = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +56,7 @@ class SteppedDesk:
             lambda: self.monotonic_s,
             lambda pid: None if pid in self.dead else 77,
             lambda pid, above: (pid, above) in self.descendants,
+            self.reports.append,
         )
         self.desk = LeaseDesk(self.terms, record, world, enforcement=self.enforcement)
 

@@ -8,7 +8,7 @@ import pytest
 from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol.messages import ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.desk import DeskEnforcement
-from gpucommons.leases.service.facts import GpuProgram, LeaseUse
+from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.model.process_identity import ProcessKey
 from leases.book_world import whole
@@ -190,10 +190,43 @@ def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedDesk) ->
     alice = Inbox()
     id = world.desk.open(alice.client(), RunRequest())
     world.desk.done(id, report=True)
-    world.look(seen=frozenset({id}), used={id: LeaseUse(9.0, 1.0, 1.0, 1.0, 1.0, 5)})
+    world.look(seen=frozenset({id}))
+    assert world.reports == []
+    world.look()
+    world.look()
+    assert world.reports == [id], "asked for once"
     assert "report" not in alice.events()
-    world.look(used={id: LeaseUse(10.0, 1.0, 1.0, 1.0, 1.0, 5)})
-    assert alice.last("report")["use"]["gpu_s"] == 10.0
+    world.desk.deliver_report(id, {"job": {"id": "lease-1"}})
+    world.desk.deliver_report(id, {"job": None})
+    assert alice.events().count("report") == 1
+    assert alice.last("report")["job"] == {"id": "lease-1"}
+
+
+def test_a_cancelled_lease_has_a_report_when_its_command_has_ended(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    id = world.desk.open(alice.client(), RunRequest())
+    waits = world.desk.open(bob.client(), RunRequest())
+    world.desk.cancel(id, alice.uid, False)
+    world.desk.cancel(waits, bob.uid, False)
+    world.look()
+    assert world.reports == [], "its command has not ended"
+    world.desk.done(id, report=True)
+    world.desk.done(waits, report=True)
+    world.look()
+    assert world.reports == [id], "a request that was cancelled held nothing"
+    world.desk.deliver_report(id, {"job": None})
+    assert alice.events()[-1] == "report"
+
+
+def test_a_client_that_does_not_wait_for_its_report_gets_none(world: SteppedDesk) -> None:
+    alice = Inbox()
+    id = world.desk.open(alice.client(), RunRequest())
+    world.desk.done(id, report=True)
+    world.desk.left(id)
+    world.look()
+    assert world.reports == []
+    world.desk.deliver_report(id, {"job": None})
+    assert "report" not in alice.events()
 
 
 def test_where_another_system_allocates_requests_are_refused_with_the_reason(world: SteppedDesk) -> None:

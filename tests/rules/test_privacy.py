@@ -14,6 +14,7 @@ from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, P
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.idle import IdleMessage, IdleReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.parking import ParkedProgram, ParkingReading
@@ -40,21 +41,14 @@ PATHS = (
     "slots",
     "turns",
     "queue",
+    "messages",
     "accounts",
     "events?limit=1000",
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
 FILTERED = {
-    "attribution",
-    "allocations",
-    "slots",
-    "ledger",
-    "sharing",
-    "leases",
-    "accounts",
-    "event_log",
-    "alerts",
+    *("attribution", "allocations", "slots", "ledger", "sharing", "leases", "idle", "accounts", "event_log", "alerts"),
     "processes",
     "command_lines",
 }
@@ -131,11 +125,13 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "billed_s demand_ratio over_claimed name program processes"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
-    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded",
+    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded clients",
     Lease: "request slots gpus since_s",
     LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name",
     LeaseWait: "position cause start_s detail",
     Reservation: "id uid user gpus from_s until_s slots used_s",
+    IdleReading: "after_s action idle_holders steps messages channels events recorded",
+    IdleMessage: "id user wall_s step text holder notified_s over",
     AllocationReading: "slots allocations containers unmanaged complete",
     SlotsReading: "slots",
     SlotStatus: (

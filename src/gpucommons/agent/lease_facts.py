@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpucommons.agent.lease_room import parked_for_turns
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
@@ -37,10 +38,13 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
     gpus, allocations = readings.gpus, readings.allocations
     if gpus is None or allocations is None:
         return None
-    return tuple(_slots(gpus, allocations, before))
+    parked = parked_for_turns(None if readings.sharing is None else readings.sharing.parking)
+    return tuple(_slots(gpus, allocations, before, parked))
 
 
-def _slots(gpus: GpuReading, reading: AllocationReading, before: Mapping[str, SlotUse]) -> Iterator[LeasableSlot]:
+def _slots(
+    gpus: GpuReading, reading: AllocationReading, before: Mapping[str, SlotUse], parked: Mapping[str, int]
+) -> Iterator[LeasableSlot]:
     holders: dict[str, list[Allocation]] = {}
     for allocation in reading.allocations:
         if allocation.kind is not WorkloadKind.LEASE and not allocation.is_access_only:
@@ -52,7 +56,7 @@ def _slots(gpus: GpuReading, reading: AllocationReading, before: Mapping[str, Sl
             use = _use(holders.get(uuid, ()))
             if use is SlotUse.FREE and not (reading.complete and info.processes_known):
                 use = before.get(uuid, SlotUse.FREE)
-            yield _slot(info, by_uuid[info.slot.gpu_uuid], use)
+            yield _slot(info, by_uuid[info.slot.gpu_uuid], use, parked.get(uuid, 0))
     for gpu in gpus.gpus:
         if not gpu.up:
             yield LeasableSlot(gpu.identity.uuid, str(gpu.identity.index), SlotUse.LOST)
@@ -63,7 +67,7 @@ def _use(holders: Iterable[Allocation]) -> SlotUse:
     return SlotUse.ALLOCATED if any(managed) else SlotUse.USED if managed else SlotUse.FREE
 
 
-def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse) -> LeasableSlot:
+def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse, parked_bytes: int) -> LeasableSlot:
     slot = info.slot
     part = 1.0 if slot.slices is None else slot.slices / slot.of
     if info.mig_enabled:
@@ -73,7 +77,7 @@ def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse) -> LeasableSlot:
         # What the driver keeps for itself cannot be promised.
         total = _minus(gpu.readings.memory_total_bytes, gpu.readings.memory_reserved_bytes)
         free = gpu.readings.memory_free_bytes
-    return LeasableSlot(slot.uuid, slot.name, use, part, info.mig_enabled, total, free)
+    return LeasableSlot(slot.uuid, slot.name, use, part, info.mig_enabled, total, free, parked_bytes)
 
 
 def _minus(total: int | None, reserved: int | None) -> int | None:

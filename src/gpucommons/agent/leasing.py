@@ -1,24 +1,29 @@
 """Leases in the agent: the service in its own thread, fed with every snapshot, read as a source."""
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
-from gpucommons.agent.lease_use import LeaseMeter
 from gpucommons.attribution.stage import NamesUsers
+from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.option import ConfigError
 from gpucommons.config.runtime_directory import lease_socket
-from gpucommons.config.settings import LeaseQuotaSettings, Settings
+from gpucommons.config.settings import LeaseQuotaSettings, PathSettings, Settings
 from gpucommons.config.state_directory import lease_record
+from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document
-from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
+from gpucommons.faces.documents.report import LedgerUnreadable
+from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
 from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
@@ -26,16 +31,15 @@ from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
+from gpucommons.simulation.lab_leases import LabLeaseUsers
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# The longest interval between two snapshots that is billed, in sampling intervals, as in the accounts.
-_LONGEST_GAP = 5
 _MOST_ANCESTORS = 64
 
 log = logging.getLogger(__name__)
@@ -66,9 +70,18 @@ def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool) -> LeaseQuota
 class Leasing:
     """The service of leases, a source of them, and an observer of snapshots."""
 
-    def __init__(self, settings: Settings, scenario: Scenario | None = None, enforcer: Enforcer | None = None) -> None:
-        """Without `enforcer`, trespassers are only reported."""
+    def __init__(
+        self,
+        settings: Settings,
+        scenario: Scenario | None = None,
+        enforcer: Enforcer | None = None,
+        users: LabLeaseUsers | None = None,
+        read_job: ReadJob | None = None,
+    ) -> None:
+        """Without `enforcer`, trespassers are only reported. `users` are those of a scenario. `read_job` reads a job
+        from the ledger; None where no ledger is kept."""
         self._settings = settings
+        self._users = users
         self._terms = lease_terms(settings)
         self._scenario = None if scenario is None else scenario.name
         self._path = lease_socket(settings.leases.socket)
@@ -81,7 +94,11 @@ class Leasing:
             if scenario is None or scenario.world is None
             else scenario.world.users
         )
-        self._meter = LeaseMeter(_LONGEST_GAP * self._cadence_s)
+        # The pids of clients are those of our namespace; the process table may be that of the host.
+        self._shows_own_pids = scenario is None and settings.path.procfs == PathSettings().procfs
+        self._read_job = read_job
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reports: set[asyncio.Task[None]] = set()
         self._uses: Mapping[str, SlotUse] = {}
         self._manager: str | None = None
         self._seen_manager: tuple[object, ...] = ()
@@ -92,6 +109,7 @@ class Leasing:
     async def start(self) -> None:
         """Without the default socket the agent runs without leases. Raises ListenError for one that is set."""
         access = self._access()
+        self._loop = asyncio.get_running_loop()
         try:
             await self._thread.start(lambda: self._open(access))
         except ListenError as error:
@@ -100,23 +118,46 @@ class Leasing:
             log.warning("leases are off: %s ('leases.enabled = false' for none)", error)
 
     async def stop(self) -> None:
+        for task in self._reports:
+            task.cancel()
         await self._thread.stop()
+
+    def end_lease(self, id: str, why: str, done: Callable[[str], None]) -> None:
+        """`done` gets why the lease could not be ended; empty if it was. It is called on another thread."""
+        server = self._server
+        if server is None:
+            done("leases are off")
+            return
+
+        def end() -> None:
+            try:
+                server.desk.cancel(id, os.getuid(), is_admin=True, why=why)
+            except LeaseRefused as error:
+                done(str(error))
+            else:
+                done("")
+
+        self._thread.call(end)
 
     def observe(self, snapshot: Snapshot) -> None:
         server = self._server
         if server is None:
             return
-        reading = snapshot.readings.leases
-        if self._meter.is_active or (reading is not None and reading.leases):
-            self._meter.step(snapshot)
         facts = self._facts(snapshot)
-        self._thread.call(lambda: server.desk.update(facts))
+        self._thread.call(lambda: self._update(server.desk, facts))
+
+    def _update(self, desk: LeaseDesk, facts: LeaseFacts) -> None:
+        """On the thread of leases."""
+        desk.update(facts)
+        if self._users is not None:
+            self._users.step(desk, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
 
     def _read(self) -> LeasesReading:
         server = self._server
         if server is None:
             raise SourceStarting("the lease service has not started")
-        return server.desk.reading
+        reading = server.desk.reading
+        return reading if self._shows_own_pids else replace(reading, clients={})
 
     def _facts(self, snapshot: Snapshot) -> LeaseFacts:
         readings = snapshot.readings
@@ -136,8 +177,32 @@ class Leasing:
             gpu_programs(readings) if leases else (),
             self._off(snapshot),
             frozenset(lease.request.id for lease in leases),
-            self._meter.used(),
         )
+
+    def _request_report(self, id: str) -> None:
+        """Called on the thread of the leases. The ledger belongs to the agent's loop."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop may be closed at any moment.
+                self._loop.call_soon_threadsafe(self._start_report, id)
+
+    def _start_report(self, id: str) -> None:
+        task = asyncio.create_task(self._report(id), name="lease-report")
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def _report(self, id: str) -> None:
+        """`job` is null where the lease was shorter than the time between two snapshots: then nothing was billed."""
+        report: dict[str, object] = {"job": None, "error": ""}
+        try:
+            if self._read_job is None:
+                report["error"] = "no ledger is kept ([ledger] enabled)"
+            elif billed := await self._read_job(JobQuery(job_of_lease(id))):
+                report["job"] = job_document(billed)
+        except LedgerUnreadable as error:
+            report["error"] = str(error)
+        server = self._server
+        if server is not None:
+            self._thread.call(lambda: server.desk.deliver_report(id, report))
 
     def _off(self, snapshot: Snapshot) -> str:
         """Why leases are off: another system allocates the GPUs, and the administrator did not decide."""
@@ -171,9 +236,9 @@ class Leasing:
         )
 
     async def _open(self, access: LeaseAccess) -> None:
-        record = LeaseRecord(lease_record(self._scenario), _boot_id())
+        record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
-        world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends)
+        world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
         desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement())
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
@@ -237,10 +302,3 @@ def start_ticks_of(pid: int) -> int | None:
 def _never(pid: int, ancestor: int) -> bool:
     """The pids of a scenario are not those of this machine."""
     return False
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

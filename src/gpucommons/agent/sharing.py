@@ -3,21 +3,26 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Final
 
 from gpucommons.agent.busy import BusyMeter
-from gpucommons.agent.lease_needs import lease_needs
+from gpucommons.agent.lease_room import lease_claims
 from gpucommons.agent.pausing import enforcement_terms, enforces_leases, pauser_settings
 from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.config.settings import SchedulerSettings, Settings
+from gpucommons.config.runtime_directory import simulated_control_socket
+from gpucommons.config.settings import ParkingSettings, SchedulerSettings, Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
@@ -25,12 +30,16 @@ from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
+from gpucommons.simulation.shared_lab import SharedLab
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.free_memory import free_memory
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
 log = logging.getLogger(__name__)
+
+# A day of a scenario takes ten minutes, so that a notebook is parked within the first one.
+_SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_residence_s=30.0)
 
 
 def nvml_cadence_s(settings: Settings) -> float:
@@ -55,7 +64,30 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         sharing=programs,
         meter=ActivityMeter(gpm),
     )
-    return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
+    return Sharing(
+        thread,
+        settings.sampling.interval_s,
+        shares_programs=programs is not None,
+        share_limit=settings.leases.share_limit,
+    )
+
+
+def simulated_sharing(settings: Settings, lab: SharedLab) -> "Sharing":
+    """The scheduler for the programs of a scenario. It serves no client: those of this machine are not simulated."""
+    check_scheduler(settings.scheduler)
+    given = replace(settings.scheduler, share_programs="all", socket="", xpushare_socket="")
+    pauser = PauserSettings(max_pause_s=given.max_pause_s, stand_in=lab.pauser(given.max_pause_s).connect)
+    parking = settings.parking if settings.parking.idle_after_s else _SIMULATED_PARKING
+    thread = SchedulerThread(
+        given,
+        turn_pieces,
+        client_rules(settings),
+        privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
+        sharing=ProgramSharing(pauser, program_rules(settings), parking, lab.free_memory, host=lab.host),
+        meter=lab.meter,
+        control=str(simulated_control_socket()),
+    )
+    return Sharing(thread, settings.sampling.interval_s, shares_programs=True, share_limit=settings.leases.share_limit)
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
@@ -86,8 +118,11 @@ def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
 class Sharing:
     """The scheduler as a service, a source, and an observer of snapshots."""
 
-    def __init__(self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool) -> None:
+    def __init__(
+        self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool, share_limit: int
+    ) -> None:
         self._cadence_s = cadence_s
+        self._share_limit = share_limit
         self.scheduler = scheduler
         self.shares_programs = shares_programs
         self._gpus: GpuReading | None = None
@@ -100,6 +135,10 @@ class Sharing:
 
     async def stop(self) -> None:
         await self.scheduler.stop()
+
+    def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
+        """`done` gets why the programs of these processes are not parked; empty if they are. On another thread."""
+        self.scheduler.park(pids, done)
 
     def sources(self) -> list[Source]:
         return [Source("scheduler", "sharing", SharingReading, self._read, self._cadence_s, runs_on="loop")]
@@ -120,7 +159,8 @@ class Sharing:
                 self._update_programs(snapshot)
             self._gpus = gpus
         if self.shares_programs:
-            self.scheduler.set_lease_needs(lease_needs(snapshot.readings, snapshot.wall_s, time.monotonic()))
+            claims = lease_claims(snapshot.readings, self._share_limit, snapshot.wall_s, time.monotonic())
+            self.scheduler.set_lease_claims(claims)
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods

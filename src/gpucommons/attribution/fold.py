@@ -29,15 +29,15 @@ class Finding(NamedTuple):
 
     key: ProcessKey | None
     holder: str
-    place: Place
     owner: Owner | None
     reason: Reason | None
     workload: Workload
     steps: tuple[str, ...]
 
 
-# A process of the GPU, what is known of it, and whether its utilisation may be that of an earlier process with its pid.
-ProcessEntry = tuple[GpuProcess, Finding, bool]
+# A process of the GPU, its place, what is known of it, and whether its utilisation may be that of an earlier process
+# with its pid.
+ProcessEntry = tuple[GpuProcess, Place, Finding, bool]
 
 
 class GpuFold(NamedTuple):
@@ -53,11 +53,11 @@ def fold(gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment) -> Gpu
     processes: list[ProcessShare] = []
     owned: dict[str, list[ProcessShare]] = {}
     parts = zip(entries, split.memory.parts, split.sm.parts, split.power.parts, strict=True)
-    for (process, finding, departed_sample), memory, sm, power in parts:
+    for (process, place, finding, departed_sample), memory, sm, power in parts:
         if departed_sample and process.sm_percent is not None:
             rest.leave(Reason.PROCESS_GONE, None, sm, power)
             sm = power = None
-        key, holder, place, owner, reason, workload, steps = finding
+        key, holder, owner, reason, workload, steps = finding
         share = ProcessShare(place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
         processes.append(share)
         if owner is None:

@@ -17,7 +17,7 @@ from gpucommons.cli.options import load_settings
 from gpucommons.cli.output import Line, Span, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.summary_view import summary_lines
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.text_table import Format, TextTable, exact_table
 from gpucommons.faces.documents.values import indented
 
 if TYPE_CHECKING:
@@ -40,37 +40,46 @@ PrometheusUrl = Annotated[
 ]
 
 _HEADER = ("node", "slot", "model", "util", "memory free", "owner", "state")
+_EXACT = (
+    *("node", "slot", "uuid", "model", "profile", "state", "holders", "since_unix_s", "idle_s", "utilization_ratio"),
+    *("memory_total_bytes", "memory_free_bytes", "waiting", "paused", "parked"),
+)
 _NUMBERS = frozenset({3, 4})
 _SHORTEST = {"node": 10, "model": 8, "owner": 8, "state": 12}
 _LEFT_OUT = ("util", "memory free")
 _GIB = 2**30
 
 
-def show_fleet(reader: Reader, prometheus: str | None, as_json: bool) -> None:
+def show_fleet(reader: Reader, prometheus: str | None, format: Format) -> None:
     document = _document(reader, prometheus)
     fleet = document["fleet"]
-    if as_json:
+    if format is Format.JSON:
         show(indented(document))
     elif not fleet["nodes"]:
         raise NotFound("no node of gpucommons in Prometheus: let it scrape /metrics of the agents")
+    elif format is not Format.TABLE:
+        show(exact_table(fleet["slots"], _EXACT).rendered(format))
     else:
         width = terminal_width()
         show_lines([*summary_lines(fleet["summary"], width), *_table(fleet, fleet["slots"], width), *_silent(fleet)])
         _show_hidden(document)
 
 
-def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, as_json: bool) -> None:
+def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, format: Format) -> None:
     """Exit status 1 if there is none."""
     document = _document(reader, prometheus)
     fleet = document["fleet"]
     free = [slot for slot in fleet["slots"] if slot["state"] == "free" and has_memory(slot, needed_bytes)]
-    if as_json:
+    if format is Format.JSON:
         show(indented({**document, "fleet": {**fleet, "slots": free}}))
         raise typer.Exit(0 if free else NotFound.status)
     if not free:
         small = " with enough memory" if needed_bytes else ""
         raise NotFound(f"no free slot{small}: {fleet['summary']['sentence']}; 'gpucommons gpus --fleet' lists all")
-    show_lines([*_table(fleet, free, terminal_width()), *_silent(fleet)])
+    if format is not Format.TABLE:
+        show(exact_table(free, _EXACT).rendered(format))
+    else:
+        show_lines([*_table(fleet, free, terminal_width()), *_silent(fleet)])
 
 
 def _document(reader: Reader, prometheus: str | None) -> Document:

@@ -59,9 +59,7 @@ def free(
     if fleet or prometheus:
         if export:
             raise CommandError("--export and --fleet exclude each other: a command cannot use the GPUs of another node")
-        if format in (Format.CSV, Format.MARKDOWN):
-            raise CommandError(f"--format {format} and --fleet exclude each other: use --json")
-        show_free_fleet(reader, prometheus, needed, as_json)
+        show_free_fleet(reader, prometheus, needed, Format.JSON if as_json else format)
         return
     document = reader.get("slots")
     slots = document["slots"]

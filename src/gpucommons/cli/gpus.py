@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, show_fleet
 from gpucommons.cli.gpus_view import exact_gpus, gpu_lines, missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
@@ -32,9 +31,7 @@ def gpus(
     as_json = as_json or format is Format.JSON
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     if fleet or prometheus:
-        if format in (Format.CSV, Format.MARKDOWN):
-            raise CommandError(f"--format {format} and --fleet exclude each other: use --json")
-        show_fleet(reader, prometheus, as_json)
+        show_fleet(reader, prometheus, Format.JSON if as_json else format)
         return
     document = reader.get("gpus")
     if as_json:

@@ -11,6 +11,7 @@ import uvloop
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.garbage import collect_garbage, shorten_pauses
+from gpucommons.agent.heap import return_freed_memory
 from gpucommons.base.printable import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
@@ -68,7 +69,7 @@ def up(
             "sampling.interval_s": ("--interval", interval),
             "path.procfs": ("--path.procfs", procfs),
             "scheduler.enabled": ("--scheduler", scheduler or None),
-            "scheduler.share_programs": ("--share", _share_scope() if share else None),
+            "scheduler.share_programs": ("--share", _share_scope(simulate) if share else None),
             "log.format": ("--log-format", log_format),
         },
     )
@@ -77,12 +78,13 @@ def up(
     logs.configure(settings.log.format, settings.log.level)
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)
+    return_freed_memory()
     uvloop.run(_run(Agent(settings, scenario), shares=settings.scheduler.share_programs != "off"))
 
 
-def _share_scope() -> str:
+def _share_scope(simulate: str | None) -> str:
     """Only root, or the pauser that runs as a service, may pause the programs of other users."""
-    return "all" if os.geteuid() == 0 or SERVICE_SOCKET.exists() else "own"
+    return "all" if simulate or os.geteuid() == 0 or SERVICE_SOCKET.exists() else "own"
 
 
 async def _run(agent: Agent, shares: bool) -> None:

@@ -21,6 +21,8 @@ from gpucommons.faces.documents.values import indented
 
 # What is known of turns where no scheduler runs.
 _NO_TURNS: Document = {"gpus": {}, "clients": {}}
+# The pod of a client that runs in none.
+_NO_POD = ("", "none")
 
 
 def why(
@@ -88,9 +90,10 @@ def _requests(queue: Document | None, target: str | None) -> list[str]:
 
 
 def own_clients(turns: Document, uid: int) -> list[str]:
-    """The ids of a user's clients, the waiting ones first."""
-    own = [id for id, client in turns["clients"].items() if client["uid"] == uid]
-    return sorted(own, key=lambda id: turns["clients"][id]["wait"] is None)
+    """The ids of a user's clients, the waiting ones first. What runs in a pod is the pod's, whatever its uid is."""
+    clients = turns["clients"]
+    own = [id for id, client in clients.items() if client["uid"] == uid and client["pod"] in _NO_POD]
+    return sorted(own, key=lambda id: clients[id]["wait"] is None)
 
 
 def _processes(reader: Reader, target: str) -> list[Document]:

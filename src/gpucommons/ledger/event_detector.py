@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: lost GPUs, XIDs, allocations, quotas, turns, leases, parking. Pure.
+"""Detects the events between two snapshots: GPUs, allocations, quotas, turns, leases, parking, idle holders. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -11,6 +11,7 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import SharingReading
@@ -33,11 +34,13 @@ _PARKING = {
     "refused": PROGRAM_NOT_PARKED,
     "stranded": PROGRAM_STRANDED,
 }
+IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
 ANY_SLOT = "any"
 TYPES = (
     *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
     *(LEASE_TRESPASSER, TRESPASSER_PAUSED, TRESPASSER_RESUMED, RESERVATION_RELEASED),
     *(PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
+    *IDLE_TYPES,
 )
 
 # Workload id and slot name.
@@ -63,6 +66,7 @@ class DetectorState:
     released: frozenset[str] = frozenset()
     parking: frozenset[str] = frozenset()
     paused: Mapping[str, tuple[str, Details]] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -128,8 +132,9 @@ def detect_events(
     if readings.leases is not None:
         trespassers, released = _leases(before, readings.leases, found)
         paused = _paused(before, readings.leases, found)
+    idle = before.idle if readings.idle is None else _idle(before, readings.idle, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking, paused), events
+    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking, paused, idle), events
 
 
 def _gpus(
@@ -272,3 +277,9 @@ def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> f
             }
             found.append((_PARKING[event.kind], event.user, details))
     return frozenset(event.id for event in reading.events)
+
+
+def _idle(before: DetectorState, reading: IdleReading, found: _Found) -> frozenset[str]:
+    """Each event of the ladder once, oldest first."""
+    found += [(each.type, each.user, each.details) for each in reversed(reading.events) if each.id not in before.idle]
+    return frozenset(each.id for each in reading.events)

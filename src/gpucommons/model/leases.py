@@ -123,7 +123,8 @@ class LeasesReading:
     """`off` is why no lease is given, empty where leases are given. `slots` are names by UUID.
 
     `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
-    because they were not used. `recorded`: the record, which outlives the agent, can be written.
+    because they were not used. `recorded`: the record, which outlives the agent, can be written. `clients` are the pids
+    of the processes that have leases, by the lease's id: the command runs below its client.
     """
 
     off: str = ""
@@ -135,3 +136,4 @@ class LeasesReading:
     no_shows: tuple[Reservation, ...] = ()
     counters: LeaseCounters = field(default_factory=LeaseCounters)
     recorded: bool = True
+    clients: Mapping[str, int] = field(default_factory=dict)

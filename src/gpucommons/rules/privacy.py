@@ -16,6 +16,7 @@ from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
@@ -81,7 +82,7 @@ class Hidden:
     sentence: str
 
 
-SECTIONS = ("who", "allocations", "slots", "turns", "queue", "accounts", "events", "alerts")
+SECTIONS = ("who", "allocations", "slots", "turns", "queue", "messages", "accounts", "events", "alerts")
 _OWN_ONLY = "hidden: you see your own"
 _UNIDENTIFIED = (
     "hidden: you see your own, and this connection does not identify you; "
@@ -100,6 +101,7 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
         now.slots,
         now.sharing,
         now.leases,
+        now.idle,
         now.accounts,
         now.event_log,
         now.alerts,
@@ -128,6 +130,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             ledger=None if readings.ledger is None else _ledger(readings.ledger, viewer),
             sharing=None if readings.sharing is None else sharing_seen_by(readings.sharing, viewer),
             leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
+            idle=None if readings.idle is None else _idle(readings.idle, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
@@ -201,6 +204,7 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
         trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
+        clients={id: pid for id, pid in reading.clients.items() if id in own},
     )
 
 
@@ -215,6 +219,12 @@ def _wait(request: LeaseRequest, wait: LeaseWait, viewer: Viewer) -> LeaseWait:
 
 def _reservation(reservation: Reservation, viewer: Viewer) -> Reservation:
     return reservation if reservation.uid == viewer.uid else replace(reservation, uid=-1, user=OTHERS.name)
+
+
+def _idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
+    """The viewer's own messages. The state of a channel may name the address of another user."""
+    own = tuple(each for each in reading.messages if viewer.user is not None and each.user == viewer.user)
+    return IdleReading(reading.after_s, reading.action, messages=own)
 
 
 def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:

@@ -16,6 +16,7 @@ from gpucommons.model.accounts import LedgerState
 from gpucommons.model.alerts import Alert
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import Gpu
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
@@ -43,6 +44,7 @@ class ProblemKind(StrEnum):
     LEDGER = "ledger"
     SOURCE_FAILING = "source_failing"
     TRESPASSER = "trespasser"
+    CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"
     HELD_IDLE = "held_idle"
 
@@ -88,6 +90,7 @@ _REMEDIES: Final = {
     ProblemKind.SLOWED: "Check the power supply and the power cables of the GPU.",
 }
 _LOST_REMEDY: Final = "Drain the node and reboot it; check the GPU's seating and power if this repeats."
+_CHANNEL_REMEDY: Final = "Correct [mail] or [webhook] and try it with 'gpucommons check-config FILE --send-test'"
 # Alerts of stack/rules/gpucommons.yml that repeat a problem of this list.
 _REPEATED: Final = {
     "GPUCommonsGPULost": ProblemKind.GPU_LOST,
@@ -121,6 +124,8 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     found += _trespassers(readings)
     if readings.ledger is not None:
         found += _ledger(readings.ledger.ledger)
+    if readings.idle is not None:
+        found += _channels(readings.idle)
     found += _sources(snapshot.sources.values(), snapshot.monotonic_s)
     return _ranked(found)
 
@@ -257,7 +262,7 @@ def _held_idle(status: SlotStatus) -> Iterator[Problem]:
         HealthLevel.WARNING,
         f"GPU {status.slot.name} is held by {holder_names(status)} and has not been used for "
         f"{spoken_duration(status.idle_s)}.",
-        "Ask for it back, or let idle programs be parked ([parking]).",
+        "Ask for it back, or let the agent send messages and act ([idle]).",
         status.slot.gpu_uuid,
         status.gpu_index,
         status.since_wall_s,
@@ -322,6 +327,20 @@ def _ledger(ledger: LedgerState) -> Iterator[Problem]:
             f"The disk of the ledger has {gibibytes(ledger.disk_free_bytes)} left.",
             "Free space on it, or move the ledger (ledger.path); without space no accounts are kept.",
         )
+
+
+def _channels(reading: IdleReading) -> Iterator[Problem]:
+    for channel in reading.channels:
+        if channel.failing_since_wall_s is not None:
+            waiting = f"{channel.waiting} wait" if channel.waiting != 1 else "1 waits"
+            yield Problem(
+                f"channel_failing/{channel.name}",
+                ProblemKind.CHANNEL_FAILING,
+                HealthLevel.WARNING,
+                f"Messages by {channel.name} are not delivered: {channel.detail} ({waiting}).",
+                f"{_CHANNEL_REMEDY}; the agent tries again by itself.",
+                since_wall_s=channel.failing_since_wall_s,
+            )
 
 
 def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[Problem]:

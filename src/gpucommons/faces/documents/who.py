@@ -23,6 +23,7 @@ from gpucommons.model.ownership import (
     Unattributed,
     sum_portions,
 )
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import account_names, billed_to, owner_key, qualified_name, slots_by_place
 
@@ -36,6 +37,8 @@ _AMOUNTS: dict[str, Schema] = {
     "power_basis": _BASIS,
 }
 _HOURS = or_null(NUMBER)
+# Enough to find a process by its arguments; the stream sends the command line of each process once.
+_MOST_COMMAND = 1000
 # The unit of /proc on Linux.
 _TICKS_PER_S = 100
 PROCESS = record(
@@ -45,6 +48,7 @@ PROCESS = record(
     slot=or_null(TEXT),
     pid=INTEGER,
     name=TEXT,
+    command=or_null(TEXT),
     owner=or_null(TEXT),
     account=or_null(TEXT),
     reason=or_null(TEXT),
@@ -144,11 +148,12 @@ _Identity = TypeVar("_Identity")
 
 
 class BilledProcess(NamedTuple):
-    """A process, the name that it is billed to, and the name of its slot."""
+    """A process, the name that it is billed to, the name of its slot, and its command line."""
 
     share: ProcessShare
     account: str | None
     slot: str | None
+    command: str | None
 
 
 def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProcess]:
@@ -156,10 +161,17 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
     names = account_names(snapshot.readings.allocations)
     slots = slots_by_place(gpus.gpus) if gpus else {}
     billed = (
-        BilledProcess(share, billed_to(share, names), slots.get(share.place))
+        BilledProcess(share, billed_to(share, names), slots.get(share.place), _command(snapshot, share.key))
         for share in (attribution.processes if attribution else ())
     )
     return [each for each in billed if chosen.has(each.share, each.account)]
+
+
+def _command(snapshot: Snapshot, key: ProcessKey | None) -> str | None:
+    """Null where it was not read, or is hidden from this viewer."""
+    lines = snapshot.readings.command_lines
+    words = () if lines is None or key is None else lines.by_key.get(key, ())
+    return " ".join(words)[:_MOST_COMMAND] or None
 
 
 def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = None) -> dict[str, Json]:
@@ -267,6 +279,7 @@ def _process(each: BilledProcess) -> Mapping[str, Json]:
         "slot": each.slot,
         "pid": share.pid,
         "name": work.process_name,
+        "command": each.command,
         "owner": None if share.owner is None else owner_key(share.owner),
         "account": each.account,
         "reason": None if share.reason is None else share.reason.value,

@@ -80,7 +80,7 @@ class _Seat:
     def _has_memory(self, request: LeaseRequest) -> bool:
         if request.memory_bytes is None:
             return True
-        promised = sum(lease.memory_bytes or 0 for lease in self.leases)
+        promised = max(0, sum(lease.memory_bytes or 0 for lease in self.leases) - self.slot.parked_bytes)
         left = None if self.slot.total_bytes is None else self.slot.total_bytes - promised
         return left is not None and request.memory_bytes <= left and _has_free(request, self.slot)
 

@@ -20,7 +20,10 @@ class SlotUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeasableSlot:
-    """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one."""
+    """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
+
+    `parked_bytes` is the memory of working programs of it that is in host memory: they wait for their turn.
+    """
 
     uuid: str
     name: str
@@ -29,6 +32,7 @@ class LeasableSlot:
     is_mig: bool = False
     total_bytes: int | None = None
     free_bytes: int | None = None
+    parked_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

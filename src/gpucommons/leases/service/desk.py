@@ -13,7 +13,7 @@ from typing import Final
 from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown
 from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
-from gpucommons.leases.service.facts import GpuProgram, LeaseFacts, LeaseUse
+from gpucommons.leases.service.facts import GpuProgram, LeaseFacts
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
 
@@ -44,13 +44,15 @@ class LeaseClient:
 class DeskWorld:
     """What the desk asks the machine: Unix time, a clock that is never set, and processes.
 
-    `start_ticks` is None for a process that does not exist.
+    `start_ticks` is None for a process that does not exist. `request_report` asks for the report of a lease that was
+    billed in full: `deliver_report` gets it.
     """
 
     wall: Callable[[], float]
     monotonic: Callable[[], float]
     start_ticks: Callable[[int], int | None]
     is_descendant: Callable[[int, int], bool]
+    request_report: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class LeaseDesk:
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
         self._reports: dict[str, LeaseClient] = {}
+        self._requested: set[str] = set()
+        # Clients whose lease was cancelled, while their command ends.
+        self._cancelled: dict[str, LeaseClient] = {}
         self._offset_s = world.wall() - world.monotonic()
         self._off = "the agent has not read the GPUs yet; try again in a moment"
         self._counters = LeaseCounters()
@@ -147,8 +152,8 @@ class LeaseDesk:
 
     def done(self, id: str, report: bool) -> None:
         """The command has ended."""
-        client = self._clients.get(id)
-        if client is not None and report and id in self._book.leases:
+        client = self._clients.get(id) if id in self._book.leases else self._cancelled.pop(id, None)
+        if client is not None and report:
             self._reports[id] = client
         self._end(id, clean=True)
         self.settle()
@@ -156,23 +161,27 @@ class LeaseDesk:
     def left(self, id: str) -> None:
         """The connection of a lease or of a waiting request is gone."""
         self._reports.pop(id, None)
+        self._cancelled.pop(id, None)
+        self._requested.discard(id)
         if id in self._clients:
             self._counters = replace(self._counters, lost=self._counters.lost + 1)
             self._end(id, clean=False)
             self.settle()
 
-    def cancel(self, id: str, uid: int, is_admin: bool) -> str:
-        """Raises LeaseRefused."""
+    def cancel(self, id: str, uid: int, is_admin: bool, why: str = "") -> str:
+        """`why` is a sentence for its user, in place of the one that says who cancelled it. Raises LeaseRefused."""
         lease = self._book.leases.get(id)
         request = lease.request if lease else self._book.waiting.get(id)
         if request is None or not (is_admin or request.uid == uid):
             raise LeaseUnknown(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
-        sentence = "cancelled by its user" if request.uid == uid else "cancelled by an administrator"
+        sentence = why or ("cancelled by its user" if request.uid == uid else "cancelled by an administrator")
         self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
         log.info("leases: %s of %s %s", id, request.user, sentence)
         if client is not None:
             client.send({"event": "cancelled", "sentence": sentence})
+            if lease is not None:
+                self._cancelled[id] = client
         # The command of a lease runs until its client has ended it: the slots are read before they are given again.
         self._end(id, clean=lease is None)
         self.settle()
@@ -208,9 +217,15 @@ class LeaseDesk:
             self._refuse_impossible()
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
         self._report_trespassers()
-        for id in [id for id in self._reports if id not in facts.seen]:
-            self._reports.pop(id).send(_report(facts.used.get(id)))
+        for id in self._reports.keys() - facts.seen - self._requested:
+            self._requested.add(id)
+            self._world.request_report(id)
         self.settle()
+
+    def deliver_report(self, id: str, report: Line) -> None:
+        client = self._reports.pop(id, None)
+        if client is not None:
+            client.send({"event": "report", **report})
 
     def tick(self) -> None:
         """Every second: time passes also while nothing happens."""
@@ -399,6 +414,7 @@ class LeaseDesk:
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
+            {id: client.pid for id, client in self._clients.items() if id in book.leases and client.pid},
         )
 
 
@@ -406,8 +422,3 @@ def _place(shown: Line) -> tuple[object, ...]:
     """What a new line is worth: the place and the reason, and the expected start to half a minute."""
     start_s = shown["start_s"]
     return shown["position"], shown["of"], shown["sentence"], isinstance(start_s, float) and round(start_s / 30)
-
-
-def _report(use: LeaseUse | None) -> Line:
-    """Null where the lease was shorter than the time between two snapshots: then nothing was billed to it."""
-    return {"event": "report", "use": None if use is None else use._asdict()}

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from gpucommons.base.printable import printable
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.rules.labels import says_no
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, group
 from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
 
 SHARE_LABEL: Final = "gpucommons.share"
-_NO: Final = frozenset({"no", "false", "off", "0"})
 _LONGEST_REASON: Final = 120
 # As the kernel shows them: names of processes are cut to 15 characters.
 _MPS_SERVER: Final = "nvidia-cuda-mps"
@@ -177,7 +177,7 @@ def _of_display(process: GpuUser) -> _Verdict | None:
 def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdict | None:
     if around.scope is ShareScope.OWN and program.uid != around.agent_uid:
         return _not_own(program, around.agent_uid)
-    labelled = next((p for p in program.processes if p.labels.get(SHARE_LABEL, "").strip().lower() in _NO), None)
+    labelled = next((p for p in program.processes if says_no(p.labels, SHARE_LABEL)), None)
     if labelled is not None:
         return _Verdict(
             Exempt.LABEL, f"its container has the label {SHARE_LABEL}={labelled.labels[SHARE_LABEL].strip()}"

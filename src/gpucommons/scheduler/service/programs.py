@@ -130,7 +130,7 @@ class Programs:
         around = Circumstances(
             self._scope,
             os.geteuid(),
-            agent_pids={os.getpid(), self._pauser.pid or 0},
+            agent_pids=self._pauser.own_pids,
             nvshare_pids=nvshare_pids,
             obstacle=self._pauser.reason,
             refused=self._refused(reading, now),

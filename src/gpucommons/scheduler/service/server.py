@@ -14,7 +14,7 @@ import socket
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -29,9 +29,10 @@ from gpucommons.base.unix_listener import (
 )
 from gpucommons.config.settings import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking, RoomReader
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
@@ -67,7 +68,7 @@ class ProgramSharing:
     """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
 
     `rooms` reads the free memory of GPUs; without it no program is parked. `enforcement`: programs on GPUs that are
-    leased to others are paused.
+    leased to others are paused. `host` is what parking asks about processes.
     """
 
     pauser: PauserSettings
@@ -75,6 +76,7 @@ class ProgramSharing:
     parking: ParkingSettings = field(default_factory=ParkingSettings)
     rooms: RoomReader | None = None
     enforcement: EnforcementTerms | None = None
+    host: ParkHost = THIS_HOST
 
 
 class SchedulerServer:
@@ -109,7 +111,7 @@ class SchedulerServer:
         self._listeners: dict[str, socket.socket] = {}
         self.programs: Programs | None = None
         self.parking: Parking | None = None
-        self._lease_needs: tuple[RoomNeed, ...] = ()
+        self._lease_claims = RoomClaims()
         if sharing is not None:
             self.programs = Programs(
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
@@ -122,8 +124,9 @@ class SchedulerServer:
                     self.programs.pauser,
                     sharing.rooms,
                     self.programs.part_with,
-                    self._room_needs,
+                    self._room_claims,
                     sharing.pauser.backend,
+                    sharing.host,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(
@@ -146,7 +149,8 @@ class SchedulerServer:
         if self.parking is not None:
             self.parking.start()
         self._reading_task = self._loop.create_task(self._reader.run())
-        log.info("scheduler serves %s", " and ".join(self._listeners))
+        if self._listeners:
+            log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
         if self.parking is not None:
@@ -422,11 +426,10 @@ class SchedulerServer:
         if self.programs is not None and self.programs.enforcement is not None:
             self.programs.enforcement.update(report)
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        """The leases that wait for a GPU."""
-        self._lease_needs = tuple(needs)
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._lease_claims = claims
 
-    def _room_needs(self) -> Sequence[RoomNeed]:
+    def _room_claims(self) -> RoomClaims:
         """Leases, and clients of nvshare that wait for more memory than they hold."""
         now, present = monotonic(), self._devices.present
         waiting = [
@@ -435,7 +438,7 @@ class SchedulerServer:
             for client in gpu.waiting.values()
             if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
         ]
-        return [*self._lease_needs, *waiting]
+        return replace(self._lease_claims, needs=(*self._lease_claims.needs, *waiting))
 
     def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
         if self.programs is not None and client.is_program:
@@ -458,7 +461,8 @@ class SchedulerServer:
 
 def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
     # Plain programs need no socket: without the right to create it, they are shared all the same.
-    yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
+    if settings.socket:
+        yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
     if settings.xpushare_socket:
         yield ClientSocket(settings.xpushare_socket, "scheduler.xpushare_socket", required=False)
 

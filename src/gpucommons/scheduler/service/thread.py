@@ -5,12 +5,13 @@ Its output is one attribute, its input is calls on its loop. Nothing else crosse
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.config.settings import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
@@ -29,7 +30,8 @@ _SWITCH_INTERVAL_S: Final = 0.0001
 class SchedulerThread:
     """Call `start` and `stop` from the agent's loop, the other methods from any thread.
 
-    `document` makes the JSON text that the control socket answers with, in pieces; `privacy` says to which peer.
+    `document` makes the JSON text that the control socket answers with, in pieces; `privacy` says to which peer;
+    `control` is its path, empty for the directory of the client socket.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class SchedulerThread:
         privacy: Privacy,
         sharing: ProgramSharing | None = None,
         meter: PhaseMeter | None = None,
+        control: str = "",
     ) -> None:
         self._settings = settings
         self._document = document
@@ -48,6 +51,7 @@ class SchedulerThread:
         self._rules = tuple(rules)
         self._sharing = sharing
         self._meter = meter
+        self._control_path = control
         self._server: SchedulerServer | None = None
         self._control: ControlSocket | None = None
         self._thread = LoopThread("scheduler", self._close)
@@ -84,8 +88,27 @@ class SchedulerThread:
         enforcement = None if programs is None else programs.enforcement
         return TrespassStanding() if enforcement is None else enforcement.standing
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        self._to_server(lambda server: server.set_lease_needs(needs))
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._to_server(lambda server: server.set_lease_claims(claims))
+
+    def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
+        """Moves the GPU memory of these processes' programs to host memory. `done` gets why not; empty: it is done.
+
+        It is called on the scheduler's thread.
+        """
+
+        def park(server: SchedulerServer) -> None:
+            if server.parking is None:
+                done("programs are not parked on this node")
+                return
+            order = server.parking.park_processes(pids)
+            server.generation += 1
+            none = "" if order.keys else "none of its programs can be parked"
+            done("; ".join(order.refused) or none)
+
+        if self._server is None:
+            done("the scheduler does not run")
+        self._to_server(park)
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))
@@ -97,7 +120,7 @@ class SchedulerThread:
 
     async def _open(self) -> None:
         server = SchedulerServer(self._settings, self._rules, sharing=self._sharing, meter=self._meter)
-        control = ControlSocket(server, self._document, self._privacy)
+        control = ControlSocket(server, self._document, self._privacy, self._control_path)
         try:
             await server.start()
             await control.start()
