@@ -100,8 +100,8 @@ def test_privacy_is_applied_in_one_place() -> None:
 # what a viewer that does not see all gets for it.
 FILTERED_FIELDS: Mapping[type, str] = {
     Attribution: "processes owners unattributed accounts view",
-    ProcessTable: "by_pid busiest",
-    ProcessRow: "key name cpu_seconds rss_bytes",
+    ProcessTable: "by_pid busiest trees",
+    ProcessRow: "key name cpu_seconds rss_bytes parent_pid state",
     CommandLineReading: "by_key",
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
