@@ -114,10 +114,13 @@ def test_a_daemon_runs_as_its_user_in_that_users_directories(place: Place) -> No
     places = control.places(key)
     assert control.answers(key)
     assert (places.pipes / "started-with").read_text() == f"uid={OTHER} visible=GPU-aaaa options=\n"
-    for path in (places.pipes, places.logs, places.pipes.parent):
+    for path in places:
         found = path.stat()
         assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (OTHER, 0o700), path
-    assert stat.S_IMODE(place.root.stat().st_mode) == 0o711
+    # The user cannot replace the two: they are in a directory of root's.
+    for path in (places.pipes.parent, place.root):
+        found = path.stat()
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o711), path
     control.start(key)
     control.stop(key)
     assert not control.is_alive(key)
@@ -170,6 +173,17 @@ def test_files_of_a_user_lead_nowhere_else(place: Place) -> None:
     pid_file.symlink_to("/proc/self/stat")
     assert control.pid(key) is None
     os.kill(daemon, signal.SIGKILL)
+
+
+def test_a_directory_of_another_user_is_not_used(place: Place) -> None:
+    needs_root()
+    place.root.mkdir()
+    os.chown(place.root, OTHER, OTHER)
+    with pytest.raises(MpsError, match="belongs to another user"):
+        place.control().start(KEY)
+    long = MpsControl(place.root.parent / ("x" * 90), is_shared=False)
+    with pytest.raises(MpsError, match="too long for a socket"):
+        long.start(KEY)
 
 
 @pytest.mark.usefixtures("quick")
