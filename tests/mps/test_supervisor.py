@@ -212,6 +212,33 @@ def test_a_daemon_is_started_watched_restarted_and_stopped(place: Place) -> None
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_daemon_that_programs_use_is_not_stopped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.fake.set("clients", "12345\n")
+    found: list[bool] = []
+    has_clients = MpsControl.has_clients
+
+    def noted(control: MpsControl, key: MpsKey) -> bool:
+        found.append(has_clients(control, key))
+        return found[-1]
+
+    monkeypatch.setattr(MpsControl, "has_clients", noted)
+
+    async def body(made: MpsSupervisor) -> None:
+        made.need([KEY])
+        await eventually(lambda: stage(made) is DaemonStage.RUNNING, "it runs")
+        first = made.control.pid(KEY)
+        made.need([])
+        await eventually(lambda: len(found) >= 2, "it was to be stopped twice")
+        assert found[:2] == [True, True]
+        assert made.control.pid(KEY) == first
+        place.fake.unset("clients")
+        await eventually(lambda: stage(made) is None, "without a program it is stopped")
+        assert "died" not in kinds(made)
+
+    supervised(place, body)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_daemon_that_hangs_is_killed_and_started_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpucommons.mps.control._ANSWER_S", 0.3)
 

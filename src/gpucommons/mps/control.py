@@ -105,6 +105,14 @@ class MpsControl:
             return self._run(key, [], b"get_server_list\n", _ANSWER_S)[0] == 0
         return False
 
+    def has_clients(self, key: MpsKey) -> bool:
+        """Whether programs use it: one that a command left behind goes on without a lease, like any other program."""
+        with suppress(MpsError):
+            servers = _numbers(self._run(key, [], b"get_server_list\n", _ANSWER_S)[1])
+            lists = (self._run(key, [], f"get_client_list {server}\n".encode(), _ANSWER_S)[1] for server in servers)
+            return any(_numbers(found) for found in lists)
+        return False
+
     def stop(self, key: MpsKey) -> None:
         """Ends the daemon and its servers; one that does not answer is killed."""
         with suppress(MpsError):
@@ -242,6 +250,10 @@ class MpsControl:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _LONGEST_LINE))
             text = output.read().decode(errors="replace")
         return done.returncode, printable(" ".join(text.split()), _LONGEST_LINE)
+
+
+def _numbers(output: str) -> list[int]:
+    return [number for word in output.split() if (number := parse_decimal(word)) is not None]
 
 
 def _claim(directory: Path, mode: int) -> None:
