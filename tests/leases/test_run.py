@@ -262,6 +262,47 @@ def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
     assert "no job 'lease-999' in the ledger" in err
 
 
+def test_a_cancelled_command_has_its_report(lab: Lab) -> None:
+    with lab.agent() as agent:
+        process = lab.start("run", *SMALL, "sleep", "600")
+        until(lab.leases, "it runs")
+        (id,) = lab.leases()
+        until(lambda: '"held_gpu_hours"' in agent.get(f"/api/v1/job?id=lease-{id}")[1], "it is billed")
+        lab.ask(request="cancel", id=id)
+        err = process.communicate(timeout=60)[1]
+    assert "the lease was cancelled by its user" in err
+    assert " GPU-hours, " in err
+
+
+def test_without_a_ledger_the_report_says_so(lab: Lab) -> None:
+    lab.environment["GPUCOMMONS_LEDGER_ENABLED"] = "false"
+    with lab.agent():
+        status, _, err = lab.command("run", *SMALL, "true")
+    assert status == 0
+    assert "its figures are not known: no ledger is kept ([ledger] enabled)" in err
+
+
+def test_the_report_is_complete_after_an_agent_restart(lab: Lab) -> None:
+    def held(agent: RunningAgent, job: str) -> float:
+        document = json.loads(agent.get(f"/api/v1/job?id={job}")[1])["job"]
+        return 0.0 if document is None else float(document["total"]["held_gpu_hours"])
+
+    with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:
+        connection.send({"request": "run"})
+        queued, granted = (connection.receive(10) or {} for _ in range(2))
+        job = f"lease-{granted['id']}"
+        until(lambda: held(agent, job) > 0.5 / 3600, "it is billed")
+        agent.stop()
+    with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:
+        before = held(agent, job)
+        connection.send({"request": "resume", "id": queued["id"], "token": queued["token"]})
+        assert (connection.receive(10) or {})["event"] == "granted"
+        until(lambda: held(agent, job) > before, "it is billed again")
+        connection.send({"request": "done", "report": True})
+        report: Any = (connection.receive(10) or {})["job"]
+    assert report["total"]["held_gpu_hours"] > before > 0.5 / 3600
+
+
 def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:
     with lab.agent() as agent:
         holders, rest = lab.hold(2), lab.fill()
