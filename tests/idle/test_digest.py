@@ -118,7 +118,7 @@ def test_events_of_other_weeks_do_not_count_and_a_damaged_ledger_is_said(tmp_pat
 
 
 def test_its_figures_are_those_of_the_report(tmp_path: Path) -> None:
-    """Half an hour on two GPUs, by snapshots: alice holds one idle, bob uses the other. Then the report's own command."""
+    """Half an hour on two GPUs, by snapshots: alice holds one idle, bob uses the other. Then the report itself."""
     ledger, log = tmp_path / "ledger.sqlite", tmp_path / "events.jsonl"
     settings = replace(
         Settings(),
