@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -76,6 +77,10 @@ class Watched:
         for _ in range(max(1, round(elapsed_s / 10))):
             self.now_s += min(10.0, elapsed_s)
             self.watch.observe(snapshot_of(self.stage(given), self.now_s - 1000.0))
+            # Files and actions are done on a thread, in order.
+            done = threading.Event()
+            self.watch._tasks.put(done.set)
+            assert done.wait(30)
         return self.reading()
 
     def reading(self) -> IdleReading:
@@ -105,7 +110,7 @@ def test_without_a_channel_the_message_is_kept_for_the_user(monkeypatch: pytest.
         assert node.observe(readings(held), 90).messages == ()
         (message,) = node.observe(readings(held), 20).messages
         assert (message.user, message.step, message.over) == ("alice", IdleStep.NOTIFY, False)
-        assert message.text.startswith("GPU 0 of node-1 has been held by your container lab, and has not been used for")
+        assert message.text.startswith("GPU 0 of node-1 has been held by your container lab, and not used by it for")
         assert len(node.observe(readings(held), 500).messages) == 2, "and one reminder"
         working = readings(held, processes=[process(held)])
         assert [each.over for each in node.observe(working, 60).messages] == [True, True]

@@ -23,6 +23,7 @@ EMPTY = {
     "gpucommons_source_": "likewise",
     "gpucommons_ledger_": "likewise",
     "gpucommons_leases": "likewise",
+    "gpucommons_mps_": "likewise",
     "gpucommons_idle_": "likewise",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas are settings",
@@ -55,6 +56,7 @@ EMPTY = {
     "gpucommons_sharing_gain_ratio": "its scheduler is in serial mode, which measures no gain",
     "gpucommons_sharing_programs": "its clients carry nvshare's library",
     "gpucommons_parking_": "likewise: only programs without it are parked",
+    "gpucommons_pauser_": "likewise: only programs without it are paused",
     "gpucommons_vgpu_allocation_ratio_ok": "the device plugin sets the number of shares, not a file",
 }
 # Totals over time: filled by the ledger.

@@ -187,6 +187,7 @@ class Pauser:
         if reply.failure is None:
             self.counters.locks += 1
             self.counters.lock_seconds.observe(reply.duration_s)
+            self.counters.paused(process, time.monotonic())
             self.refusals.paused(process)
         else:
             self.counters.timeouts += reply.failure.code == Code.TIMEOUT
@@ -198,10 +199,12 @@ class Pauser:
         if reply.failure is None:
             self.counters.unlocks += 1
             self.counters.unlock_seconds.observe(reply.duration_s)
+            self.counters.resumed(process, time.monotonic())
         return reply
 
     async def keep(self, process: ProcessKey, *, lane: str) -> Reply:
         """Let the pause of a locked program last `max_pause_s` from now on."""
+        self.counters.not_for_a_turn(process)
         return await self._ask(Operation.KEEP, _GRACE_S, process, lane)
 
     async def state(self, process: ProcessKey, *, lane: str) -> Reply:
@@ -213,22 +216,15 @@ class Pauser:
         `memory_bytes`, what it holds on the GPU by NVML, goes into the record, where `gpucommons resume` finds what
         room it needs.
         """
-        reply = await self._move(Operation.CHECKPOINT, process, lane, memory_bytes)
-        if reply.failure is None:
-            self.counters.checkpoints += 1
-            self.counters.checkpoint_seconds.observe(reply.duration_s)
-        return reply
+        self.counters.not_for_a_turn(process)
+        return await self._move(Operation.CHECKPOINT, process, lane, memory_bytes)
 
     async def restore(self, process: ProcessKey, *, lane: str) -> Reply:
         """Bring the GPU memory of a parked program back; it is locked afterwards.
 
         The caller has made sure of the room: a restore that runs out of memory strands the program for good.
         """
-        reply = await self._move(Operation.RESTORE, process, lane)
-        if reply.failure is None:
-            self.counters.restores += 1
-            self.counters.restore_seconds.observe(reply.duration_s)
-        return reply
+        return await self._move(Operation.RESTORE, process, lane)
 
     async def resume_all(self) -> Reply:
         """Resume every program that is paused and not parked."""
@@ -360,6 +356,7 @@ class Pauser:
                 answer.set_result(message)
         elif isinstance(message, Notice):
             self.counters.forced += 1
+            self.counters.resumed(message.process, time.monotonic())
             if self._on_resumed is not None:
                 self._on_resumed(message)
 
@@ -404,6 +401,8 @@ class Pauser:
         """Afterwards the connection and the process are gone, and every pending request has a reply."""
         self._hello = None
         self._ready.clear()
+        # What it had paused is resumed by its successor.
+        self.counters.all_resumed(time.monotonic())
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

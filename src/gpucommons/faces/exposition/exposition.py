@@ -6,18 +6,19 @@ event loop's thread; takes no lock and does no I/O.
 
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpucommons.faces.exposition.families import Family, Metric, joined
-from gpucommons.faces.exposition.text import FamilyRenderer, RenderedFamily, openmetrics_head, prometheus_head
+from gpucommons.faces.exposition.text import FamilyRenderer, RenderedFamily
 from gpucommons.model.snapshot import Snapshot
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 # Level 1 already reduces a body to a tenth. Higher levels save a few percent more and take several times as long.
 _GZIP_LEVEL = 1
+_LARGE_BYTES = 64 * 1024
 # zlib's number for the format of gzip.
 _GZIP_FORMAT = 31
 
@@ -124,28 +125,42 @@ class Exposition:
         return body, OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE
 
     def _body(self, snapshot: Snapshot | None, dialect: str | None, openmetrics: bool, compressed: bool) -> bytes:
-        parts = self._parts(snapshot, dialect, openmetrics)
-        if not compressed:
-            return b"".join(parts)
-        # Most scrapers accept gzip: then no plain body exists.
-        packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
-        packed = [packer.compress(part) for part in parts]
-        return b"".join([*packed, packer.flush()])
-
-    def _parts(self, snapshot: Snapshot | None, dialect: str | None, openmetrics: bool) -> Iterator[bytes]:
-        head = openmetrics_head if openmetrics else prometheus_head
-        if snapshot is not None:
-            if snapshot.scenario is not None and not openmetrics:
-                yield f"# SIMULATED: scenario {snapshot.scenario}, these values were not measured\n".encode()
-            for name in self._on_main if dialect is None else (dialect,):
-                for family in self._rendered(name, snapshot):
-                    yield head(family.metric).encode()
-                    yield family.lines
+        names = self._on_main if dialect is None else (dialect,)
+        dialects = [] if snapshot is None else [self._rendered(name, snapshot) for name in names]
+        opening = _opening(snapshot, openmetrics)
+        parts: list[bytes | memoryview] = [opening]
+        for families in dialects:
+            for family in families:
+                parts += (family.head(openmetrics), family.lines)
         if openmetrics:
-            yield b"# EOF\n"
+            parts.append(b"# EOF\n")
+        if compressed:
+            # Most scrapers accept gzip: then no plain body exists.
+            packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
+            return b"".join([*[packer.compress(part) for part in parts], packer.flush()])
+        body = b"".join(parts)
+        _share_lines(dialects, memoryview(body)[len(opening) :], openmetrics)
+        return body
 
     def _rendered(self, name: str, snapshot: Snapshot) -> list[RenderedFamily]:
         families = self._families.get(name)
         if families is None:
             families = self._families[name] = self._renderers[name].render(snapshot)
         return families
+
+
+def _opening(snapshot: Snapshot | None, openmetrics: bool) -> bytes:
+    if snapshot is None or snapshot.scenario is None or openmetrics:
+        return b""
+    return f"# SIMULATED: scenario {snapshot.scenario}, these values were not measured\n".encode()
+
+
+def _share_lines(dialects: Iterable[list[RenderedFamily]], body: memoryview, openmetrics: bool) -> None:
+    """Make the lines of large families views of the body that they are in: two copies would take many megabytes."""
+    end = 0
+    for families in dialects:
+        for index, family in enumerate(families):
+            start = end + len(family.head(openmetrics))
+            end = start + len(family.lines)
+            if len(family.lines) >= _LARGE_BYTES:
+                families[index] = RenderedFamily(family.heads, body[start:end], family.duplicates)
