@@ -9,7 +9,7 @@ run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
 
 demo: $(VENV)/.ready
-	@$(BIN)/gpucommons up --simulate lab
+	@$(BIN)/gpucommons up --simulate lab --share
 
 test: $(VENV)/.ready-test
 	@scripts/install-test-programs

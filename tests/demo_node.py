@@ -6,6 +6,7 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from gpucommons.base.histogram import HistogramReading
 from gpucommons.holding.slot_states import judge
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
@@ -55,7 +56,6 @@ from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
-    HistogramReading,
     LeftAlone,
     SharingReading,
     WaitReading,

@@ -55,6 +55,11 @@ def test_a_holder_that_was_idle_for_long_is_still_notified_first() -> None:
     assert climber.at(5120) == [ACT]
 
 
+def test_the_reminder_comes_before_the_action_also_if_both_are_late() -> None:
+    climber = Climber()
+    assert [climber.at(idle_s) for idle_s in (100, 9000, 9001, 9002)] == [[NOTIFY], [REMIND], [ACT], []]
+
+
 def test_no_action_without_a_message_that_arrived() -> None:
     climber = Climber(arrives=False)
     taken = [climber.at(float(idle_s)) for idle_s in range(0, 5000, 10)]
@@ -84,8 +89,9 @@ def test_exempt_holders_and_terms_without_a_step() -> None:
 def test_a_missing_holder_is_forgotten_unless_not_every_holder_is_known() -> None:
     ladder = {"a": Climbed(100, 100, True)}
     assert climb([], ladder, TERMS) == ({}, [])
-    assert climb([], ladder, TERMS, keep_missing=True) == (ladder, [])
-    assert climb([IdleHolder("a", None)], ladder, TERMS, keep_missing=True) == ({}, []), "it is there, and works"
+    assert climb([], ladder, TERMS, {"a"}) == (ladder, [])
+    assert climb([], ladder, TERMS, {"b"}) == ({}, [])
+    assert climb([IdleHolder("a", None)], ladder, TERMS, {"a"}) == ({}, []), "it is there, and works"
 
 
 moves = st.lists(
@@ -135,7 +141,7 @@ def test_whatever_happens(steps: list[tuple[str, str, float]], terms: LadderTerm
         seen = [IdleHolder(name, idle[name], can_act=True) for name in sorted(present)]
         if what == "unknown":
             seen = [each for each in seen if each.key != key]
-        ladder, due = climb(seen, ladder, terms, keep_missing=what == "unknown")
+        ladder, due = climb(seen, ladder, terms, {key} if what == "unknown" else frozenset())
         for holder, step in due:
             taken[holder.key][step] += 1
             counted = taken[holder.key]

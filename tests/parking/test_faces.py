@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from demo_node import DemoNode
+from gpucommons.base.histogram import HistogramReading
 from gpucommons.cli.output import Line
 from gpucommons.cli.parking_view import is_done, live_line, outcome, outcome_line, table_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines
@@ -13,7 +14,7 @@ from gpucommons.faces.documents.turns import turns_of
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.ledger.event_detector import DetectorState, detect_events
 from gpucommons.model.parking import ParkedProgram, ParkEvent, ParkingReading
-from gpucommons.model.sharing import HistogramReading, SharingReading
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import Viewer, sharing_seen_by
 from parsing import parsed
@@ -87,7 +88,7 @@ def test_the_table_and_the_line_of_progress() -> None:
 def test_metrics() -> None:
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=SHARING))
     text = "".join(
-        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
+        prometheus_head(family.metric) + str(FamilyRenderer(family.metric).render(family).lines, "utf-8")
         for family in metrics.collect(snapshot)
     )
     found = {(name, tuple(value for _, value in labels)): value for (name, labels), value in parsed(text).items()}

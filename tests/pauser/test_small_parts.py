@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State, failure
-from gpucommons.pauser.counters import CALL_BUCKETS, Durations
 from gpucommons.pauser.places import default_record, known_records
 from gpucommons.pauser.protocol import (
     MOST_REQUEST_BYTES,
@@ -209,16 +208,6 @@ def test_every_code_has_a_meaning() -> None:
         assert "CUDA error" not in failure(code).meaning
     assert failure(999).meaning == "CUDA error 999"
     assert failure(600, "x").meaning.endswith(": x")
-
-
-def test_durations_are_counted_up_to_their_bound() -> None:
-    durations = Durations(CALL_BUCKETS)
-    for seconds in (0.0002, 0.0003, 5.0):
-        durations.observe(seconds)
-    reading = durations.reading()
-    assert reading.counts[:2] == (1, 2)
-    assert reading.counts[-1] == 3
-    assert reading.sum == pytest.approx(5.0005)
 
 
 def test_where_the_records_are() -> None:

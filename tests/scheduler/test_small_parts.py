@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.sharing import TURN_BUCKETS
 from gpucommons.scheduler.policy.billing import TurnClock
 from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.policy.histogram import Histogram
 from gpucommons.scheduler.policy.overhead import MIB, next_overhead
 
 GPUS = [
@@ -71,20 +69,6 @@ def test_the_overhead_is_only_taken_where_it_shows() -> None:
     assert next_overhead(None, 0, 1 * MIB, hot=False) == 256 * MIB
     assert next_overhead(None, 0, 99_999 * MIB, hot=False) == 4096 * MIB
     assert next_overhead(300 * MIB, 999 * MIB, 5000 * MIB, hot=False) == 300 * MIB
-
-
-@given(st.lists(st.floats(0, 1000), max_size=3000))
-def test_a_histogram_counts_what_it_was_given(values: list[float]) -> None:
-    histogram = Histogram(TURN_BUCKETS)
-    for value in values:
-        histogram.observe(value)
-    reading = histogram.reading()
-    assert reading.counts == (
-        *(sum(value <= bound for value in values) for bound in TURN_BUCKETS),
-        len(values),
-    )
-    assert reading.sum == pytest.approx(sum(values))
-    assert histogram.reading() == reading
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 50), st.integers(0, 5)), max_size=40))

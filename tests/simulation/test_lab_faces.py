@@ -23,6 +23,7 @@ EMPTY = {
     "gpucommons_source_": "likewise",
     "gpucommons_ledger_": "likewise",
     "gpucommons_leases": "likewise",
+    "gpucommons_mps_": "likewise",
     "gpucommons_idle_": "likewise",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas are settings",
@@ -55,6 +56,7 @@ EMPTY = {
     "gpucommons_sharing_gain_ratio": "its scheduler is in serial mode, which measures no gain",
     "gpucommons_sharing_programs": "its clients carry nvshare's library",
     "gpucommons_parking_": "likewise: only programs without it are parked",
+    "gpucommons_pauser_": "likewise: only programs without it are paused",
     "gpucommons_vgpu_allocation_ratio_ok": "the device plugin sets the number of shares, not a file",
 }
 # Totals over time: filled by the ledger.
@@ -85,6 +87,13 @@ def test_every_family_has_data_or_a_reason_why_it_has_none(dialect: Dialect) -> 
     missing = {metric.name for metric in dialect.catalogue} - with_data
     unexplained = [name for name in missing if not name.startswith((*EMPTY, *OF_TIME))]
     assert sorted(unexplained) == []
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_each_metric_is_yielded_once(dialect: Dialect) -> None:
+    """A metric that is yielded in parts makes its dialect run twice at each scrape."""
+    yielded = [family.metric.name for family in dialect.collect(LAB.snapshot(100))]
+    assert len(yielded) == len(set(yielded))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

@@ -17,7 +17,7 @@ from gpucommons.agent.parts import Part
 from gpucommons.agent.pausing import enforces_leases
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.problem_log import ProblemLog
-from gpucommons.agent.sharing import Sharing, metrics_listeners, sharing_part
+from gpucommons.agent.sharing import Sharing, metrics_listeners, sharing_part, simulated_sharing
 from gpucommons.agent.sharing_checks import check_parking
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
@@ -34,6 +34,7 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
+from gpucommons.simulation.shared_lab import shared_lab
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.web.http.limits import ConnectionLimits
@@ -53,16 +54,23 @@ class Agent:
         self._parts: list[Part] = [accounts]
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
-        sharing = sharing_part(settings, gpm) if settings.scheduler.is_used and scenario is None else None
+        lab = shared_lab(scenario.name) if scenario is not None and settings.scheduler.shares_programs else None
+        sharing = None
+        if lab is not None:
+            scenario, sharing = lab.scenario, simulated_sharing(settings, lab)
+        elif settings.scheduler.is_used and scenario is None:
+            sharing = sharing_part(settings, gpm)
         # Elsewhere the kernel does not report the user of a connection as Linux does.
         has_leases = settings.leases.enabled != "false" and sys.platform == "linux"
         enforcer = self._enforcer(settings, sharing) if has_leases and scenario is None else None
-        leasing = Leasing(settings, scenario, enforcer) if has_leases else None
+        users = None if lab is None else lab.lease_users
+        ledger, jobs = (accounts.report, accounts.job) if settings.ledger.enabled else (None, None)
+        leasing = Leasing(settings, scenario, enforcer, users, jobs) if has_leases else None
         idle = IdleWatch(
             settings,
             self.scenario,
             socket.gethostname(),
-            sharing.park if sharing is not None and settings.scheduler.shares_programs else None,
+            sharing.park if sharing is not None and sharing.shares_programs else None,
             None if leasing is None else leasing.end_lease,
         )
         self._parts += [part for part in (sharing, leasing, idle) if part is not None]
@@ -85,9 +93,15 @@ class Agent:
         )
         spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
-        ledger = accounts.report if settings.ledger.enabled else None
-        history = History(interval_s)
-        self.api = Api(self.sampler.latest, history, __version__, _prometheus(settings), ledger, _fleet(settings.fleet))
+        self.api = Api(
+            self.sampler.latest,
+            History(interval_s),
+            __version__,
+            _prometheus(settings),
+            ledger,
+            jobs,
+            _fleet(settings.fleet),
+        )
         self.sampler.subscribe(self.api.observe)
         default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
         self._no_place_for_socket = settings.web.socket == AUTO and not default_socket

@@ -8,7 +8,7 @@ from gpucommons.holding.idle_periods import IdleKey, IdlePeriod, IdlePeriods, sh
 from gpucommons.idle.messages import HeldIdle
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import all_containers
-from gpucommons.model.pods import IDLE_LABEL
+from gpucommons.model.pods import IDLE_LABEL, PodReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import UNATTRIBUTED
 from gpucommons.rules.identities import account_name
@@ -49,14 +49,13 @@ def idle_rule(allocation: Allocation, rules: Iterable[IdleRuleSettings]) -> Idle
 
 
 def has_opt_out(allocation: Allocation, readings: Readings) -> bool:
-    """By the label of its container or the annotation of its pod."""
-    if allocation.kind is WorkloadKind.POD:
-        pod = readings.pods.find(allocation.workload_id) if readings.pods else None
-        return pod is not None and (says_no(pod.annotations, IDLE_LABEL) or says_no(pod.labels, IDLE_LABEL))
-    if allocation.kind is not WorkloadKind.CONTAINER:
-        return False
-    container = all_containers(readings.docker, readings.podman).get(allocation.workload_id)
-    return container is not None and says_no(container.labels, IDLE_LABEL)
+    """By the label of its container, or the annotation or a kept label of its pod."""
+    id, pods = allocation.workload_id, readings.pods or PodReading({})
+    container = all_containers(readings.docker, readings.podman).get(id)
+    pod = pods.find(id) or pods.by_container_id.get(id)
+    given = [container.labels] if container else []
+    given += [pod.annotations, pod.labels] if pod else []
+    return any(says_no(labels, IDLE_LABEL) for labels in given)
 
 
 def held_idle(key: str, rows: list[Allocation], readings: Readings, can_park: bool) -> HeldIdle:

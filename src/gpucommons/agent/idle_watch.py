@@ -9,9 +9,10 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 from gpucommons.agent.idle_channels import address_of, check_idle, idle_channels
@@ -28,7 +29,7 @@ from gpucommons.idle.ladder import IdleHolder, Ladder, LadderTerms, climb, reach
 from gpucommons.idle.messages import HeldIdle, IdleAction, event_sentence, gpus, subject_of, text_of
 from gpucommons.idle.outbox import Delivery, Outbox
 from gpucommons.idle.record import IdleRecord, IdleRecordFile
-from gpucommons.model.allocations import Allocation, WorkloadKind
+from gpucommons.model.allocations import Allocation, AllocationReading, WorkloadKind
 from gpucommons.model.events import iso_time
 from gpucommons.model.idle import IdleEvent, IdleMessage, IdleReading, IdleStep
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -54,13 +55,13 @@ ParkProcesses = Callable[[AbstractSet[int], Done], None]
 EndLease = Callable[[str, str, Done], None]
 
 
-class _Acted(NamedTuple):
-    """The outcome of an action."""
+class _Action(NamedTuple):
+    """An action on an idle holder; when it is done, `problem` is why it failed."""
 
     held: HeldIdle
     address: str
     notified_s: float
-    problem: str
+    problem: str = ""
 
 
 class IdleWatch:
@@ -86,14 +87,16 @@ class IdleWatch:
         self._files = (ledger_file(settings, scenario), own_event_log(settings, scenario))
         # The users of a simulation do not exist: nothing is sent to them.
         channels = idle_channels(settings) if scenario is None and idle.after_s else ()
-        self._outcomes: queue.SimpleQueue[Delivery | _Acted] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Delivery | _Action] = queue.SimpleQueue()
         self._outboxes = [Outbox(channel, self._outcomes.put) for channel in channels]
         self._file = IdleRecordFile(idle_record(scenario), boot_id())
         self._before: IdlePeriods = {}
         self._ladder: Ladder = {}
+        # Holders of an earlier agent that no source has reported yet.
+        self._unseen: frozenset[str] = frozenset()
         self._messages: tuple[IdleMessage, ...] = ()
         self._digest = ""
-        self._periods: IdlePeriods = {}
+        self._allocations: AllocationReading | None = None
         self._idle_holders = 0
         self._steps: Counter[IdleStep] = Counter()
         self._events: deque[IdleEvent] = deque(maxlen=_KEPT_EVENTS)
@@ -120,11 +123,13 @@ class IdleWatch:
         if not self._terms.after_s:
             return
         record = await asyncio.to_thread(self._file.read, time.time())
-        self._before = self._periods = record.periods
+        self._before = record.periods
         self._ladder, self._messages, self._digest = record.ladder, record.messages, record.digest
+        self._unseen = frozenset(record.ladder)
         self._thread.start()
-        # First recorded as sent: after a crash they are not sent twice.
-        self._write()
+        if record.unsent:
+            # First recorded as sent: after a crash they are not sent twice.
+            self._write()
         for outbox in self._outboxes:
             outbox.start()
             for letter in record.unsent.get(outbox.name, ()):
@@ -137,7 +142,8 @@ class IdleWatch:
         self._started = False
         unsent = await asyncio.to_thread(self._close_outboxes)
         self._take_outcomes(time.time())
-        self._write(unsent)
+        if self._first_s is not None or any(unsent.values()):
+            self._write(unsent)
         self._tasks.put(None)
         await asyncio.to_thread(self._thread.join, _STOP_WITHIN_S)
 
@@ -167,8 +173,12 @@ class IdleWatch:
         # While no GPU is read, it is not known which holder is idle.
         if readings.gpus is not None and readings.allocations is not None:
             self._first_s = now_s if self._first_s is None else self._first_s
-            settling = now_s - self._first_s < SETTLED_AFTER_S
-            self._climb(readings, wall_s, settling or not readings.allocations.complete)
+            if now_s - self._first_s >= SETTLED_AFTER_S:
+                self._unseen = frozenset()
+            self._climb(readings, wall_s)
+        # A machine without GPUs keeps no files.
+        if self._first_s is None:
+            return
         if now_s - self._written_s >= _WRITE_EVERY_S:
             self._written_s = now_s
             self._forget_messages(wall_s)
@@ -177,21 +187,24 @@ class IdleWatch:
             self._digest_looked_s = now_s
             self._send_digest_if_due(wall_s)
 
-    def _climb(self, readings: Readings, wall_s: float, keep_missing: bool) -> None:
+    def _climb(self, readings: Readings, wall_s: float) -> None:
         assert readings.allocations is not None
         rows = holders_of(readings.allocations)
+        self._unseen -= rows.keys()
+        may_be_missing = self._unseen if readings.allocations.complete else self._ladder.keys()
         holders = [self._holder(key, found, readings) for key, found in rows.items()]
         self._idle_holders = sum((each.idle_s or 0.0) >= self._terms.after_s for each in holders)
-        self._periods = idle_periods(readings.allocations)
-        self._ladder, due = climb(holders, self._ladder, self._terms, keep_missing)
+        self._allocations = readings.allocations
+        self._ladder, due = climb(holders, self._ladder, self._terms, may_be_missing)
         idle_s = {each.key: each.idle_s for each in holders}
-        letters = []
+        letters: list[Letter] = []
+        actions: list[_Action] = []
         for holder, step in due:
             held = held_idle(holder.key, rows[holder.key], readings, self._park is not None)
             address = self._address(rows[holder.key][0])
             notified_s = self._ladder[holder.key].notified_s
             if step is IdleStep.ACT:
-                self._act(held, address, notified_s)
+                actions.append(_Action(held, address, notified_s))
             else:
                 letters.append(self._message(held, step, address, notified_s, wall_s, holder.can_act))
         self._mark_over(wall_s)
@@ -200,7 +213,7 @@ class IdleWatch:
             for letter in letters:
                 if not self._channels_of(letter):
                     self._ladder = reached(self._ladder, letter.holder, letter.notified_s, idle_s[letter.holder] or 0.0)
-            self._write_then_send(letters)
+            self._write_then(letters, actions)
 
     def _holder(self, key: str, rows: list[Allocation], readings: Readings) -> IdleHolder:
         idle_s = shortest_idle_s(rows)
@@ -278,9 +291,11 @@ class IdleWatch:
 
     # Actions and outcomes
 
-    def _act(self, held: HeldIdle, address: str, notified_s: float) -> None:
+    def _act(self, action: _Action) -> None:
+        held = action.held
+
         def done(problem: str) -> None:
-            self._outcomes.put(_Acted(held, address, notified_s, problem))
+            self._outcomes.put(action._replace(problem=problem))
 
         if self._action is IdleAction.PARK and self._park is not None:
             self._park(frozenset(held.pids), done)
@@ -294,7 +309,7 @@ class IdleWatch:
                 outcome = self._outcomes.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(outcome, _Acted):
+            if isinstance(outcome, _Action):
                 self._acted(outcome, wall_s)
             elif not outcome.problem:
                 self._reached(outcome.letter)
@@ -302,7 +317,7 @@ class IdleWatch:
                 sentence = f"{outcome.letter.subject!r} was not delivered: {outcome.problem}"
                 self._add_event(_FAILED, outcome.letter.user, {"channel": outcome.channel, "sentence": sentence})
 
-    def _acted(self, outcome: _Acted, wall_s: float) -> None:
+    def _acted(self, outcome: _Action, wall_s: float) -> None:
         held = outcome.held
         if outcome.problem:
             sentence = f"{held.subject} stays as it is: {outcome.problem}"
@@ -311,24 +326,23 @@ class IdleWatch:
             return
         letter = self._message(held, IdleStep.ACT, outcome.address, outcome.notified_s, wall_s)
         log.info("idle holders: %s of %s: %s", held.subject, held.account, self._action.value)
-        self._write_then_send([letter])
+        self._write_then([letter])
 
     def _reached(self, letter: Letter) -> None:
         """The action is counted from here. The idle time is that of the last reading."""
         if not letter.holder:
             return
-        known = [
-            period.length_s
-            for (workload, slot), period in self._periods.items()
-            if letter.holder in (workload, f"{workload}@{slot}")
-        ]
-        self._ladder = reached(self._ladder, letter.holder, letter.notified_s, min(known, default=letter.notified_s))
+        rows = holders_of(self._allocations).get(letter.holder, []) if self._allocations else []
+        idle_s = shortest_idle_s(rows) or letter.notified_s
+        self._ladder = reached(self._ladder, letter.holder, letter.notified_s, idle_s)
 
     # Files and the digest, on the thread
 
-    def _write_then_send(self, letters: list[Letter]) -> None:
+    def _write_then(self, letters: Sequence[Letter], actions: Sequence[_Action] = ()) -> None:
         """Recorded first: after a crash in between a message is missing, but none is sent twice."""
         self._write()
+        for action in actions:
+            self._tasks.put(partial(self._act, action))
         for letter in letters:
             for outbox in self._channels_of(letter):
                 self._send(outbox, letter)
@@ -344,9 +358,14 @@ class IdleWatch:
         return {outbox.name: tuple(outbox.close()) for outbox in self._outboxes}
 
     def _write(self, unsent: Mapping[str, tuple[Letter, ...]] | None = None) -> None:
-        record = IdleRecord(self._periods, self._ladder, self._messages, unsent or {}, self._digest)
-        wall_s = time.time()
-        self._tasks.put(lambda: self._file.write(record, wall_s))
+        allocations, wall_s = self._allocations, time.time()
+        ladder, messages, digest = self._ladder, self._messages, self._digest
+
+        def write() -> None:
+            periods = self._before if allocations is None else idle_periods(allocations)
+            self._file.write(IdleRecord(periods, ladder, messages, unsent or {}, digest), wall_s)
+
+        self._tasks.put(write)
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:

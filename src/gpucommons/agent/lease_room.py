@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gpucommons.holding.claims import lease_of_job
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, WorkloadKind
 from gpucommons.model.leases import LeasesReading, WaitCause
 from gpucommons.model.parking import TURN, ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.parking.values import ParkStage, RoomClaims, RoomNeed
+from gpucommons.rules.identities import job_of_lease
 
 # A program takes its memory within this time. What it has not taken then is not kept for it.
 _PROMISED_S = 300.0
@@ -61,12 +61,12 @@ def _promised(
 ) -> Mapping[str, int]:
     """What the leases of the last minutes declared, less what they use or have parked."""
     found: Counter[str] = Counter()
-    new = {lease.request.id: lease for lease in leases.leases if wall_s - lease.since_s < _PROMISED_S}
+    new = {job_of_lease(each.request.id): each for each in leases.leases if wall_s - each.since_s < _PROMISED_S}
     for lease in new.values():
         for uuid in lease.slots:
             found[uuid] += lease.request.memory_bytes or 0
     for each in allocations.allocations:
-        if lease_of_job(each.account.job) in new:
+        if each.account.job in new:
             found[each.slot.uuid] -= each.memory_bytes or 0
     left = {uuid: amount - parked.get(uuid, 0) for uuid, amount in found.items()}
     return {uuid: amount for uuid, amount in left.items() if amount > 0}

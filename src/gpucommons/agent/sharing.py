@@ -5,6 +5,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Final
 
 from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.lease_room import lease_claims
@@ -13,12 +15,14 @@ from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.config.settings import SchedulerSettings, Settings
+from gpucommons.config.runtime_directory import simulated_control_socket
+from gpucommons.config.settings import ParkingSettings, SchedulerSettings, Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.pods import PodReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
@@ -26,12 +30,16 @@ from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
+from gpucommons.simulation.shared_lab import SharedLab
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.free_memory import free_memory
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
 log = logging.getLogger(__name__)
+
+# A day of a scenario takes ten minutes, so that a notebook is parked within the first one.
+_SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_residence_s=30.0)
 
 
 def nvml_cadence_s(settings: Settings) -> float:
@@ -62,6 +70,24 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         shares_programs=programs is not None,
         share_limit=settings.leases.share_limit,
     )
+
+
+def simulated_sharing(settings: Settings, lab: SharedLab) -> "Sharing":
+    """The scheduler for the programs of a scenario. It serves no client: those of this machine are not simulated."""
+    check_scheduler(settings.scheduler)
+    given = replace(settings.scheduler, share_programs="all", socket="", xpushare_socket="")
+    pauser = PauserSettings(max_pause_s=given.max_pause_s, stand_in=lab.pauser(given.max_pause_s).connect)
+    parking = settings.parking if settings.parking.idle_after_s else _SIMULATED_PARKING
+    thread = SchedulerThread(
+        given,
+        turn_pieces,
+        client_rules(settings),
+        privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
+        sharing=ProgramSharing(pauser, program_rules(settings), parking, lab.free_memory, host=lab.host),
+        meter=lab.meter,
+        control=str(simulated_control_socket()),
+    )
+    return Sharing(thread, settings.sampling.interval_s, shares_programs=True, share_limit=settings.leases.share_limit)
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
@@ -124,7 +150,10 @@ class Sharing:
         return reading
 
     def observe(self, snapshot: Snapshot) -> None:
-        gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
+        gpus, pods, leases = snapshot.readings.gpus, snapshot.readings.pods, snapshot.readings.leases
+        if leases is not None and self.shares_programs:
+            on_mps = (slot for lease in leases.leases if lease.request.mps for slot in lease.slots)
+            self.scheduler.set_mps_devices(frozenset(on_mps))
         # While the driver does not answer, the last known GPUs stay: no reading is not a reading without GPUs.
         if gpus is not None:
             busy = self._busy.of(snapshot)

@@ -9,11 +9,12 @@ import typer
 
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.job_view import co2_text, money_text
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.report import co2_text, money_text, own_report
+from gpucommons.cli.report import own_report
 from gpucommons.cli.scheduler_view import behind, explanation, seconds
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.cli.why import own_clients, user_name

@@ -21,6 +21,7 @@ from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler_view import clients_named, explanations, status_lines
 from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
+from gpucommons.config.runtime_directory import simulated_control_sockets
 from gpucommons.faces.documents.values import indented
 
 app = typer.Typer(
@@ -54,18 +55,19 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
     # Imported here: the scheduler takes a tenth of a second to import.
     from gpucommons.scheduler.service.control_socket import control_path
 
-    path = control_path(socket_path or load_settings(config, {}).settings.scheduler.socket)
+    path = Path(control_path(socket_path or load_settings(config, {}).settings.scheduler.socket))
+    found = [each for each in (path, *(() if socket_path else simulated_control_sockets())) if each.exists()]
+    if not found:
+        raise AgentUnreachable(f"{_NOT_RUNNING}: {path} does not exist; {_START}")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_TIMEOUT_S)
-            connection.connect(path)
+            connection.connect(str(found[0]))
             connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as answers:
                 reply = json.loads(answers.readline())
-    except FileNotFoundError:
-        raise AgentUnreachable(f"{_NOT_RUNNING}: {path} does not exist; {_START}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise AgentUnreachable(f"the scheduler at {path} does not answer: {error}") from error
+        raise AgentUnreachable(f"the scheduler at {found[0]} does not answer: {error}") from error
     if not reply.get("ok"):
         raise CommandError(str(reply.get("error")))
     return reply["answer"]

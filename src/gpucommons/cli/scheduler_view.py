@@ -87,7 +87,7 @@ def _memory(uuid: str, gpu: Document, clients: Document) -> str:
 def _unresponsive(uuid: str, clients: Document) -> Iterator[tuple[str, Document]]:
     """The clients that were asked to release and still may run on this GPU."""
     for id, client in clients.items():
-        if client["gpu_uuid"] == uuid and (client["revoked"] or client["pending_drop"]):
+        if client["gpu_uuid"] == uuid and (client["revoked"] or (client["pending_drop"] and client["program"] is None)):
             yield id, client
 
 

@@ -69,7 +69,7 @@ def up(
             "sampling.interval_s": ("--interval", interval),
             "path.procfs": ("--path.procfs", procfs),
             "scheduler.enabled": ("--scheduler", scheduler or None),
-            "scheduler.share_programs": ("--share", _share_scope() if share else None),
+            "scheduler.share_programs": ("--share", _share_scope(simulate) if share else None),
             "log.format": ("--log-format", log_format),
         },
     )
@@ -82,9 +82,9 @@ def up(
     uvloop.run(_run(Agent(settings, scenario), shares=settings.scheduler.share_programs != "off"))
 
 
-def _share_scope() -> str:
+def _share_scope(simulate: str | None) -> str:
     """Only root, or the pauser that runs as a service, may pause the programs of other users."""
-    return "all" if os.geteuid() == 0 or SERVICE_SOCKET.exists() else "own"
+    return "all" if simulate or os.geteuid() == 0 or SERVICE_SOCKET.exists() else "own"
 
 
 async def _run(agent: Agent, shares: bool) -> None:

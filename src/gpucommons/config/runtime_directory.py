@@ -7,6 +7,7 @@ from typing import Final
 
 _OF_ROOT: Final = Path("/run/gpucommons")
 _LEASES: Final = "leases.sock"
+_CONTROL: Final = "control.sock"
 
 
 def runtime_directory(environment: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
@@ -31,6 +32,16 @@ def lease_socket(setting: str) -> Path:
 def lease_sockets(setting: str) -> list[Path]:
     """The sockets that a command tries, in this order."""
     return [Path(setting)] if setting else [each / _LEASES for each in known_directories()]
+
+
+def simulated_control_socket() -> Path:
+    """Orders to a simulated scheduler: that of the real one is where nvshare's clients look for it."""
+    return runtime_directory() / _CONTROL
+
+
+def simulated_control_sockets() -> list[Path]:
+    """Where a command looks for it, in this order."""
+    return [each / _CONTROL for each in known_directories()]
 
 
 def _given(environment: Mapping[str, str]) -> Path | None:

@@ -5,6 +5,7 @@ device, does not end it; work does, however long the period was. Time in which t
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -67,12 +68,20 @@ def _with(uses: tuple[tuple[int, float], ...], part: int, seconds: float) -> tup
 
 
 def judge_idle(
-    reading: AllocationReading, before: IdlePeriods, elapsed_s: float, window: IdleWindow, keep_missing: bool = False
+    reading: AllocationReading,
+    before: IdlePeriods,
+    elapsed_s: float,
+    window: IdleWindow,
+    waiting_pids: AbstractSet[int] = frozenset(),
+    keep_missing: bool = False,
 ) -> tuple[AllocationReading, IdlePeriods]:
     """The reading with the idle time of each holder, and the periods to remember.
 
-    With `keep_missing`, while not every holder can be known, the periods of those that are missing are kept.
+    Time in which one of its processes is kept waiting does not count. With `keep_missing`, while not every holder can
+    be known, the periods of those that are missing are kept.
     """
+    # The command of a lease may be a container, of any user: what it uses is used for the lease.
+    used = {each.slot.uuid for each in reading.allocations if each.active and each.kind is not WorkloadKind.LEASE}
     counted_s = elapsed_s if elapsed_s <= window.longest_gap_s else 0.0
     periods: dict[IdleKey, IdlePeriod] = dict(before) if keep_missing else {}
     rows = []
@@ -81,7 +90,12 @@ def judge_idle(
             rows.append(each)
             continue
         key = (each.workload_id, each.slot.uuid)
-        period = after(_continued(each, before.get(key)), counted_s, each.active, window)
+        active = each.active
+        if each.kind is WorkloadKind.LEASE and each.slot.uuid in used:
+            active = True
+        elif not active and waiting_pids and any(process.pid in waiting_pids for process in each.processes):
+            active = None
+        period = after(_continued(each, before.get(key)), counted_s, active, window)
         if period is None:
             periods.pop(key, None)
             rows.append(each)

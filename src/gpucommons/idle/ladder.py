@@ -5,6 +5,7 @@ once in an idle period, and the action only after a message was delivered.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,15 +47,15 @@ Ladder = Mapping[str, Climbed]
 
 
 def climb(
-    holders: Iterable[IdleHolder], ladder: Ladder, terms: LadderTerms, keep_missing: bool = False
+    holders: Iterable[IdleHolder], ladder: Ladder, terms: LadderTerms, may_be_missing: AbstractSet[str] = frozenset()
 ) -> tuple[dict[str, Climbed], list[tuple[IdleHolder, IdleStep]]]:
     """The new ladder, and the steps to take now: at most one for each holder.
 
     `holders` are all that hold a slot, with None for those that use it. A period has ended if its holder is missing,
-    uses its slots, or has a shorter idle time than at its first message. With `keep_missing`, while not every holder
-    can be known, those that are missing stay where they are.
+    uses its slots, or has a shorter idle time than at its first message. Those in `may_be_missing` stay where they are
+    while they are missing: the source that reports them does not answer.
     """
-    after = dict(ladder) if keep_missing else {}
+    after = {key: done for key, done in ladder.items() if key in may_be_missing}
     due: list[tuple[IdleHolder, IdleStep]] = []
     for holder in holders:
         after.pop(holder.key, None)
@@ -79,12 +80,11 @@ def _due(holder: IdleHolder, idle_s: float, done: Climbed | None, terms: LadderT
         return IdleStep.NOTIFY
     if done.acted:
         return None
-    may_act = holder.can_act and terms.act_after_s and done.reached_s is not None
-    if may_act and idle_s - (done.reached_s or 0.0) >= terms.act_after_s:
-        return IdleStep.ACT
+    # A reminder that is due comes first, however late it is.
     if terms.remind_after_s and not done.reminded and idle_s - done.notified_s >= terms.remind_after_s:
         return IdleStep.REMIND
-    return None
+    may_act = holder.can_act and terms.act_after_s and done.reached_s is not None
+    return IdleStep.ACT if may_act and idle_s - (done.reached_s or 0.0) >= terms.act_after_s else None
 
 
 def _taken(step: IdleStep, done: Climbed | None, idle_s: float) -> Climbed:

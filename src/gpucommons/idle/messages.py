@@ -84,9 +84,9 @@ def subject_of(held: HeldIdle, step: IdleStep, action: IdleAction, hostname: str
     what = gpus(held.slots)
     if step is IdleStep.ACT:
         done = "your program was parked" if action is IdleAction.PARK else f"lease {held.lease} was ended"
-        return f"{hostname}: {done}, {what} was idle for {held.idle_text}"
+        return f"{hostname}: {done} after {held.idle_text} without use of {what}"
     again = "Reminder: " if step is IdleStep.REMIND else ""
-    return f"{again}{hostname}: {what} idle for {held.idle_text}"
+    return f"{again}{hostname}: {what} held idle for {held.idle_text}"
 
 
 def text_of(held: HeldIdle, step: IdleStep, action: IdleAction, act_in_s: float, hostname: str) -> str:
@@ -111,33 +111,32 @@ def _state(held: HeldIdle, hostname: str) -> str:
     since = f" since {clock_text(held.since_wall_s)}" if held.since_wall_s is not None else ""
     by = f"your {held.subject}" if held.user else held.subject
     return (
-        f"{gpus(held.slots)} of {hostname} {'has' if one else 'have'} been held by {by}{since}, and "
-        f"{'has' if one else 'have'} not been used for {held.idle_text}"
+        f"{gpus(held.slots)} of {hostname} {'has' if one else 'have'} been held by {by}{since}, and not used by it for "
+        f"{held.idle_text}"
     )
 
 
 def event_sentence(held: HeldIdle) -> str:
-    one = len(held.slots) == 1
-    return f"{gpus(held.slots)} of {held.subject} {'has' if one else 'have'} not been used for {held.idle_text}"
+    return f"{held.subject} has not used {gpus(held.slots)} for {held.idle_text}"
 
 
 def _release(held: HeldIdle) -> str:
     name = shlex.quote(printable(held.name, _LONGEST_NAME))
     match held.kind:
         case WorkloadKind.LEASE:
-            return f"end the command, or run 'gpucommons cancel {held.lease}'"
+            return f"end the command, or run `gpucommons cancel {held.lease}`"
         case WorkloadKind.CONTAINER if not held.runs:
-            return f"remove the container, such as with 'docker rm {name}'"
+            return f"remove the container, such as with `docker rm {name}`"
         case WorkloadKind.CONTAINER:
-            return f"stop the container, such as with 'docker stop {name}'"
+            return f"stop the container, such as with `docker stop {name}`"
         case WorkloadKind.POD:
             namespace = shlex.quote(printable(held.namespace, _LONGEST_NAME))
-            return f"delete the pod, such as with 'kubectl -n {namespace} delete pod {name}'"
+            return f"delete the pod, such as with `kubectl -n {namespace} delete pod {name}`"
         case WorkloadKind.JOB:
-            return f"end the job with 'scancel {name}'"
-    kill = f"end the program, such as with 'kill {held.pids[0]}'" if held.pids else "end the program"
+            return f"end the job with `scancel {name}`"
+    kill = f"end the program, such as with `kill {held.pids[0]}`" if held.pids else "end the program"
     if held.can_park and held.pids:
-        return f"{kill}; 'gpucommons park {held.pids[0]}' keeps it and moves its GPU memory to host memory"
+        return f"{kill}; `gpucommons park {held.pids[0]}` keeps it and moves its GPU memory to host memory"
     return kill
 
 
@@ -159,12 +158,12 @@ def _opt_out(held: HeldIdle) -> str:
 
 
 def _acted(held: HeldIdle, action: IdleAction, hostname: str) -> str:
-    idle = f"{gpus(held.slots)} of {hostname} had not been used for {held.idle_text}"
+    idle = f"it had not used {gpus(held.slots)} of {hostname} for {held.idle_text}"
     if action is IdleAction.PARK:
         pid = f" {held.pids[0]}" if held.pids else " PID"
         return (
             f"The GPU memory of your {held.subject} is moved to host memory, because {idle}. Nothing is lost: the "
-            f"program goes on when it uses the CPU again, or with 'gpucommons wake{pid}'."
+            f"program goes on when it uses the CPU again, or with `gpucommons wake{pid}`."
         )
     return f"Your {held.subject} was ended, because {idle}. Its command got SIGTERM."
 

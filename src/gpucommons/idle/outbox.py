@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -52,7 +53,7 @@ class Outbox:
         self._channel = channel
         self._done = done
         self._patience = patience or Patience()
-        self._queue: queue.Queue[tuple[Letter, float]] = queue.Queue(most_letters)
+        self._queue: queue.Queue[tuple[Letter, float] | None] = queue.Queue(most_letters)
         self._backoff = Backoff(self._patience.first_s, self._patience.most_s)
         self._stopping = threading.Event()
         self._unsent: list[Letter] = []
@@ -83,19 +84,20 @@ class Outbox:
     def close(self) -> list[Letter]:
         """The letters that wait for a try. One that is under way is not among them."""
         self._stopping.set()
+        with suppress(queue.Full):  # Then the thread does not wait for a letter.
+            self._queue.put_nowait(None)
         if self._thread.ident is not None:
             self._thread.join(_STOP_WITHIN_S)
+        unsent = list(self._unsent)
         while not self._queue.empty():
-            self._unsent.append(self._queue.get_nowait()[0])
-        return list(self._unsent)
+            unsent += [waiting[0] for waiting in (self._queue.get_nowait(),) if waiting is not None]
+        return unsent
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            try:
-                letter, since_s = self._queue.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            self._try_until_done(letter, since_s)
+            waiting = self._queue.get()
+            if waiting is not None:
+                self._try_until_done(*waiting)
             self._queue.task_done()
 
     def _try_until_done(self, letter: Letter, since_s: float) -> None:

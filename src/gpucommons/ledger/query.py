@@ -18,8 +18,8 @@ from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 
 _Result = TypeVar("_Result")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)
-_AMOUNTS = ", ".join(f"sum({name})" for name in Amounts._fields)
-_ACCOUNT = ", ".join(f'"{name}"' for name in Account._fields)
+SUM_COLUMNS = ", ".join(f"sum({name})" for name in Amounts._fields)
+ACCOUNT_COLUMNS = ", ".join(f'"{name}"' for name in Account._fields)
 _SLOT = ", ".join(f'"{name}"' for name in Slot._fields)
 _TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
 
@@ -53,15 +53,16 @@ def totals_in(connection: sqlite3.Connection) -> dict[OwnerKey, Totals]:
 
 def read_totals(path: Path) -> dict[OwnerKey, Totals]:
     """Raises LedgerError if the ledger cannot be read."""
-    return _queried(path, totals_in)
+    return queried(path, totals_in)
 
 
 def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
     """Raises LedgerError of one line if the ledger cannot be read."""
-    return _queried(path, lambda connection: _read(connection, since_s, until_s))
+    return queried(path, lambda connection: _read(connection, since_s, until_s))
 
 
-def _queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
+def queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
+    """Raises LedgerError of one line if the ledger cannot be read."""
     if reason := refused(path):
         raise LedgerError("cannot_open", reason)
     if not path.exists():
@@ -106,16 +107,18 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
     parts = pieces(since_s, until_s, {layer: kept.get(layer.name, 0) for layer in LAYERS})
     if not parts:
         return PeriodUsage(since_s, until_s)
-    accounts = {row[0]: Account(*row[1:]) for row in connection.execute(f"SELECT number, {_ACCOUNT} FROM accounts")}
-    slots = {row[0]: Slot(*row[1:]) for row in connection.execute(f"SELECT number, {_SLOT} FROM slots")}
+    accounts = {
+        row[0]: Account(*row[1:]) for row in connection.execute(f"SELECT number, {ACCOUNT_COLUMNS} FROM accounts")
+    }
+    slots = slots_in(connection)
     usage: dict[tuple[int, int], Amounts] = {}
     times: dict[int, SlotTime] = {}
     for part in parts:
-        for slot, account, *sums in _rows(connection, f"slot, account, {_AMOUNTS}", "usage", part, "slot, account"):
+        for slot, account, *sums in _rows(connection, f"slot, account, {SUM_COLUMNS}", "usage", part, "slot, account"):
             usage[slot, account] = usage.get((slot, account), Amounts()).plus(Amounts(*sums))
         for slot, *sums in _rows(connection, f"slot, {_TIMES}", "time", part, "slot"):
             times[slot] = times.get(slot, SlotTime()).plus(SlotTime(*sums))
-    found = connection.execute(
+    gaps = connection.execute(
         "SELECT start, slot_uuid, reason, ns FROM gaps WHERE start >= ? AND start < ?",
         (parts[0].since_s // HOUR.seconds * HOUR.seconds, parts[-1].until_s),
     )
@@ -123,31 +126,37 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
         parts[0].since_s,
         parts[-1].until_s,
         _named(usage, slots, accounts),
-        {slots[slot]: time for slot, time in times.items() if slot in slots},
-        tuple(Gap(*row) for row in found),
-        _models(connection),
+        {slots(slot): time for slot, time in times.items() if slots(slot) is not _LOST_SLOT},
+        tuple(Gap(*row) for row in gaps),
+        models_in(connection),
     )
 
 
-def _models(connection: sqlite3.Connection) -> dict[str, str]:
+def slots_in(connection: sqlite3.Connection) -> Callable[[int], Slot]:
+    """The slot of each number; the one of a lost row is unknown."""
+    slots = {row[0]: Slot(*row[1:]) for row in connection.execute(f"SELECT number, {_SLOT} FROM slots")}
+    return lambda number: slots.get(number, _LOST_SLOT)
+
+
+def models_in(connection: sqlite3.Connection) -> dict[str, str]:
     """Empty in a file that only an older release has written: it has no models."""
-    if not _has_jobs(connection):
+    if not has_jobs(connection):
         return {}
     return dict(connection.execute("SELECT gpu_uuid, model FROM slots WHERE model IS NOT NULL"))
 
 
-def _has_jobs(connection: sqlite3.Connection) -> bool:
+def has_jobs(connection: sqlite3.Connection) -> bool:
     """Whether the file has the columns of the second schema. The agent adds them when it opens the file."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0]) > 1
 
 
 def _named(
-    usage: dict[tuple[int, int], Amounts], slots: dict[int, Slot], accounts: dict[int, Account]
+    usage: dict[tuple[int, int], Amounts], slots: Callable[[int], Slot], accounts: dict[int, Account]
 ) -> dict[tuple[Slot, Account], Amounts]:
     """A row whose slot or account is missing is still used time: it must not hide the other rows."""
     named: dict[tuple[Slot, Account], Amounts] = {}
     for (slot, account), amounts in usage.items():
-        key = (slots.get(slot, _LOST_SLOT), accounts.get(account, UNATTRIBUTED))
+        key = (slots(slot), accounts.get(account, UNATTRIBUTED))
         named[key] = named.get(key, Amounts()).plus(amounts)
     return named
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from gpucommons.base.histogram import HistogramReading
 from gpucommons.model.parking import ParkingReading
 
 # Seconds. Hand-offs take microseconds, turns and waits seconds to minutes.
@@ -15,16 +16,9 @@ HANDOFF_BUCKETS: Final = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002
 DRAIN_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 # A checkpoint moves about 2 GB/s, a restore about 5.
 MOVE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
+# A pause takes under a millisecond where the queue of submitted work is short, and up to its timeout where it is deep.
+PAUSE_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 TURN_BUCKETS: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramReading:
-    """`counts` are cumulative and one longer than `bounds`: the last is the total."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
 
 
 class WaitReason(StrEnum):
@@ -145,11 +139,32 @@ class GpuSharing:
 
 
 @dataclass(frozen=True, slots=True)
+class PauserReading:
+    """What the pauser did since the agent started. `failures` is by operation and reason.
+
+    `timeouts` are locks that failed because submitted work did not end in time. `forced` are programs that the pauser
+    resumed on its own, after the longest pause. `longest_pause_s` is of the pauses for turns that have ended.
+    """
+
+    available: bool
+    locks: int
+    unlocks: int
+    timeouts: int
+    forced: int
+    restarts: int
+    failures: Mapping[tuple[str, str], int]
+    longest_pause_s: float
+    lock_seconds: HistogramReading
+    unlock_seconds: HistogramReading
+
+
+@dataclass(frozen=True, slots=True)
 class SharingReading:
     """`departed` are the last rows of disconnected clients, kept for `metrics_stale_ttl_s`.
 
     `share_programs` is whose plain programs take turns: off, own or all. `left_alone` are those that do not.
     `park_seconds` and `wake_seconds` are the durations of moves to host memory and back; None where nothing is parked.
+    `pauser` is None where no plain program takes turns.
     """
 
     on: bool
@@ -170,6 +185,7 @@ class SharingReading:
     parking: ParkingReading | None = None
     park_seconds: HistogramReading | None = None
     wake_seconds: HistogramReading | None = None
+    pauser: PauserReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,6 +42,8 @@ from gpucommons.pauser.refusals import Refusals
 
 log = logging.getLogger(__name__)
 
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
 LOCK_TIMEOUT_MS: Final = 200
 # Beyond what the call itself may take: the pauser's own work and the way there and back, on a busy machine.
 _GRACE_S: Final = 2 * LATE_S
@@ -68,7 +70,8 @@ class PauserSettings:
 
     `socket_path`: the socket of a pauser that runs as a service; None: start one as a child. The rest is for a child:
     `record` is where it writes what is paused (None: the user's default place), `backend` is `cuda` or `freeze`,
-    `max_pause_s` is the longest pause, `environment` is added to the agent's own.
+    `max_pause_s` is the longest pause, `environment` is added to the agent's own. `stand_in` connects to a pauser of
+    simulated programs instead: their pids are not those of this machine.
     """
 
     socket_path: Path | None = None
@@ -76,6 +79,7 @@ class PauserSettings:
     backend: str = "cuda"
     max_pause_s: float = 10.0
     environment: Mapping[str, str] | None = None
+    stand_in: Connect | None = None
 
 
 class _Unusable(Exception):
@@ -153,6 +157,16 @@ class Pauser:
         return None if self._hello is None else self._hello.pid
 
     @property
+    def has_record(self) -> bool:
+        """What is parked outlives the agent: it is in the record, and on a real GPU."""
+        return self._settings.stand_in is None
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        """The agent and its pauser, which are never paused themselves."""
+        return frozenset({os.getpid(), self.pid or 0}) if self._settings.stand_in is None else frozenset()
+
+    @property
     def max_pause_s(self) -> float:
         """The longest pause that the pauser in force allows."""
         return self._settings.max_pause_s if self._hello is None else self._hello.max_pause_s
@@ -173,6 +187,7 @@ class Pauser:
         if reply.failure is None:
             self.counters.locks += 1
             self.counters.lock_seconds.observe(reply.duration_s)
+            self.counters.paused(process, time.monotonic())
             self.refusals.paused(process)
         else:
             self.counters.timeouts += reply.failure.code == Code.TIMEOUT
@@ -184,10 +199,12 @@ class Pauser:
         if reply.failure is None:
             self.counters.unlocks += 1
             self.counters.unlock_seconds.observe(reply.duration_s)
+            self.counters.resumed(process, time.monotonic())
         return reply
 
     async def keep(self, process: ProcessKey, *, lane: str) -> Reply:
         """Let the pause of a locked program last `max_pause_s` from now on."""
+        self.counters.not_for_a_turn(process)
         return await self._ask(Operation.KEEP, _GRACE_S, process, lane)
 
     async def state(self, process: ProcessKey, *, lane: str) -> Reply:
@@ -199,22 +216,15 @@ class Pauser:
         `memory_bytes`, what it holds on the GPU by NVML, goes into the record, where `gpucommons resume` finds what
         room it needs.
         """
-        reply = await self._move(Operation.CHECKPOINT, process, lane, memory_bytes)
-        if reply.failure is None:
-            self.counters.checkpoints += 1
-            self.counters.checkpoint_seconds.observe(reply.duration_s)
-        return reply
+        self.counters.not_for_a_turn(process)
+        return await self._move(Operation.CHECKPOINT, process, lane, memory_bytes)
 
     async def restore(self, process: ProcessKey, *, lane: str) -> Reply:
         """Bring the GPU memory of a parked program back; it is locked afterwards.
 
         The caller has made sure of the room: a restore that runs out of memory strands the program for good.
         """
-        reply = await self._move(Operation.RESTORE, process, lane)
-        if reply.failure is None:
-            self.counters.restores += 1
-            self.counters.restore_seconds.observe(reply.duration_s)
-        return reply
+        return await self._move(Operation.RESTORE, process, lane)
 
     async def resume_all(self) -> Reply:
         """Resume every program that is paused and not parked."""
@@ -315,7 +325,7 @@ class Pauser:
 
     async def _serve_one(self) -> None:
         """One pauser, from its start to its end."""
-        reader, self._writer = await (self._spawn() if self._settings.socket_path is None else self._connect())
+        reader, self._writer = await self._open()
         try:
             async with asyncio.timeout(_HELLO_S):
                 hello = await _next_message(reader)
@@ -334,6 +344,11 @@ class Pauser:
         while (message := await _next_message(reader)) is not None:
             self._take(message)
 
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._settings.stand_in is not None:
+            return await self._settings.stand_in()
+        return await (self._spawn() if self._settings.socket_path is None else self._connect())
+
     def _take(self, message: Message) -> None:
         if isinstance(message, Reply):
             answer = self._pending.get(message.number)
@@ -341,6 +356,7 @@ class Pauser:
                 answer.set_result(message)
         elif isinstance(message, Notice):
             self.counters.forced += 1
+            self.counters.resumed(message.process, time.monotonic())
             if self._on_resumed is not None:
                 self._on_resumed(message)
 
@@ -385,6 +401,8 @@ class Pauser:
         """Afterwards the connection and the process are gone, and every pending request has a reply."""
         self._hello = None
         self._ready.clear()
+        # What it had paused is resumed by its successor.
+        self.counters.all_resumed(time.monotonic())
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -1,51 +1,70 @@
 """What the agent counts of its pauser."""
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Final
 
-from gpucommons.model.sharing import MOVE_BUCKETS, HistogramReading
-
-# Seconds. A lock takes under a millisecond where the queue is short, and up to its timeout where it is deep.
-CALL_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-
-
-class Durations:
-    """A histogram of seconds."""
-
-    __slots__ = ("_bounds", "_counts", "_sum_s")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum_s += seconds
-
-    def reading(self) -> HistogramReading:
-        return HistogramReading(self._bounds, tuple(accumulate(self._counts)), self._sum_s)
+from gpucommons.base.histogram import Histogram
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import PAUSE_BUCKETS, PauserReading
+from gpucommons.pauser.backend import Code
 
 
 @dataclass(slots=True)
 class Counters:
     """`failures` is by (operation, code); a lock that timed out is in both `timeouts` and `failures`.
 
-    `forced` are programs that the pauser resumed on its own, `restarts` are pausers after the first.
+    `forced` are programs that the pauser resumed on its own, `restarts` are pausers after the first. `longest_pause_s`
+    is of the pauses for turns that have ended.
     """
 
     locks: int = 0
     unlocks: int = 0
-    checkpoints: int = 0
-    restores: int = 0
     timeouts: int = 0
     forced: int = 0
     restarts: int = 0
+    longest_pause_s: float = 0.0
     failures: Counter[tuple[str, int]] = field(default_factory=Counter)
-    lock_seconds: Durations = field(default_factory=lambda: Durations(CALL_BUCKETS))
-    unlock_seconds: Durations = field(default_factory=lambda: Durations(CALL_BUCKETS))
-    checkpoint_seconds: Durations = field(default_factory=lambda: Durations(MOVE_BUCKETS))
-    restore_seconds: Durations = field(default_factory=lambda: Durations(MOVE_BUCKETS))
+    lock_seconds: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS))
+    unlock_seconds: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS))
+    _paused_since_s: dict[ProcessKey, float] = field(default_factory=dict)
+
+    def paused(self, process: ProcessKey, now_s: float) -> None:
+        self._paused_since_s[process] = now_s
+
+    def resumed(self, process: ProcessKey, now_s: float) -> None:
+        since_s = self._paused_since_s.pop(process, None)
+        if since_s is not None:
+            self.longest_pause_s = max(self.longest_pause_s, now_s - since_s)
+
+    def not_for_a_turn(self, process: ProcessKey) -> None:
+        """It is parked, or paused for as long as a lease lasts."""
+        self._paused_since_s.pop(process, None)
+
+    def all_resumed(self, now_s: float) -> None:
+        for process in list(self._paused_since_s):
+            self.resumed(process, now_s)
+
+    def reading(self, available: bool) -> PauserReading:
+        failures: Counter[tuple[str, str]] = Counter()
+        for (operation, code), count in self.failures.items():
+            failures[operation, _reason(code)] += count
+        return PauserReading(
+            available,
+            self.locks,
+            self.unlocks,
+            self.timeouts,
+            self.forced,
+            self.restarts,
+            failures,
+            self.longest_pause_s,
+            self.lock_seconds.reading(),
+            self.unlock_seconds.reading(),
+        )
+
+
+def _reason(code: int) -> str:
+    """One word for metrics; what the driver may report besides is its number."""
+    try:
+        return Code(code).name.lower()
+    except ValueError:
+        return f"cuda_{code}"

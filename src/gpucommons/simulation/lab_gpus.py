@@ -1,11 +1,12 @@
 """The GPUs of scenario lab: eight H200, two of them split by MIG, with the lab's jobs on them.
 
-A reading is a function of the seconds since the start and a seed. The use of a GPU is that of its jobs and a remainder
-without an owner, as on a real GPU.
+A reading is a function of the seconds since the start, a seed, and the load: what the jobs do. The use of a GPU is that
+of its jobs and a remainder without an owner, as on a real GPU.
 """
 
 import math
 import random
+from collections.abc import Iterable
 
 from gpucommons.model.gpu import (
     CLOCK_SAMPLE_EVERY_S,
@@ -22,7 +23,8 @@ from gpucommons.model.gpu import (
     NvLinkRates,
     XidRecord,
 )
-from gpucommons.simulation.lab_jobs import JOBS, LabJob
+from gpucommons.simulation.lab_jobs import LabJob
+from gpucommons.simulation.lab_load import FixedLoad, JobUse, LabLoad, total_use
 from gpucommons.simulation.scenario import wobble
 
 GPUS = 8
@@ -82,21 +84,43 @@ def _identity(index: int, uuid: str) -> GpuIdentity:
 
 
 class LabGpus:
-    """`at` simulates one pass. The same seed and second give the same reading, whatever was read before."""
+    """`at` simulates one pass. The same seed, load and second give the same reading, whatever was read before."""
 
-    def __init__(self, started_wall_s: float, seed: int = SEED) -> None:
+    def __init__(self, started_wall_s: float, seed: int = SEED, load: LabLoad | None = None) -> None:
         dice = random.Random(seed)
         self.started_wall_s = started_wall_s
+        self._load = load or FixedLoad()
         self.identities = tuple(_identity(index, _uuid(dice, "GPU")) for index in range(GPUS))
         self.mig_uuids = {
             (gpu, layout[0]): _uuid(dice, "MIG") for gpu, layouts in _LAYOUTS.items() for layout in layouts
         }
-        self._jobs = [[job for job in JOBS if job.gpu == index] for index in range(GPUS)]
         self._phase = [dice.random() for _ in range(GPUS)]
         self._first_joules = [1e6 * (2 + dice.random()) for _ in range(GPUS)]
         self._energy = [(0, 0.0)] * GPUS
         self._nvlink_rates = [_nvlink_rates(2.0 * self._nvlink_kib_per_s(index)) for index in range(GPUS)]
         self._clock_samples: dict[int, tuple[int, tuple[ClockSample, ...]]] = {}
+
+    def free_bytes(self, uuid: str, elapsed_s: float) -> int | None:
+        """Of a GPU or a MIG device; None where there is no such device."""
+        for index, identity in enumerate(self.identities):
+            if identity.uuid == uuid:
+                return MEMORY_BYTES - RESERVED_BYTES - self._used_bytes(self._jobs(index), elapsed_s)
+            memory = next((one.memory for one in self._instances(index, elapsed_s) if one.uuid == uuid), None)
+            if memory is not None:
+                return memory.free_bytes
+        return None
+
+    def place(self, uuid: str) -> tuple[int, int | None] | None:
+        """The index of the GPU and the GPU instance of this device."""
+        whole = next((index for index, identity in enumerate(self.identities) if identity.uuid == uuid), None)
+        return (
+            next((place for place, found in self.mig_uuids.items() if found == uuid), None)
+            if whole is None
+            else (
+                whole,
+                None,
+            )
+        )
 
     def at(self, elapsed_s: float) -> GpuReading:
         return GpuReading(
@@ -108,17 +132,20 @@ class LabGpus:
             present=GPUS,
         )
 
+    def _jobs(self, index: int) -> list[LabJob]:
+        return [job for job in self._load.jobs() if job.gpu == index]
+
     def _gpu(self, index: int, elapsed_s: float) -> Gpu:
         split = index in _LAYOUTS
-        busy = self._busy(index, elapsed_s)
+        use = self._use(index, elapsed_s)
         return Gpu(
             identity=self.identities[index],
             up=True,
             since_wall_s=self.started_wall_s,
-            readings=self._readings(index, elapsed_s, busy),
+            readings=self._readings(index, elapsed_s, use.busy),
             # As in the real source, GPM requires two samples: the first pass has none.
-            gpm=None if elapsed_s <= 0 else self._gpm_of_board(index, busy, elapsed_s),
-            processes=tuple(_process(job, elapsed_s, split) for job in self._jobs[index]),
+            gpm=None if elapsed_s <= 0 else self._gpm_of_board(index, use, elapsed_s),
+            processes=tuple(self._process(job, elapsed_s, split) for job in self._jobs(index)),
             mig_enabled=split,
             mig=self._instances(index, elapsed_s),
             xid=XidRecord(watched=True),
@@ -127,14 +154,17 @@ class LabGpus:
             clock_samples=self._clocks(index, elapsed_s),
         )
 
-    def _busy(self, index: int, elapsed_s: float) -> float:
-        """The busy share of the whole GPU; MIG instances are weighted by their slices of seven."""
+    def _use(self, index: int, elapsed_s: float) -> JobUse:
+        """Of the whole GPU; MIG instances are weighted by their slices of seven."""
         slices = {layout[0]: layout[2] for layout in _LAYOUTS.get(index, ())}
-        shares = (
-            job.activity(elapsed_s) * (1.0 if job.gpu_instance_id is None else slices[job.gpu_instance_id] / _SLICES)
-            for job in self._jobs[index]
-        )
-        return min(sum(shares), 1.0)
+        uses = []
+        for job in self._jobs(index):
+            part = 1.0 if job.gpu_instance_id is None else slices[job.gpu_instance_id] / _SLICES
+            uses.append(JobUse(*(part * value for value in self._load.use(job, elapsed_s))))
+        return total_use(uses)
+
+    def _busy(self, index: int, elapsed_s: float) -> float:
+        return self._use(index, elapsed_s).busy
 
     def _watts(self, index: int, elapsed_s: float) -> float:
         busy = self._busy(index, elapsed_s)
@@ -158,11 +188,11 @@ class LabGpus:
 
     def _nvlink_kib_per_s(self, index: int) -> int:
         """In one direction, over all links."""
-        return _NVLINK_KIB_PER_S if _trains(self._jobs[index]) else 0
+        return _NVLINK_KIB_PER_S if _trains(self._jobs(index)) else 0
 
-    def _gpm_of_board(self, index: int, busy: float, elapsed_s: float) -> GpmReading:
+    def _gpm_of_board(self, index: int, use: JobUse, elapsed_s: float) -> GpmReading:
         nvlink = 1024.0 * self._nvlink_kib_per_s(index)
-        gpm = _gpm(busy, elapsed_s, self._phase[index])
+        gpm = _gpm(use, elapsed_s, self._phase[index])
         return gpm._replace(nvlink_tx_bytes_per_s=nvlink, nvlink_rx_bytes_per_s=nvlink)
 
     def _joules(self, index: int, elapsed_s: float) -> float:
@@ -182,7 +212,7 @@ class LabGpus:
         mask = _throttle_mask(watts, busy)
         celsius = 31 + 0.047 * watts + 2 * self._phase[index]
         clock = 345 if busy == 0 else 1485 if mask == _POWER_CAP else 1980
-        used = self._used_bytes(index, elapsed_s)
+        used = self._used_bytes(self._jobs(index), elapsed_s)
         return GpuReadings(
             utilization_percent=None if split else round(100 * busy),
             memory_utilization_percent=None if split else round(31 * busy),
@@ -217,11 +247,11 @@ class LabGpus:
             remapped_rows_pending=0,
             remapped_rows_failed=0,
             # GPUs that train all day are at their power cap part of the time.
-            power_violation_ns=round(4e7 * elapsed_s) if _trains(self._jobs[index]) else 0,
+            power_violation_ns=round(4e7 * elapsed_s) if _trains(self._jobs(index)) else 0,
             thermal_violation_ns=0,
             sync_boost_violation_ns=0,
             board_limit_violation_ns=0,
-            low_utilization_violation_ns=0 if _trains(self._jobs[index]) else round(6e8 * elapsed_s),
+            low_utilization_violation_ns=0 if _trains(self._jobs(index)) else round(6e8 * elapsed_s),
             reliability_violation_ns=0,
             nvlinks_active=_NVLINKS,
             nvlink_tx_kibibytes=round(self._nvlink_kib_per_s(index) * elapsed_s),
@@ -236,9 +266,26 @@ class LabGpus:
             vgpu_licensed=0,
         )
 
-    def _used_bytes(self, index: int, elapsed_s: float) -> int:
-        jobs = sum(job.memory_bytes(elapsed_s) for job in self._jobs[index])
-        return jobs + _CONTEXT_BYTES * len(self._jobs[index])
+    def _used_bytes(self, jobs: Iterable[LabJob], elapsed_s: float) -> int:
+        held = [self._load.memory_bytes(job, elapsed_s) for job in jobs]
+        # The driver's context of a parked job is gone as well.
+        return sum(amount + _CONTEXT_BYTES for amount in held if amount)
+
+    def _process(self, job: LabJob, elapsed_s: float, split: bool) -> GpuProcess:
+        sm = round(100 * self._load.use(job, elapsed_s).busy)
+        known = not split and elapsed_s > 0
+        return GpuProcess(
+            pid=job.key.pid,
+            key=job.key,
+            kind=job.kind,
+            used_memory_bytes=self._load.memory_bytes(job, elapsed_s),
+            sm_percent=sm if known else None,
+            memory_percent=sm // 3 if known else None,
+            encoder_percent=0 if known else None,
+            decoder_percent=0 if known else None,
+            gpu_instance_id=job.gpu_instance_id,
+            compute_instance_id=None if job.gpu_instance_id is None else 0,
+        )
 
     def _instances(self, index: int, elapsed_s: float) -> tuple[MigInstance, ...]:
         return tuple(self._instance(index, elapsed_s, *layout) for layout in _LAYOUTS.get(index, ()))
@@ -247,9 +294,9 @@ class LabGpus:
         self, index: int, elapsed_s: float, gi: int, profile: str, slices: int, gib: float, start: int, size: int
     ) -> MigInstance:
         total = int(gib * _GIB)
-        jobs = [job for job in self._jobs[index] if job.gpu_instance_id == gi]
-        used = sum(job.memory_bytes(elapsed_s) + _CONTEXT_BYTES for job in jobs)
-        busy = min(sum(job.activity(elapsed_s) for job in jobs), 1.0)
+        jobs = [job for job in self._jobs(index) if job.gpu_instance_id == gi]
+        used = self._used_bytes(jobs, elapsed_s)
+        use = total_use([self._load.use(job, elapsed_s) for job in jobs])
         return MigInstance(
             uuid=self.mig_uuids[(index, gi)],
             gpu_instance_id=gi,
@@ -262,7 +309,7 @@ class LabGpus:
             placement_start=start,
             placement_size=size,
             memory=MigMemory(total, used, total - used, 0),
-            gpm=None if elapsed_s <= 0 else _gpm(busy, elapsed_s, gi),
+            gpm=None if elapsed_s <= 0 else _gpm(use, elapsed_s, gi),
         )
 
 
@@ -278,38 +325,22 @@ def _trains(jobs: list[LabJob]) -> bool:
     return any(job.gpu_instance_id is None and job.by_night > 0.9 for job in jobs)
 
 
-def _gpm(busy: float, elapsed_s: float, offset: float) -> GpmReading:
+def _gpm(use: JobUse, elapsed_s: float, offset: float) -> GpmReading:
     unrest = 1 + 0.05 * wobble(elapsed_s, 11, offset)
+    busy = use.busy
     return GpmReading(
         graphics_ratio=busy,
-        sm_ratio=0.95 * busy,
+        sm_ratio=use.sm,
         sm_occupancy_ratio=0.2 * busy,
-        tensor_ratio=0.62 * busy,
+        tensor_ratio=use.tensor,
         fp64_ratio=0.0,
         fp32_ratio=0.08 * busy,
         fp16_ratio=0.03 * busy,
         integer_ratio=0.06 * busy,
         tensor_double_ratio=0.0,
-        tensor_half_ratio=0.6 * busy,
+        tensor_half_ratio=0.97 * use.tensor,
         tensor_integer_ratio=0.0,
-        dram_ratio=0.27 * busy,
+        dram_ratio=use.dram,
         pcie_tx_bytes_per_s=(2e6 + 9e8 * busy) * unrest,
         pcie_rx_bytes_per_s=(1e6 + 2.1e9 * busy) * unrest,
-    )
-
-
-def _process(job: LabJob, elapsed_s: float, split: bool) -> GpuProcess:
-    sm = round(100 * job.activity(elapsed_s))
-    known = not split and elapsed_s > 0
-    return GpuProcess(
-        pid=job.key.pid,
-        key=job.key,
-        kind=job.kind,
-        used_memory_bytes=job.memory_bytes(elapsed_s),
-        sm_percent=sm if known else None,
-        memory_percent=sm // 3 if known else None,
-        encoder_percent=0 if known else None,
-        decoder_percent=0 if known else None,
-        gpu_instance_id=job.gpu_instance_id,
-        compute_instance_id=None if job.gpu_instance_id is None else 0,
     )

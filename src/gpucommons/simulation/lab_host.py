@@ -11,7 +11,7 @@ from gpucommons.model.host import (
 )
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.rules.busiest import Busiest
-from gpucommons.simulation.lab_jobs import JOBS, LabJob
+from gpucommons.simulation.lab_load import FixedLoad, LabLoad
 from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 
 CORES = 64
@@ -154,12 +154,13 @@ def pressure(elapsed_s: float) -> PressureReading:
 class LabProcesses:
     """The processes of the lab; selects the busiest as the real source does."""
 
-    def __init__(self, busiest_limit: int) -> None:
+    def __init__(self, busiest_limit: int, load: LabLoad | None = None) -> None:
         self._busiest = Busiest(busiest_limit)
+        self._load = load or FixedLoad()
 
     def at(self, elapsed_s: float) -> ProcessTable:
         rows = [self._row(index, elapsed_s) for index in range(len(_PROCESSES))]
-        rows += [_job(job, elapsed_s) for job in JOBS]
+        rows += self._jobs(elapsed_s)
         by_pid = {row.key.pid: row for row in rows}
         return ProcessTable(by_pid, self._busiest.choose(by_pid, elapsed_s))
 
@@ -169,8 +170,10 @@ class LabProcesses:
         rss = gib * 2**30 * (1 + 0.03 * wobble(elapsed_s, 53, index))
         return ProcessRow(key, name, 3600 * cores + cores * elapsed_s, int(rss))
 
-
-def _job(job: LabJob, elapsed_s: float) -> ProcessRow:
-    """A job on a GPU is also a process of the host."""
-    cpu_seconds = job.cpu_cores * (1800 + elapsed_s)
-    return ProcessRow(job.key, job.name, cpu_seconds, int(job.rss_gib * 2**30))
+    def _jobs(self, elapsed_s: float) -> list[ProcessRow]:
+        """A job on a GPU is also a process of the host."""
+        load = self._load
+        return [
+            ProcessRow(job.key, job.name, load.cpu_seconds(job, elapsed_s), load.resident_bytes(job, elapsed_s))
+            for job in load.jobs()
+        ]

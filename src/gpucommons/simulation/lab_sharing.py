@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from gpucommons.base.histogram import HistogramReading
 from gpucommons.model.pods import Pod
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,
@@ -10,7 +11,6 @@ from gpucommons.model.sharing import (
     TURN_BUCKETS,
     ClientSharing,
     GpuSharing,
-    HistogramReading,
     SharingReading,
     WaitReading,
     WaitReason,

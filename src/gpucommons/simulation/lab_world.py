@@ -9,7 +9,9 @@ from gpucommons.simulation import lab_pods
 from gpucommons.simulation.lab_batch import SLURM_JOB
 from gpucommons.simulation.lab_containers import CONTAINERS
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
+from gpucommons.simulation.lab_load import FixedLoad, LabLoad
 from gpucommons.simulation.lab_people import CHEN, DANA, OLLAMA_UID, LabNames
+from gpucommons.simulation.lab_runs import RUNS
 
 UNIT = "ollama.service"
 
@@ -38,15 +40,17 @@ def _details(job: LabJob, uid: int, cgroup: str) -> ProcessDetails:
 class LabProcessReader:
     """Returns the lab's jobs; every other pid is a process that has ended."""
 
-    def __init__(self) -> None:
-        self._by_pid = {JOBS[number].key.pid: _details(JOBS[number], *place) for number, place in _places().items()}
+    def __init__(self, load: LabLoad) -> None:
+        self._load = load
+        self._places = {JOBS[number].key.pid: place for number, place in _places().items()}
+        self._places |= {run.pid: (run.person.uid, run.cgroup) for run in RUNS}
 
     def read(self, pid: int, look_for_gpu: bool = False) -> ProcessDetails | Reason:
-        return self._by_pid.get(pid, Reason.PROCESS_GONE)
+        job = next((job for job in self._load.jobs() if job.key.pid == pid), None)
+        return Reason.PROCESS_GONE if job is None else _details(job, *self._places[pid])
 
     def is_alive(self, key: ProcessKey) -> bool:
-        details = self._by_pid.get(key.pid)
-        return details is not None and details.key == key
+        return any(job.key == key for job in self._load.jobs())
 
     def keep(self, keys: Collection[ProcessKey]) -> None:
         """Nothing is held open."""
@@ -56,7 +60,7 @@ class LabCommands:
     """The command lines of the lab's jobs."""
 
     def __init__(self) -> None:
-        self._by_pid = {job.key.pid: job.name for job in JOBS}
+        self._by_pid = {job.key.pid: job.name for job in JOBS} | {run.pid: run.command for run in RUNS}
 
     def name(self, pid: int) -> str | None:
         return self._by_pid.get(pid)
@@ -65,6 +69,6 @@ class LabCommands:
         return tuple(self._by_pid.get(key.pid, "").split())
 
 
-def lab_world() -> ProcessWorld:
+def lab_world(load: LabLoad | None = None) -> ProcessWorld:
     view = PidView(PidScope.HOST, "the scenario shows every process of its host")
-    return ProcessWorld(LabProcessReader(), view, LabNames(), LabCommands())
+    return ProcessWorld(LabProcessReader(load or FixedLoad()), view, LabNames(), LabCommands())

@@ -20,6 +20,7 @@ from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host,
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers
 from gpucommons.simulation.lab_gpus import LabGpus
+from gpucommons.simulation.lab_load import LabLoad
 from gpucommons.simulation.lab_people import LabUsers
 from gpucommons.simulation.lab_sharing import LabSharing
 from gpucommons.simulation.lab_world import lab_world
@@ -33,16 +34,27 @@ _BUSIEST = 100
 
 def _lab(cadence_s: float, monotonic: Clock) -> list[Source]:
     gpus = LabGpus(time.time())
-    return _node(cadence_s, monotonic, gpus, gpus.at)
+    return [*node_sources(cadence_s, monotonic, gpus, gpus.at), _turns(cadence_s, monotonic, gpus)]
 
 
 def _faults(cadence_s: float, monotonic: Clock) -> list[Source]:
     gpus = LabGpus(time.time())
-    return _node(cadence_s, monotonic, gpus, FaultyGpus(gpus).at)
+    return [*node_sources(cadence_s, monotonic, gpus, FaultyGpus(gpus).at), _turns(cadence_s, monotonic, gpus)]
 
 
-def _node(cadence_s: float, monotonic: Clock, lab: LabGpus, gpus: Callable[[float], GpuReading]) -> list[Source]:
-    """`lab` has the identities of the GPUs; `gpus` makes their readings."""
+def _turns(cadence_s: float, monotonic: Clock, lab: LabGpus) -> Source:
+    """The turns of clients in fixed rounds: no scheduler runs."""
+    return simulated_source("scheduler", "sharing", SharingReading, LabSharing(lab).at, cadence_s, monotonic)
+
+
+def node_sources(
+    cadence_s: float,
+    monotonic: Clock,
+    lab: LabGpus,
+    gpus: Callable[[float], GpuReading],
+    load: LabLoad | None = None,
+) -> list[Source]:
+    """`lab` has the identities of the GPUs; `gpus` makes their readings; `load` is what the jobs do."""
 
     def source(name: str, feeds: str, produces: type, make: Callable[[float], object]) -> Source:
         return simulated_source(name, feeds, produces, make, cadence_s, monotonic, essential=name in ("cpu", "memory"))
@@ -54,7 +66,7 @@ def _node(cadence_s: float, monotonic: Clock, lab: LabGpus, gpus: Callable[[floa
         source("kernel", "kernel", KernelReading, lab_kernel.kernel),
         source("filesystems", "filesystems", FilesystemReading, lab_kernel.filesystems),
         source("hardware", "hardware", HardwareReading, lab_kernel.hardware),
-        source("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST).at),
+        source("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST, load).at),
         source("nvml", "gpus", GpuReading, gpus),
         source("docker", "docker", ContainerReading, LabContainers(lab).at),
         source("container_usage", "container_usage", ContainerUsageReading, lab_containers.usage),
@@ -64,7 +76,6 @@ def _node(cadence_s: float, monotonic: Clock, lab: LabGpus, gpus: Callable[[floa
         source("users", "users", UsersReading, LabUsers(CONTAINER_UIDS).at),
         source("ds01", "ds01", Ds01Reading, lab_ds01.state),
         source("events", "events", EventsReading, lab_ds01.events),
-        source("scheduler", "sharing", SharingReading, LabSharing(lab).at),
     ]
 
 

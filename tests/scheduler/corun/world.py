@@ -1,8 +1,4 @@
-"""A simulated GPU on which progress is additive in activity, and the programs that run on it.
-
-A program that runs alone keeps the device at its own activity. Programs that run together are slowed down by the
-driver's time-slicing: each by the device's overbooking and by a factor of the combination.
-"""
+"""A simulated GPU on which progress is additive in activity, and the programs that run on it."""
 
 import random
 from collections.abc import Sequence
@@ -10,26 +6,15 @@ from dataclasses import dataclass, field
 
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.corun.coruns import Coruns, Phase
+from gpucommons.simulation.gpu_model import MATRIX_LOADS, speeds
 
-# Solo activity and share of time in which a kernel runs, as measured on an H200 for bf16 matmul loops of n x n.
-KINDS = {
-    8192: (DeviceActivity(0.932, 0.830, 0.22), 0.97),
-    4096: (DeviceActivity(0.789, 0.637, 0.23), 0.87),
-    2048: (DeviceActivity(0.720, 0.470, 0.05), 0.93),
-    1536: (DeviceActivity(0.357, 0.205, 0.00), 0.58),
-    1024: (DeviceActivity(0.142, 0.056, 0.00), 0.34),
-    512: (DeviceActivity(0.068, 0.008, 0.00), 0.26),
-}
+KINDS = MATRIX_LOADS
 SWITCH_S = 0.001
 
 
 def true_progress(kinds: Sequence[int], efficiency: float) -> tuple[float, ...]:
     """The speed of each program, as a share of its speed alone, while these run together."""
-    if len(kinds) <= 1:
-        return (1.0,) * len(kinds)
-    overbooked = max(1.0, sum(KINDS[kind][1] for kind in kinds))
-    # Dense programs lose by switches of context, light ones hardly.
-    return tuple((1.0 - (1.0 - efficiency) * KINDS[kind][1]) / overbooked for kind in kinds)
+    return speeds([KINDS[kind] for kind in kinds], efficiency)
 
 
 @dataclass

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.parking.host import container_room_bytes
 from gpucommons.parking.idleness import Idleness, after_cpu, after_gpu
 from gpucommons.parking.values import ParkProgram, ParkRefusal, ParkStage, WhyNot
 from gpucommons.scheduler.parking.moves import MOST_PROCESSES
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program
@@ -66,9 +66,10 @@ class HeldProgram:
 class HeldPrograms:
     """`movable` is false where the pauser cannot move memory."""
 
-    def __init__(self, idle_after_s: float, movable: bool) -> None:
+    def __init__(self, idle_after_s: float, movable: bool, host: ParkHost = THIS_HOST) -> None:
         self._idle_after_s = idle_after_s
         self._movable = movable
+        self._host = host
         self._rows: dict[str, HeldProgram] = {}
         self._displays: set[str] = set()
         # Why processes cannot be parked, and until when; and when they were last brought back.
@@ -161,7 +162,7 @@ class HeldPrograms:
             in_turns=held.in_turns,
             idle_s=held.idleness.idle_s(now_s),
             obstacle=self.obstacle(held, parked, now_s),
-            container_room_bytes=container_room_bytes(held.pids) if is_candidate else None,
+            container_room_bytes=self._host.container_room_bytes(held.pids) if is_candidate else None,
             asked=held.asked,
         )
 

@@ -8,12 +8,12 @@ from typing import Final
 from gpucommons.base.printable import printable
 from gpucommons.model.parking import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.parking.host import resident_bytes
 from gpucommons.parking.idleness import ParkedCpu
 from gpucommons.parking.values import ParkProgram, ParkStage
 from gpucommons.pauser.protocol import Paused
 from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.parking.moves import Places, ProcessMemory
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import names
 
@@ -48,6 +48,7 @@ class Spot:
     unsure: bool = False
     resident_before: int = 0
     nvml_bytes: int | None = None
+    host: ParkHost = THIS_HOST
 
     @property
     def names(self) -> frozenset[str]:
@@ -83,7 +84,7 @@ class Spot:
 
     def begin(self, stage: ParkStage, now_s: float) -> None:
         self.stage, self.settled_s, self.waits = stage, now_s, ""
-        self.resident_before = resident_bytes(self.pids)
+        self.resident_before = self.host.resident_bytes(self.pids)
 
     def keep(self, processes: set[ProcessKey]) -> None:
         """The others are not parked, or have ended."""
@@ -116,12 +117,14 @@ class Spot:
         if self.stage not in _MOVING:
             return 0
         parking = self.stage is ParkStage.PARKING
-        grown = resident_bytes(self.pids) - self.resident_before
+        grown = self.host.resident_bytes(self.pids) - self.resident_before
         by_nvml = 0 if self.nvml_bytes is None else self.bytes - self.nvml_bytes if parking else self.nvml_bytes
         return max(0, min(self.bytes, max(grown if parking else -grown, by_nvml)))
 
 
-def spot_of(program: Program, cause: str, cpu: ParkedCpu, now_s: float, wall_s: float) -> Spot:
+def spot_of(
+    program: Program, cause: str, cpu: ParkedCpu, now_s: float, wall_s: float, host: ParkHost = THIS_HOST
+) -> Spot:
     places: dict[ProcessKey, ProcessMemory] = {}
     for process in program.processes:
         if process.key is not None and process.uses:
@@ -139,6 +142,7 @@ def spot_of(program: Program, cause: str, cpu: ParkedCpu, now_s: float, wall_s: 
         printable(program.user),
         program.uid,
         cpu,
+        host=host,
     )
 
 
@@ -151,7 +155,7 @@ def left_spot(one: Paused, now_s: float, wall_s: float) -> Spot:
             command = file.read().strip()
     except OSError:
         uid, command = None, ""
-    place = ProcessMemory(one.gpu, one.memory_bytes or resident_bytes([pid]))
+    place = ProcessMemory(one.gpu, one.memory_bytes or THIS_HOST.resident_bytes([pid]))
     return Spot(
         f"process:{pid}.{one.process.start_ticks}",
         process_name("unknown owner" if uid is None else f"uid {uid}", command, {pid}),

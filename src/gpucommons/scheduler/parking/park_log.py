@@ -5,10 +5,10 @@ import time
 from collections import Counter, deque
 from typing import Final
 
+from gpucommons.base.histogram import Histogram
 from gpucommons.model.parking import ParkEvent
 from gpucommons.model.sharing import MOVE_BUCKETS
 from gpucommons.parking.values import ParkRefusal
-from gpucommons.pauser.counters import Durations
 from gpucommons.scheduler.parking.lot import Spot
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ class ParkLog:
         self.parks = 0
         self.wakes = 0
         self.refusals: Counter[str] = Counter()
-        self.park_seconds = Durations(MOVE_BUCKETS)
-        self.wake_seconds = Durations(MOVE_BUCKETS)
+        self.park_seconds = Histogram(MOVE_BUCKETS)
+        self.wake_seconds = Histogram(MOVE_BUCKETS)
 
     def parked(self, spot: Spot, duration_s: float) -> None:
         self.parks += 1

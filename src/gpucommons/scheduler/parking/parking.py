@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, TypeVar
 from gpucommons.config.settings import ParkingSettings
 from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.parking.host import cpu_seconds, host_memory, waits_in
 from gpucommons.parking.idleness import ParkedCpu, after_look
 from gpucommons.parking.plan import plan
 from gpucommons.parking.values import (
@@ -32,12 +31,12 @@ from gpucommons.parking.values import (
 )
 from gpucommons.pauser.backend import Code, Failure
 from gpucommons.pauser.client import Pauser
-from gpucommons.pauser.identity import has_ended
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.pauser.record import Stage
 from gpucommons.scheduler.parking.held import NEVER_S, HeldProgram, HeldPrograms
 from gpucommons.scheduler.parking.lot import Spot, left_spot, spot_of
 from gpucommons.scheduler.parking.moves import Moved, Moves
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.park_log import ParkLog
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
@@ -91,8 +90,10 @@ class Parking:
         part_with: PartWith,
         claims: Claims,
         backend: str = "cuda",
+        host: ParkHost = THIS_HOST,
     ) -> None:
         self._settings = settings
+        self._host = host
         self._terms = ParkTerms(
             settings.idle_after_s,
             settings.eager,
@@ -107,7 +108,7 @@ class Parking:
         self._claims = claims
         self._moves = Moves(pauser)
         self._spots: dict[str, Spot] = {}
-        self._held = HeldPrograms(settings.idle_after_s, movable=backend == "cuda")
+        self._held = HeldPrograms(settings.idle_after_s, movable=backend == "cuda", host=host)
         self.log = ParkLog()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
@@ -125,7 +126,7 @@ class Parking:
     async def stop(self) -> None:
         """Waits for a move under way, up to a limit. What is parked stays in the record for the next start."""
         self._stopping = True
-        if self._tasks:
+        if self._tasks and self._pauser.has_record:
             log.info("parking: waiting for %d moves of GPU memory", len(self._tasks))
             await asyncio.wait(self._tasks, timeout=_STOP_WITHIN_S)
         if self._running is not None:
@@ -133,7 +134,7 @@ class Parking:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
         left = sum(spot.stage is not ParkStage.STRANDED for spot in self._spots.values())
-        if left:
+        if left and self._pauser.has_record:
             log.warning("parking: %d programs stay parked until the next start; or run: gpucommons resume --all", left)
 
     # Input
@@ -285,7 +286,7 @@ class Parking:
             return
         pids = {key: spot.pids for key, spot in parked.items()}
         pids |= {key: held.pids for key, held in idle.items()}
-        looks = await asyncio.to_thread(_looks, pids)
+        looks = await asyncio.to_thread(self._looks, pids)
         now = monotonic()
         for key, spot in parked.items():
             if spot.stage is ParkStage.PARKED and self._spots.get(key) is spot:
@@ -297,6 +298,10 @@ class Parking:
             held = self._held.get(key)
             if held is not None and held.idleness.gpu_s is not None:
                 held.look(looks[key].cpu_s, looks[key].place, now)
+
+    def _looks(self, pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
+        host = self._host
+        return {key: _Look(host.cpu_seconds(several), host.waits_in(several)) for key, several in pids.items()}
 
     def _goes_on(self, spot: Spot, now: float) -> None:
         if spot.wakes_since_s is None:
@@ -324,7 +329,7 @@ class Parking:
         now = monotonic()
         held = self._held.planned(self._spots.keys(), now)
         spots = [spot.planned(now) for spot in self._spots.values()]
-        return ParkSituation((*held, *spots), rooms, host_memory(), self._claims(), now)
+        return ParkSituation((*held, *spots), rooms, self._host.host_memory(), self._claims(), now)
 
     def _carry_out(self, found: ParkPlan) -> None:
         for key, refusal in found.refused.items():
@@ -343,7 +348,7 @@ class Parking:
             cause = ASKED if parting.asked else IDLE if is_idle else TURN
             # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
             cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == IDLE else None)
-            spot = self._spots[key] = spot_of(parting.program, cause, cpu, monotonic(), time.time())
+            spot = self._spots[key] = spot_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
             spot.waited_in = parting.waits_in if cause == IDLE else None
             self._begin(self._park(spot))
 
@@ -432,7 +437,7 @@ class Parking:
         """A parked program that is killed frees everything; the pauser removes it from the record."""
         for key, spot in list(self._spots.items()):
             if spot.stage in (ParkStage.PARKED, ParkStage.STRANDED) and not spot.unsure:
-                spot.keep({process for process in spot.places if not has_ended(process)})
+                spot.keep({process for process in spot.places if not self._host.has_ended(process)})
                 if not spot.places:
                     del self._spots[key]
 
@@ -472,11 +477,7 @@ class Parking:
             self._goes_on(spot, now)
 
     def _refuse(self, program: Program, refusal: ParkRefusal) -> None:
-        self.log.refused(spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time()), refusal)
-
-
-def _looks(pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
-    return {key: _Look(cpu_seconds(several), waits_in(several)) for key, several in pids.items()}
+        self.log.refused(spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time(), self._host), refusal)
 
 
 def _went_on(spot: Spot, look: _Look) -> bool:

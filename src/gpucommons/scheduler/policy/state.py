@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple, Protocol
 
+from gpucommons.base.histogram import Histogram
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
 from gpucommons.scheduler.corun.coruns import Coruns, Phase
 from gpucommons.scheduler.corun.division import MARGIN
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
-from gpucommons.scheduler.policy.histogram import Histogram
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 NEVER: Final = float("inf")
@@ -380,8 +380,7 @@ class GpuQueue:
             self.turns_length.observe(length_s)
         for wait_s in part[1::2]:
             self.turns_wait.observe(wait_s)
-        left = [histogram.count() for histogram in (self.turns_length, self.turns_wait, self.turns_drain)]
-        return bool(self.handovers) or any(left)
+        return bool(self.handovers)
 
 
 class Disconnect(NamedTuple):

@@ -70,11 +70,12 @@ def control_path(scheduler_socket: str) -> str:
 
 
 class ControlSocket:
-    def __init__(self, server: SchedulerServer, document: Document, privacy: Privacy) -> None:
+    def __init__(self, server: SchedulerServer, document: Document, privacy: Privacy, path: str = "") -> None:
+        """`path` is empty for the directory of the client socket."""
         self._server = server
         self._document = document
         self._privacy = privacy
-        self._path = control_path(server.settings.socket)
+        self._path = path or control_path(server.settings.socket)
         self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
         self._caps = ConnectionCaps({"uid": _MOST_CONNECTIONS, "container": _MOST_CONNECTIONS})

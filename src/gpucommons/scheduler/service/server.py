@@ -32,6 +32,7 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking, RoomReader
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
@@ -67,7 +68,7 @@ class ProgramSharing:
     """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
 
     `rooms` reads the free memory of GPUs; without it no program is parked. `enforcement`: programs on GPUs that are
-    leased to others are paused.
+    leased to others are paused. `host` is what parking asks about processes.
     """
 
     pauser: PauserSettings
@@ -75,6 +76,7 @@ class ProgramSharing:
     parking: ParkingSettings = field(default_factory=ParkingSettings)
     rooms: RoomReader | None = None
     enforcement: EnforcementTerms | None = None
+    host: ParkHost = THIS_HOST
 
 
 class SchedulerServer:
@@ -124,6 +126,7 @@ class SchedulerServer:
                     self.programs.part_with,
                     self._room_claims,
                     sharing.pauser.backend,
+                    sharing.host,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(
@@ -146,7 +149,8 @@ class SchedulerServer:
         if self.parking is not None:
             self.parking.start()
         self._reading_task = self._loop.create_task(self._reader.run())
-        log.info("scheduler serves %s", " and ".join(self._listeners))
+        if self._listeners:
+            log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
         if self.parking is not None:
@@ -422,6 +426,11 @@ class SchedulerServer:
         if self.programs is not None and self.programs.enforcement is not None:
             self.programs.enforcement.update(report)
 
+    def set_mps_devices(self, devices: frozenset[str]) -> None:
+        """The devices with leases under MPS."""
+        if self.programs is not None:
+            self.programs.mps_devices = devices
+
     def set_lease_claims(self, claims: RoomClaims) -> None:
         self._lease_claims = claims
 
@@ -457,7 +466,8 @@ class SchedulerServer:
 
 def _client_sockets(settings: SchedulerSettings) -> Iterator[ClientSocket]:
     # Plain programs need no socket: without the right to create it, they are shared all the same.
-    yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
+    if settings.socket:
+        yield ClientSocket(settings.socket, "scheduler.socket", required=settings.enabled)
     if settings.xpushare_socket:
         yield ClientSocket(settings.xpushare_socket, "scheduler.xpushare_socket", required=False)
 

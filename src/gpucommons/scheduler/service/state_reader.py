@@ -8,8 +8,9 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final, TypedDict
 
+from gpucommons.base.histogram import HistogramReading
 from gpucommons.model.parking import ParkingReading
-from gpucommons.model.sharing import ClientSharing, GpuSharing, HistogramReading, LeftAlone, SharingReading
+from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, PauserReading, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
@@ -154,8 +155,15 @@ class StateReader:
             connections=self._connections(),
             share_programs=self._settings.share_programs,
             **self._parking(),
+            pauser=self._pauser(),
             left_alone=() if self._programs is None else tuple(map(_left_alone, self._programs.exempt)),
         )
+
+    def _pauser(self) -> PauserReading | None:
+        if self._programs is None:
+            return None
+        pauser = self._programs.pauser
+        return pauser.counters.reading(pauser.available)
 
     def _parking(self) -> _ParkingParts:
         parking = None if self._programs is None else self._programs.parking

@@ -30,7 +30,8 @@ _SWITCH_INTERVAL_S: Final = 0.0001
 class SchedulerThread:
     """Call `start` and `stop` from the agent's loop, the other methods from any thread.
 
-    `document` makes the JSON text that the control socket answers with, in pieces; `privacy` says to which peer.
+    `document` makes the JSON text that the control socket answers with, in pieces; `privacy` says to which peer;
+    `control` is its path, empty for the directory of the client socket.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class SchedulerThread:
         privacy: Privacy,
         sharing: ProgramSharing | None = None,
         meter: PhaseMeter | None = None,
+        control: str = "",
     ) -> None:
         self._settings = settings
         self._document = document
@@ -49,6 +51,7 @@ class SchedulerThread:
         self._rules = tuple(rules)
         self._sharing = sharing
         self._meter = meter
+        self._control_path = control
         self._server: SchedulerServer | None = None
         self._control: ControlSocket | None = None
         self._thread = LoopThread("scheduler", self._close)
@@ -85,6 +88,9 @@ class SchedulerThread:
         enforcement = None if programs is None else programs.enforcement
         return TrespassStanding() if enforcement is None else enforcement.standing
 
+    def set_mps_devices(self, devices: frozenset[str]) -> None:
+        self._to_server(lambda server: server.set_mps_devices(devices))
+
     def set_lease_claims(self, claims: RoomClaims) -> None:
         self._to_server(lambda server: server.set_lease_claims(claims))
 
@@ -117,7 +123,7 @@ class SchedulerThread:
 
     async def _open(self) -> None:
         server = SchedulerServer(self._settings, self._rules, sharing=self._sharing, meter=self._meter)
-        control = ControlSocket(server, self._document, self._privacy)
+        control = ControlSocket(server, self._document, self._privacy, self._control_path)
         try:
             await server.start()
             await control.start()

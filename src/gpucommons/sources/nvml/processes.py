@@ -54,6 +54,11 @@ Entry = tuple[int, int, int | None, int | None]
 Listed = tuple[bytes, int | None, int | None]
 
 
+def _roomier(needed: int, capacity: int) -> int:
+    """With room for a few more processes; the driver may not say how many it needs."""
+    return max(needed, capacity) * 5 // 4
+
+
 class ProcessList:
     """One of the lists of one GPU. `invoke`, `store` and `clear` are those of a Call.
 
@@ -84,7 +89,7 @@ class ProcessList:
         self._count.value = self._capacity
         code = self._function(handle, self._count_reference, self._buffer)
         while code == codes.INSUFFICIENT_SIZE:
-            self._make_room(2 * max(self._count.value, self._capacity))
+            self._make_room(_roomier(self._count.value, self._capacity))
             self._count.value = self._capacity
             code = self._function(handle, self._count_reference, self._buffer)
         return code
@@ -171,7 +176,7 @@ class ProcessUsage:
         self._count.value = self._capacity
         code = self._function(self._handle, self._buffer, self._count_reference, since)
         while code == codes.INSUFFICIENT_SIZE:
-            self._make_room(2 * max(self._count.value, self._capacity))
+            self._make_room(_roomier(self._count.value, self._capacity))
             self._count.value = self._capacity
             code = self._function(self._handle, self._buffer, self._count_reference, since)
         if code == codes.NOT_FOUND:
@@ -213,8 +218,10 @@ class ProcessRows:
         """One row per process and instance; None if no list could be read."""
         source = most_bytes, [(bit, one.listed) for bit, one in lists]
         if source != self._source:
-            self._source, self._drops = source, []
+            self._drops = []
             self._rows = tuple(_merged(lists, most_bytes, self._drops))
+        # Also if it is equal: the bytes then exist once.
+        self._source = source
         for reason in self._drops:
             dropped(reason)
         if not self._rows:

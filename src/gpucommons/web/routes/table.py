@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from gpucommons.faces.documents import fleet, report
+from gpucommons.faces.documents import fleet, job, report
 from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.web.routes.api import Api
@@ -72,6 +72,7 @@ def api_routes(api: Api) -> list[Route]:
         ),
         Route(f"{BASE}/report", api.report, "api/report", report.SUMMARY),
         Route(f"{BASE}/fleet", api.fleet, "api/fleet", fleet.SUMMARY),
+        Route(f"{BASE}/job", api.job, "api/job", job.SUMMARY),
         Route(f"{BASE}/history", api.history, "api/history", "one reading over time"),
         Route(f"{BASE}/stream", api.stream, "api/stream", "all sections, live (server-sent events)"),
         Route(f"{BASE}/openapi.json", api.openapi, "api/openapi", "OpenAPI description of the API"),

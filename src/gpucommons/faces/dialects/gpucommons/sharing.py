@@ -6,9 +6,10 @@ The clients beyond the limit of series of their user are summed in one series pe
 from collections import Counter
 from collections.abc import Iterator
 
+from gpucommons.base.histogram import HistogramReading
 from gpucommons.faces.dialects.crowd import OVERFLOW, named_labels, within_limit
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
-from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, HistogramReading, SharingReading
+from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")

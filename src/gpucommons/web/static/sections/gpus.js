@@ -4,7 +4,7 @@ import { Lazy } from '../lazy.js';
 import { Absent, Bar, Section, Spark, Swatch } from '../parts.js';
 import { bytes, celsius, clock, count, duration, megahertz, MISSING, percent, watts, words } from '../format.js';
 import { colour, ownerLabel } from '../owners.js';
-import { isChosen, QUEUED, queuedByGpu, slotDetail, slotsByGpu, stateWord } from '../states.js';
+import { holdersOf, isChosen, QUEUED, queuedByGpu, slotDetail, slotsByGpu, stateWord } from '../states.js';
 
 const MIG_SLICES = 7;
 const SPARK_POINTS = 60; // at least: a line of a few seconds does not fill the whole width
@@ -147,10 +147,12 @@ function State({ slots, queued, now }) {
       <span class="state ${slot.state}">${stateWord(slot.state)}</span>${chips} <span class="quiet"><bdi>${slotDetail(slot, now)}</bdi></span>
     </p>`;
   }
+  const idle = slots.filter(({ state }) => state === 'held_idle').map((slot) => `${slot.slot} by ${holdersOf(slot)}, ${duration(slot.idle_s)}`);
   const counts = new Map();
   for (const { state } of slots) counts.set(state, (counts.get(state) || 0) + 1);
-  return html`<p class="states">
+  return html`<p class="states" title=${idle.length ? `held idle: ${idle.join('; ')}` : ''}>
     ${['free', 'held_idle', 'busy', 'reserved', 'unknown'].filter((state) => counts.has(state)).map((state) => html`<span key=${state} class="state ${state}">${counts.get(state)} ${stateWord(state)}</span>`)}${chips}
+    ${idle.length > 0 && html`<span class="quiet"><bdi>idle: ${idle.join('; ')}</bdi></span>`}
   </p>`;
 }
 

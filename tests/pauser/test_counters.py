@@ -1,0 +1,70 @@
+"""What is counted of the pauser, and its metrics."""
+
+from dataclasses import replace
+
+from demo_node import DemoNode
+from gpucommons.faces.dialects.gpucommons import pauser as metrics
+from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.pauser.backend import Code
+from gpucommons.pauser.counters import Counters
+from parsing import Series, parsed
+
+ONE, OTHER = ProcessKey(1, 1), ProcessKey(2, 1)
+
+
+def test_the_longest_pause_is_of_turns_that_have_ended() -> None:
+    counters = Counters()
+    counters.paused(ONE, 10.0)
+    counters.paused(OTHER, 11.0)
+    assert counters.longest_pause_s == 0.0
+    counters.resumed(ONE, 10.5)
+    counters.resumed(ONE, 99.0)
+    assert counters.longest_pause_s == 0.5, "it was not paused the second time"
+    counters.not_for_a_turn(OTHER)
+    counters.resumed(OTHER, 99.0)
+    assert counters.longest_pause_s == 0.5
+    counters.paused(OTHER, 100.0)
+    counters.all_resumed(102.0)
+    counters.all_resumed(110.0)
+    assert counters.longest_pause_s == 2.0
+
+
+def shown(counters: Counters | None) -> Series:
+    pauser = None if counters is None else counters.reading(available=True)
+    readings = Readings(sharing=replace(DemoNode().sharing(3.0), pauser=pauser))
+    snapshot = Snapshot(1, 0.0, 0.0, "node", None, readings)
+    return parsed(
+        "".join(
+            prometheus_head(family.metric) + bytes(FamilyRenderer(family.metric).render(family).lines).decode()
+            for family in metrics.collect(snapshot)
+        )
+    )
+
+
+def test_the_metrics() -> None:
+    counters = Counters(locks=7, unlocks=6, timeouts=2, forced=1, restarts=3)
+    counters.failures["lock", Code.TIMEOUT] += 2
+    counters.failures["unlock", Code.GONE] += 1
+    counters.failures["lock", 719] += 1
+    counters.lock_seconds.observe(0.0006)
+    counters.paused(ONE, 0.0)
+    counters.resumed(ONE, 0.25)
+    plain = {name: value for (name, labels), value in shown(counters).items() if not labels}
+    found = {name.removeprefix("gpucommons_pauser_"): value for name, value in plain.items()}
+    assert found["available"] == 1
+    assert (found["locks_total"], found["unlocks_total"], found["timeouts_total"]) == (7, 6, 2)
+    assert (found["forced_resumes_total"], found["restarts_total"]) == (1, 3)
+    assert found["longest_pause_seconds"] == 0.25
+    assert (found["lock_seconds_count"], found["unlock_seconds_count"]) == (1, 0)
+    failures = {
+        (dict(labels)["operation"], dict(labels)["reason"]): value
+        for (name, labels), value in shown(counters).items()
+        if name == "gpucommons_pauser_failures_total"
+    }
+    assert failures == {("lock", "timeout"): 2, ("unlock", "gone"): 1, ("lock", "cuda_719"): 1}
+
+
+def test_without_programs_in_turns_there_are_none() -> None:
+    assert shown(None) == {}
