@@ -625,6 +625,9 @@ def test_without_an_agent_it_samples_this_machine() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await shown(pilot, "gpus")
             assert "SIMULATED lab" in text_of(app, "head")
+            # The first 24 lines.
+            assert "3 free (GPU 7.3, 7.4, 7.5)" in text_of(app, "sentence")
+            assert "held idle (longest emeka, " in text_of(app, "sentence")
             assert len(cells(app, "gpus")) == 8 + 11
 
     run(scenario())
