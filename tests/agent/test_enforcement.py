@@ -136,6 +136,8 @@ def test_with_shared_programs_it_takes_no_turns_and_exempt_programs_are_reported
         until(lambda: "until lease" in node.left_alone().get(program.pid, ""), "status says why")
         assert not serving.locked
         assert "paused" in command("queue", environment=leased.environment).stdout
+        why = command("why", str(program.pid), "--connect", node.agent.url).stdout
+        assert "is paused until lease" in " ".join(why.split()), why
 
         # An administrator decides otherwise, for this lease.
         node.resume_all()

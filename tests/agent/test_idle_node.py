@@ -158,7 +158,7 @@ def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> 
         document = json.loads(command("me", "--json", "--connect", node.agent.url).stdout)["me"]["messages"]
     # The message about the action is new; the first one is over, as its lease is.
     assert [done.stdout.count("message (") for done in shown] == [1, len(document)]
-    assert "was ended, because GPU" in " ".join(shown[0].stdout.split())
+    assert "was ended, because it had not used GPU" in " ".join(shown[0].stdout.split())
     assert hint == shown[0].stdout
     assert next(each["step"] for each in document.values()) == "act"
     assert [each["over"] for each in document.values()] == [False, *[True] * (len(document) - 1)]
@@ -169,7 +169,7 @@ def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> 
     assert "of your" not in first
     assert "held by your lease" in first
     assert "gpucommons cancel" in first
-    assert "was ended, because GPU" in last
+    assert "was ended, because it had not used GPU" in last
     assert box.recipients == ["root@example.org"] * len(box.mails)
 
 

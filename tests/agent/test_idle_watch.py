@@ -110,7 +110,7 @@ def test_without_a_channel_the_message_is_kept_for_the_user(monkeypatch: pytest.
         assert node.observe(readings(held), 90).messages == ()
         (message,) = node.observe(readings(held), 20).messages
         assert (message.user, message.step, message.over) == ("alice", IdleStep.NOTIFY, False)
-        assert message.text.startswith("GPU 0 of node-1 has been held by your container lab, and has not been used for")
+        assert message.text.startswith("GPU 0 of node-1 has been held by your container lab, and not used by it for")
         assert len(node.observe(readings(held), 500).messages) == 2, "and one reminder"
         working = readings(held, processes=[process(held)])
         assert [each.over for each in node.observe(working, 60).messages] == [True, True]

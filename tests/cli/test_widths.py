@@ -211,8 +211,10 @@ def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, column
                 "name": "a job with a name that is longer than most",
                 "slots": ["0", "1", "2", "3"],
                 "shared": False,
+                "mps": False,
+                "sm_percent": None,
                 "since_unix_s": 0.0,
-                "trespassers": [{"user": "bob", "pid": 4711, "paused": False, "not_paused_because": ""}],
+                "trespassers": [{"user": "bob", "pid": 4711, "paused": False, "not_paused_because": "it is exempt"}],
             }
         },
         "waiting": {

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.holding.idle_periods import IdlePeriod, IdlePeriods, IdleWindow, after, judge_idle
-from gpucommons.holding.stage import AllocationStage
+from gpucommons.holding.stage import AllocationStage, kept_waiting
+from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
-from holding.test_allocations import managed, process, readings
+from holding.test_allocations import docker, managed, process, readings
 
 HOUR_S = 3600.0
 WINDOW = IdleWindow(length_s=HOUR_S)
@@ -174,3 +175,21 @@ def test_a_program_that_waits_for_its_turn_is_not_idle() -> None:
     for waiting, expected in (({5}, 500.0), ({6}, 510.0)):
         found, _ = judge_idle(reading, before, 10.0, WINDOW, waiting)
         assert found.allocations[0].idle_s == expected
+
+
+def test_a_lease_is_used_while_its_container_is() -> None:
+    """`gpucommons run docker run ...`: the container belongs to root, and the lease has no process of its own."""
+    request = LeaseRequest("12", 1000, "alice", 1, 0.0)
+    leases = LeasesReading(leases=(Lease(request, ("GPU-0",), 1.0, 1.7e9),))
+    box = docker("box", count=-1)
+    staged = Staged()
+    for sm, expected in ((500_000, [None]), (0, [0.0, 10.0])):
+        given = {"processes": [process(box, user="root", sm=sm)], "leases": leases}
+        for seconds in expected:
+            assert staged.idle(10, box, **given)["lease-12@0"] == seconds
+
+
+def test_a_program_that_is_paused_for_a_lease_is_not_idle() -> None:
+    strays = (Trespasser("12", "0", 5, None, "bob", "python", paused=True), Trespasser("12", "0", 6, None, "bob", "x"))
+    assert kept_waiting(None, LeasesReading(trespassers=strays)) == {5}
+    assert kept_waiting(None, None) == frozenset()

@@ -55,6 +55,11 @@ def test_a_holder_that_was_idle_for_long_is_still_notified_first() -> None:
     assert climber.at(5120) == [ACT]
 
 
+def test_the_reminder_comes_before_the_action_also_if_both_are_late() -> None:
+    climber = Climber()
+    assert [climber.at(idle_s) for idle_s in (100, 9000, 9001, 9002)] == [[NOTIFY], [REMIND], [ACT], []]
+
+
 def test_no_action_without_a_message_that_arrived() -> None:
     climber = Climber(arrives=False)
     taken = [climber.at(float(idle_s)) for idle_s in range(0, 5000, 10)]

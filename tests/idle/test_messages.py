@@ -20,13 +20,13 @@ def test_the_first_message_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None
     time.tzset()
     held = replace(PROGRAM, since_wall_s=1_794_809_520.0, can_park=True)
     assert text_of(held, NOTIFY, IdleAction.PARK, 14_400.0, "gpu1") == (
-        "GPU 3 of gpu1 has been held by your train.py (pid 4711) since 16 Nov 06:12, and has not been used for 2 h. "
+        "GPU 3 of gpu1 has been held by your train.py (pid 4711) since 16 Nov 06:12, and not used by it for 2 h. "
         "To release it: end the program, such as with `kill 4711`; `gpucommons park 4711` keeps it and moves its GPU "
         "memory to host memory. If this does not change, its GPU memory is moved to host memory after 4 h more. "
         "To be left alone: ask the administrator for an exemption."
     )
-    assert subject_of(held, NOTIFY, IdleAction.PARK, "gpu1") == "gpu1: GPU 3 idle for 2 h"
-    assert event_sentence(held) == "GPU 3 of train.py (pid 4711) has not been used for 2 h"
+    assert subject_of(held, NOTIFY, IdleAction.PARK, "gpu1") == "gpu1: GPU 3 held idle for 2 h"
+    assert event_sentence(held) == "train.py (pid 4711) has not used GPU 3 for 2 h"
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,9 @@ def test_what_the_agent_did() -> None:
     assert "`gpucommons wake 4711`" in parked
     lease = replace(PROGRAM, kind=WorkloadKind.LEASE, workload_id="lease/12")
     ended = text_of(lease, ACT, IdleAction.END_LEASE, 0.0, "gpu1")
-    assert ended.startswith("Your lease 12 (train.py) was ended, because GPU 3 of gpu1 had not been used for 2 h.")
-    assert "lease 12 was ended" in subject_of(lease, ACT, IdleAction.END_LEASE, "gpu1")
+    assert ended.startswith("Your lease 12 (train.py) was ended, because it had not used GPU 3 of gpu1 for 2 h.")
+    subject = subject_of(lease, ACT, IdleAction.END_LEASE, "gpu1")
+    assert subject == "gpu1: lease 12 was ended after 2 h without use of GPU 3"
 
 
 @given(

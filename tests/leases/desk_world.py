@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
 from gpucommons.leases.protocol.messages import Line
-from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseClient, LeaseDesk
+from gpucommons.leases.service.desk import DeskEnforcement, DeskMps, DeskWorld, LeaseClient, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 
@@ -43,6 +43,7 @@ class SteppedDesk:
     dead: set[int] = field(default_factory=set)
     enforcement: DeskEnforcement | None = None
     reports: list[str] = field(default_factory=list)
+    mps: DeskMps | None = None
     desk: LeaseDesk = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class SteppedDesk:
             lambda pid, above: (pid, above) in self.descendants,
             self.reports.append,
         )
-        self.desk = LeaseDesk(self.terms, record, world, enforcement=self.enforcement)
+        self.desk = LeaseDesk(self.terms, record, world, enforcement=self.enforcement, mps=self.mps)
 
     def restart(self) -> None:
         self.desk.close()

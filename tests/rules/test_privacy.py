@@ -16,6 +16,7 @@ from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.idle import IdleMessage, IdleReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
+from gpucommons.model.mps import MpsDaemonReading, MpsEvent, MpsReading
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.process_context import CommandLineReading
@@ -24,7 +25,7 @@ from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, Shari
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules import privacy
-from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, seen_by
+from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, leases_seen_by, seen_by
 from played import Played, snapshot_of
 
 NODE = DemoNode(gpus=8, processes_a_gpu=4)
@@ -99,13 +100,13 @@ def test_privacy_is_applied_in_one_place() -> None:
 # what a viewer that does not see all gets for it.
 FILTERED_FIELDS: Mapping[type, str] = {
     Attribution: "processes owners unattributed accounts view",
-    ProcessTable: "by_pid busiest",
-    ProcessRow: "key name cpu_seconds rss_bytes",
+    ProcessTable: "by_pid busiest trees",
+    ProcessRow: "key name cpu_seconds rss_bytes parent_pid state",
     CommandLineReading: "by_key",
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
-        "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds"
+        "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds pauser"
     ),
     ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals",
     ParkedProgram: (
@@ -125,9 +126,10 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "billed_s demand_ratio over_claimed name program processes"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
-    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded clients",
+    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded clients mps",
     Lease: "request slots gpus since_s",
-    LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name",
+    LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name mps sm_percent",
+    MpsReading: "mode unavailable daemons events starts failures deaths",
     LeaseWait: "position cause start_s detail",
     Reservation: "id uid user gpus from_s until_s slots used_s",
     IdleReading: "after_s action idle_holders steps messages channels events recorded",
@@ -269,6 +271,16 @@ def test_own_leases_are_complete_and_others_keep_their_place_in_the_queue() -> N
     assert own["leases"]["1"]["trespassers"] == []
     assert [row["user"] for row in own["waiting"].values()] == ["others", "bob"]
     assert [row["position"] for row in own["waiting"].values()] == [1, 2]
+
+
+def test_mps_daemons_and_logs_of_others_are_hidden() -> None:
+    daemons = tuple(MpsDaemonReading(user, "GPU-a", "0", "running", 1.0) for user in ("", "alice", "bob"))
+    events = tuple(MpsEvent(str(n), "log", 1.0, one.user, "GPU-a", "0", "x") for n, one in enumerate(daemons))
+    reading = LeasesReading(mps=MpsReading("per_user", "", daemons, events))
+    seen = leases_seen_by(reading, BOB).mps
+    assert seen is not None
+    assert [each.user for each in seen.daemons] == ["", "bob"]
+    assert [each.user for each in seen.events] == ["bob"]
 
 
 def test_another_client_has_one_pseudonym_everywhere() -> None:

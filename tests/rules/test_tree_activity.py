@@ -26,9 +26,9 @@ def test_two_processes_with_half_a_core_each_keep_none_busy() -> None:
     assert watched(before, after) == TreeActivity(frozenset(), frozenset())
 
 
-def test_a_process_that_gets_only_a_part_of_a_core_and_waits_for_more() -> None:
-    before = [row(10, 1, 0), row(11, 1, 0), row(12, 1, 0)]
-    after = [row(10, 1, 1.5, "R"), row(11, 1, 1.5, "S"), row(12, 1, 0.5, "R")]
+def test_a_process_that_gets_little_of_a_core_and_waits_for_more() -> None:
+    before = [row(10, 1, 0, "R"), row(11, 1, 0, "R"), row(12, 1, 0), row(13, 1, 0, "R")]
+    after = [row(10, 1, 0.1, "R"), row(11, 1, 0.1), row(12, 1, 0.1, "R"), row(13, 1, 0.1, "R", start=2)]
     assert watched(before, after) == TreeActivity(frozenset({10}), frozenset())
 
 

@@ -23,6 +23,7 @@ EMPTY = {
     "gpucommons_source_": "likewise",
     "gpucommons_ledger_": "likewise",
     "gpucommons_leases": "likewise",
+    "gpucommons_mps_": "likewise",
     "gpucommons_idle_": "likewise",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas are settings",

@@ -26,11 +26,14 @@ from gpucommons.faces.documents.report import LedgerUnreadable
 from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
 from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
+from gpucommons.leases.service.lease_mps import LeaseMps
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.mps.control import MpsControl
+from gpucommons.mps.supervisor import MpsSupervisor
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
@@ -41,6 +44,8 @@ from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
 _MOST_ANCESTORS = 64
+# Of the daemons, next to the socket.
+_MPS_DIRECTORY = "mps"
 
 log = logging.getLogger(__name__)
 
@@ -53,18 +58,22 @@ def lease_terms(settings: Settings) -> LeaseTerms:
         section.share_limit,
         section.no_show_after_s,
         section.reserve_ahead_d * 86_400,
-        tuple(_quota(name, row, settings.ledger.enabled) for name, row in settings.lease_quotas.items()),
+        tuple(_quota(name, row, settings.ledger.enabled, section.mps) for name, row in settings.lease_quotas.items()),
     )
 
 
-def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool) -> LeaseQuota:
+def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool, mps: str) -> LeaseQuota:
     if bool(row.user) == bool(row.group):
         raise ConfigError(f'lease_quotas.{name}: set either user or group, such as user = "*" for each user')
-    if not row.gpus and not row.hours:
-        raise ConfigError(f"lease_quotas.{name}: no limit is set; set gpus, hours or both")
+    if not row.gpus and not row.hours and not row.sm_percent:
+        raise ConfigError(f"lease_quotas.{name}: no limit is set; set gpus, hours or sm_percent")
+    if row.sm_percent and mps == "off":
+        raise ConfigError(
+            f"lease_quotas.{name}: sm_percent is enforced by MPS; set leases.mps to per_user or all_users"
+        )
     if row.hours and not has_accounts:
         raise ConfigError(f"lease_quotas.{name}: hours are those of the accounts; set ledger.enabled = true")
-    return LeaseQuota(row.user, row.group, row.gpus or None, row.hours or None)
+    return LeaseQuota(row.user, row.group, row.gpus or None, row.hours or None, row.sm_percent or None)
 
 
 class Leasing:
@@ -89,6 +98,7 @@ class Leasing:
         self._thread = LoopThread("leases", self._close)
         self._server: LeaseServer | None = None
         self._enforcer = enforcer
+        self._mps: MpsSupervisor | None = None
         self._names: NamesUsers = (
             host_user_names(Path(settings.path.procfs))
             if scenario is None or scenario.world is None
@@ -239,10 +249,37 @@ class Leasing:
         record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
         world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
-        desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement())
+        mps = self._mps_supervisor()
+        lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps)
+        desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement(), lease_mps)
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
-        self._server = server
+        self._server, self._mps = server, mps
+        if mps is not None:
+            await mps.start()
+            desk.settle()
+
+    def _mps_supervisor(self) -> MpsSupervisor | None:
+        """None where leases do not use MPS. A simulation has no GPU that it could use.
+
+        Where it was switched off, daemons that an earlier agent started are still to be stopped.
+        """
+        mode, directory = self._settings.leases.mps, self._path.parent / _MPS_DIRECTORY
+        if self._scenario is not None or (mode == "off" and not directory.is_dir()):
+            return None
+        control = MpsControl(directory, is_shared=mode == "all_users")
+        if (obstacle := control.general_obstacle()) and mode != "off":
+            log.warning("leases: commands that share a GPU run without MPS: %s", obstacle)
+
+        def gpu_name(uuid: str) -> str:
+            server = self._server
+            return uuid if server is None else server.desk.reading.slots.get(uuid, uuid)
+
+        def changed() -> None:
+            if self._server is not None:
+                self._server.desk.settle()
+
+        return MpsSupervisor(control, mode, self._user_name, gpu_name, changed)
 
     def _enforcement(self) -> DeskEnforcement | None:
         enforcer = self._enforcer
@@ -271,6 +308,8 @@ class Leasing:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
+        if self._mps is not None:
+            await self._mps.stop()
 
     def _user_name(self, uid: int) -> str:
         return self._names.see([uid]).get(uid) or str(uid)

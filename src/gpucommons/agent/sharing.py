@@ -150,7 +150,10 @@ class Sharing:
         return reading
 
     def observe(self, snapshot: Snapshot) -> None:
-        gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
+        gpus, pods, leases = snapshot.readings.gpus, snapshot.readings.pods, snapshot.readings.leases
+        if leases is not None and self.shares_programs:
+            on_mps = (slot for lease in leases.leases if lease.request.mps for slot in lease.slots)
+            self.scheduler.set_mps_devices(frozenset(on_mps))
         # While the driver does not answer, the last known GPUs stay: no reading is not a reading without GPUs.
         if gpus is not None:
             busy = self._busy.of(snapshot)

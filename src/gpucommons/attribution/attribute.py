@@ -11,7 +11,7 @@ from gpucommons.attribution.owner import OwnerRules, owner_of
 from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
-from gpucommons.model.ownership import SENTENCES, Attribution, Place, Reason, Workload
+from gpucommons.model.ownership import SENTENCES, Attribution, Place, ProcessShare, Reason, Workload
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity, ProcessKey
 from gpucommons.rules.pod_placement import PodLabels
 
@@ -50,6 +50,8 @@ class Attributor:
         self._keys: dict[int, ProcessKey] = {}
         # Within one reading, for processes on several GPUs: the key that the driver's row has, and what is known of it.
         self._looked_up: dict[int, tuple[ProcessKey | None, ProcessIdentity | Reason]] = {}
+        # By GPU, of the last reading.
+        self._shares: dict[str, list[ProcessShare]] = {}
 
     def attribute(self, reading: GpuReading, identities: IdentityTable, around: Surroundings) -> Attribution:
         """`around` must be the same object for as long as nothing in it has changed."""
@@ -58,7 +60,8 @@ class Attributor:
         folds = []
         for gpu in reading.present_gpus():
             entries = self._entries(gpu, identities)
-            folds.append(fold(gpu, entries, self._split(gpu, identities.view)))
+            folds.append(fold(gpu, entries, self._split(gpu, identities.view), self._shares.get(gpu.identity.uuid, ())))
+        self._shares = {each.account.gpu_uuid: each.processes for each in folds}
         return Attribution(
             processes=tuple(row for each in folds for row in each.processes),
             owners=tuple(row for each in folds for row in each.owners),

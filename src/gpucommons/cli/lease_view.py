@@ -63,7 +63,7 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
             each["user"],
             each["name"],
             ",".join(each["slots"]),
-            "shared" if each["shared"] else "exclusive",
+            _kind(each),
             spoken_duration(max(0.0, now_s - each["since_unix_s"])),
             _trespassers(each["trespassers"]),
         )
@@ -122,6 +122,12 @@ def reservation_lines(queue: Mapping[str, Any], width: int | None) -> list[Line]
 
 def local_time(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s).strftime("%a %Y-%m-%d %H:%M")
+
+
+def _kind(lease: Mapping[str, Any]) -> str:
+    if lease["mps"]:
+        return "shared, MPS" if lease["sm_percent"] is None else f"shared, MPS {lease['sm_percent']} %"
+    return "shared" if lease["shared"] else "exclusive"
 
 
 def _trespassers(found: Sequence[Mapping[str, Any]]) -> str:

@@ -17,6 +17,7 @@ from gpucommons.cli.child import TIMED_OUT, Child, missing_status, status_of_err
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.job_view import figure_lines, slot_names
 from gpucommons.cli.lease_view import waiting_line
+from gpucommons.cli.mps_environment import mps_environment
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
@@ -42,6 +43,16 @@ def run(
     share: Annotated[
         bool, typer.Option("--share/--exclusive", help="Accept a GPU that others use, too. Default: --exclusive.")
     ] = False,
+    sm: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100,
+            metavar="PERCENT",
+            help="Most of the GPU's threads that the command may use. Needs --share and MPS (leases.mps).",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str, typer.Option(metavar="NAME", help="Name in the queue. Default: the command.", show_default=False)
     ] = "",
@@ -76,6 +87,7 @@ def run(
             "name": printable(name or " ".join(command))[:64],
             "wait": not no_wait,
             "updates": has_live_line(),
+            "sm_percent": sm,
         },
         None if max_wait is None else _parsed("--max-wait", parse_duration, max_wait),
         quiet,
@@ -238,7 +250,8 @@ class _Run:
 
     def _run_child(self, slots: list[dict[str, Any]], waited_s: float) -> int:
         job = self._job
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(str(slot["uuid"]) for slot in slots)}
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(str(slot["uuid"]) for slot in slots)}
+        environment = {**os.environ, **visible, **mps_environment((self._granted or {}).get("mps"))}
         begun_s = time.monotonic()
         try:
             child = Child(job.command, environment)
@@ -329,6 +342,8 @@ def _without_agent(job: _Job, config: Path | None, why: str) -> int:
     """Takes the emptiest GPUs as they are now. Another program may take the same ones."""
     from gpucommons.cli.emptiest import emptiest_slots
 
+    if job.request["sm_percent"] is not None:
+        raise CommandError(f"--sm {job.request['sm_percent']} needs an agent with MPS (leases.mps); no agent runs here")
     _note(f"no agent runs here ({why}): takes the emptiest GPU, which is not kept for this command")
     slots = emptiest_slots(config, job.request["gpus"], job.request["memory_bytes"])
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(slot["uuid"] for slot in slots)}

@@ -460,6 +460,13 @@ class LeasesSettings:
         "pause: they are paused until the lease ends, also where scheduler.share_programs is off",
         choices=("report", "pause"),
     )
+    mps: str = option(
+        "off",
+        "run commands that share a GPU (run --share) under NVIDIA's MPS, which enforces --memory and --sm. per_user: "
+        "with a daemon for each user; all_users: with one daemon for all, which ends the commands of all if one of "
+        "them makes a fatal error on the GPU. Needs an agent that runs as root",
+        choices=("off", "per_user", "all_users"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +479,13 @@ class LeaseQuotaSettings:
         0.0, "GPUs that may be leased at once; a MIG device counts by its slices; 0: no limit", minimum=0
     )
     hours: float = option(0.0, "GPU-hours in the last 30 days, from the accounts; 0: no limit", minimum=0)
+    sm_percent: int = option(
+        0,
+        "percent of a GPU's threads that each command may use under MPS (leases.mps), whatever the number of commands; "
+        "0: no limit",
+        minimum=0,
+        maximum=100,
+    )
 
 
 @dataclass(frozen=True, slots=True)

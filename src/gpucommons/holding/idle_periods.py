@@ -77,9 +77,11 @@ def judge_idle(
 ) -> tuple[AllocationReading, IdlePeriods]:
     """The reading with the idle time of each holder, and the periods to remember.
 
-    Time in which one of its processes waits for its turn does not count. With `keep_missing`, while not every holder
-    can be known, the periods of those that are missing are kept.
+    Time in which one of its processes is kept waiting does not count. With `keep_missing`, while not every holder can
+    be known, the periods of those that are missing are kept.
     """
+    # The command of a lease may be a container, of any user: what it uses is used for the lease.
+    used = {each.slot.uuid for each in reading.allocations if each.active and each.kind is not WorkloadKind.LEASE}
     counted_s = elapsed_s if elapsed_s <= window.longest_gap_s else 0.0
     periods: dict[IdleKey, IdlePeriod] = dict(before) if keep_missing else {}
     rows = []
@@ -88,8 +90,11 @@ def judge_idle(
             rows.append(each)
             continue
         key = (each.workload_id, each.slot.uuid)
-        waits = bool(waiting_pids) and any(process.pid in waiting_pids for process in each.processes)
-        active = None if waits and not each.active else each.active
+        active = each.active
+        if each.kind is WorkloadKind.LEASE and each.slot.uuid in used:
+            active = True
+        elif not active and waiting_pids and any(process.pid in waiting_pids for process in each.processes):
+            active = None
         period = after(_continued(each, before.get(key)), counted_s, active, window)
         if period is None:
             periods.pop(key, None)

@@ -18,6 +18,7 @@ from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
 from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution, ProcessShare
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
@@ -76,7 +77,7 @@ class AllocationStage:
         )
         # While no GPU is read, the use of the slots is not known.
         if readings.gpus is not None:
-            reading = self._with_idle_times(reading, readings.sharing)
+            reading = self._with_idle_times(reading, kept_waiting(readings.sharing, readings.leases))
         readings = replace(readings, allocations=reading)
         slots, pasts = judge(readings, self._past_slots, self._wall())
         # While no GPU is read, the past is kept.
@@ -84,7 +85,7 @@ class AllocationStage:
             self._past_slots = pasts
         return replace(readings, slots=slots)
 
-    def _with_idle_times(self, reading: AllocationReading, sharing: SharingReading | None) -> AllocationReading:
+    def _with_idle_times(self, reading: AllocationReading, waiting: frozenset[int]) -> AllocationReading:
         now_s = self._monotonic()
         elapsed_s = 0.0 if self._judged_s is None else now_s - self._judged_s
         self._first_judged_s = now_s if self._judged_s is None else self._first_judged_s
@@ -92,9 +93,7 @@ class AllocationStage:
         before = self._idle_before() if self._idle_periods is None else self._idle_periods
         starts = now_s - self._first_judged_s < SETTLED_AFTER_S
         keep_missing = starts or not reading.complete
-        reading, self._idle_periods = judge_idle(
-            reading, before, elapsed_s, self._idle_window, waiting_pids(sharing), keep_missing
-        )
+        reading, self._idle_periods = judge_idle(reading, before, elapsed_s, self._idle_window, waiting, keep_missing)
         return reading
 
     def _refresh(self, readings: Readings) -> None:
@@ -176,10 +175,12 @@ def _on_gpus(attribution: Attribution, sharing: SharingReading | None) -> tuple[
     return tuple(share for share in attribution.processes if share.pid not in parked)
 
 
-def waiting_pids(sharing: SharingReading | None) -> frozenset[int]:
-    """The processes that wait for their turn, and so cannot use their GPU."""
+def kept_waiting(sharing: SharingReading | None, leases: LeasesReading | None) -> frozenset[int]:
+    """The processes that cannot use their GPU: they wait for their turn, or are paused for a lease."""
     clients = () if sharing is None else sharing.clients
-    return frozenset(pid for one in clients if one.wait is not None for pid in (one.pid, *one.processes))
+    waiting = {pid for one in clients if one.wait is not None for pid in (one.pid, *one.processes)}
+    trespassers = () if leases is None else leases.trespassers
+    return frozenset(waiting | {one.pid for one in trespassers if one.paused})
 
 
 def _mig(instances: tuple[MigInstance, ...]) -> list[tuple[object, ...]]:

@@ -80,12 +80,11 @@ def _due(holder: IdleHolder, idle_s: float, done: Climbed | None, terms: LadderT
         return IdleStep.NOTIFY
     if done.acted:
         return None
-    may_act = holder.can_act and terms.act_after_s and done.reached_s is not None
-    if may_act and idle_s - (done.reached_s or 0.0) >= terms.act_after_s:
-        return IdleStep.ACT
+    # A reminder that is due comes first, however late it is.
     if terms.remind_after_s and not done.reminded and idle_s - done.notified_s >= terms.remind_after_s:
         return IdleStep.REMIND
-    return None
+    may_act = holder.can_act and terms.act_after_s and done.reached_s is not None
+    return IdleStep.ACT if may_act and idle_s - (done.reached_s or 0.0) >= terms.act_after_s else None
 
 
 def _taken(step: IdleStep, done: Climbed | None, idle_s: float) -> Climbed:

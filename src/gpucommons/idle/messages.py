@@ -84,9 +84,9 @@ def subject_of(held: HeldIdle, step: IdleStep, action: IdleAction, hostname: str
     what = gpus(held.slots)
     if step is IdleStep.ACT:
         done = "your program was parked" if action is IdleAction.PARK else f"lease {held.lease} was ended"
-        return f"{hostname}: {done}, {what} was idle for {held.idle_text}"
+        return f"{hostname}: {done} after {held.idle_text} without use of {what}"
     again = "Reminder: " if step is IdleStep.REMIND else ""
-    return f"{again}{hostname}: {what} idle for {held.idle_text}"
+    return f"{again}{hostname}: {what} held idle for {held.idle_text}"
 
 
 def text_of(held: HeldIdle, step: IdleStep, action: IdleAction, act_in_s: float, hostname: str) -> str:
@@ -111,14 +111,13 @@ def _state(held: HeldIdle, hostname: str) -> str:
     since = f" since {clock_text(held.since_wall_s)}" if held.since_wall_s is not None else ""
     by = f"your {held.subject}" if held.user else held.subject
     return (
-        f"{gpus(held.slots)} of {hostname} {'has' if one else 'have'} been held by {by}{since}, and "
-        f"{'has' if one else 'have'} not been used for {held.idle_text}"
+        f"{gpus(held.slots)} of {hostname} {'has' if one else 'have'} been held by {by}{since}, and not used by it for "
+        f"{held.idle_text}"
     )
 
 
 def event_sentence(held: HeldIdle) -> str:
-    one = len(held.slots) == 1
-    return f"{gpus(held.slots)} of {held.subject} {'has' if one else 'have'} not been used for {held.idle_text}"
+    return f"{held.subject} has not used {gpus(held.slots)} for {held.idle_text}"
 
 
 def _release(held: HeldIdle) -> str:
@@ -159,7 +158,7 @@ def _opt_out(held: HeldIdle) -> str:
 
 
 def _acted(held: HeldIdle, action: IdleAction, hostname: str) -> str:
-    idle = f"{gpus(held.slots)} of {hostname} had not been used for {held.idle_text}"
+    idle = f"it had not used {gpus(held.slots)} of {hostname} for {held.idle_text}"
     if action is IdleAction.PARK:
         pid = f" {held.pids[0]}" if held.pids else " PID"
         return (

@@ -18,6 +18,7 @@ from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.process_context import CommandLineReading
@@ -205,6 +206,16 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
         clients={id: pid for id, pid in reading.clients.items() if id in own},
+        mps=None if reading.mps is None else _mps(reading.mps, viewer),
+    )
+
+
+def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
+    """A daemon for all users has no user; its log may name programs of others."""
+    return replace(
+        reading,
+        daemons=tuple(daemon for daemon in reading.daemons if daemon.user in ("", viewer.user)),
+        events=tuple(event for event in reading.events if event.user and event.user == viewer.user),
     )
 
 

@@ -17,6 +17,7 @@ from gpucommons.model.alerts import Alert
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.idle import IdleReading
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
@@ -44,6 +45,7 @@ class ProblemKind(StrEnum):
     LEDGER = "ledger"
     SOURCE_FAILING = "source_failing"
     TRESPASSER = "trespasser"
+    MPS = "mps"
     CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"
     HELD_IDLE = "held_idle"
@@ -122,6 +124,8 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     found += _nvlinks(gpus)
     found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
     found += _trespassers(readings)
+    if readings.leases is not None and readings.leases.mps is not None:
+        found += _mps(readings.leases.mps)
     if readings.ledger is not None:
         found += _ledger(readings.ledger.ledger)
     if readings.idle is not None:
@@ -308,6 +312,29 @@ def _trespassers(readings: Readings) -> Iterator[Problem]:
             None if slot is None else slot.slot.gpu_uuid,
             None if slot is None else slot.gpu_index,
         )
+
+
+def _mps(reading: MpsReading) -> Iterator[Problem]:
+    if reading.unavailable and reading.mode != "off":
+        yield Problem(
+            "mps/unavailable",
+            ProblemKind.MPS,
+            HealthLevel.WARNING,
+            f"Commands that share a GPU run without MPS, so that their limits do not hold: {reading.unavailable}.",
+            'Change that, or set leases.mps = "off".',
+        )
+    for daemon in reading.daemons:
+        if daemon.stage == "broken":
+            yield Problem(
+                f"mps/{daemon.gpu_uuid}/{daemon.user}",
+                ProblemKind.MPS,
+                HealthLevel.WARNING,
+                f"The MPS daemon of {daemon.user or 'all users'} on GPU {daemon.gpu} does not run: {daemon.reason}.",
+                "The agent starts it again by itself; programs that used it have to be started again.",
+                daemon.gpu_uuid,
+                None,
+                daemon.since_wall_s,
+            )
 
 
 def _ledger(ledger: LedgerState) -> Iterator[Problem]:

@@ -4,34 +4,35 @@ from collections.abc import Iterable, Mapping
 
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, TreeActivity
 
-# A process that has used this much of a core since the last pass keeps it busy.
+# A process that has used this much of a core since the last pass keeps it busy. On a machine with more work than cores
+# it gets less, but it runs or waits for a core whenever it is looked at.
 _BUSY_CORES = 0.9
-# On a machine with more work than cores it gets less: then it has used this much, and runs or waits for a core now.
-_LEAST_CORES = 0.25
 _RUNNABLE, _UNINTERRUPTIBLE = "R", "D"
 _DEEPEST = 256
 
 
 class TreeWatch:
-    """Keeps the CPU times of the last pass."""
+    """Keeps the CPU times of the last pass, and which processes ran or waited for a core then."""
 
     def __init__(self) -> None:
         self._before: Mapping[ProcessKey, float] | None = None
         self._before_s = 0.0
+        self._runnable: set[ProcessKey] = set()
 
     def step(self, rows: Mapping[int, ProcessRow], now_s: float) -> TreeActivity | None:
         """None in the first pass. A process that is new has used all its CPU time since the last pass."""
         before, elapsed_s = self._before, now_s - self._before_s
         self._before, self._before_s = {row.key: row.cpu_seconds for row in rows.values()}, now_s
+        runnable_before = self._runnable
+        self._runnable = {row.key for row in rows.values() if row.state == _RUNNABLE}
         if before is None or elapsed_s <= 0:
             return None
-        busy = [row for row in rows.values() if _is_busy(row, row.cpu_seconds - before.get(row.key, 0.0), elapsed_s)]
+        runnable, least_s = runnable_before & self._runnable, _BUSY_CORES * elapsed_s
+        busy = [
+            row for row in rows.values() if row.key in runnable or row.cpu_seconds - before.get(row.key, 0.0) >= least_s
+        ]
         blocked = [row for row in rows.values() if row.state == _UNINTERRUPTIBLE]
         return TreeActivity(_with_ancestors(busy, rows), _with_ancestors(blocked, rows))
-
-
-def _is_busy(row: ProcessRow, used_s: float, elapsed_s: float) -> bool:
-    return used_s >= (_LEAST_CORES if row.state == _RUNNABLE else _BUSY_CORES) * elapsed_s
 
 
 def _with_ancestors(found: Iterable[ProcessRow], rows: Mapping[int, ProcessRow]) -> frozenset[int]:

@@ -22,6 +22,7 @@ class SlotUse(StrEnum):
 class LeasableSlot:
     """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
 
+    `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
     `parked_bytes` is the memory of working programs of it that is in host memory: they wait for their turn.
     """
 
@@ -33,19 +34,21 @@ class LeasableSlot:
     total_bytes: int | None = None
     free_bytes: int | None = None
     parked_bytes: int = 0
+    in_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseQuota:
     """What a user, or the members of a group together, may have. `user` "*" is each user. None: no limit.
 
-    `hours` are the GPU-hours of the last 30 days.
+    `hours` are the GPU-hours of the last 30 days. `sm_percent` is the part of a GPU that each lease under MPS may use.
     """
 
     user: str = ""
     group: str = ""
     gpus: float | None = None
     hours: float | None = None
+    sm_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ Runs on one thread. Its input is calls, its output is `reading` and the lines th
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown
@@ -16,12 +16,14 @@ from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequ
 from gpucommons.leases.service.facts import GpuProgram, LeaseFacts
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
+from gpucommons.model.mps import MpsReading
 
 _HOLDERS_SHOWN: Final = 8
 _NO_SHOWS_KEPT: Final = 16
 # A step of the wall clock that counts as setting it.
 _STEP_S: Final = 2.0
 OTHERS: Final = "another user"
+MPS_OFF: Final = "MPS is off on this node (leases.mps)"
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,18 @@ class DeskEnforcement:
     marked: Callable[[Trespasser], Trespasser]
 
 
+class DeskMps(Protocol):
+    """MPS for leases, see lease_mps.py."""
+
+    @property
+    def mode(self) -> str: ...
+    def obstacle(self, uid: int) -> str: ...
+    def serve(self, leases: Iterable[Lease]) -> None: ...
+    def failure(self, lease: Lease) -> str: ...
+    def terms(self, lease: Lease) -> Line | None: ...
+    def reading(self) -> MpsReading: ...
+
+
 class LeaseDesk:
     def __init__(
         self,
@@ -71,11 +85,16 @@ class LeaseDesk:
         world: DeskWorld,
         scenario: str | None = None,
         enforcement: DeskEnforcement | None = None,
+        mps: DeskMps | None = None,
     ) -> None:
+        """Without `mps`, commands that share a GPU run without MPS."""
         self._record = record
         self._world = world
         self._scenario = scenario
         self._enforcement = enforcement
+        self._mps = mps
+        # Leases under MPS whose clients wait for the daemon, and whether the command may run already.
+        self._unserved: dict[str, bool] = {}
         book, known = record.read()
         self._book = LeaseBook(terms, book, world.wall())
         self._known = dict(known)
@@ -100,6 +119,7 @@ class LeaseDesk:
         try:
             if self._off:
                 raise LeaseRefused(self._off)
+            mps = self._mps_of(client, request)
             demand = LeaseDemand(
                 client.uid,
                 client.user,
@@ -108,6 +128,8 @@ class LeaseDesk:
                 request.share,
                 request.limit_s,
                 request.name,
+                mps,
+                request.sm_percent,
             )
             id = self._book.request(demand, self._world.wall()).id
         except LeaseRefused:
@@ -126,6 +148,19 @@ class LeaseDesk:
             self.settle()
             raise LeaseBusy(f"no slot is free now: {wait.sentence}; run it without --no-wait to wait")
         return id
+
+    def _mps_of(self, client: LeaseClient, request: RunRequest) -> str:
+        """How the command runs under MPS; empty: without. Raises LeaseRefused where a limit cannot be enforced."""
+        if request.sm_percent is not None and not request.share:
+            raise LeaseRefused(f"--sm {request.sm_percent} needs --share: a GPU of its own is not limited")
+        if not request.share:
+            return ""
+        why = MPS_OFF if self._mps is None else self._mps.obstacle(client.uid)
+        if why and request.sm_percent is not None:
+            raise LeaseRefused(
+                f"--sm {request.sm_percent} needs MPS: {why}; run it without --sm, or ask the administrator"
+            )
+        return "" if why or self._mps is None else self._mps.mode
 
     def resume(self, client: LeaseClient, request: ResumeRequest) -> str:
         """Raises LeaseRefused where the lease is over, or is not this client's."""
@@ -146,7 +181,7 @@ class LeaseDesk:
         self._book.resume(request.id)
         self._clients[request.id] = client
         if known is not None:
-            client.send(self._granted(known))
+            self._grant(known, is_new=False)
         self.settle()
         return request.id
 
@@ -269,11 +304,36 @@ class LeaseDesk:
             waited_s = max(0.0, lease.since_s - lease.request.arrived_s)
             counters = self._counters
             self._counters = replace(counters, granted=counters.granted + 1, waited_s=counters.waited_s + waited_s)
-            client = self._clients.get(lease.request.id)
-            if client is not None:
-                client.send(self._granted(lease))
+            self._grant(lease, is_new=True)
+        self._serve_mps()
         self._show_waits()
         self._publish()
+
+    def _grant(self, lease: Lease, is_new: bool) -> None:
+        """Sends the client its slots. Under MPS once the daemon runs: without it CUDA would run without limits."""
+        id = lease.request.id
+        if lease.request.mps and self._mps is not None:
+            self._unserved[id] = is_new
+        elif (client := self._clients.get(id)) is not None:
+            client.send(self._granted(lease))
+
+    def _serve_mps(self) -> None:
+        mps, leases = self._mps, self._book.leases
+        if mps is None:
+            return
+        mps.serve(leases.values())
+        for id, is_new in list(self._unserved.items()):
+            client, lease = self._clients.get(id), leases.get(id)
+            if client is None or lease is None:
+                del self._unserved[id]
+            elif (terms := mps.terms(lease)) is not None:
+                del self._unserved[id]
+                client.send({**self._granted(lease), "mps": terms})
+            elif is_new and (why := mps.failure(lease)):
+                # A command that may run already keeps its lease.
+                del self._unserved[id]
+                self._refuse(id, f"MPS could not be started for the lease: {why}; ask the administrator")
+                mps.serve(leases.values())
 
     def _end(self, id: str, clean: bool) -> None:
         self._clients.pop(id, None)
@@ -415,6 +475,7 @@ class LeaseDesk:
             self._counters,
             self._record.writing,
             {id: client.pid for id, client in self._clients.items() if id in book.leases and client.pid},
+            None if self._mps is None else self._mps.reading(),
         )
 
 

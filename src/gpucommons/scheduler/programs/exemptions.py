@@ -93,7 +93,8 @@ class Refusal(NamedTuple):
 class Circumstances:
     """What decides besides the programs themselves. `agent_pids` are the agent and its helpers, such as the pauser.
 
-    `obstacle` is why no program at all can be paused now; empty where they can.
+    `obstacle` is why no program at all can be paused now; empty where they can. `mps_devices` are those with leases
+    under MPS, on which no program is paused.
     """
 
     scope: ShareScope
@@ -103,6 +104,7 @@ class Circumstances:
     refused: Mapping[ProcessKey, Refusal] = field(default_factory=dict)
     rules: Sequence[ProgramRule] = ()
     obstacle: str = ""
+    mps_devices: AbstractSet[str] = frozenset()
 
 
 class _Verdict(NamedTuple):
@@ -185,6 +187,8 @@ def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdi
     rule = exempting_rule(around.rules, program)
     if rule is not None:
         return _Verdict(Exempt.RULE, f"sharing_quotas.{printable(rule.name, _LONGEST_REASON)} has share = false")
+    if any(device in around.mps_devices for device in program.devices):
+        return _Verdict(Exempt.MPS, "commands run under MPS on its GPU (leases.mps), where no program is paused")
     if around.obstacle:
         return _Verdict(Exempt.PAUSER, f"no program can be paused: {printable(around.obstacle, _LONGEST_REASON)}")
     return _of_refusals(program, around.refused, now_s)

@@ -426,6 +426,11 @@ class SchedulerServer:
         if self.programs is not None and self.programs.enforcement is not None:
             self.programs.enforcement.update(report)
 
+    def set_mps_devices(self, devices: frozenset[str]) -> None:
+        """The devices with leases under MPS."""
+        if self.programs is not None:
+            self.programs.mps_devices = devices
+
     def set_lease_claims(self, claims: RoomClaims) -> None:
         self._lease_claims = claims
 

@@ -88,6 +88,9 @@ class SchedulerThread:
         enforcement = None if programs is None else programs.enforcement
         return TrespassStanding() if enforcement is None else enforcement.standing
 
+    def set_mps_devices(self, devices: frozenset[str]) -> None:
+        self._to_server(lambda server: server.set_mps_devices(devices))
+
     def set_lease_claims(self, claims: RoomClaims) -> None:
         self._to_server(lambda server: server.set_lease_claims(claims))
 

@@ -218,8 +218,10 @@ class ProcessRows:
         """One row per process and instance; None if no list could be read."""
         source = most_bytes, [(bit, one.listed) for bit, one in lists]
         if source != self._source:
-            self._source, self._drops = source, []
+            self._drops = []
             self._rows = tuple(_merged(lists, most_bytes, self._drops))
+        # Also if it is equal: the bytes then exist once.
+        self._source = source
         for reason in self._drops:
             dropped(reason)
         if not self._rows:

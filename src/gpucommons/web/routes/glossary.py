@@ -33,6 +33,11 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("GPU-hour", "One slot held for one hour. Two owners of one slot are billed a half each."),
     ("lease", "One command has slots for as long as it runs; gpucommons run gets it."),
     ("trespasser", "A process on an exclusively leased slot that is not part of the lease."),
+    (
+        "MPS",
+        "NVIDIA's Multi-Process Service: commands that share a GPU run on it at the same time, each with limits of "
+        "memory and threads ([leases] mps).",
+    ),
     ("turn", "The time in which a program may use a GPU that it shares with others."),
     ("quota", "What an operator sets: the share of the GPU's time, the memory, the GPUs or GPU-hours of an owner."),
     ("debt", "The time that a program ran beyond its quota. It waits until the debt is paid."),

@@ -212,7 +212,7 @@ function Cells({ fleet, slots, named, label }) {
       return html`<${Still}
         key=${slot.node + slot.uuid}
         on=${[slot.state, amount, detail, slot.utilization_ratio, slot.memory_free_bytes, node.page_url]}
-        draw=${() => html`<${Cell} slot=${slot} node=${node} named=${named} amount=${amount} detail=${detail} />`}
+        draw=${() => cellOf(slot, node, named, amount, detail)}
       />`;
     })}
   </ul>`;
@@ -233,22 +233,22 @@ function amountOf(slot, node, fleet) {
 
 const largest = (seconds) => duration(seconds).split(' ')[0];
 
-// In a group of one state its model or owner is enough; else the state is in words, not in its colour alone.
+// In a group of one state its owner or model is enough; else the state is in words, not in its colour alone.
 function detailOf(slot, named) {
   const owner = holders(slot);
   const waits = QUEUED.filter((name) => slot[name]).map((name) => `${slot[name]} ${name}`);
-  const own = slot.state === 'free' && named ? short(slot.model) : owner;
+  const own = owner || (named ? short(slot.model) : '');
   const state = named || (slot.state === 'busy' && owner) ? '' : CELL_WORDS[slot.state] || slot.state;
   return [state, own, ...waits].filter(Boolean).join(' · ');
 }
 
-function Cell({ slot, node, named, amount, detail }) {
+// Few elements: there are thousands of cells.
+function cellOf(slot, node, named, amount, detail) {
   const title = `${node.name} GPU ${slot.slot}, ${[slot.model, slot.profile].filter(Boolean).join(' ')}: ${word(slot.state)}${slot.holders.length ? ` by ${slot.holders.join(', ')}` : ''}; ${percent(slot.utilization_ratio)} busy, ${bytes(slot.memory_free_bytes)} of ${bytes(slot.memory_total_bytes)} free`;
-  const number = html`<span>${amount}</span>`;
-  const inside = html`<span class="row">${named && html`<b><bdi>${node.name}</bdi></b>`}<b class="slot">${named && '· '}${slot.slot}</b>${!named && number}</span>
-    <span class="row"><span class="detail"><bdi>${detail}</bdi></span>${named && number}</span>
-    <i style=${{ width: `${100 * Math.min(1, slot.utilization_ratio || 0)}%` }}></i>`;
-  return html`<li class="cell" data-slot=${slot.uuid} data-state=${slot.state} title=${title}>
+  const inside = html`${named ? html`<b><span>${node.name}</span>${` · ${slot.slot}`}</b>` : html`<b>${slot.slot}</b>`}
+    <span class="amount">${amount}</span><span class="detail">${detail}</span>
+    ${slot.utilization_ratio > 0 && html`<i style=${{ width: `${100 * Math.min(1, slot.utilization_ratio)}%` }}></i>`}`;
+  return html`<li class=${named ? 'cell named' : 'cell'} data-slot=${slot.uuid} data-state=${slot.state} title=${title}>
     ${node.page_url ? html`<a href="${node.page_url}#gpu-${slot.gpu_index}">${inside}</a>` : html`<div>${inside}</div>`}
   </li>`;
 }

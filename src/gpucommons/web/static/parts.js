@@ -68,10 +68,8 @@ export function Hidden({ document, section }) {
 
 const MOST_SWATCHES = 3;
 
-// The colours of several owners, such as those of one account.
-export function Swatches({ names }) {
-  return [...names].slice(0, MOST_SWATCHES).map((name) => html`<${Swatch} key=${name} name=${colour(name)} />`);
-}
+// The colours of several owners, such as those of one account. A function and no component: long tables have many.
+export const swatches = (names) => names.slice(0, MOST_SWATCHES).map((name) => html`<span key=${name} class="swatch ${colour(name)}" aria-hidden="true"></span>`);
 
 export function Swatch({ name }) {
   return html`<span class=${classes('swatch', name)} aria-hidden="true"></span>`;

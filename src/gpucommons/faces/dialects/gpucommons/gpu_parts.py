@@ -1,6 +1,7 @@
 """gpucommons_gpu_mig_*, _pipe_*, _process_*: MIG devices, pipes and processes of a GPU."""
 
 from collections.abc import Callable, Container, Iterator
+from functools import lru_cache
 
 from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
@@ -121,6 +122,12 @@ def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
                 yield (*labels, instance, name), value
 
 
+@lru_cache(maxsize=101)
+def _ratio(percent: int) -> float:
+    """The same object for the same percentage: a node may have tens of thousands of these series."""
+    return percent / 100
+
+
 def _processes(labels: tuple[str, str], gpu: Gpu, beyond: Container[int]) -> list[Point]:
     """One series per process: the driver measures its utilisation of the whole GPU, not of an instance."""
     index, uuid = labels
@@ -138,7 +145,7 @@ def _processes(labels: tuple[str, str], gpu: Gpu, beyond: Container[int]) -> lis
         pid = str(process.pid)
         for engine, percent in zip(_ENGINES, percents, strict=True):
             if percent is not None:
-                points.append(((index, uuid, pid, engine), percent / 100))
+                points.append(((index, uuid, pid, engine), _ratio(percent)))
     for engine, column in zip(_ENGINES, zip(*overflow, strict=True), strict=False):
         known = [percent for percent in column if percent is not None]
         if known:

@@ -1,6 +1,6 @@
 // Held, active and idle GPU-hours of each user, for today and the last days.
 import { html, classes } from '../html.js';
-import { Absent, Bar, Choice, Hidden, isHidden, Section, Swatches } from '../parts.js';
+import { Absent, Bar, Choice, Hidden, isHidden, Section, swatches } from '../parts.js';
 import { hours, kilowattHours, mass, money, percent } from '../format.js';
 import { ownersByAccount } from '../owners.js';
 
@@ -67,7 +67,7 @@ function User({ name, row, most, total, owners, lit, onFocus }) {
     <th scope="row" class="name">
       ${total
         ? html`<bdi>${name}</bdi>`
-        : html`<div><${Swatches} names=${owners} /><button type="button" onClick=${() => onFocus({ by: 'user', id: name, label: name })}><bdi>${name}</bdi></button></div>`}
+        : html`<div>${swatches(owners)}<button type="button" onClick=${() => onFocus({ by: 'user', id: name, label: name })}><bdi>${name}</bdi></button></div>`}
     </th>
     <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
     <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>

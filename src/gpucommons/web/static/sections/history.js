@@ -102,6 +102,7 @@ function Legend({ lines, view, onView, onZoom }) {
 const spanOf = ({ from, to }) => `${clock(from, Date.now() / 1000)} to ${clock(to, Date.now() / 1000)}`;
 
 function Statistics({ document, charts, shown, lines }) {
+  const now = new Map(shown.map(({ series }) => [series, valuesNow(document, series)]));
   return html`<div class="scroll" tabindex="0" role="region" aria-label="statistics of the range shown">
     <table class="small statistics">
       <caption class="hidden">Readings of each GPU: now, and least, mean and most of the range shown</caption>
@@ -114,7 +115,7 @@ function Statistics({ document, charts, shown, lines }) {
           ({ id, label }) => html`<tr key=${id} data-subject=${id}>
             <th scope="row">${label}</th>
             ${shown.map(({ series, show }) =>
-              statisticsOf(charts.get(series), id, valuesNow(document, series)[id]).map(
+              statisticsOf(charts.get(series), id, now.get(series)[id]).map(
                 ([name, value]) => html`<td key=${series + name} data-f="${series}.${name}">${show(value)}</td>`,
               ),
             )}

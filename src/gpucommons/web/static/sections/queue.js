@@ -34,7 +34,7 @@ export function Queue({ document, lit }) {
     html`<${Table} label="Leases" columns=${['Lease', 'Slots', 'Ends in', 'Memory', 'Held for', 'Trespassers']} rows=${leases.map(([id, one]) => [
       id,
       named(one),
-      one.slots.join(' ') + (one.shared ? ' (shared)' : ''),
+      one.slots.join(' ') + (one.mps ? ` (MPS${one.sm_percent === null ? '' : ` ${one.sm_percent} %`})` : one.shared ? ' (shared)' : ''),
       one.ends_unix_s === null ? 'no limit' : duration(one.ends_unix_s - now),
       bytes(one.memory_bytes),
       duration(now - one.since_unix_s),

@@ -2,7 +2,7 @@
 import { html, classes } from '../html.js';
 import { Component } from '../vendor/preact.mjs';
 import { Lazy, Still } from '../lazy.js';
-import { Absent, Choice, Hidden, isHidden, Section, Swatch, Swatches } from '../parts.js';
+import { Absent, Choice, Hidden, isHidden, Section, Swatch, swatches } from '../parts.js';
 import { bytes, count, hours, percent, watts, words } from '../format.js';
 import { identity, ownerLabel, ownerNames } from '../owners.js';
 
@@ -149,7 +149,7 @@ function processRow(who, key) {
   return {
     ...process,
     id: key,
-    owners: ownerNames(who, [process]),
+    owners: process.owner ? [ownerLabel(who.owners, process.owner)] : [],
     label: `${process.name || 'unknown'} (${process.pid})`,
     detail: process.owner ? ownerLabel(who.owners, process.owner) : words(process.reason || ''),
     gpus: [process.gpu_index],
@@ -276,7 +276,7 @@ class Row extends Component {
     return html`<tr class=${classes(!lit && 'dim', dims && lit && 'lit')} data-row=${row.id}>
       <th scope="row" class="name">
         <div>
-          <${Swatches} names=${row.owners} />
+          ${swatches(row.owners)}
           <button type="button" title=${row.command || row.label} onClick=${() => onFocus({ by, id: row.id, label: row.label })}><bdi>${row.label}</bdi></button>
           ${row.detail && html`<span class="detail"><bdi>${row.detail}</bdi></span>`}
         </div>
