@@ -15,8 +15,10 @@ from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
+from gpucommons.config.accounts import LedgerSettings
+from gpucommons.config.leases import LeaseQuotaSettings, LeasesSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import LeaseQuotaSettings, LeasesSettings, LedgerSettings, Settings
+from gpucommons.config.settings import Settings
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.leases.policy.values import SlotUse
 from gpucommons.leases.protocol.client import LeaseConnection, answer_of
