@@ -13,16 +13,11 @@ import pytest
 
 from attribution.builders import gpu
 from gpucommons.agent.idle_watch import IdleWatch
+from gpucommons.config.idle import IdleRuleSettings, IdleSettings, MailSettings, WebhookSettings
+from gpucommons.config.leases import LeasesSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import (
-    IdleRuleSettings,
-    IdleSettings,
-    LeasesSettings,
-    MailSettings,
-    SchedulerSettings,
-    Settings,
-    WebhookSettings,
-)
+from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.config.settings import Settings
 from gpucommons.holding.idle_periods import IdleWindow
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.idle import IdleReading, IdleStep
