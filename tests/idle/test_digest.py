@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from attribution.builders import gpu
 from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.idle_digest import weekly_digest
-from gpucommons.config.settings import EventsSettings, LedgerSettings, SamplingSettings, Settings
+from gpucommons.config.accounts import EventsSettings, LedgerSettings
+from gpucommons.config.settings import Settings
+from gpucommons.config.sources import SamplingSettings
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.idle.digest import DigestSchedule, LostGpu, digest_due, digest_text
 from gpucommons.model.accounts import Amounts, By, PeriodAccounts, SlotTime
