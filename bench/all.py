@@ -21,6 +21,7 @@ NAMES = (
     "malformed",
     "viewers",
     "page",
+    "fleet",
     "sharing",
     "pauser",
     "parking",

@@ -1,10 +1,11 @@
 """Parking on a real GPU: rates to host memory and back, whether memory and CUDA graphs survive, the time to wake.
 
-python -m bench.parking [cycles] [agent] [faster] [--gib 10] [--cycles 20] [--seconds 140]    As root, with torch.
+python -m bench.parking [cycles] [agent] [faster] [turns] [--gib 10] [--cycles 20] [--seconds 140]    As root.
 
 cycles: parks and wakes a torch program with a CUDA graph, again and again, with the pauser alone.
 agent: an agent parks the program because it is idle, and brings it back when a cell runs.
 faster: what changes the rate to host memory: huge pages, binding to a NUMA node, two programs at once.
+turns: three leases of 50 GiB, which do not fit into one GPU together, for --seconds; each has a program that computes.
 
 Every measurement is printed as it is made. Without arguments: cycles.
 """
@@ -35,8 +36,9 @@ from parking.torch_notebooks import Notebook, notebook, nvml_bytes  # noqa: E402
 
 GB = 1e9
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-PARTS = ("cycles", "agent", "faster")
+PARTS = ("cycles", "agent", "faster", "turns")
 SMALL_GIB = 4.0
+LARGE_GIB = 50.0
 BEGUN_S = time.monotonic()
 
 
@@ -293,6 +295,46 @@ async def faster() -> None:
     show(f"Rates with {SMALL_GIB:g} GiB", ["", "to host memory", "back"], rows)
 
 
+# -- turns
+
+TURNS_CONFIG = "[parking]\noversubscribe = true\nmin_residence_s = 20\n[leases]\nenabled = true\n"
+
+
+def turns(seconds: float) -> None:
+    from running import running_agent
+    from scheduler.torch_programs import TorchProgram
+
+    run = (sys.executable, "-m", "gpucommons", "run", "--share", "--memory", f"{LARGE_GIB:g}Gi", "--quiet", "--")
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        directory = Path(name)
+        config = directory / "config.toml"
+        config.write_text(TURNS_CONFIG)
+        sockets = {f"GPUCOMMONS_{part}_SOCKET": f"{name}/{part.lower()}.sock" for part in ("SCHEDULER", "LEASES")}
+        running = stack.enter_context(
+            running_agent("--scheduler", "--share", "--config", str(config), environment=sockets)
+        )
+        os.environ |= {**sockets, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        programs = [TorchProgram(4096, directory, gib=LARGE_GIB - 1, prefix=run) for _ in range(3)]
+        for program in programs:
+            stack.callback(program.stop)
+        begun_s, last = time.monotonic(), [0, 0, 0]
+        while time.monotonic() - begun_s < seconds:
+            time.sleep(10)
+            now = [program.products for program in programs]
+            note(f"products {now}, in 10 s {[new - old for new, old in zip(now, last, strict=True)]}")
+            last = now
+            assert all(program.process.poll() is None for program in programs), "a program has ended"
+        whole = sum(last)
+        show(
+            f"Three leases of {LARGE_GIB:g} GiB in turns for {seconds:g} s",
+            ["program", "products", "share"],
+            [[str(number), str(done), f"{done / whole:.2f}"] for number, done in enumerate(last, 1)],
+        )
+        for line in running.lines:
+            if "parking" in line:
+                note(line)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
@@ -310,6 +352,8 @@ def main() -> None:
         agent(given.gib)
     if "faster" in parts:
         asyncio.run(faster())
+    if "turns" in parts:
+        turns(given.seconds)
     note("done")
 
 

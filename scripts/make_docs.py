@@ -5,10 +5,12 @@ from pathlib import Path
 from gpucommons.config.reference import configuration_page
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.reference import metrics_page
+from gpucommons.web.routes.glossary import glossary_document
 
 PAGES = {
     "metrics.md": lambda: metrics_page(DIALECTS),
     "configuration.md": configuration_page,
+    "glossary.md": glossary_document,
 }
 
 if __name__ == "__main__":

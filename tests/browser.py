@@ -55,7 +55,7 @@ class Watch:
 
     def _console(self, kind: str, text: str) -> None:
         # A browser logs a refused connection; only a test that stops the agent may cause that.
-        refused = "ERR_CONNECTION_REFUSED" in text or "ERR_INCOMPLETE_CHUNKED_ENCODING" in text
+        refused = any(word in text for word in ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "502"))
         if kind in ("error", "warning") and not (self.lost_is_fine and refused):
             self.complaints.append(f"{kind}: {text}")
 
@@ -73,6 +73,7 @@ def opened(
     height: int = 900,
     theme: str = "light",
     lost_is_fine: bool = False,
+    ready: str = "main[data-sequence]",
 ) -> Iterator[Page]:
     """The page with its first readings drawn. A complaint at the end fails the test."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
@@ -81,7 +82,7 @@ def opened(
     watch.on(page)
     try:
         page.goto(url)
-        page.wait_for_selector("main[data-sequence]")
+        page.wait_for_selector(ready)
         yield page
         assert watch.complaints == []
         assert context.cookies() == []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gpucommons.base.histogram import HistogramReading
-from gpucommons.holding.slot_states import Now, judge
+from gpucommons.holding.slot_states import judge
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
@@ -24,6 +24,7 @@ from gpucommons.model.gpu import (
     XidRecord,
 )
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.idle import ChannelState, IdleEvent, IdleMessage, IdleReading, IdleStep
 from gpucommons.model.leases import (
     Lease,
     LeaseRequest,
@@ -50,6 +51,7 @@ from gpucommons.model.ownership import (
 )
 from gpucommons.model.parking import ParkedProgram, ParkingReading
 from gpucommons.model.prices import BILLION, Charge, Prices
+from gpucommons.model.process_context import CommandLineReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
@@ -99,6 +101,17 @@ class DemoNode:
             rest,
             tuple(_account(card) for card in self._up(elapsed_s)),
             PidView(PidScope.HOST, "every process of the host can be seen"),
+        )
+
+    def command_lines(self, elapsed_s: float) -> CommandLineReading:
+        """What a process runs, and arguments that its name does not have."""
+        shares = self.attribution(elapsed_s).processes
+        return CommandLineReading(
+            {
+                share.key: (*share.workload.process_name.split(), "--config", f"/data/run-{share.pid}.yaml")
+                for share in shares
+                if share.key is not None
+            }
         )
 
     def sharing(self, elapsed_s: float) -> SharingReading:
@@ -229,14 +242,32 @@ class DemoNode:
             pressure=lab_host.pressure(elapsed_s),
             gpus=self.gpu_reading(elapsed_s),
             attribution=self.attribution(elapsed_s),
+            command_lines=self.command_lines(elapsed_s),
             allocations=self.allocations(),
             sharing=self.sharing(elapsed_s),
             leases=self.leases(elapsed_s),
+            idle=self.idle(),
             accounts=self.accounts(elapsed_s),
             event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
         )
-        return replace(readings, slots=judge(readings, {}, Now(self.start_wall_s + elapsed_s, elapsed_s))[0])
+        return replace(readings, slots=judge(readings, {}, self.start_wall_s + elapsed_s)[0])
+
+    def idle(self) -> IdleReading:
+        """A message for each user; the email of the first one is not accepted."""
+        messages = (
+            IdleMessage(f"m{index}", user, self.start_wall_s, IdleStep.NOTIFY, f"GPU {index} of {user} is idle.")
+            for index, user in enumerate(self.users)
+        )
+        channel = ChannelState(
+            "email",
+            delivered=3,
+            waiting=1,
+            failing_since_wall_s=self.start_wall_s,
+            detail=f"the mail server refused {self.users[0]}@example.org",
+        )
+        event = IdleEvent("1", "idle.notified", self.users[0], {"slot": "0"})
+        return IdleReading(7200.0, "none", len(self.users), {IdleStep.NOTIFY: 6}, tuple(messages), (channel,), (event,))
 
     def leases(self, elapsed_s: float) -> LeasesReading:
         """Alice and bob have leases, alice's with a trespasser; chen and bob wait; dana has reserved a GPU."""
@@ -269,6 +300,9 @@ class DemoNode:
             simulated_source("pressure", "pressure", PressureReading, lab_host.pressure, cadence_s, monotonic),
             simulated_source("nvml", "gpus", GpuReading, self.gpu_reading, cadence_s, monotonic),
             simulated_source("attribution", "attribution", Attribution, self.attribution, cadence_s, monotonic),
+            simulated_source(
+                "command_lines", "command_lines", CommandLineReading, self.command_lines, cadence_s, monotonic
+            ),
             simulated_source("scheduler", "sharing", SharingReading, self.sharing, cadence_s, monotonic),
             simulated_source("leases", "leases", LeasesReading, self.leases, cadence_s, monotonic),
             simulated_source("accounts", "accounts", AccountsReading, self.accounts, cadence_s, monotonic),

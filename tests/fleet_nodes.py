@@ -44,6 +44,7 @@ class SimpleNode:
                 gpu,
                 identity=replace(gpu.identity, uuid=self.uuid(index), name=self.model),
                 up=state is not SlotState.LOST,
+                readings=gpu.readings if state is SlotState.BUSY else gpu.readings._replace(utilization_percent=0),
                 mig=(),
                 mig_enabled=False,
             )
@@ -116,8 +117,15 @@ def node_server(texts: Mapping[str, str]) -> Iterator[NodeServer]:
         def log_message(self, format: str, *arguments: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        # A fleet is scraped in one moment.
+        request_queue_size = 256
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Prometheus is killed at the end, with its connections."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     nodes.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -3,14 +3,28 @@
 import re
 from pathlib import Path
 
+from gpucommons.agent.idle_channels import check_idle, idle_channels
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import check_rules, program_rules
 from gpucommons.config.load import load
 from gpucommons.config.reference import configuration_page
+from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.reference import metrics_page
+from gpucommons.web.routes.glossary import glossary_document
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def test_the_settings_on_the_page_about_idle_holders_are_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "idle.md").read_text(), re.DOTALL)
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(block)
+    settings = load(file, {}, {}).settings
+    check_idle(settings)
+    assert [channel.name for channel in idle_channels(settings)] == ["email", "webhook"]
+    defaults = Settings().idle
+    assert settings.idle == defaults, "the page shows the defaults"
 
 
 def test_metrics_page_is_current() -> None:
@@ -19,6 +33,10 @@ def test_metrics_page_is_current() -> None:
 
 def test_configuration_page_is_current() -> None:
     assert (DOCS / "configuration.md").read_text() == configuration_page(), "run: make docs"
+
+
+def test_glossary_is_current() -> None:
+    assert (DOCS / "glossary.md").read_text() == glossary_document(), "run: make docs"
 
 
 def test_the_settings_on_the_page_about_sharing_are_valid(tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ class LeasedNode:
         self.node.start_agent(*arguments, sections=sections, environment=self.environment)
 
     @contextmanager
-    def lease(self) -> Iterator[None]:
+    def lease(self, *options: str) -> Iterator[None]:
         """The GPU is leased to root for a command: what this process starts does not descend from `run`."""
         with subprocess.Popen(
-            [sys.executable, "-m", "gpucommons", "run", "--quiet", "cat"],
+            [sys.executable, "-m", "gpucommons", "run", "--quiet", *options, "cat"],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self.environment},
         ) as run:
@@ -136,6 +136,8 @@ def test_with_shared_programs_it_takes_no_turns_and_exempt_programs_are_reported
         until(lambda: "until lease" in node.left_alone().get(program.pid, ""), "status says why")
         assert not serving.locked
         assert "paused" in command("queue", environment=leased.environment).stdout
+        why = command("why", str(program.pid), "--connect", node.agent.url).stdout
+        assert "is paused until lease" in " ".join(why.split()), why
 
         # An administrator decides otherwise, for this lease.
         node.resume_all()

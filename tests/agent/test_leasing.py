@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
+from gpucommons.config.accounts import LedgerSettings
+from gpucommons.config.leases import LeaseQuotaSettings, LeasesSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import LeaseQuotaSettings, LeasesSettings, LedgerSettings, Settings
+from gpucommons.config.settings import Settings
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.leases.policy.values import SlotUse
 from gpucommons.leases.protocol.client import LeaseConnection, answer_of
@@ -190,6 +192,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     driver.say("gpus 2", "recording idle")
     socket = tmp_path / "leases.sock"
     environment = {**driver.environment(), "GPUCOMMONS_LEASES_SOCKET": str(socket), "GPUCOMMONS_LEASES_ENABLED": "true"}
+    environment |= {"GPUCOMMONS_SAMPLING_PROCESSES_INTERVAL_S": "0.5"}
     with running_agent("--interval", "0.2", environment=environment) as agent:
         node = Node(agent, driver, socket)
         until(lambda: node.queue()["off"] is None, "leases are given")
@@ -224,6 +227,37 @@ def test_a_program_of_another_user_on_a_leased_gpu_is_a_trespasser(node: Node) -
         finally:
             for each in (stray, own, runner):
                 each.kill()
+
+
+def test_what_a_program_did_while_its_gpu_was_idle(node: Node) -> None:
+    """A program that computes on the CPU below `run`, and one that sleeps."""
+
+    def job(command: str, has_figures: Callable[[Any], bool]) -> Any:
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "gpucommons", "run", "--quiet", "sh", "-c", command],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **node.environment},
+        )
+        try:
+            until(lambda: node.queue()["leases"], "the command runs")
+            ((id, _),) = node.queue()["leases"].items()
+
+            def found() -> Any:
+                return json.loads(node.agent.get(f"/api/v1/job?id=lease-{id}")[1])["job"]
+
+            until(lambda: (job := found()) is not None and has_figures(job), "its figures are known")
+            return found()
+        finally:
+            runner.terminate()
+            runner.wait()
+            until(lambda: not node.queue()["leases"], "the lease is over")
+
+    busy = job("while :; do :; done", lambda job: (job["idle_cpu_ratio"] or 0) > 0.3)
+    assert busy["busy_ratio"] == 0
+    assert busy["idle_disk_ratio"] is not None
+    # The start of `run` itself takes a moment of a core.
+    quiet = job("sleep 600", lambda job: job["idle_cpu_ratio"] is not None and job["idle_cpu_ratio"] < 0.3)
+    assert quiet["busy_ratio"] == 0
+    assert quiet["hints"] == [], "it was too short to judge"
 
 
 def test_a_gpu_that_a_program_uses_is_not_given_exclusively(node: Node) -> None:

@@ -303,6 +303,34 @@ def test_every_part_has_an_owner_or_a_reason(
         assert len({(row.gpu_uuid, row.owner.kind, row.owner.id) for row in found.owners}) == len(found.owners)
 
 
+KEYS = st.lists(st.tuples(PIDS, st.integers(1, 3)), max_size=10, unique=True)
+
+
+@given(st.lists(st.tuples(st.lists(GPUS, max_size=3), KEYS, st.booleans()), max_size=5))
+def test_what_is_kept_between_readings_changes_nothing(
+    passes: list[tuple[list[Gpu], list[tuple[int, int]], bool]],
+) -> None:
+    """For any readings, ended processes and changed surroundings."""
+    kept, forgetful, around = Attributor(), Attributor(), ALONE
+    for gpus, keys, moved in passes:
+        around = Surroundings() if moved else around
+        by_uuid = {one.identity.uuid: one for one in gpus}
+        identities = table(*(identity(pid, uid=1000 + pid + ticks, start_ticks=ticks) for pid, ticks in keys))
+        forgetful._shares, forgetful._findings = {}, {}
+        inputs = reading(*by_uuid.values()), identities, around
+        found = kept.attribute(*inputs)
+        assert found == forgetful.attribute(*inputs)
+        assert sum(map(len, kept._findings.values())) <= len(keys), "findings on ended processes are forgotten"
+
+
+def test_equal_shares_of_two_readings_are_one_object() -> None:
+    attributor, identities = Attributor(), table(identity(7), identity(8))
+    both = reading(gpu(0, [gpu_process(7, GIB, 30), gpu_process(8, GIB, 0)]))
+    first = attributor.attribute(both, identities, ALONE)
+    again = attributor.attribute(reading(*both.gpus), identities, ALONE)
+    assert [row is same for row, same in zip(first.processes, again.processes, strict=True)] == [True, True]
+
+
 def test_the_check_reports_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """If one part is lost, the check reports by how much."""
 

@@ -16,7 +16,9 @@ from gpucommons import __version__
 from gpucommons.agent.agent import Agent
 from gpucommons.cli.main import main
 from gpucommons.cli.up import _announce
-from gpucommons.config.settings import LeasesSettings, Settings, WebSettings
+from gpucommons.config.leases import LeasesSettings
+from gpucommons.config.settings import Settings
+from gpucommons.config.web import WebSettings
 from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 from running import command
@@ -100,6 +102,22 @@ def test_an_unknown_user_of_who_is_not_found(capsys: pytest.CaptureFixture[str])
     assert here("who", "--user", "zzz", "--simulate", "lab") == 1
     out, err = capsys.readouterr()
     assert (out, err.startswith("gpucommons: no user 'zzz' on a GPU")) == ("", True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["scheduler", "on"], ["scheduler", "set-quantum", "auto"], ["park", "1"], ["parked"], ["queue"], ["cancel", "5"]],
+    ids=" ".join,
+)
+def test_a_command_that_needs_an_agent_ends_with_3_without_one(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCOMMONS_SCHEDULER_SOCKET", str(tmp_path / "scheduler.sock"))
+    monkeypatch.setenv("GPUCOMMONS_LEASES_SOCKET", str(tmp_path / "leases.sock"))
+    assert here(*arguments) == 3
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "start it with: gpucommons up" in err
 
 
 def test_a_quantum_is_a_number_or_auto(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,8 @@ def test_free_slots_of_the_fleet_from_the_configuration(prometheus: Prometheus, 
     )
     document = json.loads(command("free", "--fleet", "--json", "--config", config).stdout)
     assert [slot["uuid"] for slot in document["fleet"]["slots"]] == [NODES["gpu-1:9460"].uuid(0)]
+    table = command("free", "--fleet", "--format", "csv", "--config", config).stdout.splitlines()
+    assert [line.split(",")[:2] for line in table] == [["node", "slot"], ["gpu-1:9460", "0"]]
     none = command("free", "--fleet", "--memory", "160G", "--json", "--config", config)
     assert (none.returncode, json.loads(none.stdout)["fleet"]["slots"]) == (1, [])
     words = command("free", "--fleet", "--memory", "200G", "--config", config)

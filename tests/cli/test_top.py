@@ -25,26 +25,13 @@ from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.reader import local_urls
 from gpucommons.cli.top_app import Top
 from gpucommons.cli.top_dialogs import Page
-from gpucommons.cli.top_feed import AgentFeed, FeedUpdate, LocalFeed
-from gpucommons.cli.top_rows import (
-    EVENT_COLUMNS,
-    GPU_COLUMNS,
-    OWNER_COLUMNS,
-    PROCESS_COLUMNS,
-    QUEUE_COLUMNS,
-    TURN_COLUMNS,
-    arranged,
-    duration,
-    gpu_rows,
-    host_use,
-    owner_rows,
-    process_rows,
-    queue_rows,
-    size,
-    spark,
-    turn_rows,
-)
+from gpucommons.cli.top_feed import MEMORY, UTILIZATION, AgentFeed, FeedUpdate, LocalFeed, Recent
+from gpucommons.cli.top_graph import graph, spark
+from gpucommons.cli.top_processes import HostUse, host_use, process_rows
+from gpucommons.cli.top_rows import GPU_COLUMNS, gpu_rows, owner_rows, queue_rows, turn_rows
 from gpucommons.cli.top_signals import refusal, send_signal
+from gpucommons.cli.top_table import arranged, duration, fitted, size
+from gpucommons.cli.top_tabs import TABS
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation.scenarios import SCENARIOS
@@ -63,10 +50,10 @@ def document_of(node: DemoNode = NODE, seconds: int = 3) -> Any:
 class QueueFeed:
     """Yields what the test puts."""
 
-    where = "the test"
     is_local = True
 
-    def __init__(self, played: Played | None = None) -> None:
+    def __init__(self, played: Played | None = None, where: str = "the test") -> None:
+        self.where = where
         self._queue: asyncio.Queue[FeedUpdate] = asyncio.Queue()
         self._played = played
 
@@ -110,9 +97,14 @@ async def shown(pilot: Pilot[None], id: str = "rows") -> None:
 
 
 def test_every_view_fits_into_eighty_columns() -> None:
-    for columns in (GPU_COLUMNS, OWNER_COLUMNS, PROCESS_COLUMNS, TURN_COLUMNS, EVENT_COLUMNS, QUEUE_COLUMNS):
-        assert sum(column.width + 2 for column in columns) <= 78
-        assert sum(column.wide for column in columns) == 1
+    for columns in (GPU_COLUMNS, *(tab.columns for tab in TABS.values())):
+        assert sum(column.width + 2 for column in columns if column.width) <= 78
+        assert any(column.most or column.whole for column in columns)
+        widths = fitted(columns, 120)
+        assert sum(2 + (width or 0) for width in widths.values()) <= 78 + 120
+    assert fitted(GPU_COLUMNS, 0)["Owner"] == 8
+    assert fitted(GPU_COLUMNS, 20) == {**fitted(GPU_COLUMNS, 0), "Owner": 20, "2 min": 6}
+    assert "Owner" not in fitted(GPU_COLUMNS, -12), "a node's name takes its place"
 
 
 def test_rows_have_the_values_of_the_document() -> None:
@@ -121,13 +113,14 @@ def test_rows_have_the_values_of_the_document() -> None:
     card = next(gpu for gpu in document["gpus"]["by_uuid"].values() if gpu["index"] == 1)
     filled = round(5 * card["utilization_ratio"])
     bar = "█" * filled + "░" * (5 - filled)
+    assert gpus["1"].cells[5:7] == ("bob", "busy")
     assert gpus["1"].cells[1] == f"{bar} {round(100 * card['utilization_ratio'])} %"
     assert gpus["1"].cells[3] == f"{card['power_watts']:.0f} W"
     assert gpus["7"].cells[1] == "LOST"
-    assert gpus["7"].grave
-    assert gpus["5"].grave, "it is hot"
+    assert gpus["7"].colour == "bold red"
+    assert gpus["5"].colour, "it is hot"
     assert gpus["5"].cells[0] == "5!"
-    assert not gpus["1"].grave
+    assert not gpus["1"].colour
     owners = {row.key: row for row in owner_rows(document)}
     alice = document["who"]["owners"]["user/1000"]
     assert owners["user/1000"].cells == (
@@ -198,12 +191,20 @@ def test_sizes(value: tuple[float | None, str]) -> None:
 def test_keys_choose_sort_reverse_filter_and_clear() -> None:
     async def scenario() -> None:
         feed = QueueFeed()
-        app = Top(feed)
+        app = Top([feed])
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(document_of(), {}))
             await shown(pilot)
             gpus = [row[0] for row in cells(app, "gpus") if "." not in row[0]]
             assert gpus == ["0", "1", "2", "3", "4", "5!", "6", "7!"]
+            assert [row[0] for row in cells(app)] == sorted(row[0] for row in cells(app))
+            table = app.query_one("#gpus", DataTable)
+            rows = [table.get_row(key) for key in table.rows]
+            styles = {row[0].plain: (row[6].plain, str(row[6].style)) for row in rows}
+            assert (styles["0"], styles["7!"]) == (("busy", ""), ("lost", "bold red"))
+            assert styles["6"] == ("free", "green")
+            assert text_of(app, "note").startswith("16 by gpu ↑")
+            await pilot.press("o")
             assert cells(app)[0][0] == "farah"
             assert "by memory ↓" in text_of(app, "note")
             await pilot.press("r")
@@ -211,15 +212,18 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
             assert cells(app)[0][0].startswith("unattributed: driver")
             await pilot.press("s")
             assert "by sm ↓" in text_of(app, "note")
+            await pilot.press("comma", "less_than_sign")
+            assert "by owner ↑" in text_of(app, "note")
+            await pilot.press("greater_than_sign", "full_stop")
             await pilot.press("slash", *"alice")
             assert [row[0] for row in cells(app)] == ["alice"]
             assert "filter: alice" in text_of(app, "note")
             await pilot.press("escape")
             assert len(cells(app)) > 5
             assert not app.query_one("#filter", Input).has_class("open")
-            await pilot.press("p")
+            await pilot.press("1")
             assert len(cells(app)) == 16
-            await pilot.press("t")
+            await pilot.press("w")
             assert [row[0] for row in cells(app)][:1] == ["research/alice-job"]
             await pilot.press("q")
         assert app.return_code == 0
@@ -230,10 +234,11 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
 def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
     async def scenario() -> None:
         feed, played = QueueFeed(), Played(NODE).play(1)
-        app = Top(feed)
+        app = Top([feed])
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(played.get("snapshot"), {}))
             await shown(pilot)
+            await pilot.press("o")
             table = app.query_one("#rows", DataTable)
             chosen = cells(app)[2][0]
             table.move_cursor(row=2)
@@ -244,7 +249,9 @@ def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
             while cells(app) != expected:
                 await pilot.pause()
             assert cells(app)[table.cursor_row][0] == chosen
-            assert cells(app, "gpus")[0][6].strip() != "", "the history is drawn"
+            await pilot.resize_terminal(120, 24)
+            await pilot.pause()
+            assert cells(app, "gpus")[0][7].strip() != "", "the history is drawn"
 
     run(scenario())
 
@@ -252,7 +259,7 @@ def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
 def test_a_lost_agent_is_reported_and_its_last_values_stay() -> None:
     async def scenario() -> None:
         feed = QueueFeed()
-        app = Top(feed)
+        app = Top([feed])
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(None, lost="connection refused"))
             while "no agent answers" not in text_of(app, "head"):
@@ -272,12 +279,12 @@ def test_a_view_without_data_says_why() -> None:
         played = Played()
         played.show(snapshot_of(Readings()))
         feed = QueueFeed()
-        app = Top(feed)
+        app = Top([feed])
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(played.get("snapshot"), {}))
             while "are unknown" not in text_of(app, "note"):
                 await pilot.pause()
-            await pilot.press("t")
+            await pilot.press("w")
             assert "does not run" in text_of(app, "note")
 
     run(scenario())
@@ -286,11 +293,12 @@ def test_a_view_without_data_says_why() -> None:
 def test_columns_grow_with_the_terminal() -> None:
     async def scenario() -> None:
         feed = QueueFeed()
-        app = Top(feed)
+        app = Top([feed])
         async with app.run_test(size=(160, 40)) as pilot:
             feed.put(FeedUpdate(document_of(DemoNode(hostile=True)), {}))
             await shown(pilot)
-            assert app.query_one("#rows", DataTable).columns["Owner"].width == 24 + 80  # type: ignore[index]
+            await pilot.press("o")
+            assert app.query_one("#rows", DataTable).columns["Owner"].width == 60  # type: ignore[index]
             await pilot.resize_terminal(80, 24)
             await pilot.pause()
             assert app.query_one("#rows", DataTable).columns["Owner"].width == 24  # type: ignore[index]
@@ -302,26 +310,38 @@ def test_help_details_events_and_queue() -> None:
     async def scenario() -> None:
         played = Played(NODE).play(3)
         feed = QueueFeed(played)
-        app = Top(feed)
+        app = Top([feed])
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(played.get("snapshot"), {}))
             await shown(pilot)
-            while "lost: GPU 7" not in text_of(app, "sentence"):
-                await pilot.pause()
+            assert "1 GPU lost (GPU 7) · 1 overheating (GPU 5)" in text_of(app, "sentence")
             await pilot.press("question_mark")
-            assert "interrupt, terminate or kill" in page(app)
+            assert "interrupt, terminate, kill" in page(app)
+            assert max(map(len, page(app).splitlines())) <= 66, "no line is broken at 80 columns"
             await pilot.press("escape", "p")
             first = cells(app)[0]
             await pilot.press("enter")
             while not isinstance(app.screen, Page):
                 await pilot.pause()
-            assert page(app).startswith(f"pid {first[1]} on ")
+            assert f"pid {first[1]} on " in page(app)
             assert "owner: " in page(app)
             await pilot.press("escape", "e")
             assert "by" not in text_of(app, "note")
             assert [str(column.label) for column in app.query_one("#rows", DataTable).columns.values()][1] == "Type"
-            await pilot.press("u")
+            await pilot.press("enter")
+            while not isinstance(app.screen, Page):
+                await pilot.pause()
+            assert re.search(r"^Type +\w+", page(app), re.MULTILINE), "the whole event"
+            await pilot.press("escape", "u")
             assert app.query_one("#bar-queue").has_class("chosen")
+            assert cells(app)[0][0] == "lease"
+            await pilot.press("exclamation_mark")
+            assert any("GPU 7" in row[1] for row in cells(app))
+            await pilot.press("shift+tab", "enter")
+            while not isinstance(app.screen, Page):
+                await pilot.pause()
+            assert page(app).startswith("GPU 0  NVIDIA")
+            assert "UUID         GPU-" in page(app)
 
     run(scenario())
 
@@ -349,7 +369,7 @@ def test_a_process_is_ended_after_a_question_and_only_with_the_right(monkeypatch
 
     async def scenario() -> None:
         feed = QueueFeed()
-        app = Top(feed)
+        app = Top([feed])
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(document, {}))
             await shown(pilot)
@@ -377,13 +397,10 @@ def test_processes_have_their_part_of_the_host() -> None:
         "time_unix_s": 102.0,
         "host_use": {
             "a": {"cpu_seconds": 13.0, "rss_bytes": 6, "start_unix_s": 40.0},
-            "b": {"cpu_seconds": None, "rss_bytes": None, "start_unix_s": None},
+            "b": {"cpu_seconds": None, "rss_bytes": None, "start_unix_s": None, "command": "python x"},
         },
     }
-    assert host_use(before, now) == {
-        "a": {"cpu_ratio": 1.5, "rss_bytes": 6, "age_s": 62.0},
-        "b": {"cpu_ratio": None, "rss_bytes": None, "age_s": None},
-    }
+    assert host_use(before, now) == {"a": HostUse(1.5, 6, 62.0), "b": HostUse(command="python x")}
     _, snapshot = take_sample(None, "lab", None)
     document = api_document(snapshot, "who")
     row = next(row for row in process_rows(document, host_use(None, document)) if row.cells[1] == "4100")
@@ -403,12 +420,155 @@ def test_queue_rows() -> None:
         "expected_start_unix_s": 720.0,
         "sentence": "every GPU is in use",
     }
-    rows = queue_rows({"leases": {"7": lease}, "waiting": {"8": request}}, 120.0)
+    queue = {"leases": {"7": lease}, "waiting": {"8": request}}
+    rows = queue_rows({"queue": queue, "time_unix_s": 120.0})
     assert [row.cells for row in rows] == [
         ("lease", "7", "alice", "0,1", "2 min", "", "train"),
         ("1", "8", "bob", "2", "1 min", "~10 min", "every GPU is in use"),
     ]
-    assert queue_rows(None, 0.0) == []
+    assert queue_rows({"queue": None, "time_unix_s": 0.0}) == []
+
+
+def test_a_tree_has_the_processes_below_their_job_and_sums() -> None:
+    _, snapshot = take_sample(None, "lab", None)
+    who = api_document(snapshot, "who")
+    rows = arranged(process_rows(who, host_use(None, who), tree=True), "", 3, True)
+    commands = [str(row.cells[8]) for row in rows]
+    at = commands.index("container train-vit")
+    ranks = commands[at + 1 : at + 4]
+    assert [command[:3] for command in ranks] == ["├─ ", "├─ ", "└─ "]
+    assert sorted(command[3:] for command in ranks) == [f"python train.py --rank {rank}" for rank in range(3)]
+    parent, children = rows[at], rows[at + 1 : at + 4]
+    assert parent.cells[:3] == ("0+", "3 pids", "alice")
+    for column in (3, 4, 6):
+        known = [row.sort[column] for row in children]
+        assert parent.sort[column] == pytest.approx(sum(float(value or 0) for value in known))
+    assert {"job 48213", "pod inference/ray-worker-0", "unit ollama.service"} <= set(commands)
+    assert "python eval.py" in commands, "a process of a session stands alone"
+    found = [row.cells[8] for row in arranged(process_rows(who, tree=True), "rank 1", 3, True)]
+    assert found == ["container train-vit", "└─ python train.py --rank 1"]
+    assert len(arranged(process_rows(who, tree=True), "train-vit", None, True)) == 4
+
+
+def test_a_process_on_two_gpus_counts_once_on_the_host() -> None:
+    document = json.loads(json.dumps(document_of()))
+    key, row = next(iter(document["who"]["processes"].items()))
+    twice = {key: {**row, "job": "7"}, f"{key}b": {**row, "job": "7", "gpu_index": 1, "slot": "1"}}
+    document["who"]["processes"] = twice
+    parent = process_rows(document, dict.fromkeys(twice, HostUse(0.5, 2**30, 60.0)), tree=True)[0]
+    assert parent.cells[5:8] == ("50", "1.0 GiB", "1 min")
+    assert parent.sort[3] == 2 * row["memory_bytes"]
+
+
+def test_graphs() -> None:
+    assert graph([0.0, 0.5, 1.0], 3, 2) == ["  █", "▁██"]
+    assert graph([None, 1.0], 4, 1) == ["   █"], "a gap is empty, and the newest value is at the right"
+    assert [len(line) for line in graph([0.5] * 600, 37, 6)] == [37] * 6
+    assert graph([], 3, 2) == ["   ", "   "]
+
+
+def test_the_graph_follows_the_chosen_gpu_and_the_tree_is_switched() -> None:
+    async def scenario() -> None:
+        played = Played(NODE).play(3)
+        document = played.get("snapshot")
+        uuids = sorted(document["gpus"]["by_uuid"], key=lambda uuid: document["gpus"]["by_uuid"][uuid]["index"])
+        recent: Recent = {UTILIZATION: {uuids[1]: [1.0] * 300}, MEMORY: {uuids[1]: [None] * 300}}
+        feed = QueueFeed(played)
+        app = Top([feed])
+        async with app.run_test(size=(100, 30)) as pilot:
+            feed.put(FeedUpdate(document, recent))
+            await shown(pilot)
+            assert not app.query_one("#graph").has_class("open")
+            await pilot.press("g")
+            assert text_of(app, "graph").startswith("GPU 0 utilisation")
+            await pilot.press("shift+tab", "down")
+            while not text_of(app, "graph").startswith("GPU 1 utilisation"):
+                await pilot.pause()
+            assert "last 5 min" in text_of(app, "graph")
+            assert "█" in text_of(app, "graph").splitlines()[1]
+            await pilot.press("t")
+            assert "tree" in text_of(app, "note")
+            assert any(row[8].startswith("└─ ") for row in cells(app))
+            await pilot.press("t", "g")
+            assert "tree" not in text_of(app, "note")
+            assert not app.query_one("#graph").has_class("open")
+            await pilot.resize_terminal(100, 50)
+            await pilot.pause()
+        tall = Top([feed])
+        async with tall.run_test(size=(100, 50)) as pilot:
+            feed.put(FeedUpdate(document, recent))
+            await shown(pilot)
+            assert tall.query_one("#graph").has_class("open"), "where there is room"
+
+    run(scenario())
+
+
+def test_the_mouse_chooses_a_tab_sorts_and_opens_a_row() -> None:
+    async def scenario() -> None:
+        played = Played(NODE).play(3)
+        feed = QueueFeed(played)
+        app = Top([feed])
+        async with app.run_test(size=(100, 40)) as pilot:
+            feed.put(FeedUpdate(played.get("snapshot"), {}))
+            await shown(pilot)
+            await pilot.click("#bar-owners")
+            assert app.query_one("#bar-owners").has_class("chosen")
+            await pilot.click("#bar-processes")
+            await pilot.click("#rows", offset=(8, 0))
+            assert "by pid ↓" in text_of(app, "note")
+            await pilot.click("#rows", offset=(8, 2))
+            assert app.query_one("#rows", DataTable).cursor_row == 1
+            chosen = cells(app)[1][1]
+            await pilot.click("#rows", offset=(8, 2))
+            while not isinstance(app.screen, Page):
+                await pilot.pause()
+            assert f"pid {chosen} on " in page(app)
+
+    run(scenario())
+
+
+def test_several_nodes_and_one_that_does_not_answer() -> None:
+    async def scenario() -> None:
+        played = Played(NODE).play(3)
+        document = played.get("snapshot")
+        feeds = [QueueFeed(played, "a:1"), QueueFeed(played, "b:1"), QueueFeed(None, "c:1")]
+        app = Top(feeds)
+        async with app.run_test(size=(120, 40)) as pilot:
+            feeds[0].put(FeedUpdate({**document, "hostname": "gpu-a"}, {}))
+            feeds[1].put(FeedUpdate({**document, "hostname": "gpu-b"}, {}))
+            feeds[2].put(FeedUpdate(None, lost="Connection refused"))
+            while "gpu-b: 1 GPU lost" not in text_of(app, "sentence") or "c:1: no answer" not in text_of(
+                app, "sentence"
+            ):
+                await pilot.pause()
+            assert "c:1: no answer: Connection refused" in text_of(app, "sentence")
+            assert "3 nodes · 1 without an answer" in text_of(app, "head")
+            assert len(cells(app)) == 32
+            assert {row[0] for row in cells(app)} == {row[0] for row in cells(app, "gpus")} == {"gpu-a", "gpu-b"}
+            await pilot.press("slash", *"gpu-b")
+            assert {row[0] for row in cells(app)} == {"gpu-b"}
+            await pilot.press("escape", "o")
+            assert len(cells(app)) == 2 * len(owner_rows(document))
+            feeds[1].put(FeedUpdate(None, lost="gone"))
+            while "gpu-b: no answer: gone" not in text_of(app, "sentence"):
+                await pilot.pause()
+            assert {row[0] for row in cells(app)} == {"gpu-a", "gpu-b (lost)"}, "its last values stay, and are marked"
+
+    run(scenario())
+
+
+def test_two_nodes_with_one_name_are_called_by_their_addresses() -> None:
+    async def scenario() -> None:
+        played = Played(NODE).play(3)
+        feeds = [QueueFeed(played, "a:1"), QueueFeed(played, "b:1")]
+        app = Top(feeds)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for feed in feeds:
+                feed.put(FeedUpdate(played.get("snapshot"), {}))
+            while {row[0] for row in cells(app, "gpus")} != {"a:1", "b:1"}:
+                await pilot.pause()
+
+    run(scenario())
 
 
 # Feeds.
@@ -432,10 +592,11 @@ def test_the_stream_of_an_agent_is_followed_and_its_loss_reported(tmp_path: Path
             assert delta.document["sequence"] == whole.document["sequence"] + 1
             assert delta.document["gpus"]["by_uuid"].keys() == whole.document["gpus"]["by_uuid"].keys()
             assert whole.recent is not None
-            assert set(whole.recent) == set(whole.document["gpus"]["by_uuid"])
+            for series in (UTILIZATION, MEMORY):
+                assert set(whole.recent[series]) == set(whole.document["gpus"]["by_uuid"])
     lost, again = asyncio.run(first_two(AgentFeed(AgentAddress(url))))
     assert lost.document is None
-    assert "Cannot connect" in lost.lost
+    assert lost.lost in ("Connection refused", "No such file or directory")
     assert again.document is None
 
 
@@ -460,12 +621,13 @@ def test_an_agent_that_does_not_answer_at_the_start_is_one_line() -> None:
 
 def test_without_an_agent_it_samples_this_machine() -> None:
     async def scenario() -> None:
-        app = Top(LocalFeed(Agent(Settings(), SCENARIOS["lab"])))
+        app = Top([LocalFeed(Agent(Settings(), SCENARIOS["lab"]))])
         async with app.run_test(size=(80, 24)) as pilot:
             await shown(pilot, "gpus")
-            while not cells(app, "gpus")[0][6].strip():
-                await pilot.pause()
             assert "SIMULATED lab" in text_of(app, "head")
+            # The first 24 lines.
+            assert "3 free (GPU 7.3, 7.4, 7.5)" in text_of(app, "sentence")
+            assert "held idle (longest emeka, " in text_of(app, "sentence")
             assert len(cells(app, "gpus")) == 8 + 11
 
     run(scenario())
@@ -514,14 +676,14 @@ def test_in_a_real_terminal_of_80_by_24() -> None:
             hot = next(gpu for gpu in gpus.values() if gpu["index"] == 1)
             assert re.search(rf"^ 1! .* {hot['temperature_celsius']} °C", screen, re.MULTILINE)
             # What matters is on the first screen.
-            screen = until_the_screen_shows("1 lost: GPU 3")
-            assert "1 overheating: GPU 1" in screen
-            until_the_screen_shows(r"\d free")
-            until_the_screen_shows(r"held idle, longest: \w+ on ")
-            tmux("send-keys", "t")
+            screen = until_the_screen_shows(r"1 GPU lost \(GPU 3\)")
+            assert "1 overheating (GPU 1)" in screen
+            until_the_screen_shows(r"\d free \(GPU 7\.")
+            until_the_screen_shows(r"held idle \(longest \w+, ")
+            tmux("send-keys", "w")
             until_the_screen_shows("does not run|Client")
             tmux("send-keys", "o", "/")
-            until_the_screen_shows("^ / Filter")
+            until_the_screen_shows("^ / Filter|^ filter")
             tmux("send-keys", "-l", "nothing")
             until_the_screen_shows("^ nothing")
             tmux("send-keys", "Escape")

@@ -1,5 +1,8 @@
 """The text of `gpucommons who`, with any characters in the names."""
 
+import csv
+import io
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +13,7 @@ from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.one_sample import api_document
-from gpucommons.cli.who_view import explain, who_lines
+from gpucommons.cli.who_view import exact_who, explain, who_lines
 from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView
@@ -55,18 +58,16 @@ GPU 0  NVIDIA H200  4.0 GiB of 80.0 GiB used  SM 60 %  400 W
    MEMORY    SM   POWER  PID  PROCESS  USER        OWNER           CONTAINER
   2.0 GiB  40 %  ~267 W    7  python   ml/train-0  pod ml/train-0  3f1a5c7e9b2d
   1.0 GiB  10 %   ~67 W    8  python   alice       label carol     notebook
-  unattributed
-  1.0 GiB     -     -  driver_reserved: reserved by the driver, not used by a process
-        -  10 %  67 W  no_utilization_sample: the GPU was busy, but the driver sampled no process
-        -     -   0 W  rounding: remainder of the division into integers
+  unattributed 1.0 GiB: reserved by the driver, not used by a process
+  unattributed SM 10 %, 67 W: the GPU was busy, but the driver sampled no process
+  unattributed 0 W: remainder of the division into integers
 
 GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
    MEMORY     SM  POWER  PID  PROCESS  USER   OWNER           JOB
   1.0 GiB  ~10 %  ~50 W    9  python   alice  job 4242        4242
   1.0 GiB  ~10 %  ~50 W   10  -        -      (process_gone)  -
-  unattributed
-  1.0 GiB     -     -  driver_reserved: reserved by the driver, not used by a process
-  1.0 GiB  10 %  50 W  process_gone: used by a process that ended before it was read
+  unattributed 1.0 GiB: reserved by the driver, not used by a process
+  unattributed 1.0 GiB, SM 10 %, 50 W: used by a process that ended before it was read
 
 ~: a share of what the driver measured for the GPU. Without ~: measured for the process.
 """
@@ -74,6 +75,16 @@ GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
 
 def test_all_gpus() -> None:
     assert shown(taken()) == SHOWN
+
+
+def test_as_csv_the_rows_of_a_gpu_sum_to_what_it_reports() -> None:
+    found = api_document(taken(), "who")["who"]
+    rows = list(csv.DictReader(io.StringIO(exact_who(found).as_csv())))
+    assert [row["pid"] for row in rows if row["pid"]] == ["7", "8", "9", "10"]
+    assert {row["reason"] for row in rows if not row["pid"]} >= {"driver_reserved", "no_utilization_sample"}
+    for uuid, reported in found["reported"].items():
+        parts = [row for row in rows if row["gpu_uuid"] == uuid and (row["owner"] or not row["pid"])]
+        assert sum(int(row["memory_bytes"] or 0) for row in parts) == reported["memory_bytes"]
 
 
 def test_one_user() -> None:
@@ -143,4 +154,4 @@ def test_no_name_reaches_the_terminal_raw(process: str, label: str, name: str) -
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(gpus=gpus, attribution=attribution))
     for text in (shown(snapshot), explained(snapshot, 7)):
         assert all(character.isprintable() or character == "\n" for character in text)
-    assert shown(snapshot).count("\n") == 7
+    assert shown(snapshot).count("\n") == 6

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpucommons.cli.why import own_clients
 from leases.test_run import SMALL, Lab
 from waiting import until
 
@@ -42,3 +43,11 @@ def test_a_request_that_waits_is_explained(tmp_path: Path) -> None:
             for process in lab.started:
                 process.kill()
                 process.communicate()
+
+
+def test_a_pod_that_runs_as_root_is_not_roots_own_program() -> None:
+    def client(uid: int, pod: str, wait: object = None) -> dict[str, object]:
+        return {"uid": uid, "pod": pod, "wait": wait}
+
+    clients = {"a": client(0, "none"), "b": client(0, "serve-0"), "c": client(7, "none"), "d": client(0, "none", {})}
+    assert own_clients({"clients": clients}, 0) == ["d", "a"]

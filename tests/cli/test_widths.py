@@ -3,6 +3,8 @@
 One agent of the scenario `faults` serves the reads: after 20 s its GPU 3 is lost. The terminals are real.
 """
 
+import csv
+import io
 import json
 import re
 import time
@@ -82,19 +84,26 @@ def test_the_first_24_lines_of_gpus_have_what_matters(agent: RunningAgent) -> No
     slots = json.loads(agent.get("/api/v1/slots")[1])["slots"].values()
     free = sum(slot["state"] == "free" for slot in slots)
     text = "\n".join(lines)
-    assert f"1 lost: GPU {LOST_GPU}" in text
-    assert f"1 overheating: GPU {HOT_GPU}" in text
+    assert f"1 GPU lost (GPU {LOST_GPU})" in text
+    assert f"1 overheating (GPU {HOT_GPU})" in text
     assert f"{free} free" in text
-    longest = max(
-        (slot for slot in slots if slot["state"] == "held_idle"),
-        key=lambda slot: (slot["idle_s"], -(slot["since_unix_s"] or float("inf"))),
-    )
-    assert f"longest: {longest['holders'][0]['account']} on {longest['slot']}" in text
+    idle = [slot for slot in slots if slot["state"] == "held_idle"]
+    longest = max(idle, key=lambda slot: (slot["idle_s"], -slot["gpu_index"]))
+    assert f"longest {longest['holders'][0]['account']}, " in text
     (lost,) = [line for line in lines if line.split()[:2] == [str(LOST_GPU), "H200"]]
     assert lost.split()[-1] == "lost"
     (hot,) = [line for line in lines if line.split()[:2] == [str(HOT_GPU), "H200"]]
     assert "91 C" in hot
     assert "hot, busy" in hot
+
+
+def test_gpus_ends_with_the_problems_and_what_to_do(agent: RunningAgent) -> None:
+    problems = json.loads(agent.get("/api/v1/problems")[1])["problems"]
+    text = " ".join(" ".join(lines_of(80, agent, "gpus")).split())
+    assert len(problems) >= 3
+    for problem in problems.values():
+        assert f"{problem['level']}: {problem['sentence'][:20]}" in text
+        assert " ".join(problem["remedy"].split()) in text
 
 
 def test_the_first_24_lines_of_gpus_in_the_lab() -> None:
@@ -106,7 +115,7 @@ def test_the_first_24_lines_of_gpus_in_the_lab() -> None:
     text = "\n".join(without_escapes(written).splitlines()[:24])
     assert "lost" not in text
     assert "3 free" in text
-    assert "5 held idle, longest: emeka on 3" in text
+    assert "5 held idle (longest emeka, " in text
 
 
 def test_states_have_colours_in_a_terminal_only(agent: RunningAgent) -> None:
@@ -129,6 +138,38 @@ def test_a_pipe_gets_every_column_in_full(agent: RunningAgent) -> None:
     narrow = "\n".join(lines_of(80, agent, "allocations"))
     assert "inference/llm-serve-6d9f7c5b8-x2x4k" not in narrow
     assert "STATE" in narrow
+
+
+def csv_of(agent: RunningAgent, *arguments: str) -> list[dict[str, str]]:
+    done = command(*arguments, "--format", "csv", "--connect", agent.url)
+    assert done.returncode == 0, done.stderr
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+def test_csv_has_exact_values_and_json_is_the_document(agent: RunningAgent) -> None:
+    gpus = json.loads(agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"]
+    rows = {row["uuid"]: row for row in csv_of(agent, "gpus")}
+    assert set(rows) == {*gpus, *(mig for gpu in gpus.values() for mig in gpu["mig"])}
+    hot = next(uuid for uuid, gpu in gpus.items() if gpu["index"] == HOT_GPU)
+    assert int(rows[hot]["memory_total_bytes"]) == gpus[hot]["memory_total_bytes"]
+    assert "hot" in rows[hot]["reasons"]
+    lost = next(row for row in rows.values() if row["slot"] == str(LOST_GPU))
+    assert (lost["state"], lost["utilization_ratio"]) == ("lost", ""), "missing is not 0"
+    assert {row["slot"] for row in csv_of(agent, "free")} == {"7.3", "7.4", "7.5"}
+    who = csv_of(agent, "who")
+    assert {row["account"] for row in who if row["pid"]} >= {"alice", "bob", "chen", "dana"}
+    held = csv_of(agent, "allocations")
+    assert {row["slot"] for row in held} >= {"0", "7.6", "any"}
+    assert all(float(row["gpu_equivalents"]) <= 1 for row in held if row["gpu_equivalents"])
+    for name in ("gpus", "who", "free", "allocations", "report", "events"):
+        done = command(name, "--format", "json", "--connect", agent.url)
+        assert json.loads(done.stdout)["simulated"] == "faults"
+
+
+def test_what_is_empty_says_so_in_a_terminal(agent: RunningAgent) -> None:
+    assert lines_of(80, agent, "events", "--type", "no.such") == ["no event matches"]
+    assert lines_of(80, agent, "allocations", "--user", "zzz") == ["no slot is held by 'zzz'"]
+    assert command("events", "--type", "no.such", "--connect", agent.url).stdout == ""
 
 
 def test_columns_are_shortened_then_left_out() -> None:
@@ -154,6 +195,7 @@ def test_hashes_are_folded_before_text_is_left_out() -> None:
     assert shortened(text, 60) == "container=3f1a5c7e9b2d… on GPU-c963cfe0…"
     assert wrapped([text], 60) == ["container=3f1a5c7e9b2d… on GPU-c963cfe0…"]
     assert wrapped([text], None) == [text]
+    assert wrapped(["  one two three"], 11) == ["  one two", "      three"], "the indent stays, once"
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
@@ -169,8 +211,10 @@ def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, column
                 "name": "a job with a name that is longer than most",
                 "slots": ["0", "1", "2", "3"],
                 "shared": False,
+                "mps": False,
+                "sm_percent": None,
                 "since_unix_s": 0.0,
-                "trespassers": [{"user": "bob", "pid": 4711}],
+                "trespassers": [{"user": "bob", "pid": 4711, "paused": False, "not_paused_because": "it is exempt"}],
             }
         },
         "waiting": {

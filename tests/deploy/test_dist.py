@@ -16,6 +16,7 @@ import pytest
 
 from gpucommons import __version__
 from needs import needs_program, needs_root
+from pythons import interpreter, supported
 from running import RunningAgent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,13 +38,18 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
     return Dist(sdist, wheel)
 
 
-@pytest.fixture(scope="module")
-def clean(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and what it depends on, and nothing else."""
+@pytest.fixture(scope="module", params=supported(), ids=lambda release: f"python{release[0]}.{release[1]}")
+def clean(request: pytest.FixtureRequest, dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and what it depends on, and nothing else, for each supported Python here."""
+    python = interpreter(request.param)
+    if python is None:
+        # Not a failure in CI either: distributions have one or two of them.
+        pytest.skip(f"no Python {request.param[0]}.{request.param[1]} on the PATH or in pyenv")
     place = tmp_path_factory.mktemp("clean")
     # The pip of this environment serves: one of its own takes long to install.
-    checked_run([sys.executable, "-m", "venv", "--without-pip", str(place)])
-    checked_run([sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install", str(dist.wheel)])
+    checked_run([str(python), "-m", "venv", "--without-pip", str(place)])
+    pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install", "--no-compile"]
+    checked_run([*pip, str(dist.wheel)])
     return place
 
 
@@ -109,6 +115,28 @@ def test_the_wheel_runs_in_a_clean_environment_outside_of_the_tree(clean: Path, 
     finally:
         agent.process.kill()
         agent.process.wait()
+
+
+IMPORTS_ALL = """\
+import importlib, pkgutil, sys, warnings
+import gpucommons
+extras = {"grpc", "textual"}
+for kind in (DeprecationWarning, PendingDeprecationWarning, SyntaxWarning):
+    warnings.filterwarnings("error", category=kind, module="gpucommons")
+for module in pkgutil.walk_packages(gpucommons.__path__, "gpucommons."):
+    try:
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in extras:
+            raise
+print(len([name for name in sys.modules if name.startswith("gpucommons.")]))
+"""
+
+
+def test_every_module_is_imported_without_a_warning(clean: Path, tmp_path: Path) -> None:
+    """What the next release of Python removes, this one warns of. The extras are not installed."""
+    assert int(checked_run([str(clean / "bin" / "python"), "-c", IMPORTS_ALL], tmp_path)) > 400
 
 
 # The dependencies are those of this environment: installing them once is enough for this file. The program itself is

@@ -55,11 +55,11 @@ DROP_INS = sorted(UNITS[0].parent.glob("*.conf"))
 
 
 @pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda drop_in: drop_in.name)
-def test_a_drop_in_is_valid_and_switches_sharing_on(drop_in: Path, tmp_path: Path) -> None:
+def test_a_drop_in_is_valid_and_switches_its_part_on(drop_in: Path, tmp_path: Path) -> None:
     needs_program("systemd-analyze")
     for unit in UNITS:
         (tmp_path / unit.name).write_text(PROGRAM.sub("/bin/true", unit.read_text()))
-    copy = tmp_path / "gpucommons.service.d" / "sharing.conf"
+    copy = tmp_path / "gpucommons.service.d" / drop_in.name
     copy.parent.mkdir()
     copy.write_text(PROGRAM.sub("/bin/true", drop_in.read_text()))
     done = analyze("verify", str(tmp_path / "gpucommons.service"))
@@ -68,7 +68,11 @@ def test_a_drop_in_is_valid_and_switches_sharing_on(drop_in: Path, tmp_path: Pat
     assert "kill mode" in analyze("verify", str(tmp_path / "gpucommons.service")).stderr, "the drop-in is read"
     (variable,) = settings_of(drop_in)["Environment"]
     name, _, value = variable.partition("=")
-    assert load(None, {name: value}, {}).settings.scheduler.share_programs == "all"
+    settings = load(None, {name: value}, {}).settings
+    is_mps = drop_in.name == "mps.conf"
+    assert (settings.scheduler.share_programs, settings.leases.mps) == (
+        ("off", "per_user") if is_mps else ("all", "off")
+    )
 
 
 def test_the_drop_ins_are_for_an_agent_without_rights_and_for_one_that_is_root() -> None:
@@ -86,6 +90,14 @@ def test_the_drop_ins_are_for_an_agent_without_rights_and_for_one_that_is_root()
     agent = next(unit for unit in UNITS if unit.name == "gpucommons.service")
     assert default_record({}, 0) in records
     assert default_record({}, 0).parent.name in settings_of(agent)["RuntimeDirectory"][0].split()
+
+
+def test_a_daemon_of_mps_outlives_the_agent_and_its_pipes_do() -> None:
+    given = settings_of(UNITS[0].parent / "mps.conf")
+    assert given["KillMode"] == ["process"]
+    assert given["RuntimeDirectoryPreserve"] == ["yes"]
+    assert given["User"] == ["root"]
+    assert {"CAP_SETUID", "CAP_SETGID", "CAP_CHOWN"} <= set(given["CapabilityBoundingSet"][0].split())
 
 
 def settings_of(unit: Path) -> dict[str, list[str]]:

@@ -99,6 +99,7 @@ class SharedProgram(SharedJob):
 
     def __init__(self, account: GpuAccount, job: int, program: FakeProgram) -> None:
         super().__init__(account, job, program.process)
+        self.pid = program.pid
         self.program = program
         self.key = program.key
 
@@ -156,10 +157,12 @@ class SharedGpu:
         gpu: int = 0,
         uid: int | None = None,
         prefix: tuple[str, ...] = (),
+        is_child: bool = False,
     ) -> SharedProgram:
-        """Start a program that computes without end, or goes through phases; `prefix` is a command that starts it."""
+        """Start a program that computes without end, or goes through phases. `prefix` is a command that becomes the
+        program, or starts it as its child."""
         job = self._declare(solo, phases, memory_bytes, gpu)
-        started = self.cuda.start(memory_bytes, str(self._path), str(job), uid=uid, prefix=prefix)
+        started = self.cuda.start(memory_bytes, str(self._path), str(job), uid=uid, prefix=prefix, is_child=is_child)
         made = SharedProgram(self._account, job, started)
         self.jobs.append(made)
         return made

@@ -16,6 +16,7 @@ ROOMS: dict[str, set[str]] = {
     "stress": set(),
     "pauser": {"base", "model"},
     "parking": {"base"},
+    "mps": {"base", "model"},
     "sources": {"base", "model"},
     "sources.host": {"base", "model", "rules", "sources"},
     "sources.people": {"base", "model", "sources"},
@@ -47,7 +48,8 @@ ROOMS: dict[str, set[str]] = {
     "leases": set(),
     "leases.policy": {"model"},
     "leases.protocol": {"base"},
-    "leases.service": {"base", "leases.policy", "leases.protocol", "model", "scheduler.service"},
+    "leases.service": {"base", "leases.policy", "leases.protocol", "model", "mps", "scheduler.service"},
+    "idle": {"base", "holding", "model"},
     "ledger": {"base", "model", "rules"},
     "simulation": {
         "attribution",

@@ -20,7 +20,7 @@ MAKER = "base/printable.py"
 STREAM_USERS = {SINK, "cli/logs.py", "cli/command_line.py", "pauser/log.py"}
 # Functions that show their first argument, and the functions whose results they may show.
 SHOWING = {"Static", "update", "print"}
-SAFE = {"printable", "rich_text", "head_line", "checked"}
+SAFE = {"printable", "rich_text", "rich_lines", "head_line", "checked"}
 # A rich table is filled with rich_text; a progress bar has a number.
 HANDLES = {"table", "bar"}
 

@@ -27,6 +27,8 @@ class BookWorld:
     dice: random.Random
     terms: LeaseTerms = TERMS
     gpus: int = 4
+    # Of the requests that share. Both kinds meet where leases.mps was changed while leases were held.
+    mps_part: float = 0.6
     now_s: float = 1000.0
     read_s: float = 1000.0
     book: LeaseBook = field(init=False)
@@ -63,6 +65,13 @@ class BookWorld:
             dice.random() < 0.3,
             dice.choice((None, None, 60.0, 1200.0)),
         )
+        if demand.share and dice.random() < self.mps_part:
+            demand = replace(
+                demand,
+                gpus=dice.choice((1, 1, 1, 2)),
+                mps=dice.choice(("per_user", "per_user", "all_users")),
+                sm_percent=dice.choice((None, 30, 80)),
+            )
         try:
             self.alive.add(self.book.request(demand, self.now_s).id)
         except LeaseRefused:
@@ -106,7 +115,7 @@ class BookWorld:
         slot = self.slots[self.dice.choice(sorted(self.slots))]
         use = self.dice.choice((SlotUse.FREE, SlotUse.FREE, SlotUse.USED, SlotUse.ALLOCATED))
         if slot.use is not SlotUse.LOST:
-            self.slots[slot.uuid] = replace(slot, use=use)
+            self.slots[slot.uuid] = replace(slot, use=use, in_turns=use is SlotUse.USED and self.dice.random() < 0.5)
         self.read()
 
     def lose(self) -> None:
@@ -164,6 +173,8 @@ class BookWorld:
         for requests in on_slot.values():
             assert len(requests) == 1 or all(request.share for request in requests)
             assert len(requests) <= self.terms.share_limit
+            assert len({request.mps for request in requests}) == 1, "a lease under MPS next to one without it"
+            assert sum(request.sm_percent or 0 for request in requests) <= 100
 
     def _check_capacity(self) -> None:
         """Every client has a lease or waits, and nothing is held for others."""
@@ -179,6 +190,7 @@ class BookWorld:
             slot = self.slots[uuid]
             assert slot.use in ((SlotUse.FREE, SlotUse.USED) if request.share else (SlotUse.FREE,))
             assert fits(request, slot)
+            assert not (request.mps and (slot.in_turns or slot.is_mig or request.gpus > 1))
             for each in self.book.reservations.values():
                 if uuid in each.slots and each.uid != request.uid:
                     assert self.now_s + limit_s <= each.from_s
@@ -196,10 +208,17 @@ class BookWorld:
             reserved = any(uuid in each.slots and each.uid != waiting.uid for each in self.book.reservations.values())
             joins = waiting.share or (self.slots[uuid].use is SlotUse.FREE and not self._had_others(uuid, lease))
             free = fits(waiting, self.slots[uuid]) and joins and self._has_memory(waiting, uuid, lease)
+            free = free and self._may_mix(waiting, uuid, lease)
             assert reserved or not free, f"request {waiting} was passed by {lease}"
 
     def _had_others(self, uuid: str, lease: Lease) -> bool:
         return any(uuid in other.slots for other in self.book.leases.values() if other is not lease)
+
+    def _may_mix(self, waiting: LeaseRequest, uuid: str, lease: Lease) -> bool:
+        others = [each.request for each in self.book.leases.values() if uuid in each.slots and each is not lease]
+        alike = all(other.mps == waiting.mps for other in others)
+        threads = (waiting.sm_percent or 0) + sum(other.sm_percent or 0 for other in others) <= 100
+        return alike and threads and not (waiting.mps and self.slots[uuid].in_turns)
 
     def _has_memory(self, waiting: LeaseRequest, uuid: str, lease: Lease) -> bool:
         if not waiting.share or waiting.memory_bytes is None:

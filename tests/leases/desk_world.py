@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
 from gpucommons.leases.protocol.messages import Line
-from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseClient, LeaseDesk
+from gpucommons.leases.service.desk import DeskEnforcement, DeskMps, DeskWorld, LeaseClient, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 
@@ -42,6 +42,8 @@ class SteppedDesk:
     descendants: set[tuple[int, int]] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     enforcement: DeskEnforcement | None = None
+    reports: list[str] = field(default_factory=list)
+    mps: DeskMps | None = None
     desk: LeaseDesk = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,8 +57,9 @@ class SteppedDesk:
             lambda: self.monotonic_s,
             lambda pid: None if pid in self.dead else 77,
             lambda pid, above: (pid, above) in self.descendants,
+            self.reports.append,
         )
-        self.desk = LeaseDesk(self.terms, record, world, enforcement=self.enforcement)
+        self.desk = LeaseDesk(self.terms, record, world, enforcement=self.enforcement, mps=self.mps)
 
     def restart(self) -> None:
         self.desk.close()

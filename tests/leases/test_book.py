@@ -296,3 +296,44 @@ def test_a_lost_gpu_keeps_its_lease_and_is_not_given_again() -> None:
     second, third = asked(book, BOB, 2.0), asked(book, CHEN, 2.0)
     assert granted(book, 2.0) == {second: ("GPU-1",)}
     assert third in book.waiting
+
+
+def test_a_lease_under_mps_has_one_whole_gpu_on_which_no_program_is_paused() -> None:
+    book = opened(mig(9, 0), whole(0, use=SlotUse.USED, in_turns=True), whole(1, use=SlotUse.USED))
+    first = asked(book, ALICE, share=True, mps="per_user")
+    assert granted(book) == {first: ("GPU-1",)}
+    plain = asked(book, BOB, share=True, gpus=1, memory_bytes=100 * GIB)
+    assert granted(book) == {plain: ("GPU-0",)}, "turns are for leases without MPS"
+    with pytest.raises(LeaseRefused, match=r"under MPS .* a command has one GPU"):
+        asked(book, CHEN, share=True, mps="per_user", gpus=2)
+
+
+def test_leases_with_and_without_mps_share_no_gpu() -> None:
+    book = opened(whole(0))
+    with_mps = asked(book, ALICE, share=True, mps="per_user")
+    assert set(granted(book)) == {with_mps}
+    without = asked(book, BOB, share=True)
+    assert granted(book) == {}
+    also = asked(book, CHEN, share=True, mps="per_user")
+    assert set(granted(book)) == {also}, "it is expected to end when the older request can start"
+    book.end(with_mps, 1.0)
+    assert granted(book, 1.0) == {}
+    book.end(also, 2.0)
+    assert set(granted(book, 2.0)) == {without}
+
+
+def test_a_part_of_a_gpu_is_promised_once_and_quotas_set_it() -> None:
+    students = LeaseQuota(group="students", sm_percent=25)
+    terms = LeaseTerms(quotas=(LeaseQuota(user="*", sm_percent=60), students))
+    users = UserFacts({"students": frozenset({"bob"})})
+    book = opened(whole(0), terms=terms, users=users)
+    for who, requested, gets in ((ALICE, None, 60), (BOB, None, 25), (CHEN, 15, 15)):
+        id = asked(book, who, share=True, mps="per_user", sm_percent=requested)
+        (lease,) = book.settle(0.0).grants
+        assert (lease.request.id, lease.request.sm_percent) == (id, gets)
+    asked(book, CHEN, share=True, mps="per_user", sm_percent=1)
+    assert book.settle(0.0).grants == ()
+    with pytest.raises(LeaseRefused, match="--sm 30 requested, and the quota of bob is 25 %"):
+        asked(book, BOB, share=True, mps="per_user", sm_percent=30)
+    plain = asked(book, BOB, gpus=1)
+    assert book.waiting[plain].sm_percent is None

@@ -1,15 +1,18 @@
 """The desk: leases over restarts, tokens, trespassers, reports, cancelling, and a clock that is set."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
-from gpucommons.leases.protocol.messages import ReserveRequest, ResumeRequest, RunRequest
+from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.desk import DeskEnforcement
-from gpucommons.leases.service.facts import GpuProgram, LeaseUse
+from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.leases.service.record import LeaseRecord
+from gpucommons.model.leases import Lease
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.process_identity import ProcessKey
 from leases.book_world import whole
 from leases.desk_world import Inbox, SteppedDesk
@@ -190,10 +193,43 @@ def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedDesk) ->
     alice = Inbox()
     id = world.desk.open(alice.client(), RunRequest())
     world.desk.done(id, report=True)
-    world.look(seen=frozenset({id}), used={id: LeaseUse(9.0, 1.0, 1.0, 1.0, 1.0, 5)})
+    world.look(seen=frozenset({id}))
+    assert world.reports == []
+    world.look()
+    world.look()
+    assert world.reports == [id], "asked for once"
     assert "report" not in alice.events()
-    world.look(used={id: LeaseUse(10.0, 1.0, 1.0, 1.0, 1.0, 5)})
-    assert alice.last("report")["use"]["gpu_s"] == 10.0
+    world.desk.deliver_report(id, {"job": {"id": "lease-1"}})
+    world.desk.deliver_report(id, {"job": None})
+    assert alice.events().count("report") == 1
+    assert alice.last("report")["job"] == {"id": "lease-1"}
+
+
+def test_a_cancelled_lease_has_a_report_when_its_command_has_ended(world: SteppedDesk) -> None:
+    alice, bob = Inbox(), bobs()
+    id = world.desk.open(alice.client(), RunRequest())
+    waits = world.desk.open(bob.client(), RunRequest())
+    world.desk.cancel(id, alice.uid, False)
+    world.desk.cancel(waits, bob.uid, False)
+    world.look()
+    assert world.reports == [], "its command has not ended"
+    world.desk.done(id, report=True)
+    world.desk.done(waits, report=True)
+    world.look()
+    assert world.reports == [id], "a request that was cancelled held nothing"
+    world.desk.deliver_report(id, {"job": None})
+    assert alice.events()[-1] == "report"
+
+
+def test_a_client_that_does_not_wait_for_its_report_gets_none(world: SteppedDesk) -> None:
+    alice = Inbox()
+    id = world.desk.open(alice.client(), RunRequest())
+    world.desk.done(id, report=True)
+    world.desk.left(id)
+    world.look()
+    assert world.reports == []
+    world.desk.deliver_report(id, {"job": None})
+    assert "report" not in alice.events()
 
 
 def test_where_another_system_allocates_requests_are_refused_with_the_reason(world: SteppedDesk) -> None:
@@ -235,3 +271,76 @@ def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedDesk) 
     world.desk.open(root.client(), RunRequest())
     assert bob.last("waiting")["holders"][0]["user"] == "another user"
     assert root.last("waiting")["holders"][0]["user"] == "alice"
+
+
+class Daemons:
+    """MPS as the desk sees it: one state for the daemons of all leases."""
+
+    mode = "per_user"
+
+    def __init__(self) -> None:
+        self.running = False
+        self.why_not = ""
+        self.served: list[list[str]] = []
+
+    def obstacle(self, uid: int) -> str:
+        return "" if uid == 1001 else "it needs root"
+
+    def serve(self, leases: Iterable[Lease]) -> None:
+        self.served.append([lease.request.id for lease in leases if lease.request.mps])
+
+    def failure(self, lease: Lease) -> str:
+        return self.why_not
+
+    def terms(self, lease: Lease) -> Line | None:
+        return {"pipe_directory": "/p"} if self.running else None
+
+    def reading(self) -> MpsReading:
+        return MpsReading("per_user")
+
+
+def test_a_client_gets_its_lease_when_the_daemon_runs_also_after_a_restart(tmp_path: Path) -> None:
+    daemons, alice = Daemons(), Inbox()
+    world = SteppedDesk(tmp_path, (whole(0),), mps=daemons)
+    id = world.desk.open(alice.client(), RunRequest(share=True, sm_percent=50))
+    assert alice.events() == ["queued"]
+    assert daemons.served[-1] == [id]
+    daemons.running = True
+    world.later(1.0)
+    world.look()
+    assert alice.last("granted")["mps"] == {"pipe_directory": "/p"}
+
+    daemons.running = False
+    world.restart()
+    again = resumed(world, alice)
+    daemons.why_not = "no device"
+    world.look()
+    assert again.events() == [], "its command may run: the lease is not ended"
+    daemons.running = True
+    world.look()
+    assert again.events() == ["granted"]
+    assert len(world.desk.reading.leases) == 1
+
+
+def test_a_lease_whose_daemon_does_not_start_is_refused(tmp_path: Path) -> None:
+    daemons, alice = Daemons(), Inbox()
+    world = SteppedDesk(tmp_path, (whole(0),), mps=daemons)
+    world.desk.open(alice.client(), RunRequest(share=True))
+    daemons.why_not = "no device"
+    world.look()
+    assert alice.last("error")["error"].startswith("MPS could not be started for the lease: no device")
+    assert daemons.served[-1] == []
+    assert world.desk.reading.leases == ()
+
+
+def test_where_mps_cannot_serve_a_user_only_limits_are_refused(tmp_path: Path) -> None:
+    world = SteppedDesk(tmp_path, (whole(0),), mps=Daemons())
+    bob = bobs()
+    with pytest.raises(LeaseRefused, match="--sm 50 needs MPS: it needs root"):
+        world.desk.open(bob.client(), RunRequest(share=True, sm_percent=50))
+    with pytest.raises(LeaseRefused, match="--sm 50 needs --share"):
+        world.desk.open(bob.client(), RunRequest(sm_percent=50))
+    world.desk.open(bob.client(), RunRequest(share=True))
+    assert "mps" not in bob.last("granted")
+    world.desk.open(Inbox().client(), RunRequest())
+    assert not any(lease.request.mps for lease in world.desk.reading.leases)

@@ -207,7 +207,7 @@ def test_the_next_in_line_runs_when_a_slot_is_free_and_cancel_ends_both(shared_l
         assert first not in lab.queue()["waiting"]
         assert holder.wait(30) == 128 + signal.SIGTERM
     until(lambda: not lab.leases(), "all leases are over")
-    assert lab.command("cancel", "99999")[0] == 2
+    assert lab.command("cancel", "99999")[0] == 1
 
 
 def test_reservations_are_made_shown_and_removed(shared_lab: Lab) -> None:
@@ -221,26 +221,86 @@ def test_reservations_are_made_shown_and_removed(shared_lab: Lab) -> None:
     assert lab.command("reserve", "--gpus", "5", "--from", "tomorrow 10:00", "--for", "1h")[0] == 2
     assert lab.command("reserve", "--from", "2020-01-01 9:00", "--for", "1h")[0] == 2
     assert lab.command("unreserve", made["id"])[0] == 0
-    assert lab.command("unreserve", made["id"])[0] == 2
+    assert lab.command("unreserve", made["id"])[0] == 1
     assert lab.command("reservations")[1] == "no reservations\n"
 
 
 def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
+    lab.environment |= {"GPUCOMMONS_ACCOUNTS_PRICE_PER_GPU_HOUR": "*H200*=3", "GPUCOMMONS_ACCOUNTS_CURRENCY": "EUR"}
     with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:
-        connection.send({"request": "run"})
+        connection.send({"request": "run", "memory_bytes": 10 * 10**9})
         granted = [connection.receive(10) or {} for _ in range(2)][-1]
         job = f"lease-{granted['id']}"
         until(lambda: job in agent.get("/api/v1/allocations")[1], "the lease holds its slot")
         time.sleep(1)
         connection.send({"request": "done", "report": True})
-        use: Any = (connection.receive(10) or {})["use"]
+        at_the_end: Any = (connection.receive(10) or {})["job"]
+        by_the_agent = json.loads(lab.command("report", "--job", job, "--json", "--connect", agent.url)[1])["job"]
+        jobs = json.loads(lab.command("report", "--by", "job", "--json", "--connect", agent.url)[1])
+        mine = lab.command("me", "--connect", agent.url)[1]
         agent.stop()
-    status, out, _ = lab.command("report", "--simulate", "lab", "--by", "job", "--format", "json")
+    assert at_the_end == by_the_agent
+    assert at_the_end["total"] == jobs["accounts"]["30d"]["jobs"][job]
+    assert at_the_end["total"]["held_gpu_hours"] > 1 / 3600
+    assert at_the_end["total"]["cost"] == pytest.approx(3 * at_the_end["total"]["gpu_equivalent_hours"], abs=1e-6)
+    assert at_the_end["asked_memory_bytes"] == 10 * 10**9
+    assert at_the_end["waited_s"] is not None
+    assert " idle, cost 0.00 EUR" in mine
+    # The ledger file, without an agent.
+    lonely = ("--simulate", "lab")
+    status, out, _ = lab.command("report", "--by", "job", "--format", "json", *lonely)
+    assert json.loads(out)["accounts"]["30d"]["jobs"][job] == at_the_end["total"]
+    status, out, _ = lab.command("report", "--job", job, *lonely)
     assert status == 0
-    row = json.loads(out)["accounts"]["30d"]["jobs"][job]
-    hours = {"held_gpu_hours": "gpu_s", "active_gpu_hours": "active_s", "sm_gpu_hours": "sm_s"}
-    assert {name: round(use[of] / 3600, 6) for name, of in hours.items()} == {name: row[name] for name in hours}
-    assert use["gpu_s"] > 1
+    title, figures = out.splitlines()
+    assert title.startswith(f"{job} of ")
+    assert f"{at_the_end['total']['held_gpu_hours']:.3f} GPU-hours, " in figures
+    assert "of 9.3 GiB asked" in figures
+    assert " EUR" in figures
+    status, out, err = lab.command("report", "--job", "lease-999", *lonely)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "no job 'lease-999' in the ledger" in err
+
+
+def test_a_cancelled_command_has_its_report(lab: Lab) -> None:
+    with lab.agent() as agent:
+        process = lab.start("run", *SMALL, "sleep", "600")
+        until(lab.leases, "it runs")
+        (id,) = lab.leases()
+        until(lambda: '"held_gpu_hours"' in agent.get(f"/api/v1/job?id=lease-{id}")[1], "it is billed")
+        lab.ask(request="cancel", id=id)
+        err = process.communicate(timeout=60)[1]
+    assert "the lease was cancelled by its user" in err
+    assert " GPU-hours, " in err
+
+
+def test_without_a_ledger_the_report_says_so(lab: Lab) -> None:
+    lab.environment["GPUCOMMONS_LEDGER_ENABLED"] = "false"
+    with lab.agent():
+        status, _, err = lab.command("run", *SMALL, "true")
+    assert status == 0
+    assert "its figures are not known: no ledger is kept ([ledger] enabled)" in err
+
+
+def test_the_report_is_complete_after_an_agent_restart(lab: Lab) -> None:
+    def held(agent: RunningAgent, job: str) -> float:
+        document = json.loads(agent.get(f"/api/v1/job?id={job}")[1])["job"]
+        return 0.0 if document is None else float(document["total"]["held_gpu_hours"])
+
+    with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:
+        connection.send({"request": "run"})
+        queued, granted = (connection.receive(10) or {} for _ in range(2))
+        job = f"lease-{granted['id']}"
+        until(lambda: held(agent, job) > 0.5 / 3600, "it is billed")
+        agent.stop()
+    with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:
+        before = held(agent, job)
+        connection.send({"request": "resume", "id": queued["id"], "token": queued["token"]})
+        assert (connection.receive(10) or {})["event"] == "granted"
+        until(lambda: held(agent, job) > before, "it is billed again")
+        connection.send({"request": "done", "report": True})
+        report: Any = (connection.receive(10) or {})["job"]
+    assert report["total"]["held_gpu_hours"] > before > 0.5 / 3600
 
 
 def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:

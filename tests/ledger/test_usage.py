@@ -1,9 +1,13 @@
 """The usage of a snapshot: allocations of one account are one holding, what was not read is a gap."""
 
+from dataclasses import replace
+
 from gpucommons.ledger.usage import usage_of
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
+from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
+from gpucommons.model.process_identity import ProcessKey, ProcessTable, TreeActivity
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage
+from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, IdleCause, JobRequest, Slot, SlotUsage
 from ledger.builders import ALICE, BOB, GPU
 
 HALF = WHOLE_SHARE // 2
@@ -49,6 +53,35 @@ def test_with_an_incomplete_list_free_time_is_unknown() -> None:
 def test_a_slot_that_the_driver_does_not_know_is_not_billed() -> None:
     (usage, _) = sampled(allocation(ALICE, WHOLE_SHARE, slot=Slot("GPU-77", "", "GPU-77", None)))
     assert usage.holdings == ()
+
+
+def test_why_a_job_is_idle() -> None:
+    lease = ALICE._replace(job="lease-7")
+    request = LeaseRequest("7", 1001, "alice", 7, 100.0, memory_bytes=2 * 2**30)
+    leases = LeasesReading(leases=(Lease(request, (GPU.uuid,), 1.0, 102.5),), clients={"7": 50})
+
+    def cause(trees: TreeActivity | None, row: Allocation) -> IdleCause | None:
+        table = ProcessTable({}, (), trees)
+        reading = AllocationReading((SlotInfo(GPU, 0),), (row,))
+        readings = Readings(allocations=reading, processes=table, leases=leases)
+        sample = usage_of(Snapshot(0, 1.0, 2.0, "host", readings=readings))
+        assert sample.requests == {"lease-7": JobRequest(2500, 2 * 2**20)}
+        (holding,) = sample.slots[0].holdings
+        return holding.idle_cause
+
+    idle = replace(allocation(lease, WHOLE_SHARE, False), processes=(ProcessKey(60, 1), ProcessKey(61, 1)))
+    nothing: frozenset[int] = frozenset()
+    assert cause(None, idle) is None
+    assert cause(TreeActivity(nothing, nothing), idle) is IdleCause.NEITHER
+    assert cause(TreeActivity(frozenset({61}), frozenset({60})), idle) is IdleCause.CPU
+    assert cause(TreeActivity(nothing, frozenset({60})), idle) is IdleCause.DISK
+    assert cause(TreeActivity(frozenset({50}), nothing), idle) is IdleCause.CPU, "what run has started"
+    assert cause(TreeActivity(frozenset({99}), nothing), idle) is IdleCause.NEITHER, "another program"
+    assert cause(TreeActivity(frozenset({61}), nothing), replace(idle, active=True)) is None
+    plain = replace(allocation(ALICE, WHOLE_SHARE, False), processes=(ProcessKey(61, 1),))
+    assert cause(TreeActivity(frozenset({61}), nothing), plain) is None, "no job"
+    slurm = allocation(ALICE._replace(job="4711"), WHOLE_SHARE, False)
+    assert cause(TreeActivity(frozenset({61}), nothing), slurm) is None, "no process is known"
 
 
 def test_a_snapshot_without_readings_has_no_slots() -> None:

@@ -146,13 +146,12 @@ async () => {
   if (times.some((time, place) => place && time > times[place - 1])) wrong.push('events are not newest first');
   for (const id of Object.keys(alerts || {})) check('events', `#events ${at('data-alert', id)} b`, alerts[id].name);
 
-  const power = '.chart:has(figcaption)';
+  const HISTORY = { gpu_utilization_ratio: f.percent, gpu_memory_used_bytes: f.bytes, gpu_power_watts: f.watts, gpu_temperature_celsius: f.celsius };
   for (const uuid of Object.keys(gpus ? gpus.by_uuid : {})) {
-    const chart = [...main.querySelectorAll(`#history ${power}`)].find((each) => each.querySelector('figcaption').textContent === 'GPU power');
-    const shown = chart.querySelector(`${at('data-subject', uuid)} [data-f="now"]`).textContent.trim();
-    compared.history = (compared.history || 0) + 1;
-    const expected = f.watts(gpus.by_uuid[uuid].power_watts);
-    if (shown !== expected) wrong.push(`history: power of ${uuid} shows ${shown}, API says ${expected}`);
+    const gpu = gpus.by_uuid[uuid];
+    for (const series of Object.keys(HISTORY))
+      check('history', `#history ${at('data-subject', uuid)} [data-f="${series}.now"]`, HISTORY[series](gpu.up ? gpu[series.replace('gpu_', '')] : null));
   }
+  check('history', '#history [data-series="cpu_utilization_ratio"] [data-f="now"]', f.percent(node.cpu.utilization_ratio));
   return { wrong, compared, sequence: api.sequence };
 };

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from fakes.cuda.control import FakeCuda, FakeProgram
-from gpucommons.config.settings import ParkingSettings
+from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.ownership import Workload
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
@@ -28,7 +28,7 @@ class ParkingRig:
         self.cuda, self.total, self.reserve = cuda, total, reserve
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
-        self.parking = Parking(given, self.pauser, self.rooms, self._part_with, lambda: self.needs)
+        self.parking = Parking(given, self.pauser, self.rooms, self._part_with, lambda: RoomClaims(self.needs))
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()

@@ -88,7 +88,7 @@ def test_the_table_and_the_line_of_progress() -> None:
 def test_metrics() -> None:
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=SHARING))
     text = "".join(
-        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
+        prometheus_head(family.metric) + str(FamilyRenderer(family.metric).render(family).lines, "utf-8")
         for family in metrics.collect(snapshot)
     )
     found = {(name, tuple(value for _, value in labels)): value for (name, labels), value in parsed(text).items()}

@@ -16,6 +16,7 @@ from gpucommons.parking.values import (
     ParkSituation,
     ParkStage,
     ParkTerms,
+    RoomClaims,
     RoomNeed,
     WhyNot,
 )
@@ -38,22 +39,24 @@ def test_an_idle_program_stays_while_nothing_needs_its_room() -> None:
 
 def test_an_idle_program_is_parked_for_a_need_that_this_meets() -> None:
     need = RoomNeed(("a",), 30 * GIB, 1.0)
-    assert plan(TERMS, situation(IDLE, needs=(need,))).park == ("notebook",)
-    assert plan(TERMS, situation(IDLE, needs=(need._replace(bytes=70 * GIB),))).park == ()
-    assert plan(TERMS, situation(IDLE, free=31 * GIB, needs=(need,))).park == (), "there is room"
+    assert plan(TERMS, situation(IDLE, claims=RoomClaims((need,)))).park == ("notebook",)
+    assert plan(TERMS, situation(IDLE, claims=RoomClaims((need._replace(bytes=70 * GIB),)))).park == ()
+    assert plan(TERMS, situation(IDLE, free=31 * GIB, claims=RoomClaims((need,)))).park == (), "there is room"
     busy = replace(IDLE, idle_s=59.0)
-    assert plan(TERMS, situation(busy, needs=(need,))).park == ()
-    assert plan(replace(TERMS, idle_after_s=0.0), situation(IDLE, needs=(need,))).park == (), "off"
+    assert plan(TERMS, situation(busy, claims=RoomClaims((need,)))).park == ()
+    assert plan(replace(TERMS, idle_after_s=0.0), situation(IDLE, claims=RoomClaims((need,)))).park == (), "off"
 
 
 def test_a_lease_gets_a_gpu_that_idle_programs_alone_are_on() -> None:
     need = RoomNeed(("a", "b"), None, 1.0)
     other = replace(IDLE, key="busy", idle_s=0.0)
-    assert plan(TERMS, situation(IDLE, needs=(need,))).park == (), "b is empty"
+    assert plan(TERMS, situation(IDLE, claims=RoomClaims((need,)))).park == (), "b is empty"
     on_b = ParkProgram("on-b", ParkStage.HELD, {"b": GIB}, settled_s=-1.0)
-    assert plan(TERMS, situation(IDLE, on_b, needs=(need,))).park == ("notebook",)
-    assert plan(TERMS, situation(IDLE, on_b, other, needs=(need,))).park == ()
-    assert plan(TERMS, situation(IDLE, replace(on_b, idle_s=61.0), needs=(need,))).park == ("on-b",), "the least moved"
+    assert plan(TERMS, situation(IDLE, on_b, claims=RoomClaims((need,)))).park == ("notebook",)
+    assert plan(TERMS, situation(IDLE, on_b, other, claims=RoomClaims((need,)))).park == ()
+    assert plan(TERMS, situation(IDLE, replace(on_b, idle_s=61.0), claims=RoomClaims((need,)))).park == ("on-b",), (
+        "the least moved"
+    )
 
 
 def test_the_owner_may_park_a_busy_program_but_not_one_that_cannot_come_back() -> None:
@@ -139,6 +142,27 @@ def test_programs_in_short_turns_change_places_more_often() -> None:
         assert plan(turns, situation(works, PARKED, free=2 * GIB)).park == parked
 
 
+def test_a_program_that_made_room_comes_after_those_that_waited_before_it() -> None:
+    made_room = replace(PARKED, for_turn=True, settled_s=5.0)
+    need = RoomNeed(("a",), 30 * GIB, 4.0)
+    before = RoomClaims((need,))
+    assert plan(TERMS, situation(made_room, free=51 * GIB, claims=before)).wake == ("parked",), "room for both"
+    found = plan(TERMS, situation(made_room, free=50 * GIB, claims=before))
+    assert found.wake == ()
+    assert "30.0 GiB for leases and clients that come first" in found.waits["parked"]
+    assert plan(TERMS, situation(PARKED, free=50 * GIB, claims=before)).wake == ("parked",), "its user goes on"
+    later = RoomClaims((need._replace(since_s=6.0),))
+    assert plan(TERMS, situation(made_room, free=50 * GIB, claims=later)).wake == ("parked",)
+    unused = situation(made_room, claims=before, now_s=36.0, rooms={"a": DeviceRoom(50 * GIB, 35.5)})
+    assert plan(TERMS, unused).wake == ("parked",), "the room was not taken"
+
+
+def test_memory_that_a_lease_was_promised_is_not_given_to_a_parked_program() -> None:
+    promised = RoomClaims(promised={"a": 40 * GIB})
+    assert plan(TERMS, situation(PARKED, free=60 * GIB, claims=promised)).wake == ()
+    assert plan(TERMS, situation(PARKED, free=61 * GIB, claims=promised)).wake == ("parked",)
+
+
 DEVICES = ("a", "b")
 sizes = st.integers(0, 60).map(lambda gib: gib * GIB)
 times = st.floats(0.0, 300.0)
@@ -157,6 +181,7 @@ programs = st.builds(
     container_room_bytes=st.none() | sizes,
     asked=st.booleans(),
     wakes_since_s=st.none() | times,
+    for_turn=st.booleans(),
 )
 needs = st.builds(
     RoomNeed,
@@ -170,7 +195,11 @@ situations = st.builds(
     st.lists(programs, max_size=6).map(lambda rows: tuple(replace(row, key=f"p{n}") for n, row in enumerate(rows))),
     st.dictionaries(st.sampled_from(DEVICES), st.builds(DeviceRoom, sizes, times)),
     st.none() | st.builds(HostMemory, st.just(128 * GIB), sizes),
-    st.lists(needs, max_size=3).map(tuple),
+    st.builds(
+        RoomClaims,
+        st.lists(needs, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from(DEVICES), sizes),
+    ),
     st.just(300.0),
 )
 terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.booleans(), st.floats(0, 50), times)
@@ -189,7 +218,9 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
         for program in on:
             room = fresh_room(at, device)
             assert room is not None
-            assert program.memory[device] + given_terms.gpu_reserve_bytes <= room.free_bytes, "never more than fits"
+            promised = at.claims.promised.get(device, 0)
+            needed = program.memory[device] + promised + given_terms.gpu_reserve_bytes
+            assert needed <= room.free_bytes, "never more than fits"
             assert program.wakes_since_s is not None
             for other in at.programs:
                 if other.stage is ParkStage.PARKED and other.wakes_since_s is not None and device in other.memory:
@@ -213,6 +244,6 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
             since_s = program.resident_since_s
             assert since_s is None or at.now_s - since_s >= given_terms.min_residence_s, "no flapping"
             waiters = bool(waiting - set(found.wake))
-            assert (given_terms.eager and idle) or at.needs or waiters, "something needs the room"
+            assert (given_terms.eager and idle) or at.claims.needs or waiters, "something needs the room"
     assert all(by_key[key].asked for key in found.refused)
     assert not set(found.refused) & set(found.park)

@@ -37,7 +37,7 @@ def shown(counters: Counters | None) -> Series:
     snapshot = Snapshot(1, 0.0, 0.0, "node", None, readings)
     return parsed(
         "".join(
-            prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
+            prometheus_head(family.metric) + bytes(FamilyRenderer(family.metric).render(family).lines).decode()
             for family in metrics.collect(snapshot)
         )
     )

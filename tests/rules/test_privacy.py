@@ -14,14 +14,18 @@ from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, P
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.idle import IdleMessage, IdleReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
+from gpucommons.model.mps import MpsDaemonReading, MpsEvent, MpsReading
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.process_context import CommandLineReading
+from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Turn
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules import privacy
-from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, seen_by
+from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, leases_seen_by, seen_by
 from played import Played, snapshot_of
 
 NODE = DemoNode(gpus=8, processes_a_gpu=4)
@@ -38,14 +42,18 @@ PATHS = (
     "slots",
     "turns",
     "queue",
+    "messages",
     "accounts",
     "events?limit=1000",
 )
 
 PUBLIC = {"cpu", "memory", "pressure", "gpus", "agent"}
-FILTERED = {"attribution", "allocations", "slots", "ledger", "sharing", "leases", "accounts", "event_log", "alerts"}
-HIDDEN = {
+FILTERED = {
+    *("attribution", "allocations", "slots", "ledger", "sharing", "leases", "idle", "accounts", "event_log", "alerts"),
     "processes",
+    "command_lines",
+}
+HIDDEN = {
     "docker",
     "podman",
     "container_usage",
@@ -59,7 +67,6 @@ HIDDEN = {
     "kernel",
     "filesystems",
     "hardware",
-    "command_lines",
     "process_contexts",
 }
 
@@ -93,10 +100,13 @@ def test_privacy_is_applied_in_one_place() -> None:
 # what a viewer that does not see all gets for it.
 FILTERED_FIELDS: Mapping[type, str] = {
     Attribution: "processes owners unattributed accounts view",
+    ProcessTable: "by_pid busiest trees",
+    ProcessRow: "key name cpu_seconds rss_bytes parent_pid state",
+    CommandLineReading: "by_key",
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
-        "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds"
+        "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds pauser"
     ),
     ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals",
     ParkedProgram: (
@@ -116,11 +126,14 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "billed_s demand_ratio over_claimed name program processes"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
-    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded",
+    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded clients mps",
     Lease: "request slots gpus since_s",
-    LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name",
+    LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name mps sm_percent",
+    MpsReading: "mode unavailable daemons events starts failures deaths",
     LeaseWait: "position cause start_s detail",
     Reservation: "id uid user gpus from_s until_s slots used_s",
+    IdleReading: "after_s action idle_holders steps messages channels events recorded",
+    IdleMessage: "id user wall_s step text holder notified_s over",
     AllocationReading: "slots allocations containers unmanaged complete",
     SlotsReading: "slots",
     SlotStatus: (
@@ -215,6 +228,23 @@ def test_own_rows_are_complete() -> None:
     assert {id: own["turns"]["clients"][id] for id in mine} == mine
 
 
+def test_of_the_processes_on_the_host_only_those_on_gpus_of_the_viewer_are_visible() -> None:
+    attribution = NODE.attribution(0.0)
+    keys = {share.workload.uid: share.key for share in attribution.processes if share.key is not None}
+    mine, other, elsewhere = keys[1001], keys[1000], ProcessKey(7, 7)
+    assert mine is not None
+    assert other is not None
+    table = ProcessTable({key.pid: ProcessRow(key, "x", 1.5, 2**20) for key in (mine, other, elsewhere)}, (mine, other))
+    lines = CommandLineReading({key: ("python", str(key.pid)) for key in (mine, other, elsewhere)})
+    snapshot = snapshot_of(Readings(attribution=attribution, processes=table, command_lines=lines))
+    seen = seen_by(snapshot, BOB).readings
+    assert seen.processes == ProcessTable({mine.pid: table.by_pid[mine.pid]}, ())
+    assert seen.command_lines == CommandLineReading({mine: ("python", str(mine.pid))})
+    reused = ProcessTable({mine.pid: table.by_pid[mine.pid]._replace(key=ProcessKey(mine.pid, 99))}, ())
+    seen = seen_by(snapshot_of(Readings(attribution=attribution, processes=reused)), BOB).readings
+    assert seen.processes == ProcessTable({}, ()), "another process has its pid now"
+
+
 def test_programs_of_others_have_no_name_and_no_pid() -> None:
     reading = NODE.sharing(0.0)
     own = reading.clients[0]._replace(program="job:7@1001", processes=(8, 9), uid=1001)
@@ -241,6 +271,16 @@ def test_own_leases_are_complete_and_others_keep_their_place_in_the_queue() -> N
     assert own["leases"]["1"]["trespassers"] == []
     assert [row["user"] for row in own["waiting"].values()] == ["others", "bob"]
     assert [row["position"] for row in own["waiting"].values()] == [1, 2]
+
+
+def test_mps_daemons_and_logs_of_others_are_hidden() -> None:
+    daemons = tuple(MpsDaemonReading(user, "GPU-a", "0", "running", 1.0) for user in ("", "alice", "bob"))
+    events = tuple(MpsEvent(str(n), "log", 1.0, one.user, "GPU-a", "0", "x") for n, one in enumerate(daemons))
+    reading = LeasesReading(mps=MpsReading("per_user", "", daemons, events))
+    seen = leases_seen_by(reading, BOB).mps
+    assert seen is not None
+    assert [each.user for each in seen.daemons] == ["", "bob"]
+    assert [each.user for each in seen.events] == ["bob"]
 
 
 def test_another_client_has_one_pseudonym_everywhere() -> None:

@@ -1,6 +1,7 @@
 """An unmodified torch program: bf16 matrix products of one size, for ever. It knows nothing of a scheduler.
 
-python torch_program.py SIZE COUNTER [IDLE_S]   adds its products to the 8 bytes of COUNTER; idles for IDLE_S first.
+python torch_program.py SIZE COUNTER [IDLE_S [GIB]]   adds its products to the 8 bytes of COUNTER; idles for IDLE_S
+first; holds GIB of memory, and ends with an error if that changes.
 """
 
 import mmap
@@ -20,6 +21,9 @@ def main() -> None:
     with open(path, "r+b") as file:
         counter = mmap.mmap(file.fileno(), 8)
     matrix = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+    words = int(float(sys.argv[4]) * (1 << 30)) // 8 if len(sys.argv) > 4 else 0
+    held = torch.arange(words, device="cuda", dtype=torch.int64)
+    checksum = int(held.sum())
     matrix @ matrix
     torch.cuda.synchronize()
     products, each = 1, _PRODUCTS[size]
@@ -30,6 +34,8 @@ def main() -> None:
             matrix @ matrix
         torch.cuda.synchronize()
         products += each
+        if products % (1000 * each) < each and int(held.sum()) != checksum:
+            sys.exit("the memory has changed")
         struct.pack_into("=Q", counter, 0, products)
 
 

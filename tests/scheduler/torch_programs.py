@@ -14,13 +14,17 @@ PROGRAM = Path(__file__).with_name("torch_program.py")
 
 
 class TorchProgram:
-    def __init__(self, size: int, directory: Path, idle_s: float = 0.0) -> None:
+    def __init__(
+        self, size: int, directory: Path, idle_s: float = 0.0, gib: float = 0.0, prefix: Sequence[str] = ()
+    ) -> None:
+        """`prefix` is a command that starts it."""
         self.size = size
         self._counter = directory / f"{size}-{time.monotonic_ns()}"
         self._counter.write_bytes(bytes(8))
         # A session of its own: the programs of one session are one client.
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(size), str(self._counter), str(idle_s)], start_new_session=True
+            [*prefix, sys.executable, str(PROGRAM), str(size), str(self._counter), str(idle_s), str(gib)],
+            start_new_session=True,
         )
 
     @property

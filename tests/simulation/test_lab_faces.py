@@ -23,6 +23,8 @@ EMPTY = {
     "gpucommons_source_": "likewise",
     "gpucommons_ledger_": "likewise",
     "gpucommons_leases": "likewise",
+    "gpucommons_mps_": "likewise",
+    "gpucommons_idle_": "likewise",
     "gpucommons_event_log_writing": "likewise",
     "gpucommons_quota_": "quotas are settings",
     "gpucommons_accounts_": "prices are settings",
@@ -85,6 +87,13 @@ def test_every_family_has_data_or_a_reason_why_it_has_none(dialect: Dialect) -> 
     missing = {metric.name for metric in dialect.catalogue} - with_data
     unexplained = [name for name in missing if not name.startswith((*EMPTY, *OF_TIME))]
     assert sorted(unexplained) == []
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_each_metric_is_yielded_once(dialect: Dialect) -> None:
+    """A metric that is yielded in parts makes its dialect run twice at each scrape."""
+    yielded = [family.metric.name for family in dialect.collect(LAB.snapshot(100))]
+    assert len(yielded) == len(set(yielded))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

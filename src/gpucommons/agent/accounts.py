@@ -12,6 +12,7 @@ from gpucommons.agent.prices import prices_of
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log
+from gpucommons.faces.documents.job import BilledJob, JobQuery
 from gpucommons.faces.documents.report import LedgerUnreadable, ReportQuery
 from gpucommons.ledger.accounts import accounts_of, read_accounts
 from gpucommons.ledger.batch import NS, Moment
@@ -19,6 +20,7 @@ from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.event_detector import detect_events
 from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.integrate import Integrator
+from gpucommons.ledger.jobs import read_job
 from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.ledger.rollups import Retention
 from gpucommons.ledger.usage import usage_of
@@ -26,6 +28,7 @@ from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import (
     AccountsReading,
     Amounts,
+    By,
     HoldingQuota,
     LedgerReading,
     OwnerKey,
@@ -43,6 +46,8 @@ _ACCOUNTS_EVERY_S = 30.0
 # Counters of an owner that was not seen for this long are not published. They continue when it returns.
 _RECENT_S = 3600.0
 _STOP_TIMEOUT_S = 2.0
+# A report does not wait longer for the disk: then it has what is on it.
+_WRITE_TIMEOUT_S = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -135,12 +140,35 @@ class Accounts:
     async def report(self, query: ReportQuery) -> PeriodAccounts:
         """One at a time and off the event loop: a long period takes a while."""
         async with self._one_report:
+            self._flush_newest()
             return await in_daemon_thread(lambda: self._report(query))
+
+    async def job(self, query: JobQuery) -> BilledJob | None:
+        """As `report`: the figures are complete up to the last snapshot."""
+        async with self._one_report:
+            self._flush_newest()
+            return await in_daemon_thread(lambda: self._job(query))
+
+    def _flush_newest(self) -> None:
+        """So that a report has what was billed since the last flush, at most once for each snapshot."""
+        if self._started and self._latest is not None and self._latest.monotonic_ns > self._flushed_ns:
+            self._flush(self._latest)
+
+    def _job(self, query: JobQuery) -> BilledJob | None:
+        self._writer.wait_written(_WRITE_TIMEOUT_S)
+        try:
+            job = read_job(self._file, query.id, query.user) if self._file.exists() else None
+        except LedgerError as error:
+            raise LedgerUnreadable(str(error)) from error
+        return None if job is None else BilledJob(job, self._prices)
 
     def _report(self, query: ReportQuery) -> PeriodAccounts:
         """Empty while there is no ledger file: nothing was held yet."""
+        self._writer.wait_written(_WRITE_TIMEOUT_S)
         try:
-            usage = read_period(self._file, *query.period) if self._file.exists() else PeriodUsage(*query.period)
+            usage = PeriodUsage(*query.period)
+            if self._file.exists():
+                usage = read_period(self._file, *query.period, by_day=query.by is By.DAY)
             return accounts_of(usage, query.by, query.user, self._prices)
         except LedgerError as error:
             raise LedgerUnreadable(str(error)) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.enforcing import Enforcer, Enforcing
+from gpucommons.agent.idle_watch import IdleWatch
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
 from gpucommons.agent.pausing import enforces_leases
@@ -22,7 +23,8 @@ from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
 from gpucommons.config.api_address import AUTO, served_socket
-from gpucommons.config.settings import DcgmSettings, FleetSettings, Settings
+from gpucommons.config.dialects import DcgmSettings
+from gpucommons.config.settings import FleetSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
 from gpucommons.faces.exposition.exposition import Exposition
@@ -54,18 +56,34 @@ class Agent:
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
         lab = shared_lab(scenario.name) if scenario is not None and settings.scheduler.shares_programs else None
+        sharing = None
         if lab is not None:
-            scenario = lab.scenario
-            self._parts.append(simulated_sharing(settings, lab))
-        sharing = sharing_part(settings, gpm) if settings.scheduler.is_used and scenario is None else None
-        if sharing is not None:
-            self._parts.append(sharing)
+            scenario, sharing = lab.scenario, simulated_sharing(settings, lab)
+        elif settings.scheduler.is_used and scenario is None:
+            sharing = sharing_part(settings, gpm)
         # Elsewhere the kernel does not report the user of a connection as Linux does.
-        if settings.leases.enabled != "false" and sys.platform == "linux":
-            enforcer = self._enforcer(settings, sharing) if scenario is None else None
-            self._parts.append(Leasing(settings, scenario, enforcer, None if lab is None else lab.lease_users))
+        has_leases = settings.leases.enabled != "false" and sys.platform == "linux"
+        enforcer = self._enforcer(settings, sharing) if has_leases and scenario is None else None
+        users = None if lab is None else lab.lease_users
+        ledger, jobs = (accounts.report, accounts.job) if settings.ledger.enabled else (None, None)
+        leasing = Leasing(settings, scenario, enforcer, users, jobs) if has_leases else None
+        idle = IdleWatch(
+            settings,
+            self.scenario,
+            socket.gethostname(),
+            sharing.park if sharing is not None and sharing.shares_programs else None,
+            None if leasing is None else leasing.end_lease,
+        )
+        self._parts += [part for part in (sharing, leasing, idle) if part is not None]
         of_parts = [source for part in self._parts for source in part.sources()]
-        sources, derive = agent_sources(settings, scenario, of_parts, AgentReader(__version__, self._complete), gpm=gpm)
+        sources, derive = agent_sources(
+            settings,
+            scenario,
+            of_parts,
+            AgentReader(__version__, self._complete),
+            gpm=gpm,
+            idle_before=idle.idle_before,
+        )
         self._background = [(source.name, source.run) for source in sources if source.run is not None]
         self.sampler = Sampler(
             sources,
@@ -76,9 +94,15 @@ class Agent:
         )
         spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
         self.exposition = Exposition(self.sampler.latest, spoken)
-        ledger = accounts.report if settings.ledger.enabled else None
-        history = History(interval_s)
-        self.api = Api(self.sampler.latest, history, __version__, _prometheus(settings), ledger, _fleet(settings.fleet))
+        self.api = Api(
+            self.sampler.latest,
+            History(interval_s),
+            __version__,
+            _prometheus(settings),
+            ledger,
+            jobs,
+            _fleet(settings.fleet),
+        )
         self.sampler.subscribe(self.api.observe)
         default_socket = served_socket(AUTO) if settings.web.socket == AUTO else ""
         self._no_place_for_socket = settings.web.socket == AUTO and not default_socket

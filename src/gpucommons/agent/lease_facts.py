@@ -1,17 +1,22 @@
 """What a snapshot shows about the slots: free, used, allocated or lost; and which programs are on them. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from gpucommons.agent.lease_room import parked_for_turns
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.process_identity import ProcessTable
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
 
 _NS_PER_HOUR = 3600 * 1e9
 _QUOTA_PERIOD = "30d"
 _GRAPHICS = "graphics"
+# Connected clients that request nothing, and programs that do not use the GPU: they are not paused.
+_NO_TURNS = ("idle", "resting")
 # A process of this name runs on each node of the system.
 _NODE_PROGRAMS = {"slurmd": "Slurm", "kubelet": "Kubernetes"}
 
@@ -37,10 +42,27 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
     gpus, allocations = readings.gpus, readings.allocations
     if gpus is None or allocations is None:
         return None
-    return tuple(_slots(gpus, allocations, before))
+    sharing = readings.sharing
+    parked = parked_for_turns(None if sharing is None else sharing.parking)
+    return tuple(_slots(gpus, allocations, before, parked, devices_in_turns(sharing)))
 
 
-def _slots(gpus: GpuReading, reading: AllocationReading, before: Mapping[str, SlotUse]) -> Iterator[LeasableSlot]:
+def devices_in_turns(sharing: SharingReading | None) -> frozenset[str]:
+    """The devices on which a program may be paused: clients take turns there, or a program is parked."""
+    if sharing is None:
+        return frozenset()
+    parked = () if sharing.parking is None else sharing.parking.programs
+    taking_turns = {client.gpu_uuid for client in sharing.clients if client.standing not in _NO_TURNS}
+    return frozenset(taking_turns | {program.gpu_uuid for program in parked})
+
+
+def _slots(
+    gpus: GpuReading,
+    reading: AllocationReading,
+    before: Mapping[str, SlotUse],
+    parked: Mapping[str, int],
+    in_turns: frozenset[str],
+) -> Iterator[LeasableSlot]:
     holders: dict[str, list[Allocation]] = {}
     for allocation in reading.allocations:
         if allocation.kind is not WorkloadKind.LEASE and not allocation.is_access_only:
@@ -52,7 +74,8 @@ def _slots(gpus: GpuReading, reading: AllocationReading, before: Mapping[str, Sl
             use = _use(holders.get(uuid, ()))
             if use is SlotUse.FREE and not (reading.complete and info.processes_known):
                 use = before.get(uuid, SlotUse.FREE)
-            yield _slot(info, by_uuid[info.slot.gpu_uuid], use)
+            slot = _slot(info, by_uuid[info.slot.gpu_uuid], use, parked.get(uuid, 0))
+            yield replace(slot, in_turns=uuid in in_turns)
     for gpu in gpus.gpus:
         if not gpu.up:
             yield LeasableSlot(gpu.identity.uuid, str(gpu.identity.index), SlotUse.LOST)
@@ -63,7 +86,7 @@ def _use(holders: Iterable[Allocation]) -> SlotUse:
     return SlotUse.ALLOCATED if any(managed) else SlotUse.USED if managed else SlotUse.FREE
 
 
-def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse) -> LeasableSlot:
+def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse, parked_bytes: int) -> LeasableSlot:
     slot = info.slot
     part = 1.0 if slot.slices is None else slot.slices / slot.of
     if info.mig_enabled:
@@ -73,7 +96,7 @@ def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse) -> LeasableSlot:
         # What the driver keeps for itself cannot be promised.
         total = _minus(gpu.readings.memory_total_bytes, gpu.readings.memory_reserved_bytes)
         free = gpu.readings.memory_free_bytes
-    return LeasableSlot(slot.uuid, slot.name, use, part, info.mig_enabled, total, free)
+    return LeasableSlot(slot.uuid, slot.name, use, part, info.mig_enabled, total, free, parked_bytes)
 
 
 def _minus(total: int | None, reserved: int | None) -> int | None:

@@ -1,31 +1,42 @@
 """Leases in the agent: the service in its own thread, fed with every snapshot, read as a source."""
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
-from gpucommons.agent.lease_use import LeaseMeter
 from gpucommons.attribution.stage import NamesUsers
+from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
+from gpucommons.config.leases import LeaseQuotaSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.runtime_directory import lease_socket
-from gpucommons.config.settings import LeaseQuotaSettings, Settings
+from gpucommons.config.runtime_directory import lease_socket, runtime_directory
+from gpucommons.config.settings import Settings
+from gpucommons.config.sources import PathSettings
 from gpucommons.config.state_directory import lease_record
+from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document
-from gpucommons.leases.policy.values import LeaseQuota, LeaseTerms, SlotUse
+from gpucommons.faces.documents.report import LedgerUnreadable
+from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
 from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk
 from gpucommons.leases.service.facts import LeaseFacts
+from gpucommons.leases.service.lease_mps import LeaseMps
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.mps.control import MpsControl
+from gpucommons.mps.supervisor import MpsSupervisor
+from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
@@ -34,10 +45,9 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# The longest interval between two snapshots that is billed, in sampling intervals, as in the accounts.
-_LONGEST_GAP = 5
 _MOST_ANCESTORS = 64
+# Of the daemons, below the runtime directory.
+_MPS_DIRECTORY = "mps"
 
 log = logging.getLogger(__name__)
 
@@ -50,18 +60,22 @@ def lease_terms(settings: Settings) -> LeaseTerms:
         section.share_limit,
         section.no_show_after_s,
         section.reserve_ahead_d * 86_400,
-        tuple(_quota(name, row, settings.ledger.enabled) for name, row in settings.lease_quotas.items()),
+        tuple(_quota(name, row, settings.ledger.enabled, section.mps) for name, row in settings.lease_quotas.items()),
     )
 
 
-def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool) -> LeaseQuota:
+def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool, mps: str) -> LeaseQuota:
     if bool(row.user) == bool(row.group):
         raise ConfigError(f'lease_quotas.{name}: set either user or group, such as user = "*" for each user')
-    if not row.gpus and not row.hours:
-        raise ConfigError(f"lease_quotas.{name}: no limit is set; set gpus, hours or both")
+    if not row.gpus and not row.hours and not row.sm_percent:
+        raise ConfigError(f"lease_quotas.{name}: no limit is set; set gpus, hours or sm_percent")
+    if row.sm_percent and mps == "off":
+        raise ConfigError(
+            f"lease_quotas.{name}: sm_percent is enforced by MPS; set leases.mps to per_user or all_users"
+        )
     if row.hours and not has_accounts:
         raise ConfigError(f"lease_quotas.{name}: hours are those of the accounts; set ledger.enabled = true")
-    return LeaseQuota(row.user, row.group, row.gpus or None, row.hours or None)
+    return LeaseQuota(row.user, row.group, row.gpus or None, row.hours or None, row.sm_percent or None)
 
 
 class Leasing:
@@ -73,8 +87,10 @@ class Leasing:
         scenario: Scenario | None = None,
         enforcer: Enforcer | None = None,
         users: LabLeaseUsers | None = None,
+        read_job: ReadJob | None = None,
     ) -> None:
-        """Without `enforcer`, trespassers are only reported. `users` are those of a scenario."""
+        """Without `enforcer`, trespassers are only reported. `users` are those of a scenario. `read_job` reads a job
+        from the ledger; None where no ledger is kept."""
         self._settings = settings
         self._users = users
         self._terms = lease_terms(settings)
@@ -84,12 +100,17 @@ class Leasing:
         self._thread = LoopThread("leases", self._close)
         self._server: LeaseServer | None = None
         self._enforcer = enforcer
+        self._mps: MpsSupervisor | None = None
         self._names: NamesUsers = (
             host_user_names(Path(settings.path.procfs))
             if scenario is None or scenario.world is None
             else scenario.world.users
         )
-        self._meter = LeaseMeter(_LONGEST_GAP * self._cadence_s)
+        # The pids of clients are those of our namespace; the process table may be that of the host.
+        self._shows_own_pids = scenario is None and settings.path.procfs == PathSettings().procfs
+        self._read_job = read_job
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reports: set[asyncio.Task[None]] = set()
         self._uses: Mapping[str, SlotUse] = {}
         self._manager: str | None = None
         self._seen_manager: tuple[object, ...] = ()
@@ -100,6 +121,7 @@ class Leasing:
     async def start(self) -> None:
         """Without the default socket the agent runs without leases. Raises ListenError for one that is set."""
         access = self._access()
+        self._loop = asyncio.get_running_loop()
         try:
             await self._thread.start(lambda: self._open(access))
         except ListenError as error:
@@ -108,15 +130,31 @@ class Leasing:
             log.warning("leases are off: %s ('leases.enabled = false' for none)", error)
 
     async def stop(self) -> None:
+        for task in self._reports:
+            task.cancel()
         await self._thread.stop()
+
+    def end_lease(self, id: str, why: str, done: Callable[[str], None]) -> None:
+        """`done` gets why the lease could not be ended; empty if it was. It is called on another thread."""
+        server = self._server
+        if server is None:
+            done("leases are off")
+            return
+
+        def end() -> None:
+            try:
+                server.desk.cancel(id, os.getuid(), is_admin=True, why=why)
+            except LeaseRefused as error:
+                done(str(error))
+            else:
+                done("")
+
+        self._thread.call(end)
 
     def observe(self, snapshot: Snapshot) -> None:
         server = self._server
         if server is None:
             return
-        reading = snapshot.readings.leases
-        if self._meter.is_active or (reading is not None and reading.leases):
-            self._meter.step(snapshot)
         facts = self._facts(snapshot)
         self._thread.call(lambda: self._update(server.desk, facts))
 
@@ -130,7 +168,8 @@ class Leasing:
         server = self._server
         if server is None:
             raise SourceStarting("the lease service has not started")
-        return server.desk.reading
+        reading = server.desk.reading
+        return reading if self._shows_own_pids else replace(reading, clients={})
 
     def _facts(self, snapshot: Snapshot) -> LeaseFacts:
         readings = snapshot.readings
@@ -150,8 +189,32 @@ class Leasing:
             gpu_programs(readings) if leases else (),
             self._off(snapshot),
             frozenset(lease.request.id for lease in leases),
-            self._meter.used(),
         )
+
+    def _request_report(self, id: str) -> None:
+        """Called on the thread of the leases. The ledger belongs to the agent's loop."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop may be closed at any moment.
+                self._loop.call_soon_threadsafe(self._start_report, id)
+
+    def _start_report(self, id: str) -> None:
+        task = asyncio.create_task(self._report(id), name="lease-report")
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def _report(self, id: str) -> None:
+        """`job` is null where the lease was shorter than the time between two snapshots: then nothing was billed."""
+        report: dict[str, object] = {"job": None, "error": ""}
+        try:
+            if self._read_job is None:
+                report["error"] = "no ledger is kept ([ledger] enabled)"
+            elif billed := await self._read_job(JobQuery(job_of_lease(id))):
+                report["job"] = job_document(billed)
+        except LedgerUnreadable as error:
+            report["error"] = str(error)
+        server = self._server
+        if server is not None:
+            self._thread.call(lambda: server.desk.deliver_report(id, report))
 
     def _off(self, snapshot: Snapshot) -> str:
         """Why leases are off: another system allocates the GPUs, and the administrator did not decide."""
@@ -185,13 +248,40 @@ class Leasing:
         )
 
     async def _open(self, access: LeaseAccess) -> None:
-        record = LeaseRecord(lease_record(self._scenario), _boot_id())
+        record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
-        world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends)
-        desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement())
+        world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
+        mps = self._mps_supervisor()
+        lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps)
+        desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement(), lease_mps)
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
-        self._server = server
+        self._server, self._mps = server, mps
+        if mps is not None:
+            await mps.start()
+            desk.settle()
+
+    def _mps_supervisor(self) -> MpsSupervisor | None:
+        """None where leases do not use MPS. A simulation has no GPU that it could use.
+
+        Where it was switched off, daemons that an earlier agent started are still to be stopped.
+        """
+        mode, directory = self._settings.leases.mps, runtime_directory() / _MPS_DIRECTORY
+        if self._scenario is not None or (mode == "off" and not directory.is_dir()):
+            return None
+        control = MpsControl(directory, is_shared=mode == "all_users")
+        if (obstacle := control.general_obstacle()) and mode != "off":
+            log.warning("leases: commands that share a GPU run without MPS: %s", obstacle)
+
+        def gpu_name(uuid: str) -> str:
+            server = self._server
+            return uuid if server is None else server.desk.reading.slots.get(uuid, uuid)
+
+        def changed() -> None:
+            if self._server is not None:
+                self._server.desk.settle()
+
+        return MpsSupervisor(control, mode, self._user_name, gpu_name, changed)
 
     def _enforcement(self) -> DeskEnforcement | None:
         enforcer = self._enforcer
@@ -220,6 +310,8 @@ class Leasing:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
+        if self._mps is not None:
+            await self._mps.stop()
 
     def _user_name(self, uid: int) -> str:
         return self._names.see([uid]).get(uid) or str(uid)
@@ -251,10 +343,3 @@ def start_ticks_of(pid: int) -> int | None:
 def _never(pid: int, ancestor: int) -> bool:
     """The pids of a scenario are not those of this machine."""
     return False
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

@@ -1,4 +1,4 @@
-"""Parts of the agent that run by themselves: the accounts and the scheduler."""
+"""Parts of the agent that run by themselves: accounts, scheduler, leases and the ladder of idle holders."""
 
 from typing import Protocol
 

@@ -3,19 +3,21 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
 from gpucommons.agent.busy import BusyMeter
-from gpucommons.agent.lease_needs import lease_needs
+from gpucommons.agent.lease_room import lease_claims
 from gpucommons.agent.pausing import enforcement_terms, enforces_leases, pauser_settings
 from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.runtime_directory import simulated_control_socket
-from gpucommons.config.settings import ParkingSettings, SchedulerSettings, Settings
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
+from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.pods import PodReading
@@ -63,7 +65,12 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         sharing=programs,
         meter=ActivityMeter(gpm),
     )
-    return Sharing(thread, settings.sampling.interval_s, shares_programs=programs is not None)
+    return Sharing(
+        thread,
+        settings.sampling.interval_s,
+        shares_programs=programs is not None,
+        share_limit=settings.leases.share_limit,
+    )
 
 
 def simulated_sharing(settings: Settings, lab: SharedLab) -> "Sharing":
@@ -81,7 +88,7 @@ def simulated_sharing(settings: Settings, lab: SharedLab) -> "Sharing":
         meter=lab.meter,
         control=str(simulated_control_socket()),
     )
-    return Sharing(thread, settings.sampling.interval_s, shares_programs=True)
+    return Sharing(thread, settings.sampling.interval_s, shares_programs=True, share_limit=settings.leases.share_limit)
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
@@ -112,8 +119,11 @@ def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
 class Sharing:
     """The scheduler as a service, a source, and an observer of snapshots."""
 
-    def __init__(self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool) -> None:
+    def __init__(
+        self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool, share_limit: int
+    ) -> None:
         self._cadence_s = cadence_s
+        self._share_limit = share_limit
         self.scheduler = scheduler
         self.shares_programs = shares_programs
         self._gpus: GpuReading | None = None
@@ -127,6 +137,10 @@ class Sharing:
     async def stop(self) -> None:
         await self.scheduler.stop()
 
+    def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
+        """`done` gets why the programs of these processes are not parked; empty if they are. On another thread."""
+        self.scheduler.park(pids, done)
+
     def sources(self) -> list[Source]:
         return [Source("scheduler", "sharing", SharingReading, self._read, self._cadence_s, runs_on="loop")]
 
@@ -137,7 +151,10 @@ class Sharing:
         return reading
 
     def observe(self, snapshot: Snapshot) -> None:
-        gpus, pods = snapshot.readings.gpus, snapshot.readings.pods
+        gpus, pods, leases = snapshot.readings.gpus, snapshot.readings.pods, snapshot.readings.leases
+        if leases is not None and self.shares_programs:
+            on_mps = (slot for lease in leases.leases if lease.request.mps for slot in lease.slots)
+            self.scheduler.set_mps_devices(frozenset(on_mps))
         # While the driver does not answer, the last known GPUs stay: no reading is not a reading without GPUs.
         if gpus is not None:
             busy = self._busy.of(snapshot)
@@ -146,7 +163,8 @@ class Sharing:
                 self._update_programs(snapshot)
             self._gpus = gpus
         if self.shares_programs:
-            self.scheduler.set_lease_needs(lease_needs(snapshot.readings, snapshot.wall_s, time.monotonic()))
+            claims = lease_claims(snapshot.readings, self._share_limit, snapshot.wall_s, time.monotonic())
+            self.scheduler.set_lease_claims(claims)
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods

@@ -13,6 +13,7 @@ from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file
 from gpucommons.holding.ds01_rules import slice_owner
+from gpucommons.holding.idle_periods import IdlePeriods, IdleWindow
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
@@ -62,10 +63,12 @@ def agent_sources(
     agent: AgentReader | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     gpm: GpmAccess | None = None,
+    idle_before: Callable[[], IdlePeriods] = dict,
 ) -> tuple[list[Source], Callable[[Readings], Readings]]:
     """All sources of the agent, those of its parts included, and the function that derives owners and allocations.
 
-    `gpm` lends the reader's session with the driver to the scheduler.
+    `gpm` lends the reader's session with the driver to the scheduler. `idle_before` are the idle periods that an
+    earlier agent has seen.
     """
     interval_s = settings.sampling.interval_s
     sources = [*_node_sources(settings, scenario, monotonic, gpm), *of_parts]
@@ -75,12 +78,21 @@ def agent_sources(
     if agent is not None:
         sources.append(Source("agent", "agent", AgentReading, agent.read, interval_s, runs_on="loop"))
     rules = owner_rules(settings.owners)
-    allocations = AllocationStage(rules, settings.ledger.active_ratio)
+    allocations = AllocationStage(rules, settings.ledger.active_ratio, _idle_window(settings), idle_before)
     world = _world(settings, scenario)
     if world is None:
         return sources, allocations
     sources, attribution = attributed(sources, world, rules)
     return sources, lambda readings: allocations(attribution(readings))
+
+
+def _idle_window(settings: Settings) -> IdleWindow:
+    idle, default = settings.idle, IdleWindow()
+    return IdleWindow(
+        idle.after_s or default.length_s,
+        idle.active_percent / 100,
+        max(default.longest_gap_s, 5 * settings.sampling.interval_s),
+    )
 
 
 def _node_sources(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from gpucommons.attribution.apportion import Apportionment, Rest
@@ -29,15 +30,15 @@ class Finding(NamedTuple):
 
     key: ProcessKey | None
     holder: str
-    place: Place
     owner: Owner | None
     reason: Reason | None
     workload: Workload
     steps: tuple[str, ...]
 
 
-# A process of the GPU, what is known of it, and whether its utilisation may be that of an earlier process with its pid.
-ProcessEntry = tuple[GpuProcess, Finding, bool]
+# A process of the GPU, its place, what is known of it, and whether its utilisation may be that of an earlier process
+# with its pid.
+ProcessEntry = tuple[GpuProcess, Place, Finding, bool]
 
 
 class GpuFold(NamedTuple):
@@ -47,18 +48,27 @@ class GpuFold(NamedTuple):
     account: GpuAccount
 
 
-def fold(gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment) -> GpuFold:
+def fold(
+    gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment, before: Sequence[ProcessShare] = ()
+) -> GpuFold:
+    """A share that equals the one at its position in `before`, the last reading, is that object: two readings of many
+    idle processes then take little more memory than one."""
     uuid, index = gpu.identity.uuid, gpu.identity.index
     rest = _Rests(dict(split.memory.rest), dict(split.sm.rest), dict(split.power.rest))
     processes: list[ProcessShare] = []
     owned: dict[str, list[ProcessShare]] = {}
     parts = zip(entries, split.memory.parts, split.sm.parts, split.power.parts, strict=True)
-    for (process, finding, departed_sample), memory, sm, power in parts:
+    same_position = chain(before, repeat(None))
+    for ((process, place, finding, departed_sample), memory, sm, power), last in zip(
+        parts, same_position, strict=False
+    ):
         if departed_sample and process.sm_percent is not None:
             rest.leave(Reason.PROCESS_GONE, None, sm, power)
             sm = power = None
-        key, holder, place, owner, reason, workload, steps = finding
+        key, holder, owner, reason, workload, steps = finding
         share = ProcessShare(place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
+        if share == last:
+            share = last
         processes.append(share)
         if owner is None:
             rest.leave(reason or Reason.NO_OWNER, memory, sm, power)

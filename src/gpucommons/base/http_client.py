@@ -14,6 +14,8 @@ from gpucommons.base.json_lines import LineSplitter, LineTooLong
 
 _CHUNK_BYTES = 64 * 1024
 _LONGEST_DETAIL = 200
+# Request timeout and too many requests.
+_LATER = (408, 429)
 
 Failure = Callable[[str, str], Exception]
 """Makes the exception of the caller from a reason (a short constant) and a detail (one line)."""
@@ -52,24 +54,54 @@ async def get_json(
     most_bytes: int,
 ) -> object:
     """One GET on a new connection. Every failure is a `failure`: nothing else is raised."""
-    try:
-        with failures_of(server, failure):
-            async with (
-                aiohttp.ClientSession(
-                    timeout=aiohttp.ClientTimeout(total=timeout_s), cookie_jar=aiohttp.DummyCookieJar()
-                ) as session,
-                session.get(url, params=parameters, allow_redirects=False) as response,
-            ):
-                body = await body_of(response, most_bytes)
-                status = response.status
-    except OSError as error:
-        raise failure("unreachable", f"cannot reach {server} at {url}: {_why(error)}") from None
+    at = f"{server} at {url}"
+    status, body = await _request("GET", url, server, at, failure, timeout_s, most_bytes, params=parameters)
     if status != 200:
         raise failure("status", f"{server} answered with status {status}{_reason(body)}")
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise failure("garbage", f"{server} sent an answer that is not JSON") from None
+
+
+async def post_json(
+    url: str, value: object, server: str, failure: Failure, *, timeout_s: float, most_bytes: int = _CHUNK_BYTES
+) -> None:
+    """One POST on a new connection; the answer's body is not used. Every failure is a `failure`, without the URL.
+
+    The reason is `status` for a refusal that will be repeated, and `busy` for one that a later try may not get.
+    """
+    status, body = await _request("POST", url, server, server, failure, timeout_s, most_bytes, json=value)
+    if status in _LATER or status >= 500:
+        raise failure("busy", f"{server} answered with status {status}{_reason(body)}")
+    if not 200 <= status < 300:
+        raise failure("status", f"{server} answered with status {status}{_reason(body)}")
+
+
+async def _request(
+    method: str,
+    url: str,
+    server: str,
+    at: str,
+    failure: Failure,
+    timeout_s: float,
+    most_bytes: int,
+    *,
+    params: Mapping[str, str] | None = None,
+    json: object = None,
+) -> tuple[int, bytes]:
+    """Status and body. `at` names the server where it cannot be reached."""
+    try:
+        with failures_of(server, failure):
+            async with (
+                aiohttp.ClientSession(
+                    timeout=aiohttp.ClientTimeout(total=timeout_s), cookie_jar=aiohttp.DummyCookieJar()
+                ) as session,
+                session.request(method, url, params=params, json=json, allow_redirects=False) as response,
+            ):
+                return response.status, await body_of(response, most_bytes)
+    except OSError as error:
+        raise failure("unreachable", f"cannot reach {at}: {_why(error)}") from None
 
 
 async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.base.printable import Printable
+from gpucommons.base.printable import Printable, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
-from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
+from gpucommons.cli.output import Line, plain_line, show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.suggestions import users
-from gpucommons.cli.text_table import Format, TextTable, wrapped
+from gpucommons.cli.text_table import Format, TextTable, exact_table, wrapped
 from gpucommons.faces.documents.values import indented
 
 _HEADER = (
@@ -32,6 +32,21 @@ _HEADER = (
     "since",
 )
 _NUMBERS = frozenset({5, 6, 7})
+# Of CSV: the names and values of the API.
+_EXACT = (
+    "slot",
+    "user",
+    "workload",
+    "kind",
+    "state",
+    "gpu_equivalents",
+    "sm_ratio",
+    "memory_bytes",
+    "interface",
+    "managed",
+    "profile",
+    "since_unix_s",
+)
 # What is shown of a slot that no visible workload holds, by its state.
 _WITHOUT_HOLDER = {"free": "(free)", "reserved": "(reserved)", "lost": "(lost)", "unknown": "(unknown)"}
 _HIDDEN = "(hidden)"
@@ -47,7 +62,7 @@ def allocations(
             metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
         ),
     ] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -68,14 +83,22 @@ def allocations(
     if format is not Format.TABLE:
         show(rendered(document["allocations"], slots["slots"], user, format))
         return
+    if user is not None and terminal_width() is not None and not (document["allocations"] or {}).get("held"):
+        show_line(printable(f"no slot is held by {user!r}"))
+        return
     show_lines(table_lines(document["allocations"], slots["slots"], user, terminal_width()))
     show(hidden_note(document, "allocations"))
 
 
 def rendered(allocations: Document | None, slots: Document, user: str | None, format: Format) -> Printable:
-    """As CSV or Markdown."""
-    grid = _table(allocations, slots, user)
-    return grid.as_csv() if format is Format.CSV else grid.as_markdown()
+    """As CSV with exact numbers, or as Markdown for people."""
+    if format is Format.MARKDOWN:
+        return _table(allocations, slots, user).as_markdown()
+    rows: list[Document] = [{**row, "user": row["account"]} for row in _rows(allocations, slots)]
+    if user is None:
+        nothing: Document = dict.fromkeys(_EXACT)
+        rows += [{**nothing, "slot": slot, "user": shown} for slot, shown in _without_holder(slots)]
+    return exact_table(sorted(rows, key=lambda row: _order([str(row["slot"]), str(row["user"])])), _EXACT).as_csv()
 
 
 def table_lines(allocations: Document | None, slots: Document, user: str | None, width: int | None) -> list[Line]:
@@ -87,13 +110,7 @@ def table_lines(allocations: Document | None, slots: Document, user: str | None,
 
 def _table(allocations: Document | None, slots: Document, user: str | None) -> TextTable:
     """`allocations` and `slots` are those parts of the API's documents; the former is null where all is hidden."""
-    rows = list(allocations["held"].values()) if allocations else []
-    # A lost GPU has its UUID as the name of its slot.
-    rows = [{**row, "slot": slots[row["slot"]]["slot"]} if row["slot"] in slots else row for row in rows]
-    cells = [_cells(row) for row in rows if not _is_access_only(row)]
-    # A container that may use every GPU and uses none is one line, not one for each GPU.
-    anywhere = {row["workload_id"]: {**row, "profile": ""} for row in rows if _is_access_only(row)}
-    cells += [[_ANY, *_cells(row)[1:]] for row in anywhere.values()]
+    cells = [_cells(row) for row in _rows(allocations, slots)]
     if user is None:
         cells += [[*pair, *[""] * (len(_HEADER) - 2)] for pair in _without_holder(slots)]
     return TextTable(
@@ -104,6 +121,15 @@ def _table(allocations: Document | None, slots: Document, user: str | None) -> T
         left_out=("managed", "interface", "equivalents", "profile", "since", "kind"),
         states=("user", "state"),
     )
+
+
+def _rows(allocations: Document | None, slots: Document) -> list[Document]:
+    found = list(allocations["held"].values()) if allocations else []
+    # A lost GPU has its UUID as the name of its slot.
+    rows = [{**row, "slot": slots[row["slot"]]["slot"]} if row["slot"] in slots else row for row in found]
+    # A container that may use every GPU and uses none is one line, not one for each GPU.
+    anywhere = {row["workload_id"]: {**row, "slot": _ANY, "profile": ""} for row in rows if _is_access_only(row)}
+    return [*(row for row in rows if not _is_access_only(row)), *anywhere.values()]
 
 
 def _without_holder(slots: Document) -> Iterator[tuple[str, str]]:

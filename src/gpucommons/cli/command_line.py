@@ -27,7 +27,7 @@ class NotFound(CommandError):
 
 
 class AgentUnreachable(CommandError):
-    """The agent that the user named does not answer."""
+    """No agent answers, and the command needs one; or the agent that the user named does not."""
 
     status = 3
 

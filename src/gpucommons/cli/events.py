@@ -94,10 +94,12 @@ def events(
     if format is Format.JSON:
         show(indented(document))
         return
-    ordered = reversed(document["events"].values())
+    ordered = list(reversed(document["events"].values()))
     if format is not Format.TABLE:
         show(rendered(ordered, format))
         return
+    if not ordered and terminal_width() is not None:
+        show_line(printable("no event matches"))
     show_lines(event_lines(ordered, terminal_width()))
     show(hidden_note(document, "events"))
 
@@ -122,8 +124,7 @@ def event_lines(found: Iterable[Document], width: int | None) -> Iterator[Line]:
 
 def rendered(found: Iterable[Document], format: Format) -> Printable:
     """As CSV or Markdown."""
-    grid = TextTable(_HEADER, [_cells(event) for event in found])
-    return grid.as_csv() if format is Format.CSV else grid.as_markdown()
+    return TextTable(_HEADER, [_cells(event) for event in found]).rendered(format)
 
 
 def _of_agent(reader: Reader, chosen: Mapping[str, str | None]) -> Iterator[tuple[str, Document]]:

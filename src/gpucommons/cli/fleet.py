@@ -3,7 +3,7 @@
 The agent is asked first; where it has no fleet or does not run, Prometheus is asked with the same queries.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +16,8 @@ from gpucommons.cli.gpus_view import short_model
 from gpucommons.cli.options import load_settings
 from gpucommons.cli.output import Line, Span, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.summary_view import summary_lines
+from gpucommons.cli.text_table import Format, TextTable, exact_table
 from gpucommons.faces.documents.values import indented
 
 if TYPE_CHECKING:
@@ -39,39 +40,46 @@ PrometheusUrl = Annotated[
 ]
 
 _HEADER = ("node", "slot", "model", "util", "memory free", "owner", "state")
+_EXACT = (
+    *("node", "slot", "uuid", "model", "profile", "state", "holders", "since_unix_s", "idle_s", "utilization_ratio"),
+    *("memory_total_bytes", "memory_free_bytes", "waiting", "paused", "parked"),
+)
 _NUMBERS = frozenset({3, 4})
 _SHORTEST = {"node": 10, "model": 8, "owner": 8, "state": 12}
 _LEFT_OUT = ("util", "memory free")
-_TONES = {"bad": "bold red", "warning": "yellow", "good": "green", "plain": ""}
 _GIB = 2**30
-_SEPARATOR = " · "
 
 
-def show_fleet(reader: Reader, prometheus: str | None, as_json: bool) -> None:
+def show_fleet(reader: Reader, prometheus: str | None, format: Format) -> None:
     document = _document(reader, prometheus)
     fleet = document["fleet"]
-    if as_json:
+    if format is Format.JSON:
         show(indented(document))
     elif not fleet["nodes"]:
         raise NotFound("no node of gpucommons in Prometheus: let it scrape /metrics of the agents")
+    elif format is not Format.TABLE:
+        show(exact_table(fleet["slots"], _EXACT).rendered(format))
     else:
         width = terminal_width()
-        show_lines([*_sentence(fleet, width), *_table(fleet, fleet["slots"], width), *_silent(fleet)])
+        show_lines([*summary_lines(fleet["summary"], width), *_table(fleet, fleet["slots"], width), *_silent(fleet)])
         _show_hidden(document)
 
 
-def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, as_json: bool) -> None:
+def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, format: Format) -> None:
     """Exit status 1 if there is none."""
     document = _document(reader, prometheus)
     fleet = document["fleet"]
     free = [slot for slot in fleet["slots"] if slot["state"] == "free" and has_memory(slot, needed_bytes)]
-    if as_json:
+    if format is Format.JSON:
         show(indented({**document, "fleet": {**fleet, "slots": free}}))
         raise typer.Exit(0 if free else NotFound.status)
     if not free:
         small = " with enough memory" if needed_bytes else ""
         raise NotFound(f"no free slot{small}: {fleet['summary']['sentence']}; 'gpucommons gpus --fleet' lists all")
-    show_lines([*_table(fleet, free, terminal_width()), *_silent(fleet)])
+    if format is not Format.TABLE:
+        show(exact_table(free, _EXACT).rendered(format))
+    else:
+        show_lines([*_table(fleet, free, terminal_width()), *_silent(fleet)])
 
 
 def _document(reader: Reader, prometheus: str | None) -> Document:
@@ -113,21 +121,6 @@ def _read(settings: "FleetSettings") -> Document:
 def has_memory(slot: Document, needed_bytes: int) -> bool:
     free_bytes = slot["memory_total_bytes"] if slot["memory_free_bytes"] is None else slot["memory_free_bytes"]
     return not needed_bytes or (free_bytes is not None and free_bytes >= needed_bytes)
-
-
-def _sentence(fleet: Document, width: int | None) -> Iterator[Line]:
-    """Broken between its parts where the terminal is narrow."""
-    line: list[Span] = []
-    used = 0
-    for part in fleet["summary"]["parts"]:
-        text = f"{part['text']} ({part['detail']})" if part["detail"] else part["text"]
-        if line and width is not None and used + len(_SEPARATOR) + len(text) > width:
-            yield line
-            line, used = [], 0
-        separator = _SEPARATOR if line else ""
-        line += [Span(printable(separator)), Span(printable(text, width or len(text) * 10), _TONES[part["tone"]])]
-        used += len(separator) + len(text)
-    yield line
 
 
 def _table(fleet: Document, slots: Sequence[Document], width: int | None) -> Iterable[Line]:

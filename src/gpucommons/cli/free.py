@@ -12,13 +12,14 @@ from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, has_memory, show_free_fleet
 from gpucommons.cli.gpus_view import missing
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.text_table import Format, TextTable, exact_table
 from gpucommons.faces.documents.values import indented
 
 _HEADER = ("slot", "uuid", "profile", "memory", "free since")
+_EXACT = ("slot", "uuid", "profile", "memory_total_bytes", "memory_free_bytes", "since_unix_s")
 _WORDS = {
     "busy": "busy",
     "held_idle": "held but idle",
@@ -42,6 +43,7 @@ def free(
     ] = False,
     fleet: OfFleet = False,
     prometheus: PrometheusUrl = None,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -51,12 +53,13 @@ def free(
     procfs: Procfs = None,
 ) -> None:
     """List the free GPUs and MIG devices. Exit status 1 if there is none."""
+    as_json = as_json or format is Format.JSON
     needed = _bytes(memory)
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     if fleet or prometheus:
         if export:
             raise CommandError("--export and --fleet exclude each other: a command cannot use the GPUs of another node")
-        show_free_fleet(reader, prometheus, needed, as_json)
+        show_free_fleet(reader, prometheus, needed, Format.JSON if as_json else format)
         return
     document = reader.get("slots")
     slots = document["slots"]
@@ -70,6 +73,8 @@ def free(
         raise NotFound(_none(slots, memory))
     if export:
         show_line(printable(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}"))
+    elif format is not Format.TABLE:
+        show(exact_table([{**slot, "uuid": uuid} for uuid, slot in chosen.items()], _EXACT).rendered(format))
     else:
         rows = [_cells(*item) for item in chosen.items()]
         table = TextTable(_HEADER, rows, shortest={"uuid": 13}, left_out=("free since", "profile"))

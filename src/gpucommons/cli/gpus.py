@@ -5,10 +5,12 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, show_fleet
-from gpucommons.cli.gpus_view import gpu_lines, missing
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.gpus_view import exact_gpus, gpu_lines, missing
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
+from gpucommons.cli.summary_view import problem_lines, summary_lines
+from gpucommons.cli.text_table import Format
 from gpucommons.faces.documents.values import indented
 
 
@@ -16,6 +18,7 @@ def gpus(
     wide: Annotated[bool, typer.Option("--wide", help="Show UUIDs too, even if lines exceed the terminal.")] = False,
     fleet: OfFleet = False,
     prometheus: PrometheusUrl = None,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -25,14 +28,20 @@ def gpus(
     procfs: Procfs = None,
 ) -> None:
     """List the GPUs: use, memory, heat, power, owner and state."""
+    as_json = as_json or format is Format.JSON
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     if fleet or prometheus:
-        show_fleet(reader, prometheus, as_json)
+        show_fleet(reader, prometheus, Format.JSON if as_json else format)
         return
     document = reader.get("gpus")
     if as_json:
         show(indented(document))
     elif document["gpus"] is None:
         show_line(missing(reader.get("snapshot")))
+    elif format is not Format.TABLE:
+        show(exact_gpus(document["gpus"], reader.get("slots")["slots"]).rendered(format))
     else:
+        found = reader.get("problems")
+        show_lines(summary_lines(found["summary"], terminal_width()))
         show_lines(gpu_lines(document["gpus"], reader.get("slots")["slots"], terminal_width(), wide))
+        show_lines(problem_lines(found["problems"], terminal_width()))

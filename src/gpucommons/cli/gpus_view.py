@@ -1,23 +1,35 @@
-"""The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash.
-
-First one sentence: what is lost or too hot, what is free, what is held idle and which owner has held the longest.
-"""
+"""The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucommons.base.duration_text import spoken_duration
 from gpucommons.base.printable import Printable, printable
-from gpucommons.cli.output import Line, Span, plain_line
-from gpucommons.cli.text_table import TextTable
+from gpucommons.cli.output import Line, plain_line
+from gpucommons.cli.text_table import TextTable, exact_table
 
 _UNKNOWN = "-"
 _GIB = 2**30
-_SEPARATOR = " · "
-_MAX_NAMED = 4
-_LEVEL_COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "lost": "bold red"}
 _HEADER = ("gpu", "model", "util", "memory", "temp", "power", "processes", "owner", "state", "uuid", "health")
 _NUMBERS = frozenset({2, 3, 4, 5, 6})
+_EXACT = (
+    "slot",
+    "uuid",
+    "model",
+    "profile",
+    "utilization_ratio",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "temperature_celsius",
+    "power_watts",
+    "power_limit_watts",
+    "processes",
+    "owners",
+    "state",
+    "idle_s",
+    "health",
+    "reasons",
+)
 _SHORTEST = {"model": 9, "owner": 10, "state": 14, "health": 16}
 _LEFT_OUT = ("processes", "health", "power", "temp")
 _HEAT = ("hot", "hw_thermal_slowdown", "sw_thermal_slowdown")
@@ -34,12 +46,11 @@ def missing(document: Document) -> Printable:
 
 
 def gpu_lines(gpus: Document, slots: Document | None, terminal_width: int | None, wide: bool = False) -> Iterator[Line]:
-    """The sentence, the table and a summary, as wide as the terminal; in full where there is none.
+    """The table and the number of GPUs, as wide as the terminal; in full where there is none.
 
     `slots` is null where the holders are not known. UUIDs are shown in a pipe, or if the table is to be wide.
     """
     found = slots or {}
-    yield from _sentence(gpus, found, terminal_width)
     rows = [cells for gpu in _ordered(gpus) for cells in _rows(*gpu, found, full=terminal_width is None)]
     shown = [*range(len(_HEADER))]
     if terminal_width is not None and not wide:
@@ -54,68 +65,18 @@ def gpu_lines(gpus: Document, slots: Document | None, terminal_width: int | None
     )
     # A wide table is not cut: the terminal breaks its lines.
     yield from table.fitted(None if wide else terminal_width)
-    yield plain_line(_summary(gpus))
+    yield plain_line(_count(gpus))
 
 
 def _ordered(gpus: Document) -> list[tuple[str, Document]]:
     return sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"]))
 
 
-def _sentence(gpus: Document, slots: Document, width: int | None) -> Iterator[Line]:
-    """`1 lost: GPU 3 · 1 overheating: GPU 1 · 3 free · 5 held idle, longest: emeka on 3 for 2 h`."""
-    line: list[Span] = []
-    used = 0
-    for text, colour in sentence_parts(gpus, slots):
-        separator = _SEPARATOR if line else ""
-        if line and width is not None and used + len(separator) + len(text) > width:
-            yield line
-            line, used, separator = [], 0, ""
-        line += [Span(printable(separator)), Span(printable(text, width or len(text) * 10), colour)]
-        used += len(separator) + len(text)
-    if line:
-        yield line
-
-
-def sentence_parts(gpus: Document, slots: Document) -> Iterator[tuple[str, str]]:
-    ordered = [gpu for _, gpu in _ordered(gpus)]
-    lost = [gpu for gpu in ordered if not gpu["up"]]
-    hot = [gpu for gpu in ordered if gpu["up"] and _is_hot(gpu)]
-    other = [gpu for gpu in ordered if gpu["up"] and gpu["health"]["reasons"] and not _is_hot(gpu)]
-    if lost:
-        yield f"{len(lost)} lost: {_names(lost)}", "bold red"
-    if hot:
-        yield f"{len(hot)} overheating: {_names(hot)}", "red"
-    if other:
-        reasons = ", ".join(dict.fromkeys(reason for gpu in other for reason in gpu["health"]["reasons"]))
-        yield f"{len(other)} with {reasons}: {_names(other)}", _LEVEL_COLOURS[other[0]["health"]["level"]]
-    if slots:
-        states = [slot["state"] for slot in slots.values()]
-        yield f"{states.count('free')} free", "green" if "free" in states else ""
-        yield f"{states.count('busy')} busy", ""
-        idle = [slot for slot in slots.values() if slot["state"] == "held_idle"]
-        if idle:
-            yield f"{len(idle)} held idle, longest: {_longest(idle)}", "yellow"
-        yield from (
-            (f"{states.count(state)} {state}", "yellow") for state in ("reserved", "unknown") if state in states
-        )
-
-
 def _is_hot(gpu: Document) -> bool:
     return any(reason in _HEAT for reason in gpu["health"]["reasons"])
 
 
-def _names(gpus: Sequence[Document]) -> str:
-    named = ", ".join(f"GPU {gpu['index']}" for gpu in gpus[:_MAX_NAMED])
-    return named if len(gpus) <= _MAX_NAMED else f"{named} and {len(gpus) - _MAX_NAMED} more"
-
-
-def _longest(idle: Sequence[Document]) -> str:
-    """An agent that was just started has seen all of them idle for as long: then the oldest holder counts."""
-    slot = max(idle, key=lambda slot: (slot["idle_s"] or 0.0, -(slot["since_unix_s"] or float("inf"))))
-    return f"{slot_owners(slot, full=False) or 'a hidden owner'} on {slot['slot']} for {_brief(slot['idle_s'] or 0.0)}"
-
-
-def _summary(gpus: Document) -> str:
+def _count(gpus: Document) -> str:
     of_all = f" of {gpus['expected']}" if gpus["present"] != gpus["expected"] else ""
     return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
 
@@ -124,7 +85,7 @@ def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[lis
     slot = slots.get(uuid)
     instances = [slots[each] for each in gpu["mig"] if each in slots]
     health = gpu["health"]
-    state = slot_state(slot) if slot else _instances(instances)
+    state = slot_state(slot) if slot else free_instances(instances)
     problem = "hot" if _is_hot(gpu) else next(iter(health["reasons"]), "")
     yield [
         str(gpu["index"]),
@@ -156,6 +117,32 @@ def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[lis
         ]
 
 
+def exact_gpus(gpus: Document, slots: Document | None) -> TextTable:
+    """A row for each GPU and MIG device, with the names and values of the API, for CSV and Markdown."""
+    known = slots or {}
+    rows: list[Document] = []
+    for uuid, gpu in _ordered(gpus):
+        rows.append({**gpu, "slot": gpu["index"], "profile": "", **_exact_state(uuid, gpu, known.get(uuid))})
+        for mig_uuid, instance in gpu["mig"].items():
+            activity = instance["activity"]
+            ratio = activity and activity["graphics_ratio"]
+            state = _exact_state(mig_uuid, gpu, known.get(mig_uuid))
+            rows.append({**instance, **state, "utilization_ratio": ratio, "health": None, "reasons": None})
+    return exact_table([{name: row.get(name) for name in _EXACT} for row in rows], _EXACT)
+
+
+def _exact_state(uuid: str, gpu: Document, slot: Document | None) -> Document:
+    return {
+        "uuid": uuid,
+        "model": gpu["name"],
+        "owners": slot and slot_owners(slot, full=True),
+        "state": slot and slot["state"],
+        "idle_s": slot and slot["idle_s"],
+        "health": gpu["health"]["level"],
+        "reasons": list(gpu["health"]["reasons"]),
+    }
+
+
 def short_model(name: str) -> str:
     """`NVIDIA GeForce RTX 4090` is `RTX 4090`."""
     return name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
@@ -167,7 +154,7 @@ def slot_state(slot: Document) -> str:
     return f"{_STATE_WORDS.get(state, state)}{idle}"
 
 
-def _instances(slots: Sequence[Document]) -> str:
+def free_instances(slots: Sequence[Document]) -> str:
     free = sum(slot["state"] == "free" for slot in slots)
     return f"{free} of {len(slots)} free" if slots else ""
 

@@ -4,18 +4,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.options import load_settings
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol.client import LeaseServiceGone, answer_of
 
 
 def ask(config: Path | None, request: Mapping[str, object]) -> Any:
-    """Raises CommandError where no agent answers, or where it refuses."""
+    """Raises AgentUnreachable where no agent answers, NotFound for an unknown id, CommandError where it refuses."""
     try:
         line = answer_of(lease_sockets(load_settings(config, {}).settings.leases.socket), request)
     except LeaseServiceGone as gone:
-        raise CommandError(f"no agent gives leases here: {gone}; start it with: gpucommons up") from None
+        raise AgentUnreachable(f"no agent gives leases here: {gone}; start it with: gpucommons up") from None
+    if line.get("unknown"):
+        raise NotFound(str(line.get("error")))
     if line.get("event") != "answer":
         raise CommandError(str(line.get("error")))
     return line["answer"]

@@ -1,6 +1,6 @@
-"""What `gpucommons run` and `queue` print about leases: the live line, the report, the table. Pure."""
+"""What `gpucommons run` and `queue` print about leases: the live line, the tables. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,15 +8,8 @@ from gpucommons.base.duration_text import spoken_duration
 from gpucommons.cli.output import Line, plain_line
 from gpucommons.cli.text_table import TextTable, wrapped
 
-_GIB = 2**30
-_JOULES_PER_KWH = 3.6e6
 # More requests and leases than this are not named in one line.
 _NAMED = 3
-
-
-def slot_names(slots: Sequence[Mapping[str, Any]]) -> str:
-    names = [str(slot.get("name") or slot.get("uuid")) for slot in slots]
-    return f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names)}"
 
 
 def waiting_line(line: Mapping[str, Any]) -> str:
@@ -61,29 +54,6 @@ def request_line(queue: Mapping[str, Any], id: str, now_s: float) -> str:
     return f"request {id}{name} has been waiting for {waited}: {row['sentence']}; {place}; {behind}{when}."
 
 
-def report_lines(
-    slots: Sequence[Mapping[str, Any]],
-    waited_s: float,
-    ran_s: float,
-    memory_bytes: int | None,
-    use: Mapping[str, Any] | None,
-) -> Iterator[str]:
-    yield f"waited {spoken_duration(waited_s)}, ran {spoken_duration(ran_s)} on {slot_names(slots)}"
-    if use is None:
-        yield "nothing was billed: it ended before the next sample"
-        return
-    parts = [f"{float(use['gpu_s']) / 3600:.3f} GPU-hours"]
-    if use["judged_s"]:
-        parts.append(f"GPU used {float(use['active_s']) / float(use['judged_s']):.0%} of the time")
-        parts.append(f"busy {float(use['sm_s']) / float(use['gpu_s']):.0%}")
-    if use["peak_bytes"] is not None:
-        asked = "" if memory_bytes is None else f" of {memory_bytes / _GIB:.1f} GiB requested"
-        parts.append(f"peak memory {int(use['peak_bytes']) / _GIB:.1f} GiB{asked}")
-    if use["joules"]:
-        parts.append(f"{float(use['joules']) / _JOULES_PER_KWH:.3f} kWh")
-    yield ", ".join(parts)
-
-
 def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> list[Line]:
     """Two tables: leases, and requests in the order in which they are served."""
     off = [f"leases are off: {queue['off']}"] if queue["off"] else []
@@ -93,7 +63,7 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
             each["user"],
             each["name"],
             ",".join(each["slots"]),
-            "shared" if each["shared"] else "exclusive",
+            _kind(each),
             spoken_duration(max(0.0, now_s - each["since_unix_s"])),
             _trespassers(each["trespassers"]),
         )
@@ -152,6 +122,12 @@ def reservation_lines(queue: Mapping[str, Any], width: int | None) -> list[Line]
 
 def local_time(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s).strftime("%a %Y-%m-%d %H:%M")
+
+
+def _kind(lease: Mapping[str, Any]) -> str:
+    if lease["mps"]:
+        return "shared, MPS" if lease["sm_percent"] is None else f"shared, MPS {lease['sm_percent']} %"
+    return "shared" if lease["shared"] else "exclusive"
 
 
 def _trespassers(found: Sequence[Mapping[str, Any]]) -> str:

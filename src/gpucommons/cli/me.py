@@ -1,17 +1,20 @@
-"""`gpucommons me`: my jobs and what they use, my wait, my GPU-hours of this month, and my quota."""
+"""`gpucommons me`: my jobs and what they use, my messages, my wait, my GPU-hours of this month, and my quota."""
 
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
+from gpucommons.cli.job_view import co2_text, money_text
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.report import co2_text, money_text, own_report
+from gpucommons.cli.report import own_report
 from gpucommons.cli.scheduler_view import behind, explanation, seconds
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.cli.why import own_clients, user_name
@@ -25,6 +28,9 @@ Document = Mapping[str, Any]
 
 
 def me(
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Only my messages about GPUs that are idle now, for a login script.")
+    ] = False,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -33,8 +39,11 @@ def me(
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
-    """Show my jobs and what they use, my wait, my hours of this month, my quota."""
+    """Show my jobs and what they use, my messages, my wait, my hours of this month, my quota."""
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
+    if messages:
+        _show_messages(reader, user_name(os.getuid()), as_json)
+        return
     document, waits = gathered(reader, user_name(os.getuid()), os.getuid())
     if as_json:
         show(indented(document))
@@ -52,6 +61,7 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
     queue = reader.get("queue")["queue"]
     own = own_clients(turns, uid) if turns else []
     asked = requests_of(queue, user) if queue else []
+    received = reader.get("messages", {"user": user})["messages"]
     month = time.strftime("%Y-%m")
     accounts = _month(reader, month, user)
     jobs = {
@@ -67,6 +77,7 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
         "requests": {id: {**queue["waiting"][id], "behind": requests_before(queue, id)} for id in asked}
         if queue
         else None,
+        "messages": received,
         "month": None if accounts is None else {month: _with_currency(accounts[month])},
         "quota": allocations["quotas"].get(user) if allocations else None,
     }
@@ -74,6 +85,23 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
     if turns is not None:
         waits += [explanation(turns, id) for id in own if turns["clients"][id]["wait"] is not None]
     return {**{name: slots[name] for name in slots if name != "slots"}, "me": me}, waits
+
+
+def _show_messages(reader: Reader, user: str, as_json: bool) -> None:
+    """Of a running agent only: a sample of this command's own has no messages."""
+    document = reader.ask("messages", {"user": user})
+    if document is None:
+        raise CommandError(f"{reader.why}: start the agent with 'gpucommons up', or name one with --connect")
+    if as_json:
+        show(indented(document))
+        return
+    lines = [message_line(each) for each in (document["messages"] or {}).values() if not each["over"]]
+    show_lines(map(plain_line, wrapped(iter(lines), terminal_width())))
+
+
+def message_line(message: Document) -> str:
+    when = time.strftime("%d %b %H:%M", time.localtime(message["time_unix_s"]))
+    return f"message ({when}{', over' if message['over'] else ''}): {message['text']}"
 
 
 def _month(reader: Reader, month: str, user: str) -> Document | None:
@@ -113,6 +141,7 @@ def _lines(me: Document, waits: list[str], width: int | None) -> Iterator[Line]:
 
 
 def _end(me: Document, waits: list[str]) -> Iterator[str]:
+    yield from map(message_line, (me["messages"] or {}).values())
     yield from (f"wait: {line}" for line in waits)
     if not waits and (me["clients"] is not None or me["requests"] is not None):
         yield "wait: none of your programs waits"

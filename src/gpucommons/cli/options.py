@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.text_table import Format
 from gpucommons.config.option import ConfigError
 
 # Imported where they are used: a command that asks the agent needs neither the settings nor the scenarios.
@@ -64,6 +65,7 @@ CaFile = Annotated[
         show_default=False,
     ),
 ]
+TableFormat = Annotated[Format, typer.Option("--format", help="Output format; json is the API's document.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's document instead of text.")]
 
 

@@ -111,6 +111,17 @@ def rich_text(
     return Text(checked(text), style, justify=justify, no_wrap=True, overflow=overflow)
 
 
+def rich_lines(lines: Iterable[Line]) -> "Text":
+    """Lines of parts with their colours, for textual."""
+    shown = rich_text(printable(""))
+    for number, line in enumerate(lines):
+        if number:
+            shown.append("\n")
+        for span in line:
+            shown.append_text(rich_text(span.text, span.colour))
+    return shown
+
+
 def _write(text: Printable, to: TextIO) -> None:
     to.write(checked(text))
 

@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpucommons.base.period import parse_period
 from gpucommons.base.printable import Printable, printable_lines
-from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.job_view import co2_text, job_lines
 from gpucommons.cli.options import (
     AsJson,
     CaFile,
@@ -17,6 +19,7 @@ from gpucommons.cli.options import (
     Connect,
     PasswordFile,
     Simulate,
+    TableFormat,
     load_settings,
     scenario_named,
 )
@@ -27,6 +30,9 @@ from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
+
+if TYPE_CHECKING:
+    from gpucommons.config.settings import Settings
 
 _EFFICIENCY = "efficiency_ratio"
 _COST, _UNPRICED, _CURRENCY = "cost", "unpriced_gpu_hours", "currency"
@@ -73,7 +79,15 @@ def report(
             metavar="NAME", help="Only what is billed to this user or pod.", show_default=False, autocompletion=users
         ),
     ] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="One job instead: a Slurm job's id, lease-ID, or a pod as NAMESPACE/POD.",
+            show_default=False,
+        ),
+    ] = None,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -85,6 +99,11 @@ def report(
     if since is not None and month is not None:
         raise CommandError("--since and --month exclude each other: use one of them")
     reader = Reader(connect, password_file, ca_file, config, simulate)
+    if job is not None:
+        if since or month or user or by is not By.USER or format in (Format.CSV, Format.MARKDOWN):
+            raise CommandError("--job reports one job, with --json or as text: leave the other options out")
+        _report_job(reader, job, as_json or format is Format.JSON)
+        return
     document = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
     if document is None:
         document = own_report(reader, since, month, by, user)
@@ -101,29 +120,67 @@ def report(
     show(hidden_note(document, "accounts"))
 
 
+def _report_job(reader: Reader, id: str, as_json: bool) -> None:
+    document = reader.ask("job", {"id": id})
+    if document is None:
+        document = _own_job(reader, id)
+    found = document["job"]
+    if found is None:
+        hidden = document["hidden"]
+        why = f", or it is another user's, which are {hidden['sentence']}" if hidden else ""
+        raise NotFound(f"no job {id!r} in the ledger{why}: 'gpucommons report --by job' lists the jobs")
+    if as_json:
+        show(indented(document))
+    else:
+        show(printable_lines(job_lines(found)))
+
+
+def _own_job(reader: Reader, id: str) -> Document:
+    """The document without an agent, as `own_report`."""
+    from gpucommons.agent.prices import prices_of
+    from gpucommons.faces.documents.job import BilledJob, job_document
+    from gpucommons.ledger.errors import LedgerError
+    from gpucommons.ledger.jobs import read_job
+
+    try:
+        settings, path = _own_ledger(reader)
+        found = read_job(path, id)
+    except LedgerError as error:
+        raise CommandError(str(error)) from error
+    reader.say_alone(f"this command reads {path}")
+    job = None if found is None else job_document(BilledJob(found, prices_of(settings.accounts)))
+    return {"hidden": None, "job": job}
+
+
 def own_report(reader: Reader, since: str | None, month: str | None, by: By, user: str | None) -> Document:
     """The document without an agent: from the ledger file, if this user may read it."""
     # Imported here: with an agent, they are not needed.
     from gpucommons.agent.prices import prices_of
-    from gpucommons.config.state_directory import file_of_node, ledger_file
     from gpucommons.faces.documents.report import ReportQuery
     from gpucommons.faces.documents.report import report as report_document
     from gpucommons.ledger.accounts import accounts_of
     from gpucommons.ledger.errors import LedgerError
     from gpucommons.ledger.query import read_period
 
-    scenario = scenario_named(reader.simulate)
-    settings = load_settings(reader.config, {}).settings
-    own = ledger_file(settings, scenario.name if scenario else None)
     try:
         name, period = parse_period(since, month, time.time(), None)
-        path = readable_file(reader, own, file_of_node(own), "ledger")
-        usage = read_period(path, *period)
+        settings, path = _own_ledger(reader)
+        usage = read_period(path, *period, by_day=by is By.DAY)
     except (LedgerError, ValueError) as error:
         raise CommandError(str(error)) from error
     reader.say_alone(f"this command reads {path}")
     accounts = accounts_of(usage, by, user, prices_of(settings.accounts))
     return {"hidden": None, "accounts": report_document(ReportQuery(name, period, by, user), accounts)}
+
+
+def _own_ledger(reader: Reader) -> "tuple[Settings, Path]":
+    """The settings, and the ledger file of this user or of this node."""
+    from gpucommons.config.state_directory import file_of_node, ledger_file
+
+    scenario = scenario_named(reader.simulate)
+    settings = load_settings(reader.config, {}).settings
+    own = ledger_file(settings, scenario.name if scenario else None)
+    return settings, readable_file(reader, own, file_of_node(own), "ledger")
 
 
 def rendered(period: Document, format: Format) -> Printable:
@@ -202,14 +259,6 @@ def _human(column: str, value: float | None) -> str:
         return co2_text(value)
     unit = next((unit for end, unit in _UNITS.items() if column.endswith(end)), "h")
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-
-
-def co2_text(grams: float) -> str:
-    return f"{grams / 1000:.1f} kg" if grams >= 1000 else f"{grams:.1f} g"
-
-
-def money_text(cost: float, currency: str) -> str:
-    return f"{cost:.2f} {currency}".rstrip()
 
 
 def _when(unix_s: int) -> str:

@@ -15,7 +15,9 @@ from gpucommons.base.duration_text import parse_duration, spoken_duration
 from gpucommons.base.printable import printable
 from gpucommons.cli.child import TIMED_OUT, Child, missing_status, status_of_error
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.lease_view import report_lines, slot_names, waiting_line
+from gpucommons.cli.job_view import figure_lines, slot_names
+from gpucommons.cli.lease_view import waiting_line
+from gpucommons.cli.mps_environment import mps_environment
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
@@ -41,6 +43,16 @@ def run(
     share: Annotated[
         bool, typer.Option("--share/--exclusive", help="Accept a GPU that others use, too. Default: --exclusive.")
     ] = False,
+    sm: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100,
+            metavar="PERCENT",
+            help="Most of the GPU's threads that the command may use. Needs --share and MPS (leases.mps).",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str, typer.Option(metavar="NAME", help="Name in the queue. Default: the command.", show_default=False)
     ] = "",
@@ -75,6 +87,7 @@ def run(
             "name": printable(name or " ".join(command))[:64],
             "wait": not no_wait,
             "updates": has_live_line(),
+            "sm_percent": sm,
         },
         None if max_wait is None else _parsed("--max-wait", parse_duration, max_wait),
         quiet,
@@ -153,7 +166,7 @@ class _Run:
             return NO_SLOT
         self._line.clear()
         if has_live_line() and waited_s >= 1:
-            _note(f"waited {spoken_duration(waited_s)}, runs on {slot_names(slots)}")
+            _note(f"waited {spoken_duration(waited_s)}, runs on {_names(slots)}")
         return self._run_child(slots, waited_s)
 
     def _wait(self, deadline_s: float) -> list[dict[str, Any]] | None:
@@ -237,7 +250,8 @@ class _Run:
 
     def _run_child(self, slots: list[dict[str, Any]], waited_s: float) -> int:
         job = self._job
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(str(slot["uuid"]) for slot in slots)}
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(str(slot["uuid"]) for slot in slots)}
+        environment = {**os.environ, **visible, **mps_environment((self._granted or {}).get("mps"))}
         begun_s = time.monotonic()
         try:
             child = Child(job.command, environment)
@@ -273,19 +287,27 @@ class _Run:
         if self._job.quiet:
             self._drop()
             return
-        use: Mapping[str, Any] | None = None
-        deadline_s = time.monotonic() + _REPORT_S
-        answered = False
-        while self._connection is not None and not answered and (left_s := deadline_s - time.monotonic()) > 0:
-            line = self._receive_last(left_s)
-            if line is None:
-                break
-            if line.get("event") == "report":
-                answered, use = True, line.get("use")
+        report = self._report()
         self._drop()
-        lines = list(report_lines(slots, waited_s, ran_s, self._job.request["memory_bytes"], use))
-        for text in lines if answered else lines[:1]:
-            _note(text)
+        _note(f"waited {spoken_duration(waited_s)}, ran {spoken_duration(ran_s)} on {_names(slots)}")
+        if report is None:
+            return
+        if report.get("error"):
+            _note(f"its figures are not known: {report['error']}")
+        elif report.get("job") is None:
+            _note("nothing was billed: it ended before the next sample")
+        else:
+            for text in figure_lines(report["job"]):
+                _note(text)
+
+    def _report(self) -> dict[str, Any] | None:
+        """What was billed; None where the agent does not answer."""
+        deadline_s = time.monotonic() + _REPORT_S
+        while self._connection is not None and (left_s := deadline_s - time.monotonic()) > 0:
+            line = self._receive_last(left_s)
+            if line is None or line.get("event") == "report":
+                return line
+        return None
 
     def _receive_last(self, timeout_s: float) -> dict[str, Any] | None:
         try:
@@ -320,6 +342,8 @@ def _without_agent(job: _Job, config: Path | None, why: str) -> int:
     """Takes the emptiest GPUs as they are now. Another program may take the same ones."""
     from gpucommons.cli.emptiest import emptiest_slots
 
+    if job.request["sm_percent"] is not None:
+        raise CommandError(f"--sm {job.request['sm_percent']} needs an agent with MPS (leases.mps); no agent runs here")
     _note(f"no agent runs here ({why}): takes the emptiest GPU, which is not kept for this command")
     slots = emptiest_slots(config, job.request["gpus"], job.request["memory_bytes"])
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(slot["uuid"] for slot in slots)}
@@ -334,8 +358,12 @@ def _without_agent(job: _Job, config: Path | None, why: str) -> int:
         _note(f"the command was ended: {reason}")
         return TIMED_OUT
     if not job.quiet:
-        _note(f"ran {spoken_duration(time.monotonic() - begun_s)} on {slot_names(slots)}")
+        _note(f"ran {spoken_duration(time.monotonic() - begun_s)} on {_names(slots)}")
     return status
+
+
+def _names(slots: Sequence[Mapping[str, Any]]) -> str:
+    return slot_names([str(slot.get("name") or slot.get("uuid")) for slot in slots])
 
 
 def _parsed(option: str, parse: Any, text: str) -> Any:

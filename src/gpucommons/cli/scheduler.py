@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.printable import printable, printable_lines
-from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
 from gpucommons.cli.reader import Reader
@@ -58,7 +58,7 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
     path = Path(control_path(socket_path or load_settings(config, {}).settings.scheduler.socket))
     found = [each for each in (path, *(() if socket_path else simulated_control_sockets())) if each.exists()]
     if not found:
-        raise CommandError(f"{_NOT_RUNNING}: {path} does not exist; {_START}")
+        raise AgentUnreachable(f"{_NOT_RUNNING}: {path} does not exist; {_START}")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_TIMEOUT_S)
@@ -67,7 +67,7 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
             with connection.makefile("rb") as answers:
                 reply = json.loads(answers.readline())
     except (OSError, ValueError, RecursionError) as error:
-        raise CommandError(f"the scheduler at {found[0]} does not answer: {error}") from error
+        raise AgentUnreachable(f"the scheduler at {found[0]} does not answer: {error}") from error
     if not reply.get("ok"):
         raise CommandError(str(reply.get("error")))
     return reply["answer"]

@@ -41,6 +41,7 @@ _STATE_COLOURS = {
     "warning": "yellow",
     "critical": "red",
     "DOWN": "bold red",
+    "starting": "yellow",
 }
 _FORMULA = ("=", "+", "-", "@")
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]+)?", re.ASCII)
@@ -132,6 +133,10 @@ class TextTable:
     def _colour(self, column: int, cell: str) -> str:
         return state_colour(cell) if self.header[column] in self.states else ""
 
+    def rendered(self, format: Format) -> Printable:
+        """In a format other than a table for a terminal."""
+        return self.as_csv() if format is Format.CSV else self.as_markdown()
+
     def as_markdown(self) -> Printable:
         return printable_lines(self.markdown_lines())
 
@@ -147,6 +152,19 @@ class TextTable:
         writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
         # No cell has a line break.
         return printable_lines(out.getvalue().splitlines())
+
+
+def exact_table(rows: Sequence[Mapping[str, object]], header: Sequence[str]) -> TextTable:
+    """Values as they are, for CSV and Markdown: what is unknown is empty, a list has commas."""
+    return TextTable(header, [[_exact(row[title]) for title in header] for row in rows])
+
+
+def _exact(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def shortened(text: str, width: int) -> str:
@@ -193,7 +211,7 @@ def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
             found.append(line)
             continue
         indent = line[: len(line) - len(line.lstrip())]
-        found += wrap(_folded(line), width, initial_indent=indent, subsequent_indent=f"{indent}    ")
+        found += wrap(_folded(line).lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}    ")
     return found
 
 

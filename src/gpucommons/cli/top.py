@@ -1,10 +1,14 @@
-"""`gpucommons top`: the node live in a terminal, from the stream of an agent or from its own sampling."""
+"""`gpucommons top`: one or several nodes live in a terminal, from the streams of agents or from its own sampling."""
 
-from gpucommons.cli.command_line import CommandError
+from typing import Annotated
+
+import typer
+
+from gpucommons.cli.agent_client import AgentAddress, NoAnswer, get, named_address
+from gpucommons.cli.command_line import AgentUnreachable, CommandError
 from gpucommons.cli.options import (
     CaFile,
     ConfigFile,
-    Connect,
     PasswordFile,
     Simulate,
     load_settings,
@@ -13,23 +17,50 @@ from gpucommons.cli.options import (
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
 
+Connects = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--connect",
+        metavar="URL|SOCKET",
+        help="Agent to ask: http://HOST:9460, https://HOST:9460 or /PATH of its socket; more than once for several "
+        "nodes. Default: the agent of this machine; if none runs, read the machine directly.",
+        show_default=False,
+    ),
+]
+
 
 def top(
-    connect: Connect = None,
+    connect: Connects = None,
     password_file: PasswordFile = None,
     ca_file: CaFile = None,
     config: ConfigFile = None,
     simulate: Simulate = None,
 ) -> None:
-    """Watch GPUs, owners and turns live in the terminal."""
-    feed = _feed(Reader(connect, password_file, ca_file, config, simulate))
+    """Watch GPUs, processes and turns live in the terminal."""
+    named = connect or []
+    reader = Reader(named[0] if named else None, password_file, ca_file, config, simulate)
+    feeds = [_feed(reader)] if len(named) < 2 else _feeds([named_address(one, password_file, ca_file) for one in named])
     try:
         from gpucommons.cli.top_app import Top
     except ImportError as error:
         raise CommandError(
             "top: the package textual is not installed; install it with: pip install 'gpucommons[tui]'"
         ) from error
-    Top(feed).run()
+    Top(feeds, config).run()
+
+
+def _feeds(addresses: list[AgentAddress]) -> list[Feed]:
+    """A node that does not answer is shown as such; one that answers is enough to begin."""
+    reasons: list[str] = []
+    for address in addresses:
+        try:
+            get(address, "", within_s=0)
+            break
+        except NoAnswer as error:
+            reasons.append(str(error))
+    else:
+        raise AgentUnreachable(f"no answer of any agent: {'; '.join(reasons)}")
+    return [AgentFeed(address) for address in addresses]
 
 
 def _feed(reader: Reader) -> Feed:

@@ -1,116 +1,92 @@
-"""The terminal app of `gpucommons top`: a sentence, two tables that follow the feed, and keys.
+"""The terminal app of `gpucommons top`: a sentence, the GPUs, their history, and tabs that follow the feeds.
 
-Slots, the queue and the host's part of the processes are asked for every two seconds; the rest comes with the feed.
+What the processes use of the host is asked for every two seconds; the rest comes with the feeds.
 """
 
 import asyncio
 import signal
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.events import Resize
+from textual.events import Click, Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
-from gpucommons.base.printable import printable, printable_lines
-from gpucommons.cli.gpus_view import sentence_parts
-from gpucommons.cli.output import rich_text
+from gpucommons.base.printable import Printable, printable, printable_lines
+from gpucommons.cli.output import checked, rich_lines, rich_text
+from gpucommons.cli.text_table import state_colour
 from gpucommons.cli.top_dialogs import Confirm, Page
-from gpucommons.cli.top_feed import RECENT_S, Feed, FeedUpdate
-from gpucommons.cli.top_rows import (
-    EVENT_COLUMNS,
-    GPU_COLUMNS,
-    OWNER_COLUMNS,
-    PROCESS_COLUMNS,
-    QUEUE_COLUMNS,
-    SPARK_WIDTH,
-    TURN_COLUMNS,
-    Column,
-    TopRow,
-    arranged,
-    event_rows,
-    gpu_rows,
-    head_line,
-    host_use,
-    owner_rows,
-    process_rows,
-    queue_rows,
-    turn_rows,
-)
+from gpucommons.cli.top_feed import MEMORY, UTILIZATION, Feed
+from gpucommons.cli.top_gpu_page import gpu_of, gpu_page, graph_lines
+from gpucommons.cli.top_head import head_line, sentence_lines
+from gpucommons.cli.top_node import TopNode
+from gpucommons.cli.top_orders import QUESTIONS, carry_out, target_pid
+from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_rows
 from gpucommons.cli.top_signals import refusal, send_signal
+from gpucommons.cli.top_table import Column, TopRow, arranged, duration, fitted, of_node, percent, size
+from gpucommons.cli.top_tabs import TABS
 from gpucommons.cli.who_view import explain
 
 _NARROW = 80
+_TALL = 40
+_GRAPH_LINES = 7
+_SPARK_S = 120
 _ASK_S = 2.0
-_SECTIONS = {"owners": "who", "processes": "who", "turns": "turns", "events": "events"}
+# Only with several nodes.
+_NODE_COLUMN = Column("Node", False, 10)
 _HELP = """\
-o p t e u   owners, processes, turns, events, queue
-s r         sort by the next column, reverse
-/           filter; Escape clears it
-arrows      move; left and right scroll to the whole command
-Enter       details of a process: how its owner was found
-I T K       interrupt, terminate or kill the process, after a question: your own, as root any
-?           this help
-q Ctrl-C    quit
+p o w u e !  processes, owners, turns, queue, events, problems
+1 to 6       the same; or click on a tab
+t            tree: processes below their job, pod or container
+g            graph of the chosen GPU: utilisation and memory
+Tab          from the GPUs to the rows below, and back
+arrows       choose a row; left, right: scroll to all of a command
+Enter        details; of a process also how its owner was found
+s . >        sort by the next column; , < by the one before
+r            reverse the order; or click on the title of a column
+/            filter; Escape clears it
+I T K        interrupt, terminate, kill: your own, as root any
+P W          park, wake: your own programs, as an admin any
+? h          this help
+q Ctrl-C     quit
+Signals and orders ask first.
 """
-_ABSENT = {
-    "owners": "the processes of the GPUs are unknown",
-    "processes": "the processes of the GPUs are unknown",
-    "turns": "the scheduler does not run (start it with: gpucommons up --scheduler)",
-    "events": "the agent keeps no event log",
-    "queue": "the queue is not known: no agent answers",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class TopTab:
-    title: str
-    columns: tuple[Column, ...]
-    rows: Callable[[Mapping[str, Any], "Asked"], list[TopRow]]
-    sort: int | None
+class TabTitle(Static):
+    """A tab that can be clicked."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(printable(f"{_shown_key(TABS[name].key)} {TABS[name].title}"), id=f"bar-{name}", markup=False)
+        self._tab = name
+
+    async def on_click(self, event: Click) -> None:
+        await self.app.run_action(f"choose('{self._tab}')")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The documents that were asked for; None: no answer."""
-
-    slots: Mapping[str, Any] | None = None
-    queue: Mapping[str, Any] | None = None
-    who: Mapping[str, Any] | None = None
-    who_before: Mapping[str, Any] | None = None
-
-
-TABS: Mapping[str, TopTab] = {
-    "owners": TopTab("Owners", OWNER_COLUMNS, lambda document, _: owner_rows(document), 1),
-    "processes": TopTab(
-        "Processes",
-        PROCESS_COLUMNS,
-        lambda document, asked: process_rows(document, host_use(asked.who_before, asked.who) if asked.who else None),
-        3,
-    ),
-    "turns": TopTab("Turns", TURN_COLUMNS, lambda document, _: turn_rows(document), None),
-    "events": TopTab("Events", EVENT_COLUMNS, lambda document, _: event_rows(document), None),
-    "queue": TopTab("Queue", QUEUE_COLUMNS, lambda _, asked: queue_rows(asked.queue, time.time()), None),
-}
+def _shown_key(key: str) -> str:
+    return "!" if key == "exclamation_mark" else key
 
 
 class Top(App[None]):
+    """`config` is the file of the settings that name the scheduler's socket, for orders."""
+
     TITLE = "gpucommons"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { layout: vertical; }
     #head { height: 1; background: $primary; color: $text; padding: 0 1; text-style: bold; }
     #head.lost { background: $error; }
-    #sentence { height: auto; max-height: 3; padding: 0 1; color: $warning; }
-    #sentence.lost { color: $error; text-style: bold; }
+    #sentence { height: auto; max-height: 8; padding: 0 1; }
     #gpus { height: auto; max-height: 50%; }
+    #graph { height: 7; padding: 0 1; color: $accent; display: none; }
+    #graph.open { display: block; }
     #bar { height: 1; }
     #bar Static { width: auto; padding: 0 1; color: $text-muted; }
     #bar .chosen { color: $text; text-style: bold reverse; }
@@ -120,43 +96,48 @@ class Top(App[None]):
     DataTable > .datatable--header { text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("o", "choose('owners')", "Owners"),
-        Binding("p", "choose('processes')", "Processes"),
-        Binding("t", "choose('turns')", "Turns"),
-        Binding("e", "choose('events')", "Events"),
-        Binding("u", "choose('queue')", "Queue"),
-        Binding("I", "signal('SIGINT')", "Interrupt", show=False),
-        Binding("T", "signal('SIGTERM')", "Terminate", show=False),
-        Binding("K", "signal('SIGKILL')", "Kill", show=False),
-        Binding("s", "sort", "Sort", show=False),
+        *(
+            Binding(f"{tab.key},{number}", f"choose('{name}')", tab.title, show=False)
+            for number, (name, tab) in enumerate(TABS.items(), start=1)
+        ),
+        Binding("t", "tree", "Tree"),
+        Binding("g", "graph", "Graph"),
+        Binding("s,full_stop,greater_than_sign", "sort(1)", "Sort", key_display="s"),
+        Binding("comma,less_than_sign", "sort(-1)", "Sort back", show=False),
         Binding("r", "reverse", "Reverse", show=False),
         Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("I", "signal('SIGINT')", "Interrupt", show=False),
+        Binding("T", "signal('SIGTERM')", "Terminate"),
+        Binding("K", "signal('SIGKILL')", "Kill", show=False),
+        Binding("P", "order('park')", "Park"),
+        Binding("W", "order('wake')", "Wake", show=False),
         Binding("escape", "clear", "Clear", show=False),
-        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("question_mark,h", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feeds: Sequence[Feed], config: Path | None = None) -> None:
         super().__init__()
-        self._feed = feed
-        self._document: Mapping[str, Any] | None = None
-        self._lost = ""
-        self._recent: dict[str, deque[float | None]] = {}
-        self._view = "owners"
-        self._sort = TABS["owners"].sort
-        self._down = True
+        self._top_nodes = [TopNode(feed) for feed in feeds]
+        self._config = config
+        self._view = next(iter(TABS))
+        self._sort: int | None = None
+        self._down = False
+        self._sort_by(TABS[self._view].sort)
+        self._tree = False
+        # None: as the height of the terminal allows.
+        self._graph: bool | None = None
         self._text = ""
         self._spare = 0
-        self._asked = Asked()
 
     def compose(self) -> ComposeResult:
-        yield Static(printable(f"connecting to {self._feed.where} ..."), id="head", markup=False)
+        yield Static(head_line(self._top_nodes), id="head", markup=False)
         yield Static("", id="sentence", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
+        yield Static("", id="graph", markup=False)
         with Horizontal(id="bar"):
-            for name, view in TABS.items():
-                yield Static(printable(view.title), id=f"bar-{name}")
+            yield from (TabTitle(name) for name in TABS)
             yield Static("", id="note", markup=False)
         yield Input(placeholder="filter", id="filter")
         yield DataTable(id="rows", cursor_type="row")
@@ -164,57 +145,95 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         self._focus_on(self.query_one("#rows", DataTable))
-        self.run_worker(self._follow())
-        self.run_worker(self._keep_asking())
+        for node in self._top_nodes:
+            self.run_worker(self._follow(node))
+            self.run_worker(self._keep_asking(node))
 
-    async def _keep_asking(self) -> None:
+    async def _keep_asking(self, node: TopNode) -> None:
         while True:
-            slots, queue, who = [await self._feed.ask(name, {}) for name in ("slots", "queue", "who")]
-            self._asked = Asked(
-                slots["slots"] if slots else None, queue["queue"] if queue else None, who, self._asked.who
-            )
+            await node.ask_host_use()
             self._draw()
             await asyncio.sleep(_ASK_S)
 
-    async def _follow(self) -> None:
-        async for update in self._feed.updates():
-            self._apply(update)
+    async def _follow(self, node: TopNode) -> None:
+        async for update in node.feed.updates():
+            node.apply(update)
             self._draw()
 
-    def _apply(self, update: FeedUpdate) -> None:
-        self._lost = update.lost
-        if update.document is None:
-            return
-        self._document = update.document
-        if update.recent is not None:
-            self._recent = {uuid: deque(values, RECENT_S) for uuid, values in update.recent.items()}
-        for uuid, gpu in ((update.document["gpus"] or {}).get("by_uuid") or {}).items():
-            self._recent.setdefault(uuid, deque(maxlen=RECENT_S)).append(gpu["utilization_ratio"])
-
     def on_resize(self, event: Resize) -> None:
-        self._spare = max(0, event.size.width - _NARROW)
+        self._spare = event.size.width - _NARROW - (_NODE_COLUMN.width + 2 if self._is_many else 0)
         self._lay_out()
 
     def _focus_on(self, widget: Widget) -> None:
         """Set the focus at once: widget.focus() is deferred and would undo what the next key does."""
         self.screen.set_focus(widget)
 
+    # Nodes.
+
+    @property
+    def _is_many(self) -> bool:
+        return len(self._top_nodes) > 1
+
+    @property
+    def _names(self) -> list[str]:
+        """What each node is called: its host name, or its address where two have the same."""
+        names = [node.name for node in self._top_nodes]
+        return [
+            node.feed.where if names.count(name) > 1 else name
+            for node, name in zip(self._top_nodes, names, strict=True)
+        ]
+
+    def _of_nodes(self, rows: Mapping[int, list[TopRow]]) -> Iterator[TopRow]:
+        """The rows of all nodes. The number of the node begins their keys; with several nodes, its name their cells."""
+        for number, name in enumerate(self._names):
+            for row in rows.get(number, []):
+                shown = f"{name} (lost)" if self._top_nodes[number].lost else name
+                named = of_node(row, shown) if self._is_many else row
+                parent = f"{number}/{row.parent}" if row.parent else ""
+                yield replace(named, key=f"{number}/{row.key}", parent=parent)
+
+    def _columns(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        return (_NODE_COLUMN, *columns) if self._is_many else columns
+
+    def _chosen(self, id: str) -> tuple[TopNode, str]:
+        """The node and the key of the row under the cursor; the key is empty where there is no row."""
+        table = self.query_one(f"#{id}", DataTable)
+        keys = [key.value or "" for key in table.rows]
+        return self._found(keys[table.cursor_row] if 0 <= table.cursor_row < len(keys) else "")
+
+    def _found(self, row_key: str) -> tuple[TopNode, str]:
+        number, _, key = row_key.partition("/")
+        return self._top_nodes[int(number or 0)], key
+
     # Keys.
 
     def action_choose(self, name: str) -> None:
-        self._view, self._sort, self._down = name, TABS[name].sort, True
+        self._view = name
+        self._sort_by(TABS[name].sort)
         self._lay_out()
         self._focus_on(self.query_one("#rows", DataTable))
 
-    def action_sort(self) -> None:
-        columns = TABS[self._view].columns
-        self._sort = 0 if self._sort is None else (self._sort + 1) % len(columns)
-        self._down = columns[self._sort].number
+    def action_tree(self) -> None:
+        self._tree = not self._tree
+        self.action_choose("processes")
+
+    def action_graph(self) -> None:
+        self._graph = not self._shows_graph
         self._draw()
+
+    def action_sort(self, step: int) -> None:
+        self._sort_by((-1 if self._sort is None else self._sort) + step)
+        self._draw_from_the_top()
+
+    def _sort_by(self, column: int | None) -> None:
+        """Numbers begin with the greatest, texts and GPUs with the least."""
+        columns = TABS[self._view].columns
+        self._sort = None if column is None else column % len(columns)
+        self._down = self._sort is not None and columns[self._sort].number
 
     def action_reverse(self) -> None:
         self._down = not self._down
-        self._draw()
+        self._draw_from_the_top()
 
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
@@ -235,25 +254,32 @@ class Top(App[None]):
         self._focus_on(self.query_one("#rows", DataTable))
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        if event.data_table.id == "rows":
-            self._down = not self._down if self._sort == event.column_index else True
-            self._sort = event.column_index
-            self._draw()
+        chosen = event.column_index - self._is_many
+        if event.data_table.id == "rows" and chosen >= 0:
+            self._down = not self._down if self._sort == chosen else True
+            self._sort = chosen
+            self._draw_from_the_top()
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        if event.data_table.id == "gpus":
+            self._draw_graph()
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Enter on a process: how its owner was found."""
-        row = self._process(event.row_key.value or "")
-        if row is None:
+        node, key = self._found(event.row_key.value or "")
+        if node.document is None:
             return
-        answer = await self._feed.ask("who", {"pid": str(row["pid"])})
-        if answer is None or answer["who"] is None or not answer["explanations"]:
-            text = printable_lines([f"pid {row['pid']} is not on a GPU any more"])
+        if event.data_table.id == "gpus":
+            self.push_screen(Page(gpu_page(node.document, key)))
+        elif (process := self._process(node, key)) is not None:
+            self.push_screen(Page(await _process_page(node, key, process)))
         else:
-            text = explain(answer["who"], answer["explanations"])
-        self.push_screen(Page(text))
+            cells = event.data_table.get_row(event.row_key)
+            titles = (str(column.label) for column in event.data_table.columns.values())
+            lines = (f"{title:<10} {cell.plain}" for title, cell in zip(titles, cells, strict=True))
+            self.push_screen(Page(printable_lines(lines)))
 
-    def _process(self, key: str) -> Mapping[str, Any] | None:
-        who = self._document["who"] if self._document else None
+    def _process(self, node: TopNode, key: str) -> Mapping[str, Any] | None:
+        who = node.document["who"] if node.document else None
         row: Mapping[str, Any] | None = who["processes"].get(key) if who and self._view == "processes" else None
         return row
 
@@ -261,14 +287,12 @@ class Top(App[None]):
         self.push_screen(Page(printable_lines(_HELP.splitlines())))
 
     def action_signal(self, name: str) -> None:
-        table = self.query_one("#rows", DataTable)
-        keys = [key.value or "" for key in table.rows]
-        key = keys[table.cursor_row] if 0 <= table.cursor_row < len(keys) else ""
-        row = self._process(key)
-        if row is None or self._document is None:
+        node, key = self._chosen("rows")
+        row = self._process(node, key)
+        if row is None:
             self.notify(printable("choose a process first: p, then the arrows"))
             return
-        if reason := refusal(row, key, self._feed.is_local and not self._document["simulated"]):
+        if reason := refusal(row, key, _is_here(node)):
             self.notify(printable(reason), severity="error")
             return
 
@@ -279,6 +303,26 @@ class Top(App[None]):
         question = f"Send {name} to pid {row['pid']} of {row['account']}: {row['name']}?"
         self.push_screen(Confirm(printable(question)), answered)
 
+    def action_order(self, order: str) -> None:
+        node, key = self._chosen("rows")
+        pid = target_pid(node.document, key) if node.document else None
+        if pid is None:
+            self.notify(printable("choose a process (p) or a parked program (w) first"))
+            return
+        if not _is_here(node):
+            self.notify(printable("the agent is not asked through its socket on this machine: run top there"))
+            return
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self.run_worker(self._order(order, pid))
+
+        self.push_screen(Confirm(printable(QUESTIONS[order].format(f"the program of pid {pid}"))), answered)
+
+    async def _order(self, order: str, pid: int) -> None:
+        said, done = await asyncio.to_thread(carry_out, order, pid, self._config)
+        self.notify(printable(said), severity="information" if done else "error")
+
     # Drawing.
 
     def _lay_out(self) -> None:
@@ -286,52 +330,107 @@ class Top(App[None]):
         for id, columns in (("gpus", GPU_COLUMNS), ("rows", TABS[self._view].columns)):
             table = self.query_one(f"#{id}", DataTable)
             table.clear(columns=True)
-            for column in columns:
-                title = rich_text(printable(column.title), justify="right" if column.number else "left")
-                width = None if column.whole else column.width + (self._spare if column.wide else 0)
-                table.add_column(title, width=width, key=column.title)
+            widths = fitted(self._columns(columns), self._spare)
+            for column in self._columns(columns):
+                if column.title in widths:
+                    title = rich_text(printable(column.title), justify="right" if column.number else "left")
+                    table.add_column(title, width=widths[column.title], key=column.title)
         self._draw()
+
+    def _draw_from_the_top(self) -> None:
+        """After a change of the order: what comes first is what was asked for."""
+        self._draw()
+        self.query_one("#rows", DataTable).move_cursor(row=0, animate=False)
 
     def _draw(self) -> None:
         self._draw_bar()
-        document = self._document
         head = self.query_one("#head", Static)
-        head.set_class(bool(self._lost), "lost")
-        if document is None:
-            if self._lost:
-                head.update(printable(f"no agent answers at {self._feed.where}: {self._lost}"))
-            return
-        head.update(head_line(document, self._lost))
-        self._draw_sentence(document)
-        gpus = gpu_rows(document, self._recent, SPARK_WIDTH + self._spare, self._asked.slots)
-        _fill(self.query_one("#gpus", DataTable), gpus, GPU_COLUMNS)
-        view = TABS[self._view]
-        rows = arranged(view.rows(document, self._asked), self._text, self._sort, self._down)
-        _fill(self.query_one("#rows", DataTable), rows, view.columns)
-        self._draw_note(document, len(rows))
+        head.set_class(any(node.lost for node in self._top_nodes), "lost")
+        head.update(head_line(self._top_nodes))
+        self._draw_sentence()
+        spark_width = fitted(self._columns(GPU_COLUMNS), self._spare).get(SPARK) or 0
+        gpus = {
+            number: gpu_rows(node.document, node.recent(UTILIZATION, _SPARK_S), spark_width)
+            for number, node in enumerate(self._top_nodes)
+            if node.document is not None
+        }
+        self._fill("gpus", list(self._of_nodes(gpus)), GPU_COLUMNS)
+        self._draw_graph()
+        tab = TABS[self._view]
+        found = {
+            number: tab.rows(node.document, node, self._tree)
+            for number, node in enumerate(self._top_nodes)
+            if node.document is not None
+        }
+        column = None if self._sort is None else self._sort + self._is_many
+        rows = arranged(self._of_nodes(found), self._text, column, self._down)
+        self._fill("rows", rows, tab.columns)
+        self._draw_note(len(rows))
+
+    def _fill(self, id: str, rows: list[TopRow], columns: tuple[Column, ...]) -> None:
+        table: DataTable[Text] = self.query_one(f"#{id}", DataTable)
+        widths = fitted(self._columns(columns), self._spare)
+        shown = {place: column for place, column in enumerate(self._columns(columns)) if column.title in widths}
+        cells = [replace(row, cells=tuple(row.cells[place] for place in shown)) for row in rows]
+        _fill(table, cells, list(shown.values()))
 
     def _draw_bar(self) -> None:
         for name in TABS:
             self.query_one(f"#bar-{name}", Static).set_class(name == self._view, "chosen")
 
-    def _draw_sentence(self, document: Mapping[str, Any]) -> None:
-        parts = list(sentence_parts(document["gpus"], self._asked.slots or {})) if document["gpus"] else []
-        line = self.query_one("#sentence", Static)
-        line.set_class(any(colour == "bold red" for _, colour in parts), "lost")
-        line.update(printable(" · ".join(text for text, _ in parts)))
+    def _draw_sentence(self) -> None:
+        lines = sentence_lines(self._top_nodes, self._names, max(20, self.size.width - 2))
+        self.query_one("#sentence", Static).update(rich_lines(lines))
 
-    def _draw_note(self, document: Mapping[str, Any], shown: int) -> None:
-        known = self._asked.queue if self._view == "queue" else document[_SECTIONS[self._view]]
-        if known is None:
-            note = _ABSENT[self._view]
+    @property
+    def _shows_graph(self) -> bool:
+        return self.size.height >= _TALL if self._graph is None else self._graph
+
+    def _draw_graph(self) -> None:
+        panel = self.query_one("#graph", Static)
+        panel.set_class(self._shows_graph, "open")
+        node, key = self._chosen("gpus")
+        uuid = gpu_of(node.document, key) if node.document is not None else None
+        if not self._shows_graph or node.document is None or uuid is None:
+            return
+        gpu = node.document["gpus"]["by_uuid"][uuid]
+        name = f"{self._names[self._top_nodes.index(node)]} " if self._is_many else ""
+        used, memory = (node.recent(each).get(uuid, ()) for each in (UTILIZATION, MEMORY))
+        room = (self.size.width - 2, _GRAPH_LINES)
+        panel.update(checked(graph_lines(f"{name}GPU {gpu['index']}", gpu, used, memory, room)))
+
+    def _draw_note(self, shown: int) -> None:
+        tab = TABS[self._view]
+        documents = [node.document for node in self._top_nodes if node.document is not None]
+        if documents and all(document[tab.section] is None for document in documents):
+            note = tab.absent
         else:
-            by = "" if self._sort is None else f"by {TABS[self._view].columns[self._sort].title.lower()}"
-            note = f"{shown} {by} {'' if self._sort is None else '↓' if self._down else '↑'}"
+            by = "" if self._sort is None else f" by {tab.columns[self._sort].title.lower()}"
+            note = f"{shown}{by} {'' if self._sort is None else '↓' if self._down else '↑'}"
+            note += " · tree" if self._tree and self._view == "processes" else ""
             note += f" · filter: {self._text}" if self._text else ""
         self.query_one("#note", Static).update(printable(note))
 
 
-def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: tuple[Column, ...]) -> None:
+def _is_here(node: TopNode) -> bool:
+    """Whether the processes of the node are those of this machine."""
+    return node.feed.is_local and node.document is not None and not node.document["simulated"]
+
+
+async def _process_page(node: TopNode, key: str, row: Mapping[str, Any]) -> Printable:
+    """The whole command, what it uses of the host, and how its owner was found."""
+    use = node.host_use().get(key)
+    lines = [use.command] if use and use.command else []
+    if use:
+        age = "" if use.age_s is None else f", started {duration(use.age_s)} ago"
+        lines += [f"CPU {percent(use.cpu_ratio)}, host memory {size(use.rss_bytes)}{age}", ""]
+    answer = await node.feed.ask("who", {"pid": str(row["pid"])})
+    if answer is None or answer["who"] is None or not answer["explanations"]:
+        return printable_lines([*lines, f"pid {row['pid']} is not on a GPU any more"])
+    return printable_lines([*lines, *explain(answer["who"], answer["explanations"]).splitlines()])
+
+
+def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: Sequence[Column]) -> None:
     """Update the cells if the rows are the same; else rebuild the table and keep the cursor on its row."""
     known = [key.value for key in table.rows]
     if known == [row.key for row in rows]:
@@ -350,9 +449,13 @@ def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: tuple[Column, .
         table.move_cursor(row=keys.index(at), animate=False)
 
 
-def _cells(row: TopRow, columns: tuple[Column, ...]) -> list[Text]:
-    style = "bold red" if row.grave else ""
+def _cells(row: TopRow, columns: Sequence[Column]) -> list[Text]:
     return [
-        rich_text(cell, style, justify="right" if column.number else "left", overflow="ellipsis")
+        rich_text(
+            cell,
+            row.colour or (state_colour(cell) if column.state else ""),
+            justify="right" if column.number else "left",
+            overflow="ellipsis",
+        )
         for cell, column in zip(row.cells, columns, strict=True)
     ]

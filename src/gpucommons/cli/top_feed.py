@@ -5,6 +5,7 @@ A feed never ends: it reports the loss of an agent and reconnects until the agen
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from gpucommons.agent.agent import Agent
 
 Document = Mapping[str, Any]
-Recent = Mapping[str, Sequence[float | None]]
+# The values of each GPU, by series and UUID.
+Recent = Mapping[str, Mapping[str, Sequence[float | None]]]
 
-SERIES = "gpu_utilization_ratio"
-RECENT_S = 120
+UTILIZATION = "gpu_utilization_ratio"
+MEMORY = "gpu_memory_used_bytes"
+RECENT_S = 600
 _RETRY_S = (1.0, 2.0, 4.0)
 # The agent sends a heartbeat every 15 s.
 _SILENCE_S = 40.0
@@ -71,7 +74,8 @@ class AgentFeed:
                         yield update
                 reason = "the agent closed the stream"
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-                reason = str(error) or type(error).__name__
+                known = isinstance(error, OSError) and error.errno
+                reason = os.strerror(known) if known else str(error) or type(error).__name__
             yield FeedUpdate(None, lost=" ".join(reason.split()))
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
@@ -119,11 +123,13 @@ class AgentFeed:
                     yield FeedUpdate(document)
 
     async def _recent(self, session: aiohttp.ClientSession) -> Recent:
-        query = {"series": SERIES, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
-        async with session.get(f"{self._base}/api/v1/history", params=query) as answer:
-            answer.raise_for_status()
-            found: Recent = (await answer.json())["values"]
-            return found
+        found: dict[str, Mapping[str, Sequence[float | None]]] = {}
+        for series in (UTILIZATION, MEMORY):
+            query = {"series": series, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
+            async with session.get(f"{self._base}/api/v1/history", params=query) as answer:
+                answer.raise_for_status()
+                found[series] = (await answer.json())["values"]
+        return found
 
 
 class LocalFeed:

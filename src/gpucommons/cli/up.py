@@ -11,6 +11,7 @@ import uvloop
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.garbage import collect_garbage, shorten_pauses
+from gpucommons.agent.heap import return_freed_memory
 from gpucommons.base.printable import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
@@ -77,6 +78,7 @@ def up(
     logs.configure(settings.log.format, settings.log.level)
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)
+    return_freed_memory()
     uvloop.run(_run(Agent(settings, scenario), shares=settings.scheduler.share_programs != "off"))
 
 

@@ -7,12 +7,13 @@ import typer
 from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.gpus_view import missing
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.scheduler_view import parked_lines
 from gpucommons.cli.suggestions import gpus, pids, users
-from gpucommons.cli.who_view import explain, who_lines
+from gpucommons.cli.text_table import Format
+from gpucommons.cli.who_view import exact_who, explain, who_lines
 from gpucommons.faces.documents.values import indented
 
 
@@ -35,6 +36,7 @@ def who(
             autocompletion=pids,
         ),
     ] = None,
+    format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
     password_file: PasswordFile = None,
@@ -53,10 +55,12 @@ def who(
     if user is not None and (found is None or not found["processes"]):
         hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
         raise NotFound(f"no user {user!r} on a GPU{hidden}; `gpucommons who` lists the users that are")
-    if as_json:
+    if as_json or format is Format.JSON:
         show(indented(document))
     elif found is None:
         show_line(missing(reader.get("snapshot")))
+    elif format is not Format.TABLE:
+        show(exact_who(found).rendered(format))
     elif pid is not None:
         show(explain(found, document["explanations"]))
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpucommons.base.printable import Printable, printable, printable_lines
 from gpucommons.cli.output import Line, Span, plain_line
-from gpucommons.cli.text_table import TextTable, wrapped
+from gpucommons.cli.text_table import TextTable, exact_table, wrapped
 from gpucommons.rules.identities import qualified_name
 
 _NONE = "-"
@@ -22,6 +22,10 @@ _INDENT = "  "
 _ALWAYS = ("memory", "sm", "power", "pid", "process")
 _SHORTEST = {"process": 12, "user": 8, "owner": 10, "container": 8, "job": 6}
 _LEFT_OUT = ("power", "container", "job", "owner")
+_EXACT = (
+    *("gpu_index", "gpu_uuid", "slot", "pid", "name", "account", "owner", "user", "container", "pod", "namespace"),
+    *("job", "unit", "memory_bytes", "memory_basis", "sm_ratio", "sm_basis", "power_watts", "power_basis", "reason"),
+)
 _LEGEND = "~: a share of what the driver measured for the GPU. Without ~: measured for the process."
 _APPORTIONED = "apportioned"
 _AMOUNTS = ("memory", "sm", "power")
@@ -48,6 +52,20 @@ def who_lines(who: Document, gpus: Document, width: int | None) -> Iterator[Line
     if notes and who["reported"]:
         yield []
     yield from map(plain_line, wrapped(notes, width))
+
+
+def exact_who(who: Document) -> TextTable:
+    """A row for each process on each GPU, and for each part that has no owner, with the API's names and values.
+
+    The rows of a GPU sum to what the driver reported for it.
+    """
+    rest = (
+        {**part, "gpu_uuid": uuid, "reason": reason}
+        for uuid, parts in who["unattributed"].items()
+        for reason, part in parts.items()
+    )
+    rows = [*who["processes"].values(), *rest]
+    return exact_table([{name: row.get(name) for name in _EXACT} for row in rows], _EXACT)
 
 
 def explain(who: Document, explanations: Mapping[str, Sequence[str]]) -> Printable:
@@ -114,22 +132,13 @@ def _cells(row: Document, owners: Document) -> Iterator[str]:
 
 
 def _rest_lines(rest: Mapping[str, Document]) -> Iterator[str]:
-    if not rest:
-        return
-    yield "  unattributed"
-    cells = [
-        (
-            _NONE if row["memory_bytes"] is None else _bytes(row["memory_bytes"]),
-            _NONE if row["sm_ratio"] is None else _percent(row["sm_ratio"]),
-            _NONE if row["power_watts"] is None else _watts(row["power_watts"]),
-            f"{reason}: {row['sentence']}",
+    for row in rest.values():
+        parts = (
+            "" if row["memory_bytes"] is None else _bytes(row["memory_bytes"]),
+            "" if row["sm_ratio"] is None else f"SM {_percent(row['sm_ratio'])}",
+            "" if row["power_watts"] is None else _watts(row["power_watts"]),
         )
-        for reason, row in rest.items()
-    ]
-    widths = [max(len(row[i]) for row in cells) for i in range(3)]
-    for row in cells:
-        numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True))
-        yield f"  {numbers}  {row[3]}"
+        yield f"{_INDENT}unattributed {', '.join(filter(None, parts))}: {row['sentence']}"
 
 
 def _amount(row: Document, name: str) -> str:

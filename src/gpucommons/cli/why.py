@@ -2,6 +2,7 @@
 
 import os
 import pwd
+from collections.abc import Container
 from typing import Annotated
 
 import typer
@@ -16,11 +17,14 @@ from gpucommons.cli.output import show, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler import read_turns
 from gpucommons.cli.scheduler_view import behind, clients_named, explanation
+from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
 
 # What is known of turns where no scheduler runs.
 _NO_TURNS: Document = {"gpus": {}, "clients": {}}
+# The pod of a client that runs in none.
+_NO_POD = ("", "none")
 
 
 def why(
@@ -30,6 +34,7 @@ def why(
             metavar="[PID|JOB]",
             help="A process, a job, a container, a pod, or the id of a client or a request. Default: yours.",
             show_default=False,
+            autocompletion=pids,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -45,9 +50,10 @@ def why(
     document = queued if queued is not None and reader.get("turns")["turns"] is None else read_turns(reader, None)
     turns: Document = document.get("turns") or _NO_TURNS
     requests = _requests(queue, target)
-    processes = [] if target is None or reader.agent is None else _processes(reader, target)
+    paused = paused_for_leases(queue)
+    processes = [] if reader.agent is None or (target is None and not paused) else _processes(reader, target, paused)
     clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes)
-    unscheduled = [] if clients or requests else processes
+    unscheduled = [row for row in processes if row["pid"] in paused or not (clients or requests)]
     if not clients and not requests and not unscheduled:
         raise NotFound(
             "none of your programs waits for a GPU or takes turns on one; see 'gpucommons queue' and 'scheduler status'"
@@ -65,10 +71,19 @@ def why(
     lines = [request_line(queue, id, document["time_unix_s"]) for id in requests] if queue else []
     lines += [explanation(turns, id) for id in clients]
     lines += [
-        f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
+        f"{row['name']} (pid {row['pid']}) is paused until lease {paused[row['pid']]} ends, which has GPU "
+        f"{row['gpu_index']} alone; 'gpucommons run' gets a GPU."
+        if row["pid"] in paused
+        else f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
         for row in unscheduled
     ]
     show(printable_lines(wrapped(lines, terminal_width())))
+
+
+def paused_for_leases(queue: Document | None) -> dict[int, str]:
+    """The processes without a lease that are paused, each with the lease of its GPU."""
+    leases = {} if queue is None else queue["leases"]
+    return {row["pid"]: id for id, lease in leases.items() for row in lease["trespassers"] if row["paused"]}
 
 
 def user_name(uid: int) -> str:
@@ -88,15 +103,18 @@ def _requests(queue: Document | None, target: str | None) -> list[str]:
 
 
 def own_clients(turns: Document, uid: int) -> list[str]:
-    """The ids of a user's clients, the waiting ones first."""
-    own = [id for id, client in turns["clients"].items() if client["uid"] == uid]
-    return sorted(own, key=lambda id: turns["clients"][id]["wait"] is None)
+    """The ids of a user's clients, the waiting ones first. What runs in a pod is the pod's, whatever its uid is."""
+    clients = turns["clients"]
+    own = [id for id, client in clients.items() if client["uid"] == uid and client["pod"] in _NO_POD]
+    return sorted(own, key=lambda id: clients[id]["wait"] is None)
 
 
-def _processes(reader: Reader, target: str) -> list[Document]:
-    """The processes on GPUs that a pid, a job or a container means."""
+def _processes(reader: Reader, target: str | None, paused: Container[int]) -> list[Document]:
+    """The processes on GPUs that a pid, a job or a container means; without a target, own ones that are paused."""
     who = reader.get("who")["who"]
     rows = [] if who is None else list(who["processes"].values())
+    if target is None:
+        return [row for row in rows if row["uid"] == os.getuid() and row["pid"] in paused]
     return [row for row in rows if target in (str(row["pid"]), row["job"], row["container"])]
 
 

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from gpucommons.base.address import Address, AddressError, is_host, parse_port, parse_tcp_address
+from gpucommons.base.mail_address import USER_PLACE, is_mail_address
 
 
 class ConfigError(Exception):
@@ -72,6 +73,16 @@ def check_url(text: str) -> None:
     scheme, separator, rest = text.partition("://")
     if scheme not in ("http", "https") or not separator or not rest.strip("/ "):
         raise ValueError(f"invalid URL {text!r}: no http:// or https:// with a host; use http://127.0.0.1:9090")
+
+
+def check_mail_address(text: str) -> None:
+    if not is_mail_address(text):
+        raise ValueError(f"invalid email address {text!r}: use a plain address such as gpu-admins@example.org")
+
+
+def check_mail_pattern(text: str) -> None:
+    if not is_mail_address(text.replace(USER_PLACE, "alice")):
+        raise ValueError(f"invalid email address {text!r}: use an address in which {{user}} is the user's name")
 
 
 def check_expression(text: str) -> None:

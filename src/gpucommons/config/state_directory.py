@@ -38,6 +38,10 @@ def lease_record(scenario: str | None = None) -> Path:
     return state_directory() / f"leases{_suffix(scenario)}.json"
 
 
+def idle_record(scenario: str | None = None) -> Path:
+    return state_directory() / f"idle{_suffix(scenario)}.json"
+
+
 def events_position_file(scenario: str | None = None) -> Path:
     return state_directory() / f"followed-events{_suffix(scenario)}.json"
 

@@ -28,11 +28,11 @@ from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
 from gpucommons.model.pods import Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 from gpucommons.model.users import UsersReading
+from gpucommons.rules.identities import job_of_lease
 
 _POD_NAME, _POD_NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
 _OVER = ("Succeeded", "Failed")
 _WHOLE = Fraction(1)
-_LEASE_JOB = "lease-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class _Fold:
         for lease in self._in.leases:
             request = lease.request
             slots = tuple((info, _WHOLE) for uuid in lease.slots for info in self._in.table.named(uuid))
-            job = f"{_LEASE_JOB}{request.id}"
+            job = job_of_lease(request.id)
             owner = Owner(OwnerKind.USER, str(request.uid), request.user)
             account = account_of(owner, user=request.user, group=self._in.users.group_of.get(request.user, ""), job=job)
             yield Claim(
@@ -273,11 +273,6 @@ class _Fold:
         sliced = slice_owner(container.cgroup_parent)
         group = sliced.group if sliced else users.group_of.get(user, "")
         return account_of(owner, user=user, group=group)
-
-
-def lease_of_job(job: str) -> str | None:
-    """The id of the lease that is billed under this name; None where it is the job of another system."""
-    return job.removeprefix(_LEASE_JOB) if job.startswith(_LEASE_JOB) else None
 
 
 def account_of(

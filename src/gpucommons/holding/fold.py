@@ -21,6 +21,7 @@ from gpucommons.model.allocations import (
 )
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Place, ProcessShare
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
 
 _GRAPHICS = "graphics"
@@ -35,9 +36,12 @@ class _Usage:
     sm: int | None = 0
     memory_bytes: int | None = 0
     milliwatts: int | None = 0
+    processes: list[ProcessKey] = field(default_factory=list)
 
     def add(self, share: ProcessShare, sm_scale: float) -> None:
         sm, memory, power = share.sm, share.memory, share.power
+        if share.key is not None:
+            self.processes.append(share.key)
         if sm is None:
             self.sm = None
         elif self.sm is not None:
@@ -266,6 +270,7 @@ def _allocation(info: SlotInfo, claim: Claim, share: int, usage: _Usage, active:
         usage.sm,
         usage.memory_bytes,
         usage.milliwatts,
+        tuple(usage.processes),
     )
 
 
@@ -293,4 +298,5 @@ def _merged(one: _Usage | None, other: _Usage) -> _Usage:
         None if sm is None else min(sm, WHOLE_SM),
         _plus(one.memory_bytes, other.memory_bytes),
         _plus(one.milliwatts, other.milliwatts),
+        one.processes + other.processes,
     )

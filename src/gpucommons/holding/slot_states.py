@@ -1,9 +1,10 @@
-"""Judges the state of each slot: the only rule for it. Pure; what was judged before and the clocks are parameters."""
+"""Judges the state of each slot: the only rule for it. Pure; what was judged before and the time are parameters."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from gpucommons.holding.idle_periods import shortest_idle_s
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import Reason
@@ -18,30 +19,26 @@ _NO_PROCESS_LIST = "the driver did not list the processes on this GPU"
 _NOT_VISIBLE = "processes outside the agent's pid namespace are hidden from it"
 
 
-class Now(NamedTuple):
-    wall_s: float
-    monotonic_s: float
-
-
 class Past(NamedTuple):
-    """What is remembered of a slot: which workloads held it in which way, since when, and since when it was idle."""
+    """What is remembered of a slot: which workloads held it in which way, and since when."""
 
     holding: tuple[object, ...]
     since_wall_s: float | None
-    idle_from_s: float | None
 
 
 Pasts = Mapping[str, Past]
 
 
-def judge(readings: Readings, pasts: Pasts | None, now: Now) -> tuple[SlotsReading | None, Pasts]:
+def judge(readings: Readings, pasts: Pasts | None, now_wall_s: float) -> tuple[SlotsReading | None, Pasts]:
     """The state of every slot, and what to remember for the next time. None where no GPU can be read.
 
     `pasts` is None the first time: then it is not known when a state began.
     """
     if readings.gpus is None or readings.allocations is None:
         return None, pasts or {}
-    slots = [_dated(status, gpu, pasts, now) for gpu, status in _judged(readings, readings.allocations, now.wall_s)]
+    slots = [
+        _dated(status, gpu, pasts, now_wall_s) for gpu, status in _judged(readings, readings.allocations, now_wall_s)
+    ]
     remembered = {status.slot.uuid: past for status, past in slots}
     return SlotsReading(tuple(status for status, _ in slots)), remembered
 
@@ -99,30 +96,26 @@ def _doubt(info: SlotInfo, readings: Readings, allocations: AllocationReading) -
     return _NOT_VISIBLE if hidden else ""
 
 
-def _dated(status: SlotStatus, gpu: Gpu, pasts: Pasts | None, now: Now) -> tuple[SlotStatus, Past]:
+def _dated(status: SlotStatus, gpu: Gpu, pasts: Pasts | None, now_wall_s: float) -> tuple[SlotStatus, Past]:
     past = None if pasts is None else pasts.get(status.slot.uuid)
     holding = _holding(status)
     changed = pasts is not None and (past is None or past.holding != holding)
-    since_wall_s = now.wall_s if changed else past.since_wall_s if past else None
+    since_wall_s = now_wall_s if changed else past.since_wall_s if past else None
     if status.state is SlotState.LOST:
         since_wall_s = gpu.since_wall_s
     # A runtime knows when its container was started, also if that was before the agent.
     started = [each.since_wall_s for each in status.holders if each.since_wall_s is not None]
     if started and (since_wall_s is None or min(started) < since_wall_s):
         since_wall_s = min(started)
-    idle_from_s = None
-    if status.state is SlotState.HELD_IDLE:
-        known = past is not None and past.holding == holding and past.idle_from_s is not None
-        idle_from_s = past.idle_from_s if past is not None and known else now.monotonic_s
     total, free = _memory(gpu, status.slot)
     dated = replace(
         status,
         since_wall_s=since_wall_s,
-        idle_s=None if idle_from_s is None else now.monotonic_s - idle_from_s,
+        idle_s=shortest_idle_s(status.holders) if status.state is SlotState.HELD_IDLE else None,
         memory_total_bytes=total,
         memory_free_bytes=free,
     )
-    return dated, Past(holding, since_wall_s, idle_from_s)
+    return dated, Past(holding, since_wall_s)
 
 
 def _holding(status: SlotStatus) -> tuple[object, ...]:

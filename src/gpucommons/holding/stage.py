@@ -11,11 +11,14 @@ from dataclasses import replace
 from gpucommons.attribution.owner import OwnerRules
 from gpucommons.holding.claims import ClaimInputs, Claims, claims_of
 from gpucommons.holding.fold import fold
-from gpucommons.holding.slot_states import Now, Pasts, judge
+from gpucommons.holding.idle_periods import IdlePeriods, IdleWindow, judge_idle
+from gpucommons.holding.slot_states import Pasts, judge
 from gpucommons.holding.slots import SlotTable
+from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
 from gpucommons.model.job_mapping import JobMappingReading
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution, ProcessShare
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
@@ -24,14 +27,20 @@ from gpucommons.rules.pod_placement import replicas_by_gpu
 
 # A runtime that has not answered for longer was removed, and its containers with it.
 _MISSED_S = 3600.0
+# After the start, sources of holders may not have answered yet for this long.
+SETTLED_AFTER_S = 60.0
 _HOLDER_SOURCES = ("docker", "podman", "pod_devices", "ds01", "job_mapping")
 
 
 class AllocationStage:
+    """`idle_before` are the periods of idleness that an earlier agent has seen."""
+
     def __init__(
         self,
         rules: OwnerRules | None = None,
         active_ratio: float = 0.05,
+        idle_window: IdleWindow | None = None,
+        idle_before: Callable[[], IdlePeriods] = dict,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -48,6 +57,11 @@ class AllocationStage:
         self._has_new_users = False
         self._answered_s: dict[str, float] = {}
         self._past_slots: Pasts | None = None
+        self._idle_window = idle_window or IdleWindow()
+        self._idle_before = idle_before
+        self._idle_periods: IdlePeriods | None = None
+        self._judged_s: float | None = None
+        self._first_judged_s = 0.0
 
     def __call__(self, readings: Readings) -> Readings:
         self._learn_users(readings.attribution, readings.job_mapping)
@@ -61,12 +75,26 @@ class AllocationStage:
             self._active_ratio,
             self._is_complete(readings),
         )
+        # While no GPU is read, the use of the slots is not known.
+        if readings.gpus is not None:
+            reading = self._with_idle_times(reading, kept_waiting(readings.sharing, readings.leases))
         readings = replace(readings, allocations=reading)
-        slots, pasts = judge(readings, self._past_slots, Now(self._wall(), self._monotonic()))
+        slots, pasts = judge(readings, self._past_slots, self._wall())
         # While no GPU is read, the past is kept.
         if slots is not None:
             self._past_slots = pasts
         return replace(readings, slots=slots)
+
+    def _with_idle_times(self, reading: AllocationReading, waiting: frozenset[int]) -> AllocationReading:
+        now_s = self._monotonic()
+        elapsed_s = 0.0 if self._judged_s is None else now_s - self._judged_s
+        self._first_judged_s = now_s if self._judged_s is None else self._first_judged_s
+        self._judged_s = now_s
+        before = self._idle_before() if self._idle_periods is None else self._idle_periods
+        starts = now_s - self._first_judged_s < SETTLED_AFTER_S
+        keep_missing = starts or not reading.complete
+        reading, self._idle_periods = judge_idle(reading, before, elapsed_s, self._idle_window, waiting, keep_missing)
+        return reading
 
     def _refresh(self, readings: Readings) -> None:
         gpus = () if readings.gpus is None else readings.gpus.gpus
@@ -145,6 +173,14 @@ def _on_gpus(attribution: Attribution, sharing: SharingReading | None) -> tuple[
     if not parked:
         return attribution.processes
     return tuple(share for share in attribution.processes if share.pid not in parked)
+
+
+def kept_waiting(sharing: SharingReading | None, leases: LeasesReading | None) -> frozenset[int]:
+    """The processes that cannot use their GPU: they wait for their turn, or are paused for a lease."""
+    clients = () if sharing is None else sharing.clients
+    waiting = {pid for one in clients if one.wait is not None for pid in (one.pid, *one.processes)}
+    trespassers = () if leases is None else leases.trespassers
+    return frozenset(waiting | {one.pid for one in trespassers if one.paused})
 
 
 def _mig(instances: tuple[MigInstance, ...]) -> list[tuple[object, ...]]:

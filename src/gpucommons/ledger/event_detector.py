@@ -1,4 +1,4 @@
-"""Detects the events between two snapshots: lost GPUs, XIDs, allocations, quotas, turns, leases, parking. Pure.
+"""Detects the events between two snapshots: GPUs, allocations, quotas, turns, leases, parking, idle holders. Pure.
 
 `DetectorState` is all that the detector remembers. It can be derived from the event log, so that a restart neither
 repeats nor misses an event.
@@ -11,7 +11,9 @@ from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading, Trespasser
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
@@ -25,6 +27,8 @@ QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
 LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"
 TRESPASSER_PAUSED, TRESPASSER_RESUMED = "lease.trespasser_paused", "lease.trespasser_resumed"
+MPS_STARTED, MPS_STOPPED, MPS_FAILED = "mps.started", "mps.stopped", "mps.failed"
+MPS_DIED, MPS_LOG = "mps.died", "mps.log"
 PROGRAM_PARKED, PROGRAM_WOKEN = "program.parked", "program.woken"
 PROGRAM_NOT_PARKED, PROGRAM_STRANDED = "program.not_parked", "program.stranded"
 _PARKING = {
@@ -33,11 +37,21 @@ _PARKING = {
     "refused": PROGRAM_NOT_PARKED,
     "stranded": PROGRAM_STRANDED,
 }
+_MPS = {
+    "started": MPS_STARTED,
+    "stopped": MPS_STOPPED,
+    "failed": MPS_FAILED,
+    "died": MPS_DIED,
+    "log": MPS_LOG,
+}
+IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
 ANY_SLOT = "any"
 TYPES = (
     *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
     *(LEASE_TRESPASSER, TRESPASSER_PAUSED, TRESPASSER_RESUMED, RESERVATION_RELEASED),
+    *(MPS_STARTED, MPS_STOPPED, MPS_FAILED, MPS_DIED, MPS_LOG),
     *(PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED),
+    *IDLE_TYPES,
 )
 
 # Workload id and slot name.
@@ -62,7 +76,9 @@ class DetectorState:
     trespassers: frozenset[str] = frozenset()
     released: frozenset[str] = frozenset()
     parking: frozenset[str] = frozenset()
+    mps: frozenset[str] = frozenset()
     paused: Mapping[str, tuple[str, Details]] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -124,12 +140,21 @@ def detect_events(
         revoked = _turns(before, readings.sharing, found)
         if readings.sharing.parking is not None:
             parking = _parking(before, readings.sharing.parking, found)
-    trespassers, released, paused = before.trespassers, before.released, before.paused
+    trespassers, released, paused, mps = before.trespassers, before.released, before.paused, before.mps
     if readings.leases is not None:
         trespassers, released = _leases(before, readings.leases, found)
         paused = _paused(before, readings.leases, found)
+        if readings.leases.mps is not None:
+            mps = _mps(before, readings.leases.mps, found)
+    idle = before.idle if readings.idle is None else _idle(before, readings.idle, found)
     events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
-    return DetectorState(lost, held, exceeded, xids, revoked, trespassers, released, parking, paused), events
+    after = DetectorState(
+        *(lost, held, exceeded, xids, revoked, trespassers, released, parking),
+        mps=mps,
+        paused=paused,
+        idle=idle,
+    )
+    return after, events
 
 
 def _gpus(
@@ -257,6 +282,15 @@ def _paused(before: DetectorState, reading: LeasesReading, found: _Found) -> Map
     return before.paused if now.keys() == before.paused.keys() else now
 
 
+def _mps(before: DetectorState, reading: MpsReading, found: _Found) -> frozenset[str]:
+    """Each event of the daemons once."""
+    for event in reading.events:
+        if event.id not in before.mps:
+            details: Details = {"gpu": event.gpu, "uuid": event.gpu_uuid, "sentence": event.sentence}
+            found.append((_MPS[event.kind], event.user, details))
+    return frozenset(event.id for event in reading.events)
+
+
 def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> frozenset[str]:
     """Each event of parking once."""
     for event in reading.events:
@@ -272,3 +306,9 @@ def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> f
             }
             found.append((_PARKING[event.kind], event.user, details))
     return frozenset(event.id for event in reading.events)
+
+
+def _idle(before: DetectorState, reading: IdleReading, found: _Found) -> frozenset[str]:
+    """Each event of the ladder once, oldest first."""
+    found += [(each.type, each.user, each.details) for each in reversed(reading.events) if each.id not in before.idle]
+    return frozenset(each.id for each in reading.events)

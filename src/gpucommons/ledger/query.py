@@ -11,15 +11,15 @@ from urllib.parse import quote
 from gpucommons.base.state_file import refused
 from gpucommons.ledger.batch import Gap
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
-from gpucommons.ledger.rollups import HOUR, LAYERS, Piece, pieces
+from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, Piece, pieces
 from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 
 _Result = TypeVar("_Result")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)
-_AMOUNTS = ", ".join(f"sum({name})" for name in Amounts._fields)
-_ACCOUNT = ", ".join(f'"{name}"' for name in Account._fields)
+SUM_COLUMNS = ", ".join(f"sum({name})" for name in Amounts._fields)
+ACCOUNT_COLUMNS = ", ".join(f'"{name}"' for name in Account._fields)
 _SLOT = ", ".join(f'"{name}"' for name in Slot._fields)
 _TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
 
@@ -28,7 +28,8 @@ _TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
 class PeriodUsage:
     """What was billed in [since_s, until_s): the requested period, or slightly more where fine layers were pruned.
 
-    `models` are the names of the GPUs' models, by the GPU's UUID.
+    `models` are the names of the GPUs' models, by the GPU's UUID. `days` divides the usage by the first second of the
+    day (UTC); it is empty where it was not asked for.
     """
 
     since_s: int
@@ -37,6 +38,7 @@ class PeriodUsage:
     slot_time: dict[Slot, SlotTime] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
+    days: Mapping[int, Mapping[tuple[Slot, Account], Amounts]] = field(default_factory=dict)
 
 
 class Totals(NamedTuple):
@@ -53,15 +55,16 @@ def totals_in(connection: sqlite3.Connection) -> dict[OwnerKey, Totals]:
 
 def read_totals(path: Path) -> dict[OwnerKey, Totals]:
     """Raises LedgerError if the ledger cannot be read."""
-    return _queried(path, totals_in)
+    return queried(path, totals_in)
 
 
-def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
+def read_period(path: Path, since_s: int, until_s: int, by_day: bool = False) -> PeriodUsage:
     """Raises LedgerError of one line if the ledger cannot be read."""
-    return _queried(path, lambda connection: _read(connection, since_s, until_s))
+    return queried(path, lambda connection: _read(connection, since_s, until_s, by_day))
 
 
-def _queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
+def queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
+    """Raises LedgerError of one line if the ledger cannot be read."""
     if reason := refused(path):
         raise LedgerError("cannot_open", reason)
     if not path.exists():
@@ -100,22 +103,29 @@ def _checked(path: Path, options: str) -> sqlite3.Connection:
     return connection
 
 
-def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodUsage:
+def _read(connection: sqlite3.Connection, since_s: int, until_s: int, by_day: bool) -> PeriodUsage:
     connection.execute("BEGIN")
     kept = dict(connection.execute("SELECT layer, since FROM kept"))
     parts = pieces(since_s, until_s, {layer: kept.get(layer.name, 0) for layer in LAYERS})
     if not parts:
         return PeriodUsage(since_s, until_s)
-    accounts = {row[0]: Account(*row[1:]) for row in connection.execute(f"SELECT number, {_ACCOUNT} FROM accounts")}
-    slots = {row[0]: Slot(*row[1:]) for row in connection.execute(f"SELECT number, {_SLOT} FROM slots")}
+    accounts = {
+        row[0]: Account(*row[1:]) for row in connection.execute(f"SELECT number, {ACCOUNT_COLUMNS} FROM accounts")
+    }
+    slots = slots_in(connection)
     usage: dict[tuple[int, int], Amounts] = {}
+    days: dict[int, dict[tuple[int, int], Amounts]] = {}
     times: dict[int, SlotTime] = {}
+    # Each layer's buckets lie within a day, so that the days add up to the period.
+    keys = f"start / {DAY.seconds} * {DAY.seconds}, slot, account" if by_day else "0, slot, account"
     for part in parts:
-        for slot, account, *sums in _rows(connection, f"slot, account, {_AMOUNTS}", "usage", part, "slot, account"):
-            usage[slot, account] = usage.get((slot, account), Amounts()).plus(Amounts(*sums))
+        for day, slot, account, *sums in _rows(connection, f"{keys}, {SUM_COLUMNS}", "usage", part, "1, 2, 3"):
+            amounts = Amounts(*sums)
+            for table in (usage, days.setdefault(day, {})) if by_day else (usage,):
+                table[slot, account] = table.get((slot, account), Amounts()).plus(amounts)
         for slot, *sums in _rows(connection, f"slot, {_TIMES}", "time", part, "slot"):
             times[slot] = times.get(slot, SlotTime()).plus(SlotTime(*sums))
-    found = connection.execute(
+    gaps = connection.execute(
         "SELECT start, slot_uuid, reason, ns FROM gaps WHERE start >= ? AND start < ?",
         (parts[0].since_s // HOUR.seconds * HOUR.seconds, parts[-1].until_s),
     )
@@ -123,31 +133,38 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
         parts[0].since_s,
         parts[-1].until_s,
         _named(usage, slots, accounts),
-        {slots[slot]: time for slot, time in times.items() if slot in slots},
-        tuple(Gap(*row) for row in found),
-        _models(connection),
+        {slots(slot): time for slot, time in times.items() if slots(slot) is not _LOST_SLOT},
+        tuple(Gap(*row) for row in gaps),
+        models_in(connection),
+        {day: _named(table, slots, accounts) for day, table in days.items()},
     )
 
 
-def _models(connection: sqlite3.Connection) -> dict[str, str]:
+def slots_in(connection: sqlite3.Connection) -> Callable[[int], Slot]:
+    """The slot of each number; the one of a lost row is unknown."""
+    slots = {row[0]: Slot(*row[1:]) for row in connection.execute(f"SELECT number, {_SLOT} FROM slots")}
+    return lambda number: slots.get(number, _LOST_SLOT)
+
+
+def models_in(connection: sqlite3.Connection) -> dict[str, str]:
     """Empty in a file that only an older release has written: it has no models."""
-    if not _has_jobs(connection):
+    if not has_jobs(connection):
         return {}
     return dict(connection.execute("SELECT gpu_uuid, model FROM slots WHERE model IS NOT NULL"))
 
 
-def _has_jobs(connection: sqlite3.Connection) -> bool:
+def has_jobs(connection: sqlite3.Connection) -> bool:
     """Whether the file has the columns of the second schema. The agent adds them when it opens the file."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0]) > 1
 
 
 def _named(
-    usage: dict[tuple[int, int], Amounts], slots: dict[int, Slot], accounts: dict[int, Account]
+    usage: dict[tuple[int, int], Amounts], slots: Callable[[int], Slot], accounts: dict[int, Account]
 ) -> dict[tuple[Slot, Account], Amounts]:
     """A row whose slot or account is missing is still used time: it must not hide the other rows."""
     named: dict[tuple[Slot, Account], Amounts] = {}
     for (slot, account), amounts in usage.items():
-        key = (slots.get(slot, _LOST_SLOT), accounts.get(account, UNATTRIBUTED))
+        key = (slots(slot), accounts.get(account, UNATTRIBUTED))
         named[key] = named.get(key, Amounts()).plus(amounts)
     return named
 

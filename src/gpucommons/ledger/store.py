@@ -303,14 +303,6 @@ def new_run() -> str:
     return uuid.uuid4().hex
 
 
-def boot_id() -> str:
-    """The id of this boot; empty where the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 @contextlib.contextmanager
 def _ledger_errors() -> Iterator[None]:
     try:

@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from gpucommons.base.boot_id import boot_id
 from gpucommons.ledger.batch import NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 from gpucommons.ledger.query import Totals, read_totals
 from gpucommons.ledger.recovery import replace_damaged
 from gpucommons.ledger.rollups import Retention
-from gpucommons.ledger.store import Store, boot_id, new_run
+from gpucommons.ledger.store import Store, new_run
 from gpucommons.model.accounts import LedgerState, OwnerKey
 
 KEEP_IN_MEMORY_S = 3600.0
@@ -50,7 +51,7 @@ class LedgerWriter:
         self._boot_id = boot_id()
         self._backlog = Backlog(keep_in_memory_s)
         self._wakeup = threading.Condition()
-        self._work = 0
+        self._work = self._done = 0
         self._closing = False
         self._begun: Moment | None = None
         self._store: Store | None = None
@@ -83,31 +84,40 @@ class LedgerWriter:
             if self._base is None:
                 self._volatile = _added(self._volatile, batch, until.wall_s)
             self._work += 1
-            self._wakeup.notify()
+            self._wakeup.notify_all()
 
     def close(self, timeout_s: float) -> bool:
         """Write what is pending and end the thread. False if that was not done in time."""
         with self._wakeup:
             self._closing = True
-            self._wakeup.notify()
+            self._wakeup.notify_all()
         if self._thread.ident is None:
             return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def wait_written(self, timeout_s: float) -> None:
+        """Block until what was submitted is written, or could not be written, or for `timeout_s`."""
+        with self._wakeup:
+            submitted = self._work
+            self._wakeup.wait_for(lambda: self._done >= submitted or self._closing, timeout_s)
+
     def _work_on(self) -> None:
-        done, closing = -1, False
+        taken, closing = -1, False
         while not closing:
             with self._wakeup:
-                while self._work == done and not self._closing:
+                while self._work == taken and not self._closing:
                     self._wakeup.wait()
-                done, closing = self._work, self._closing
+                taken, closing = self._work, self._closing
             try:
                 self._flush()
             except Exception:
                 # A bug must not end the accounts: the batch stays and is retried.
                 log.exception("ledger: unexpected error in a flush; it is retried")
                 self._drop_store()
+            with self._wakeup:
+                self._done = taken
+                self._wakeup.notify_all()
         self._drop_store()
 
     def _flush(self) -> None:

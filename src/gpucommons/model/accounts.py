@@ -42,37 +42,6 @@ def sum_amounts(rows: Iterable[Amounts]) -> Amounts:
     return Amounts(*map(sum, zip(*rows, strict=True)))
 
 
-class JobFigures(NamedTuple):
-    """What is known of one job besides its amounts. None is not known.
-
-    `peak_kib` is the highest memory on one slot at one sample. The idle time of which it is known what the job's
-    processes did is `idle_seen_ns`; in `idle_cpu_ns` of it one of them kept a CPU core busy, in `idle_disk_ns` none
-    did and one waited for a disk. `waited_ms` and `asked_kib` are those of a lease: its time in the queue, and the
-    memory of each slot that it asked for.
-    """
-
-    first_s: int
-    last_s: int
-    peak_kib: int | None = None
-    idle_seen_ns: int = 0
-    idle_cpu_ns: int = 0
-    idle_disk_ns: int = 0
-    waited_ms: int | None = None
-    asked_kib: int | None = None
-
-    def merged(self, later: Self) -> "JobFigures":
-        return JobFigures(
-            min(self.first_s, later.first_s),
-            max(self.last_s, later.last_s),
-            max((peak for peak in (self.peak_kib, later.peak_kib) if peak is not None), default=None),
-            self.idle_seen_ns + later.idle_seen_ns,
-            self.idle_cpu_ns + later.idle_cpu_ns,
-            self.idle_disk_ns + later.idle_disk_ns,
-            self.waited_ms if self.waited_ms is not None else later.waited_ms,
-            self.asked_kib if self.asked_kib is not None else later.asked_kib,
-        )
-
-
 class SlotTime(NamedTuple):
     """How the time of one slot was spent. `unknown_ns`: not known to be held, while a source of holders was down."""
 
@@ -139,13 +108,14 @@ PERIODS = ("today", "7d", "30d")
 
 
 class By(StrEnum):
-    """What the rows of the accounts are."""
+    """What the rows of the accounts are. A day begins at midnight UTC, as in the ledger."""
 
     USER = "user"
     GROUP = "group"
     NAMESPACE = "namespace"
     POD = "pod"
     JOB = "job"
+    DAY = "day"
     GPU = "gpu"
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
 
 
@@ -33,7 +34,11 @@ class Access(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """One workload on one slot. `share` is its billed part of the slot's time, in billionths: 0 for a workload that
-    may use the slot, as with `--gpus all`, but does not. Usage is None where it is unknown."""
+    may use the slot, as with `--gpus all`, but does not. Usage is None where it is unknown.
+
+    `processes` are those on the slot that could be identified. `idle_s` is how long it has not used the slot, as far as
+    the agent has seen; None while it uses it.
+    """
 
     account: Account
     kind: WorkloadKind
@@ -51,6 +56,8 @@ class Allocation:
     sm: int | None = None
     memory_bytes: int | None = None
     milliwatts: int | None = None
+    processes: tuple[ProcessKey, ...] = ()
+    idle_s: float | None = None
 
     @property
     def is_access_only(self) -> bool:

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.process_identity import ProcessKey
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival."""
+    """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival.
+
+    `mps` is per_user or all_users if its command runs under MPS, by which daemon; empty: without MPS. `sm_percent` is
+    the most of the GPU's threads that it may use; None: all.
+    """
 
     id: str
     uid: int
@@ -25,6 +30,8 @@ class LeaseRequest:
     share: bool = False
     limit_s: float | None = None
     name: str = ""
+    mps: str = ""
+    sm_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,9 @@ class LeasesReading:
     """`off` is why no lease is given, empty where leases are given. `slots` are names by UUID.
 
     `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
-    because they were not used. `recorded`: the record, which outlives the agent, can be written.
+    because they were not used. `recorded`: the record, which outlives the agent, can be written. `clients` are the pids
+    of the processes that have leases, by the lease's id: the command runs below its client. `mps` is None where leases
+    do not use MPS.
     """
 
     off: str = ""
@@ -135,3 +144,5 @@ class LeasesReading:
     no_shows: tuple[Reservation, ...] = ()
     counters: LeaseCounters = field(default_factory=LeaseCounters)
     recorded: bool = True
+    clients: Mapping[str, int] = field(default_factory=dict)
+    mps: MpsReading | None = None

@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+# The causes of parking: see ParkedProgram.
+IDLE: Final = "idle"
+ASKED: Final = "asked"
+TURN: Final = "turn"
+EARLIER_AGENT: Final = "left by an earlier agent"
 
 
 class ParkedProgram(NamedTuple):

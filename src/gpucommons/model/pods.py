@@ -8,11 +8,14 @@ from types import MappingProxyType
 MEMORY_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-memory-limit", "nvshare.com/gpu-memory-limit")
 CORE_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-core-limit", "nvshare.com/gpu-core-limit")
 QUOTA_ANNOTATIONS = (*MEMORY_LIMIT_ANNOTATIONS, *CORE_LIMIT_ANNOTATIONS)
+# A label of containers and an annotation of pods: "no" leaves an idle holder alone.
+IDLE_LABEL = "gpucommons.idle"
+KEPT_ANNOTATIONS = (*QUOTA_ANNOTATIONS, IDLE_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. `labels` holds only the allow-listed ones, `annotations` only QUOTA_ANNOTATIONS.
+    """One pod. `labels` holds only the allow-listed ones, `annotations` only KEPT_ANNOTATIONS.
 
     The API knows a static pod by the UID of its mirror pod, while its cgroup contains `config_hash`, 32 hex digits.
     `containers` maps full container ids to names in the pod.

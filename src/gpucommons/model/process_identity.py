@@ -20,14 +20,32 @@ class ProcessRow(NamedTuple):
     name: str
     cpu_seconds: float
     rss_bytes: int
+    parent_pid: int = 0
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeActivity:
+    """What the processes of each tree did. A tree is a process and all that descend from it; it is named by its pid.
+
+    `on_core`: a process of it kept a CPU core busy since the last pass, or waited for one. `on_disk`: a process of it
+    waited for a disk at this pass (uninterruptible sleep).
+    """
+
+    on_core: frozenset[int]
+    on_disk: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTable:
-    """Every process of one pass by pid, and the busiest ones, which get their own series."""
+    """Every process of one pass by pid, and the busiest ones, which get their own series.
+
+    `trees` is None where it is not known, such as in the first pass.
+    """
 
     by_pid: Mapping[int, ProcessRow]
     busiest: tuple[ProcessKey, ...]
+    trees: TreeActivity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from gpucommons.model.filesystems import FilesystemReading
 from gpucommons.model.gpu import AllocationRatioReading, GpuReading
 from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.kernel import KernelReading
 from gpucommons.model.leases import LeasesReading
@@ -54,6 +55,7 @@ class Readings:
     events: EventsReading | None = None
     sharing: SharingReading | None = None
     leases: LeasesReading | None = None
+    idle: IdleReading | None = None
     accounts: AccountsReading | None = None
     event_log: EventLogReading | None = None
     alerts: AlertsReading | None = None

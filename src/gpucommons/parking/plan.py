@@ -1,12 +1,13 @@
 """Which program is parked next and which is brought back next. Pure.
 
-1. A program is brought back only where NVML shows the room for it and a reserve, in a reading that is younger than the
-   last move on that device: a restore that runs out of memory strands the program for good.
+1. A program is brought back only where NVML shows the room for it, for what leases were promised and do not use yet,
+   and for a reserve, in a reading that is younger than the last move on that device: a restore that runs out of memory
+   strands the program for good.
 2. One restore at a time on a device. The program that has waited longest comes first; no later one passes it.
 3. One program is parked at a time on the node: the next one is decided with the host memory that is then left.
 4. A program is parked if its owner asks, or if it was idle for `idle_after_s` and either `eager` is set or another
    program, lease or client waits for its room, and parking makes that room. A program that waits to be brought back
-   comes before leases and clients.
+   comes before leases and clients; one that made room for them comes after them.
 5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
 6. With `oversubscribe`, programs that do not fit together take turns: where idle programs do not make the room for one
    that waits, the program that has been on the GPU for longest is parked, once it has had its turn. A turn is so long
@@ -36,6 +37,8 @@ _OUT_BYTES_S: Final = 2e9
 _IN_BYTES_S: Final = 5e9
 _MOVING_RATIO: Final = 0.1
 _TURNS_RATIO: Final = 2.0
+# How long a program that made room waits for those that waited before it to take the room.
+_YIELDS_S: Final = 30.0
 
 
 def plan(terms: ParkTerms, situation: ParkSituation) -> ParkPlan:
@@ -103,12 +106,23 @@ def _no_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
         room = fresh_room(situation, device)
         if room is None:
             return "the free memory of its GPU is not known yet"
-        if room.free_bytes < needed + terms.gpu_reserve_bytes:
+        claimed = situation.claims.promised.get(device, 0) + _needed_before(situation, program, device)
+        if room.free_bytes < needed + claimed + terms.gpu_reserve_bytes:
+            others = f", {_gib(claimed)} for leases and clients that come first" if claimed else ""
             return (
-                f"it needs {_gib(needed)} and a reserve of {_gib(terms.gpu_reserve_bytes)}, "
+                f"it needs {_gib(needed)}{others} and a reserve of {_gib(terms.gpu_reserve_bytes)}, "
                 f"{_gib(room.free_bytes)} is free"
             )
     return None
+
+
+def _needed_before(situation: ParkSituation, program: ParkProgram, device: str) -> int:
+    """What those need for whom the program may have made room."""
+    if not program.for_turn or situation.now_s - program.settled_s > _YIELDS_S:
+        return 0
+    before_s = program.settled_s if program.wakes_since_s is None else program.wakes_since_s
+    needs = (need for need in situation.claims.needs if device in need.devices and need.since_s < before_s)
+    return sum(need.bytes or 0 for need in needs)
 
 
 def fresh_room(situation: ParkSituation, device: str) -> DeviceRoom | None:
@@ -187,7 +201,7 @@ def _needs(situation: ParkSituation, waking: frozenset[str]) -> Iterator[RoomNee
         if program.key not in waking:
             for device, needed in program.memory.items():
                 yield RoomNeed((device,), needed, program.wakes_since_s or 0.0)
-    yield from sorted(situation.needs, key=lambda need: need.since_s)
+    yield from sorted(situation.claims.needs, key=lambda need: need.since_s)
 
 
 def _for_need(

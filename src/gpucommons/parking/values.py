@@ -63,7 +63,8 @@ class ParkProgram:
     `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it
     cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person
     requested to park it.
-    `wakes_since_s` is since when it waits to be brought back; None: it does not.
+    `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
+    worked, for the turn of another.
     """
 
     key: str
@@ -78,6 +79,7 @@ class ParkProgram:
     container_room_bytes: int | None = None
     asked: bool = False
     wakes_since_s: float | None = None
+    for_turn: bool = False
 
     @property
     def bytes(self) -> int:
@@ -118,13 +120,21 @@ class RoomNeed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class RoomClaims:
+    """`needs` wait for room. `promised` is the memory of each device that leases have and do not use yet."""
+
+    needs: tuple[RoomNeed, ...] = ()
+    promised: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ParkSituation:
     """`programs` are all that are known, also those that cannot be parked. A device without a room was not read."""
 
     programs: tuple[ParkProgram, ...]
     rooms: Mapping[str, DeviceRoom]
     host: HostMemory | None
-    needs: tuple[RoomNeed, ...] = ()
+    claims: RoomClaims = field(default_factory=RoomClaims)
     now_s: float = 0.0
 
 

@@ -91,3 +91,8 @@ def slots_by_place(gpus: Iterable[Gpu]) -> Mapping[Place, str]:
             if devices[mig.gpu_instance_id] == 1:
                 slots[place._replace(gpu_instance_id=mig.gpu_instance_id)] = mig_slot_names(gpu)[mig.uuid]
     return slots
+
+
+def job_of_lease(id: str) -> str:
+    """The name under which a lease is billed."""
+    return f"lease-{id}"

@@ -16,9 +16,13 @@ from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.events import Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
+from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.process_context import CommandLineReading
+from gpucommons.model.process_identity import ProcessKey, ProcessTable
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
 from gpucommons.model.slots import SlotsReading, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -79,7 +83,7 @@ class Hidden:
     sentence: str
 
 
-SECTIONS = ("who", "allocations", "slots", "turns", "queue", "accounts", "events", "alerts")
+SECTIONS = ("who", "allocations", "slots", "turns", "queue", "messages", "accounts", "events", "alerts")
 _OWN_ONLY = "hidden: you see your own"
 _UNIDENTIFIED = (
     "hidden: you see your own, and this connection does not identify you; "
@@ -98,6 +102,7 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
         now.slots,
         now.sharing,
         now.leases,
+        now.idle,
         now.accounts,
         now.event_log,
         now.alerts,
@@ -111,6 +116,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
     if viewer.sees_all:
         return snapshot
     readings = snapshot.readings
+    own = _own_keys(readings.attribution, viewer)
     return replace(
         snapshot,
         readings=Readings(
@@ -125,9 +131,12 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             ledger=None if readings.ledger is None else _ledger(readings.ledger, viewer),
             sharing=None if readings.sharing is None else sharing_seen_by(readings.sharing, viewer),
             leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
+            idle=None if readings.idle is None else _idle(readings.idle, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
+            processes=None if readings.processes is None else _processes(readings.processes, own),
+            command_lines=None if readings.command_lines is None else _command_lines(readings.command_lines, own),
         ),
     )
 
@@ -196,6 +205,17 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
         trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
+        clients={id: pid for id, pid in reading.clients.items() if id in own},
+        mps=None if reading.mps is None else _mps(reading.mps, viewer),
+    )
+
+
+def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
+    """A daemon for all users has no user; its log may name programs of others."""
+    return replace(
+        reading,
+        daemons=tuple(daemon for daemon in reading.daemons if daemon.user in ("", viewer.user)),
+        events=tuple(event for event in reading.events if event.user and event.user == viewer.user),
     )
 
 
@@ -212,6 +232,12 @@ def _reservation(reservation: Reservation, viewer: Viewer) -> Reservation:
     return reservation if reservation.uid == viewer.uid else replace(reservation, uid=-1, user=OTHERS.name)
 
 
+def _idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
+    """The viewer's own messages. The state of a channel may name the address of another user."""
+    own = tuple(each for each in reading.messages if viewer.user is not None and each.user == viewer.user)
+    return IdleReading(reading.after_s, reading.action, messages=own)
+
+
 def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
     own = tuple(share for share in attribution.processes if _is_own_process(share, viewer))
     own_owners = {share.owner for share in own if share.owner is not None}
@@ -220,6 +246,21 @@ def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
     return Attribution(
         own, (*shown, *_folded(hidden)), attribution.unattributed, attribution.accounts, attribution.view
     )
+
+
+def _own_keys(attribution: Attribution | None, viewer: Viewer) -> frozenset[ProcessKey]:
+    """The viewer's processes on GPUs."""
+    found = attribution.processes if attribution else ()
+    return frozenset(share.key for share in found if share.key is not None and _is_own_process(share, viewer))
+
+
+def _processes(table: ProcessTable, own: frozenset[ProcessKey]) -> ProcessTable:
+    rows = {key.pid: table.by_pid[key.pid] for key in own if key.pid in table.by_pid}
+    return ProcessTable({pid: row for pid, row in rows.items() if row.key in own}, ())
+
+
+def _command_lines(reading: CommandLineReading, own: frozenset[ProcessKey]) -> CommandLineReading:
+    return CommandLineReading({key: reading.by_key[key] for key in own if key in reading.by_key})
 
 
 def _is_own_process(share: ProcessShare, viewer: Viewer) -> bool:

@@ -16,6 +16,8 @@ from gpucommons.model.accounts import LedgerState
 from gpucommons.model.alerts import Alert
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import Gpu
+from gpucommons.model.idle import IdleReading
+from gpucommons.model.mps import MpsReading
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
@@ -43,6 +45,8 @@ class ProblemKind(StrEnum):
     LEDGER = "ledger"
     SOURCE_FAILING = "source_failing"
     TRESPASSER = "trespasser"
+    MPS = "mps"
+    CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"
     HELD_IDLE = "held_idle"
 
@@ -88,6 +92,7 @@ _REMEDIES: Final = {
     ProblemKind.SLOWED: "Check the power supply and the power cables of the GPU.",
 }
 _LOST_REMEDY: Final = "Drain the node and reboot it; check the GPU's seating and power if this repeats."
+_CHANNEL_REMEDY: Final = "Correct [mail] or [webhook] and try it with 'gpucommons check-config FILE --send-test'"
 # Alerts of stack/rules/gpucommons.yml that repeat a problem of this list.
 _REPEATED: Final = {
     "GPUCommonsGPULost": ProblemKind.GPU_LOST,
@@ -119,8 +124,12 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     found += _nvlinks(gpus)
     found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
     found += _trespassers(readings)
+    if readings.leases is not None and readings.leases.mps is not None:
+        found += _mps(readings.leases.mps)
     if readings.ledger is not None:
         found += _ledger(readings.ledger.ledger)
+    if readings.idle is not None:
+        found += _channels(readings.idle)
     found += _sources(snapshot.sources.values(), snapshot.monotonic_s)
     return _ranked(found)
 
@@ -257,7 +266,7 @@ def _held_idle(status: SlotStatus) -> Iterator[Problem]:
         HealthLevel.WARNING,
         f"GPU {status.slot.name} is held by {holder_names(status)} and has not been used for "
         f"{spoken_duration(status.idle_s)}.",
-        "Ask for it back, or let idle programs be parked ([parking]).",
+        "Ask for it back, or let the agent send messages and act ([idle]).",
         status.slot.gpu_uuid,
         status.gpu_index,
         status.since_wall_s,
@@ -305,6 +314,29 @@ def _trespassers(readings: Readings) -> Iterator[Problem]:
         )
 
 
+def _mps(reading: MpsReading) -> Iterator[Problem]:
+    if reading.unavailable and reading.mode != "off":
+        yield Problem(
+            "mps/unavailable",
+            ProblemKind.MPS,
+            HealthLevel.WARNING,
+            f"Commands that share a GPU run without MPS, so that their limits do not hold: {reading.unavailable}.",
+            'Change that, or set leases.mps = "off".',
+        )
+    for daemon in reading.daemons:
+        if daemon.stage == "broken":
+            yield Problem(
+                f"mps/{daemon.gpu_uuid}/{daemon.user}",
+                ProblemKind.MPS,
+                HealthLevel.WARNING,
+                f"The MPS daemon of {daemon.user or 'all users'} on GPU {daemon.gpu} does not run: {daemon.reason}.",
+                "The agent starts it again by itself; programs that used it have to be started again.",
+                daemon.gpu_uuid,
+                None,
+                daemon.since_wall_s,
+            )
+
+
 def _ledger(ledger: LedgerState) -> Iterator[Problem]:
     if ledger.begun and not ledger.writing and ledger.failures:
         yield Problem(
@@ -322,6 +354,20 @@ def _ledger(ledger: LedgerState) -> Iterator[Problem]:
             f"The disk of the ledger has {gibibytes(ledger.disk_free_bytes)} left.",
             "Free space on it, or move the ledger (ledger.path); without space no accounts are kept.",
         )
+
+
+def _channels(reading: IdleReading) -> Iterator[Problem]:
+    for channel in reading.channels:
+        if channel.failing_since_wall_s is not None:
+            waiting = f"{channel.waiting} wait" if channel.waiting != 1 else "1 waits"
+            yield Problem(
+                f"channel_failing/{channel.name}",
+                ProblemKind.CHANNEL_FAILING,
+                HealthLevel.WARNING,
+                f"Messages by {channel.name} are not delivered: {channel.detail} ({waiting}).",
+                f"{_CHANNEL_REMEDY}; the agent tries again by itself.",
+                since_wall_s=channel.failing_since_wall_s,
+            )
 
 
 def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ def families(reading: SharingReading | None, *parts: object) -> list[Family]:
 
 def text(reading: SharingReading, *parts: object) -> str:
     return "".join(
-        prometheus_head(family.metric) + FamilyRenderer(family.metric).render(family).lines.decode()
+        prometheus_head(family.metric) + str(FamilyRenderer(family.metric).render(family).lines, "utf-8")
         for family in families(reading, *parts)
     )
 
@@ -248,6 +248,6 @@ def test_a_name_is_a_label_and_escaped() -> None:
     name = 'alice · "train\\".py (pid 4711)'
     renamed = replace(sharing, clients=(sharing.clients[0]._replace(name=name), *sharing.clients[1:]))
     (family,) = [family for family in families(renamed, own) if family.metric is own.BILLED]
-    found = parsed(prometheus_head(own.BILLED) + FamilyRenderer(own.BILLED).render(family).lines.decode())
+    found = parsed(prometheus_head(own.BILLED) + str(FamilyRenderer(own.BILLED).render(family).lines, "utf-8"))
     assert name in {dict(labels)["name"] for _, labels in found}
     assert not any("name" in metric.labels for metric in clients.CATALOGUE)

@@ -3,17 +3,22 @@
 import gzip
 import logging
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.exposition.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE, Exposition
-from gpucommons.faces.exposition.families import Family, counter, gauge
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
 from gpucommons.model.snapshot import Snapshot
 from parsing import parsed
 
 A = gauge("a_ratio", "A.", "x")
 B = counter("b_total", "B.")
+C = gauge("c_ratio", "C.", "x")
 
 
 class Node:
@@ -26,10 +31,9 @@ class Node:
 
     def collect_a(self, snapshot: Snapshot) -> Iterator[Family]:
         self.collected += 1
-        yield A.value(0.5, "1")
+        yield A.of([(("1",), 0.5), (("2",), 0.7)])
         if self.broken:
             raise RuntimeError("garbage in the snapshot")
-        yield A.value(0.7, "2")
 
     def collect_b(self, snapshot: Snapshot) -> Iterator[Family]:
         yield B.value(snapshot.sequence)
@@ -71,8 +75,19 @@ def test_all_dialects_or_one() -> None:
 
 
 def test_parts_of_one_family_are_joined() -> None:
-    text = body(Node().exposition(), "a")
-    assert text.count("# TYPE a_ratio") == 1
+    def collect(snapshot: Snapshot) -> Iterator[Family]:
+        yield A.value(0.5, "1")
+        yield B.value(snapshot.sequence)
+        yield A.value(0.7, "2")
+
+    snapshot = Snapshot(3, 0.0, 0.0, "host")
+    exposition = Exposition(lambda: snapshot, [Dialect("parts", 1, "", (A, B), collect)])
+    assert parsed(body(exposition)) == {
+        ("a_ratio", (("x", "1"),)): 0.5,
+        ("a_ratio", (("x", "2"),)): 0.7,
+        ("b_total", ()): 3,
+    }
+    assert body(exposition).count("# TYPE a_ratio") == 1
 
 
 def test_collected_once_for_all_formats_and_encodings() -> None:
@@ -86,6 +101,29 @@ def test_collected_once_for_all_formats_and_encodings() -> None:
     assert node.collected == 1
     first = exposition.metrics(None, False, True)[0]
     assert exposition.metrics(None, False, True)[0] is first
+
+
+names = st.sampled_from([f"{letter * 60}{number}" for letter in "ab" for number in range(4)])
+values = st.dictionaries(names, st.integers(0, 2))
+
+
+@given(st.lists(st.tuples(values, values), min_size=1, max_size=5))
+@settings(max_examples=15)
+def test_bodies_equal_those_of_a_new_exposition_after_any_changes(passes: list[tuple[dict[str, int], ...]]) -> None:
+    """In any format and order, with families that are large enough to share the memory of a body."""
+    node = Node()
+
+    def collect(metric: Metric, part: int, snapshot: Snapshot) -> Iterator[Family]:
+        series = passes[snapshot.sequence][part]
+        yield metric.of(((f"{name}-{number}",), value) for name, value in series.items() for number in range(300))
+
+    dialects = [Dialect("a", 1, "", (A,), partial(collect, A, 0)), Dialect("c", 2, "", (C,), partial(collect, C, 1))]
+    kept = Exposition(lambda: node.snapshot, dialects)
+    for sequence in range(len(passes)):
+        node.snapshot = Snapshot(sequence, 0.0, 0.0, "host", "lab" if sequence % 2 else None)
+        for dialect, openmetrics, compressed in product((None, "a", "c"), (False, True), (True, False)):
+            expected = Exposition(lambda: node.snapshot, dialects).metrics(dialect, openmetrics, compressed)
+            assert kept.metrics(dialect, openmetrics, compressed) == expected
 
 
 def test_a_new_snapshot_is_collected_again() -> None:

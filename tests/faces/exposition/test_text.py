@@ -32,20 +32,19 @@ def page(metric: Metric, lines: str, openmetrics: bool) -> str:
 def test_round_trip(openmetrics: bool, series: dict[tuple[str, str], float]) -> None:
     rendered = FamilyRenderer(X).render(X.of(series.items()))
     assert rendered.duplicates == 0
-    found = parsed(page(X, rendered.lines.decode(), openmetrics), openmetrics)
+    found = parsed(page(X, str(rendered.lines, "utf-8"), openmetrics), openmetrics)
     assert len(found) == len(series)
     for (pid, name), number in series.items():
         assert same(found["x_bytes", (("name", bounded_name(name)), ("pid", bounded_name(pid)))], float(number))
 
 
-@given(first=points, second=points)
-def test_a_warm_cache_renders_as_a_cold_one(
-    first: dict[tuple[str, str], float], second: dict[tuple[str, str], float]
-) -> None:
+@given(st.lists(st.tuples(points, st.integers(1, 3))))
+def test_a_warm_cache_renders_as_a_cold_one(passes: list[tuple[dict[tuple[str, str], float], int]]) -> None:
     warm = FamilyRenderer(X)
-    warm.render(X.of(first.items()))
-    family = X.of(second.items())
-    assert warm.render(family) == FamilyRenderer(X).render(family)
+    for series, repetitions in passes:
+        for _ in range(repetitions):
+            family = X.of(series.items())
+            assert warm.render(family) == FamilyRenderer(X).render(family)
 
 
 def test_prefixes_of_ended_series_are_dropped() -> None:
@@ -62,7 +61,7 @@ def test_prefixes_of_ended_series_are_dropped() -> None:
 )
 def test_hostile_names_stay_one_series(bad: str) -> None:
     rendered = FamilyRenderer(X).render(X.of([(("1", bad), 1.0), (("2", "ok"), 2.0)]))
-    text = page(X, rendered.lines.decode(), openmetrics=False)
+    text = page(X, str(rendered.lines, "utf-8"), openmetrics=False)
     assert len(text.split("\n")) == 5
     text.encode("utf-8")
     assert len(parsed(text)) == 2
@@ -71,7 +70,7 @@ def test_hostile_names_stay_one_series(bad: str) -> None:
 def test_names_that_escape_alike_are_one_series_and_counted() -> None:
     rendered = FamilyRenderer(X).render(X.of([(("1", "\udc80"), 1), (("1", "\udc81"), 2), (("1", "z"), 3)]))
     assert rendered.duplicates == 1
-    assert sorted(parsed(page(X, rendered.lines.decode(), False)).values()) == [1, 3]
+    assert sorted(parsed(page(X, str(rendered.lines, "utf-8"), False)).values()) == [1, 3]
 
 
 def test_of_duplicates_the_first_is_served_in_its_place() -> None:
@@ -87,13 +86,15 @@ def test_a_family_of_many_series_is_rendered_whole_and_duplicates_are_found_anyw
     rendered = FamilyRenderer(X).render(X.of([*points, points[0], points[-1]]))
     assert rendered.duplicates == 2
     expected = "".join(f'x_bytes{{pid="{number}",name="p"}} {number}\n' for number in range(count))
-    assert rendered.lines.decode() == expected
+    assert str(rendered.lines, "utf-8") == expected
 
 
 def test_an_unchanged_family_keeps_its_bytes() -> None:
     renderer = FamilyRenderer(X)
     points = [(("1", "a"), 1.5), (("2", "b"), 2.5)]
-    before = renderer.render(X.of(points))
+    first = renderer.render(X.of(points))
+    before = renderer.render(X.of(list(points)))
+    assert before == first
     assert renderer.render(X.of(list(points))).lines is before.lines
     changed = renderer.render(X.of([points[0], (("2", "b"), 3.5)]))
     assert changed.lines == b'x_bytes{pid="1",name="a"} 1.5\nx_bytes{pid="2",name="b"} 3.5\n'
@@ -105,12 +106,12 @@ def test_special_numbers() -> None:
     lines = FamilyRenderer(X).render(
         X.of([(("1", ""), math.nan), (("2", ""), math.inf), (("3", ""), -math.inf), (("4", ""), True)])
     )
-    assert [line.split()[-1] for line in lines.lines.decode().splitlines()] == ["NaN", "+Inf", "-Inf", "1"]
+    assert [line.split()[-1] for line in str(lines.lines, "utf-8").splitlines()] == ["NaN", "+Inf", "-Inf", "1"]
 
 
 def test_optional_labels_are_left_out_when_empty() -> None:
     metric = gauge("y", "Y.", "gpu", "pod", optional=["pod"])
-    lines = FamilyRenderer(metric).render(metric.of([(("", ""), 1), (("0", "p"), 2)])).lines.decode()
+    lines = str(FamilyRenderer(metric).render(metric.of([(("", ""), 1), (("0", "p"), 2)])).lines, "utf-8")
     assert lines == 'y{gpu=""} 1\ny{gpu="0",pod="p"} 2\n'
 
 
@@ -129,7 +130,7 @@ def test_histograms(openmetrics: bool, counts: list[int], total: float, pod: str
     metric = histogram("wait_seconds", "Wait.", "pod", buckets=(0.1, 1, 10))
     cumulative = tuple(sum(counts[: i + 1]) for i in range(4))
     rendered = FamilyRenderer(metric).render(metric.histogram([HistogramPoint((pod,), cumulative, total)]))
-    found = parsed(page(metric, rendered.lines.decode(), openmetrics), openmetrics)
+    found = parsed(page(metric, str(rendered.lines, "utf-8"), openmetrics), openmetrics)
     pod = bounded_name(pod)
     for bound, count in zip(("0.1", "1.0", "10.0", "+Inf"), cumulative, strict=True):
         assert found["wait_seconds_bucket", (("le", bound), ("pod", pod))] == count

@@ -1,5 +1,6 @@
 """From samples of Prometheus to nodes and slots: duplicates, missing labels, nodes that no longer answer."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -254,7 +255,7 @@ names = st.sampled_from(["", "a:1", "a:2", "b:9460", "[::1]:9460", "x y", "<b>"]
 label_sets = st.fixed_dictionaries(
     {},
     optional={
-        "__name__": st.sampled_from([*queries.READINGS, "other"]),
+        "__name__": st.sampled_from([*itertools.chain(*queries.READINGS), "other"]),
         "instance": names,
         "job": st.sampled_from(["", "g", "h"]),
         "node": st.sampled_from(["", "gpu1"]),

@@ -36,6 +36,20 @@ def test_the_query_names_only_valid_uuids() -> None:
     assert query("io_pressure_percent", [], "") is None, "no dialect exposes it"
 
 
+def test_a_step_longer_than_prometheus_looks_back_is_a_mean() -> None:
+    """Else a day of 30 would be 24 readings, and their least and most would be chance."""
+    assert query("cpu_utilization_ratio", [], 'instance="a:1"', 3600) == (
+        'avg_over_time(node_cpu_utilization_ratio{instance="a:1"}[3600s])'
+    )
+    assert query("memory_used_ratio", [], "", 840) == (
+        "1 - avg_over_time(node_memory_available_bytes{}[840s]) / avg_over_time(node_memory_total_bytes{}[840s])"
+    )
+    assert query("gpu_power_watts", ["GPU-1"], "", 840) == (
+        'max by (UUID) (avg_over_time(DCGM_FI_DEV_POWER_USAGE{UUID=~"GPU-1",GPU_I_ID=""}[840s]))'
+    )
+    assert query("cpu_utilization_ratio", [], "", 120) == "node_cpu_utilization_ratio{}"
+
+
 def test_values_are_placed_by_their_time() -> None:
     answer = {"data": {"result": [{"metric": {"UUID": "GPU-1"}, "values": [[130, "1.5"], [100, "1"], [999, "7"]]}]}}
     found = columns(answer, "gpu_power_watts", TimeGrid(100, 15, 3))
@@ -138,6 +152,12 @@ def test_a_real_prometheus_has_every_series_of_the_dialects(tmp_path: Path) -> N
             found = {series: run(last_values(series)) for series in asked}
             for series, values in found.items():
                 assert values, f"{series}: no data"
+                month = run(prometheus.window(series, list(gpus), end_s - 30 * 86400, end_s, 720))
+                assert month.step_s == 3600
+                assert month.columns, f"{series}: no data of 30 days"
+                for column in month.columns.values():
+                    assert math.isnan(column[0])
+                    assert not math.isnan(column[-1])
             assert 0 <= found["cpu_utilization_ratio"][NODE] <= 1
             for uuid, gpu in gpus.items():
                 assert found["gpu_power_watts"][uuid] == pytest.approx(gpu["power_watts"], rel=0.5)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.identity import key_of
@@ -33,9 +35,9 @@ _OFFSETS = {
 class FakeProgram:
     """A child process that makes steps while it is not paused."""
 
-    def __init__(self, directory: Path, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, directory: Path, process: "subprocess.Popen[bytes]", pid: int) -> None:
         self.process = process
-        self.pid = process.pid
+        self.pid = pid
         path = directory / str(self.pid)
         until(lambda: path.exists() and path.stat().st_size >= _FIELDS.size, "the program starts")
         with path.open("r+b") as file:
@@ -102,7 +104,7 @@ class FakeProgram:
 
     def fork(self) -> None:
         """It gets a child without CUDA, also while it is paused."""
-        self.process.send_signal(signal.SIGUSR1)
+        os.kill(self.pid, signal.SIGUSR1)
 
     def runs(self, within_s: float = 40) -> float:
         """Wait until it makes steps, and say how long that took."""
@@ -138,13 +140,24 @@ class FakeCuda:
         return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_CUDA_DIR": str(self.directory)}
 
     def start(
-        self, gpu_bytes: int = 0, *more: str, uid: int | None = None, prefix: tuple[str, ...] = ()
+        self,
+        gpu_bytes: int = 0,
+        *more: str,
+        uid: int | None = None,
+        prefix: tuple[str, ...] = (),
+        is_child: bool = False,
     ) -> FakeProgram:
+        """`prefix` is a command that becomes the program, or starts it as its child."""
         arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
         process = subprocess.Popen([*prefix, *arguments], user=uid)
-        program = FakeProgram(self.directory, process)
+        pid = until(lambda: self._child(process.pid), "the program is started") if is_child else process.pid
+        program = FakeProgram(self.directory, process, pid)
         self.programs.append(program)
         return program
+
+    def _child(self, parent: int) -> int | None:
+        children = psutil.Process(parent).children()
+        return next((child.pid for child in children if child.exe() == str(self.program)), None)
 
     def gpu_has(self, total_bytes: int) -> None:
         (self.directory / "gpu").write_text(str(total_bytes))

@@ -171,27 +171,30 @@ static void read_line(struct control *c, const char *line)
 
 static void read_control(void)
 {
-    static struct control next;
+    /* Not static: it is large, and the memory of the process that loads this library is measured. */
+    struct control *read = calloc(1, sizeof *read);
     char path[600], line[512];
-    memset(&next, 0, sizeof next);
-    next.gpus = 1;
+    if (!read)
+        abort();
+    read->gpus = 1;
     snprintf(path, sizeof path, "%s/control", directory);
     FILE *f = fopen(path, "r");
     if (f) {
         while (fgets(line, sizeof line, f))
-            read_line(&next, line);
+            read_line(read, line);
         fclose(f);
     }
-    if (next.gpus > MAX_GPUS)
-        next.gpus = MAX_GPUS;
+    if (read->gpus > MAX_GPUS)
+        read->gpus = MAX_GPUS;
     for (int g = 0; g < MAX_GPUS; g++) {
-        int same = next.mig_mode[g] == control.mig_mode[g] && next.mig_count[g] == control.mig_count[g] &&
-                   !memcmp(next.mig[g], control.mig[g], sizeof next.mig[g]);
-        next.layout[g] = control.layout[g] + !same;
+        int same = read->mig_mode[g] == control.mig_mode[g] && read->mig_count[g] == control.mig_count[g] &&
+                   !memcmp(read->mig[g], control.mig[g], sizeof read->mig[g]);
+        read->layout[g] = control.layout[g] + !same;
         if (activated[g])
-            next.mig_mode[g] = next.mig_pending[g];
+            read->mig_mode[g] = read->mig_pending[g];
     }
-    control = next;
+    control = *read;
+    free(read);
 }
 
 /* A MIG mode that waits for the GPU to be free becomes the mode now. */

@@ -191,3 +191,12 @@ def test_a_refusal_is_shown_escaped_and_bounded() -> None:
     assert sentence.isprintable()
     assert len(sentence) < 200
     assert sentence.endswith("it is tried again in 60 s")
+
+
+def test_no_program_is_paused_on_a_gpu_with_leases_under_mps() -> None:
+    device = Node([Proc(10)]).read().processes[0].uses[0].device
+    on_mps = Circumstances(ShareScope.ALL, 0, mps_devices=frozenset({device}))
+    found = divided(Proc(10), Proc(11, gpus=(1,)), around=on_mps)
+    assert [program.first.pid for program in found.programs] == [11]
+    ((why, sentence),) = sentences(found).values()
+    assert (why, "where no program is paused" in sentence) == (Exempt.MPS, True)

@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -12,8 +13,9 @@ from fakes.nvml.rig import Rig
 from gpucommons.base.process_stat import start_ticks
 from gpucommons.model.gpu import GpuProcess
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.nvml.processes import ProcessList
+from gpucommons.sources.nvml.processes import Entry, ProcessList, ProcessRows
 from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, ProcessSample, UsageWindow
+from gpucommons.sources.nvml.start_times import StartTimes
 
 GIB = 2**30
 UUID = "GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860"
@@ -53,27 +55,39 @@ def test_the_lists_are_merged(rig: Rig) -> None:
     assert found[11].used_memory_bytes == 3 * GIB, "the same memory in two lists is not twice as much"
 
 
-def test_a_list_is_decoded_again_only_if_it_has_changed() -> None:
-    listed = [(10, GIB, 1, 0), (11, 2 * GIB, 1, 0)]
+def rows_of(*lists: ProcessList, usage: dict[int, ProcessSample], rows: ProcessRows) -> tuple[GpuProcess, ...]:
+    for one in lists:
+        assert one.invoke() == 0
+    found = rows.read([(1 << bit, one) for bit, one in enumerate(lists)], lambda: usage, None, lambda reason: None)
+    assert found is not None
+    return found
 
-    def function(handle: Any, count: Any, buffer: Any) -> int:
-        data = b"".join(struct.pack("=I4xQII", *entry) for entry in listed)
+
+# pid, used memory, GPU instance, compute instance
+entries = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(0, 1), st.just(0)), max_size=4)
+usages = st.dictionaries(st.integers(1, 4), st.tuples(st.integers(0, 9), *[st.integers(0, 2)] * 4))
+
+
+@given(st.lists(st.tuples(entries, entries, usages)))
+def test_kept_rows_equal_new_ones_after_any_changes(
+    passes: list[tuple[list[Entry], list[Entry], dict[int, ProcessSample]]],
+) -> None:
+    listed: tuple[list[Entry], list[Entry]] = ([], [])
+
+    def function(handle: int, count: Any, buffer: Any) -> int:
+        data = b"".join(struct.pack("=I4xQII", *entry) for entry in listed[handle])
         ctypes.memmove(buffer, data, len(data))
-        count._obj.value = len(listed)
+        count._obj.value = len(listed[handle])
         return 0
 
-    found = ProcessList(function, True, None)
-    assert found.invoke() == 0
-    before = found.entries
-    assert before == listed
-    assert found.invoke() == 0
-    assert found.entries is before
-    listed[0] = (10, 3 * GIB, 1, 0)
-    assert found.invoke() == 0
-    assert found.entries == listed
-    listed.clear()
-    assert found.invoke() == 0
-    assert found.entries == []
+    lists, keys = [ProcessList(function, True, handle) for handle in (0, 1)], StartTimes(Path("/nowhere"))
+    kept = ProcessRows(keys)
+    for computing, drawing, used in passes:
+        listed = computing, drawing
+        found = rows_of(*lists, usage=used, rows=kept)
+        assert found == rows_of(*lists, usage=used, rows=ProcessRows(keys))
+        again = rows_of(*lists, usage=used, rows=kept)
+        assert all(row is same for row, same in zip(found, again, strict=True)), "unchanged rows are the same objects"
 
 
 def test_an_empty_list_differs_from_a_failed_one(rig: Rig) -> None:
@@ -204,43 +218,42 @@ def test_the_start_time_is_read_whatever_the_name_is(name: str, ticks: int) -> N
     assert start_ticks(line.encode("utf-8", "surrogatepass")) == ticks
 
 
-# pid, time, SM, memory, encoder, decoder
+# pid; time, SM, memory, encoder, decoder
 samples = st.tuples(
     st.integers(1, 3),
-    st.integers(-20_000_000, 20_000_000),
-    st.integers(0, 130),
-    st.integers(0, 130),
-    st.just(0),
-    st.just(0),
+    st.tuples(st.integers(-20_000_000, 20_000_000), st.integers(0, 130), st.integers(0, 130), st.just(0), st.just(0)),
 )
 
 
 def moved(sample: ProcessSample, by_us: int) -> ProcessSample:
-    pid, time_us, *percents = sample
-    return (pid, time_us + by_us, *percents)  # type: ignore[return-value]
+    time_us, *percents = sample
+    return (time_us + by_us, *percents)  # type: ignore[return-value]
 
 
 @given(st.lists(st.tuples(st.integers(-3_000_000, 30_000_000), st.lists(samples))))
-def test_the_window_contains_only_plausible_samples(passes: list[tuple[int, list[ProcessSample]]]) -> None:
+def test_the_window_contains_only_plausible_samples(passes: list[tuple[int, list[tuple[int, ProcessSample]]]]) -> None:
     """For any time stamps of the driver and any clock steps; sample times are relative to the pass."""
     window, now_us = UsageWindow(), 10**15
+    added: set[tuple[int, ProcessSample]] = set()
     for step_us, batch in passes:
         now_us += step_us
         since = window.request_since(now_us)
         assert since <= now_us + FUTURE_AFTER_US, "never requests only samples from the future"
-        for sample in batch:
-            window.add(moved(sample, now_us), now_us)
+        for pid, sample in batch:
+            added.add((pid, moved(sample, now_us)))
+            window.add(pid, moved(sample, now_us), now_us)
         for pid, sample in window.current(now_us).items():
-            assert sample[0] == pid
-            assert max(sample[2:]) <= 100
-            assert sample[1] >= now_us - max(5_000_000, 2 * step_us)
+            assert (pid, sample) in added
+            assert max(sample[1:]) <= 100
+            assert sample[0] >= now_us - max(5_000_000, 2 * step_us)
 
 
 @given(st.lists(samples, min_size=1))
-def test_of_several_samples_the_newest_wins_in_any_order(batch: list[ProcessSample]) -> None:
+def test_of_several_samples_the_newest_wins_in_any_order(batch: list[tuple[int, ProcessSample]]) -> None:
     now_us = 10**15
     window = UsageWindow()
     window.request_since(now_us)
-    good = [sample for one in batch if window.add(sample := moved(one, now_us), now_us) is None]
+    moved_batch = [(pid, moved(sample, now_us)) for pid, sample in batch]
+    good = [(pid, sample) for pid, sample in moved_batch if window.add(pid, sample, now_us) is None]
     for pid, sample in window.current(now_us).items():
-        assert sample[1] == max(other[1] for other in good if other[0] == pid)
+        assert sample[0] == max(other[0] for other_pid, other in good if other_pid == pid)

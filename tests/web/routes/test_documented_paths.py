@@ -10,7 +10,7 @@ from running import running_agent
 
 ROOT = Path(__file__).resolve().parents[3]
 # In code quotes, or after the address of the agent's main listener; a query can follow.
-_PATH = r"(/(?:(?:api|metrics|health|healthz|readyz|plain|static)(?:/[\w./-]*)?)?(?:\?[\w=&.-]+)?)"
+_PATH = r"(/(?:(?:api|metrics|health|healthz|readyz|plain|glossary|static)(?:/[\w./-]*)?)?(?:\?[\w=&.-]+)?)"
 _QUOTED = re.compile(rf"`{_PATH}`")
 _URL = re.compile(rf"https?://(?:agent|[\w.]+:9460){_PATH}")
 
@@ -30,7 +30,7 @@ def test_every_documented_path_is_served() -> None:
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     by_file = {file.name: documented_paths(file.read_text()) for file in files}
     named = set().union(*by_file.values())
-    assert {"/", "/plain", "/metrics", "/healthz", "/readyz", "/api/v1/", "/api/v1/stream"} <= named
+    assert {"/", "/plain", "/glossary", "/metrics", "/healthz", "/readyz", "/api/v1/", "/api/v1/stream"} <= named
     with running_agent("--simulate", "lab") as agent:
         missing = [
             f"{file}: {path}" for file, paths in by_file.items() for path in paths if head(agent.url + path) == 404

@@ -9,7 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpucommons.agent.accounts import Accounts
-from gpucommons.config.settings import LedgerSettings, Settings
+from gpucommons.config.accounts import LedgerSettings
+from gpucommons.config.settings import Settings
+from gpucommons.faces.documents.job import SCHEMA as JOB_SCHEMA
 from gpucommons.faces.documents.report import SCHEMA, ReportQuery
 from gpucommons.faces.history.history import History
 from gpucommons.ledger.store import Store
@@ -23,6 +25,7 @@ from ledger.builders import ALICE, BOB, MIG, batch, moment
 from played import snapshot_of
 
 NOW_S = 1_760_000_000.0
+BOB_S_JOB = BOB._replace(job="4711")
 
 
 class Served:
@@ -32,11 +35,16 @@ class Served:
         self.file = file
         self._now: Snapshot = snapshot_of(Readings(), wall_s=NOW_S)
         settings = Settings(ledger=LedgerSettings(file=str(file)))
-        self._api = Api(lambda: self._now, History(), "1.2.3", ledger=Accounts(settings, None).report)
+        accounts = Accounts(settings, None)
+        self._api = Api(lambda: self._now, History(), "1.2.3", ledger=accounts.report, jobs=accounts.job)
 
     def response(self, query: dict[str, str], viewer: Viewer = SEES_ALL) -> Response:
         request = Request("GET", "/api/v1/report", query=tuple(query.items()), viewer=viewer)
         return asyncio.run(self._api.report(request))
+
+    def job(self, query: dict[str, str], viewer: Viewer = SEES_ALL) -> Response:
+        request = Request("GET", "/api/v1/job", query=tuple(query.items()), viewer=viewer)
+        return asyncio.run(self._api.job(request))
 
     def accounts(self, viewer: Viewer = SEES_ALL, **query: str) -> Any:
         response = self.response(query, viewer)
@@ -52,7 +60,7 @@ def served(tmp_path: Path) -> Served:
     store = Store(found.file, "run", "boot")
     store.begin(moment(0))
     store.write(1, batch(3600, ALICE, NOW_S - 7200), moment(1))
-    store.write(2, batch(1800, BOB, NOW_S - 7200, MIG), moment(2))
+    store.write(2, batch(1800, BOB_S_JOB, NOW_S - 7200, MIG), moment(2))
     store.close()
     return found
 
@@ -109,9 +117,37 @@ def test_a_ledger_that_cannot_be_read_is_502_and_one_that_does_not_exist_yet_is_
 
 def test_without_a_ledger_it_is_502() -> None:
     api = Api(lambda: snapshot_of(Readings()), History(), "1.2.3")
-    response = asyncio.run(api.report(Request("GET", "/api/v1/report")))
-    assert response.status == 502
-    assert "no ledger is kept" in json.loads(response.body)["error"]
+    for response in (
+        asyncio.run(api.report(Request("GET", "/api/v1/report"))),
+        asyncio.run(api.job(Request("GET", "/api/v1/job", query=(("id", "4711"),)))),
+    ):
+        assert response.status == 502
+        assert "no ledger is kept" in json.loads(response.body)["error"]
+
+
+def test_a_job_is_shown_to_its_user_and_to_viewers_that_see_all(served: Served) -> None:
+    def job(viewer: Viewer, id: str = "4711") -> Any:
+        response = served.job({"id": id}, viewer)
+        assert response.status == 200, response.body
+        document = json.loads(response.body)
+        Draft202012Validator(JOB_SCHEMA).validate(document)
+        return document["job"]
+
+    bob, alice, nameless = Viewer(False, 1001, "bob"), Viewer(False, 1000, "alice"), Viewer(False)
+    assert job(SEES_ALL) == job(bob)
+    assert job(bob)["total"] == served.accounts(by="job")["30d"]["jobs"]["4711"]
+    # A row without figures, as an older release has written it.
+    assert (job(bob)["first_unix_s"], job(bob)["peak_memory_bytes"], job(bob)["busy_ratio"]) == (None, None, 1)
+    assert job(alice) is None
+    assert job(nameless) is None
+    assert job(SEES_ALL, "4712") is None
+
+
+def test_a_job_without_a_name_and_a_damaged_ledger(served: Served) -> None:
+    for query in ({}, {"id": ""}, {"id": "4711", "by": "user"}):
+        assert served.job(query).status == 400, query
+    served.file.write_bytes(b"garbage" * 300)
+    assert served.job({"id": "4711"}).status == 502
 
 
 def test_one_viewer_cannot_fill_the_queue() -> None:

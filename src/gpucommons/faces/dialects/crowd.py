@@ -5,7 +5,7 @@ A user can connect many clients under any names, and start many processes. The s
 that of a process is what attribution found.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -50,10 +50,10 @@ def overflow_by_gpu(clients: Iterable[ClientSharing]) -> dict[str, list[ClientSh
     return by_gpu
 
 
-def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MOST_OF_OWNER) -> AbstractSet[tuple[str, int]]:
-    """The GPU and pid of each process without series of its own. An owner has as many on each GPU that it uses."""
+def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MOST_OF_OWNER) -> Mapping[str, AbstractSet[int]]:
+    """The pids without series of their own, by GPU. An owner has as many series on each GPU that it uses."""
     if len(shares) <= most:
-        return frozenset()
+        return {}
     by_owner: dict[tuple[str, str], dict[str, list[int]]] = {}
     # The shares of a process on several GPUs have the same Owner: its identity is faster to look up.
     known: dict[int, dict[str, list[int]]] = {}
@@ -64,9 +64,10 @@ def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MOST_OF_O
             found = by_owner.setdefault(("", "") if owner is None else (owner.kind, owner.id), {})
             known[id(owner)] = found
         found.setdefault(share.place.gpu_uuid, []).append(share.pid)
-    beyond: set[tuple[str, int]] = set()
+    beyond: dict[str, set[int]] = {}
     for gpus in by_owner.values():
         if sum(map(len, gpus.values())) > most:
             on_gpu = max(1, most // len(gpus))
-            beyond.update((uuid, pid) for uuid, pids in gpus.items() for pid in pids[on_gpu:])
+            for uuid, pids in gpus.items():
+                beyond.setdefault(uuid, set()).update(pids[on_gpu:])
     return beyond

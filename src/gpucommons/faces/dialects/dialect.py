@@ -10,7 +10,8 @@ from gpucommons.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`collect` yields families of the catalogue only; it may omit a family or yield an empty one.
+    """`collect` yields families of the catalogue only; it may omit a family or yield an empty one. A metric that it
+    yields in parts makes it run twice.
 
     Where the kernel names the fields, a newer kernel adds families: their names begin with one of `open_prefixes`.
     `on_main`: the main listener's /metrics includes the dialect. /metrics/NAME and drop-in listeners always serve it.

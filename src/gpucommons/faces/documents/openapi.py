@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import fleet, history, report
+from gpucommons.faces.documents import fleet, history, job, report
 from gpucommons.faces.documents.parameters import Parameter
 from gpucommons.faces.documents.resources import RESOURCES, SNAPSHOT
 from gpucommons.faces.documents.schema import TEXT, Schema, by_key, record
@@ -48,6 +48,7 @@ _OPERATIONS = (
     ),
     _Operation("/report", report.SUMMARY, report.PARAMETERS, _json(report.SCHEMA), _REPORT),
     _Operation("/fleet", fleet.SUMMARY, (), _json(fleet.SCHEMA), _FLEET),
+    _Operation("/job", job.SUMMARY, job.PARAMETERS, _json(job.SCHEMA), _REPORT),
     _Operation("/history", "one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY),
     _Operation(
         "/stream",

@@ -3,7 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucommons.faces.documents import accounts, allocations, events, gpus, node, problems, queue, slots, turns, who
+from gpucommons.faces.documents import (
+    accounts,
+    allocations,
+    events,
+    gpus,
+    messages,
+    node,
+    problems,
+    queue,
+    slots,
+    turns,
+    who,
+)
 from gpucommons.faces.documents.parameters import Parameter, Value, moment, text, whole, word
 from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
@@ -70,6 +82,10 @@ def _turns(view: View, values: Mapping[str, Value]) -> Json:
 
 def _queue(view: View, values: Mapping[str, Value]) -> Json:
     return {**view.envelope(), "queue": queue.queue(view.snapshot)}
+
+
+def _messages(view: View, values: Mapping[str, Value]) -> Json:
+    return {**view.envelope(), "messages": messages.messages(view.snapshot, _text(values, "user"))}
 
 
 def _accounts(view: View, values: Mapping[str, Value]) -> Json:
@@ -140,6 +156,13 @@ RESOURCES: tuple[Resource, ...] = (
         (_GPU,),
     ),
     Resource("queue", "leases, waiting requests and reservations", record(**ENVELOPE, queue=queue.SCHEMA), _queue),
+    Resource(
+        "messages",
+        "messages to holders of idle GPUs, newest first",
+        record(**ENVELOPE, messages=messages.SCHEMA),
+        _messages,
+        (text("user", "only messages to this user"),),
+    ),
     Resource(
         "accounts",
         "GPU-hours and energy by user",

@@ -23,6 +23,7 @@ from gpucommons.model.ownership import (
     Unattributed,
     sum_portions,
 )
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import account_names, billed_to, owner_key, qualified_name, slots_by_place
 
@@ -45,6 +46,7 @@ PROCESS = record(
     slot=or_null(TEXT),
     pid=INTEGER,
     name=TEXT,
+    command=or_null(TEXT),
     owner=or_null(TEXT),
     account=or_null(TEXT),
     reason=or_null(TEXT),
@@ -93,8 +95,13 @@ SCHEMA = or_null(
 )
 HOST_USE = or_null(
     by_key(
-        record(cpu_seconds=or_null(NUMBER), rss_bytes=or_null(INTEGER), start_unix_s=or_null(NUMBER)),
-        "GPU, pid and start time: CPU time, resident memory and start of the process on the host",
+        record(
+            cpu_seconds=or_null(NUMBER),
+            rss_bytes=or_null(INTEGER),
+            start_unix_s=or_null(NUMBER),
+            command=or_null(TEXT),
+        ),
+        "GPU, pid and start time: CPU time, resident memory, start and command line of the process on the host",
     )
 )
 EXPLANATIONS = or_null(by_key(listed(TEXT), "GPU, pid and start time: each step that found the owner"))
@@ -139,11 +146,12 @@ _Identity = TypeVar("_Identity")
 
 
 class BilledProcess(NamedTuple):
-    """A process, the name that it is billed to, and the name of its slot."""
+    """A process, the name that it is billed to, the name of its slot, and its command line."""
 
     share: ProcessShare
     account: str | None
     slot: str | None
+    command: str | None
 
 
 def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProcess]:
@@ -151,10 +159,17 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
     names = account_names(snapshot.readings.allocations)
     slots = slots_by_place(gpus.gpus) if gpus else {}
     billed = (
-        BilledProcess(share, billed_to(share, names), slots.get(share.place))
+        BilledProcess(share, billed_to(share, names), slots.get(share.place), _command(snapshot, share.key))
         for share in (attribution.processes if attribution else ())
     )
     return [each for each in billed if chosen.has(each.share, each.account)]
+
+
+def _command(snapshot: Snapshot, key: ProcessKey | None) -> str | None:
+    """Null where it was not read, or is hidden from this viewer."""
+    lines = snapshot.readings.command_lines
+    words = () if lines is None or key is None else lines.by_key.get(key, ())
+    return " ".join(words) or None
 
 
 def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = None) -> dict[str, Json]:
@@ -202,7 +217,7 @@ def _steps(each: BilledProcess) -> Json:
 
 
 def _host_use(snapshot: Snapshot, share: ProcessShare) -> Json:
-    """Null where the table of processes is hidden from this viewer, or has another process of that pid."""
+    """Null where it was not read, or where another process has that pid now."""
     readings = snapshot.readings
     row = readings.processes.by_pid.get(share.pid) if readings.processes else None
     known = row is not None and row.key == share.key
@@ -212,6 +227,7 @@ def _host_use(snapshot: Snapshot, share: ProcessShare) -> Json:
         "cpu_seconds": row.cpu_seconds if row is not None and known else None,
         "rss_bytes": row.rss_bytes if row is not None and known else None,
         "start_unix_s": None if boot_s is None or share.key is None else boot_s + share.key.start_ticks / _TICKS_PER_S,
+        "command": _command(snapshot, share.key),
     }
 
 
@@ -259,6 +275,7 @@ def _process(each: BilledProcess) -> Mapping[str, Json]:
         "slot": each.slot,
         "pid": share.pid,
         "name": work.process_name,
+        "command": each.command,
         "owner": None if share.owner is None else owner_key(share.owner),
         "account": each.account,
         "reason": None if share.reason is None else share.reason.value,

@@ -4,20 +4,23 @@ A dialect that raises loses only its own families: the others are served and the
 event loop's thread; takes no lock and does no I/O.
 """
 
-import gzip
 import logging
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpucommons.faces.exposition.families import Family, Metric
-from gpucommons.faces.exposition.text import FamilyRenderer, RenderedFamily, openmetrics_head, prometheus_head
+from gpucommons.faces.exposition.families import Family, Metric, joined
+from gpucommons.faces.exposition.text import FamilyRenderer, RenderedFamily
 from gpucommons.model.snapshot import Snapshot
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 # Level 1 already reduces a body to a tenth. Higher levels save a few percent more and take several times as long.
 _GZIP_LEVEL = 1
+_LARGE_BYTES = 64 * 1024
+# zlib's number for the format of gzip.
+_GZIP_FORMAT = 31
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +50,7 @@ class DialectRenderer:
 
     def render(self, snapshot: Snapshot) -> list[RenderedFamily]:
         try:
-            families = list(self.dialect.collect(snapshot))
-            rendered = [self._render(family) for family in _joined(families)]
+            rendered = self._render_all(snapshot)
         except Exception as error:
             self.failures += 1
             if not self._failing:
@@ -57,6 +59,15 @@ class DialectRenderer:
             return []
         self._failing = False
         return rendered
+
+    def _render_all(self, snapshot: Snapshot) -> list[RenderedFamily]:
+        """One after the other: the points of all families together would take many megabytes."""
+        rendered: dict[Metric, RenderedFamily] = {}
+        for family in self.dialect.collect(snapshot):
+            if family.metric in rendered:
+                return [self._render(family) for family in joined(self.dialect.collect(snapshot))]
+            rendered[family.metric] = self._render(family)
+        return list(rendered.values())
 
     def _render(self, family: Family) -> RenderedFamily:
         renderer = self._renderers.get(family.metric)
@@ -72,21 +83,6 @@ class DialectRenderer:
                 )
             self.duplicates += rendered.duplicates
         return rendered
-
-
-def _joined(families: list[Family]) -> list[Family]:
-    """One family per metric: the format requires that all series of a metric are adjacent."""
-    by_metric: dict[Metric, Family] = {}
-    for family in families:
-        known = by_metric.get(family.metric)
-        if known is not None:
-            family = Family(
-                known.metric,
-                [*known.points, *family.points],
-                [*known.histograms, *family.histograms],
-            )
-        by_metric[family.metric] = family
-    return list(by_metric.values())
 
 
 class Exposition:
@@ -129,24 +125,42 @@ class Exposition:
         return body, OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE
 
     def _body(self, snapshot: Snapshot | None, dialect: str | None, openmetrics: bool, compressed: bool) -> bytes:
-        if compressed:
-            plain, _ = self.metrics(dialect, openmetrics, gzip=False)
-            return gzip.compress(plain, compresslevel=_GZIP_LEVEL, mtime=0)
-        head = openmetrics_head if openmetrics else prometheus_head
-        parts = []
-        if snapshot is not None:
-            if snapshot.scenario is not None and not openmetrics:
-                parts.append(f"# SIMULATED: scenario {snapshot.scenario}, these values were not measured\n".encode())
-            for name in self._on_main if dialect is None else (dialect,):
-                for family in self._rendered(name, snapshot):
-                    parts.append(head(family.metric).encode())
-                    parts.append(family.lines)
+        names = self._on_main if dialect is None else (dialect,)
+        dialects = [] if snapshot is None else [self._rendered(name, snapshot) for name in names]
+        opening = _opening(snapshot, openmetrics)
+        parts: list[bytes | memoryview] = [opening]
+        for families in dialects:
+            for family in families:
+                parts += (family.head(openmetrics), family.lines)
         if openmetrics:
             parts.append(b"# EOF\n")
-        return b"".join(parts)
+        if compressed:
+            # Most scrapers accept gzip: then no plain body exists.
+            packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
+            return b"".join([*[packer.compress(part) for part in parts], packer.flush()])
+        body = b"".join(parts)
+        _share_lines(dialects, memoryview(body)[len(opening) :], openmetrics)
+        return body
 
     def _rendered(self, name: str, snapshot: Snapshot) -> list[RenderedFamily]:
         families = self._families.get(name)
         if families is None:
             families = self._families[name] = self._renderers[name].render(snapshot)
         return families
+
+
+def _opening(snapshot: Snapshot | None, openmetrics: bool) -> bytes:
+    if snapshot is None or snapshot.scenario is None or openmetrics:
+        return b""
+    return f"# SIMULATED: scenario {snapshot.scenario}, these values were not measured\n".encode()
+
+
+def _share_lines(dialects: Iterable[list[RenderedFamily]], body: memoryview, openmetrics: bool) -> None:
+    """Make the lines of large families views of the body that they are in: two copies would take many megabytes."""
+    end = 0
+    for families in dialects:
+        for index, family in enumerate(families):
+            start = end + len(family.head(openmetrics))
+            end = start + len(family.lines)
+            if len(family.lines) >= _LARGE_BYTES:
+                families[index] = RenderedFamily(family.heads, body[start:end], family.duplicates)

@@ -64,6 +64,21 @@ def summed(points: Iterable[Point]) -> Iterable[Point]:
     return sums.items()
 
 
+def joined(families: Iterable[Family]) -> list[Family]:
+    """One family per metric: the format requires that all series of a metric are adjacent."""
+    by_metric: dict[Metric, Family] = {}
+    for family in families:
+        known = by_metric.get(family.metric)
+        if known is not None:
+            family = Family(
+                known.metric,
+                [*known.points, *family.points],
+                [*known.histograms, *family.histograms],
+            )
+        by_metric[family.metric] = family
+    return list(by_metric.values())
+
+
 def gauge(name: str, help: str, *labels: str, optional: Iterable[str] = ()) -> Metric:
     return Metric(name, MetricType.GAUGE, help, labels, frozenset(optional))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import add
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType
 
@@ -20,7 +20,7 @@ MOST_NAME_BYTES: Final = 64
 _HASH_BYTES: Final = 6
 _KEPT_BYTES: Final = MOST_NAME_BYTES - len("~") - 2 * _HASH_BYTES
 # Series that are rendered together: the lines of all series of a large family would take many megabytes.
-_CHUNK: Final = 4096
+_CHUNK: Final = 1024
 
 
 def number(value: float) -> str:
@@ -47,26 +47,38 @@ def bounded_name(value: str) -> str:
     return f"{beginning}~{blake2b(encoded, digest_size=_HASH_BYTES).hexdigest()}"
 
 
+class Heads(NamedTuple):
+    """The HELP and TYPE lines of a metric in each format."""
+
+    prometheus: bytes
+    openmetrics: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class RenderedFamily:
-    """The sample lines of a family in UTF-8, and the number of series that were dropped as duplicates."""
+    """A family in UTF-8, and the number of series that were dropped as duplicates."""
 
-    metric: Metric
-    lines: bytes
+    heads: Heads
+    lines: bytes | memoryview
     duplicates: int
+
+    def head(self, openmetrics: bool) -> bytes:
+        return self.heads.openmetrics if openmetrics else self.heads.prometheus
 
 
 class FamilyRenderer:
     """Renders one family repeatedly and keeps the name and labels of each series as text.
 
     Usually the same series arrive in the same order as before: then these prefixes are used as they are, without
-    a lookup or a check for duplicates. If their values are the same too, so are the bytes. With `bounds_names`, label
-    values have at most 64 bytes.
+    a lookup or a check for duplicates. If their values are the same too, so are the bytes: these are kept once the
+    values were the same twice, since large families often change each time. With `bounds_names`, label values have at
+    most 64 bytes.
     """
 
     __slots__ = (
         "_bounds_names",
         "_first_of_each",
+        "_heads",
         "_labels",
         "_prefixes",
         "_rendered",
@@ -77,6 +89,7 @@ class FamilyRenderer:
 
     def __init__(self, metric: Metric, bounds_names: bool = True) -> None:
         self.metric = metric
+        self._heads = Heads(prometheus_head(metric).encode(), openmetrics_head(metric).encode())
         self._bounds_names = bounds_names
         self._labels: list[LabelValues] = []
         self._prefixes: list[str] = []
@@ -93,13 +106,17 @@ class FamilyRenderer:
         values = [value for _, value in family.points]
         if labels != self._labels:
             self._remember(labels)
-        elif self._rendered is not None and values == self._values:
+        elif values == self._values:
+            if self._rendered is None:
+                self._rendered = self._render_points(values)
             return self._rendered
-        self._values = values
+        self._values, self._rendered = values, None
+        return self._render_points(values)
+
+    def _render_points(self, values: list[float]) -> RenderedFamily:
         chunks = [self._lines(values, start) for start in range(0, len(values), _CHUNK)]
-        duplicates = len(labels) - len(set(self._prefixes)) if self._repeated else 0
-        self._rendered = RenderedFamily(self.metric, b"".join(chunks), duplicates)
-        return self._rendered
+        duplicates = len(values) - len(set(self._prefixes)) if self._repeated else 0
+        return RenderedFamily(self._heads, b"".join(chunks), duplicates)
 
     def _lines(self, values: list[float], start: int) -> bytes:
         chunk = slice(start, start + _CHUNK)
@@ -152,7 +169,7 @@ class FamilyRenderer:
             lines.append(f"{metric.name}_sum{labels} {number(point.sum)}")
             lines.append(f"{metric.name}_count{labels} {point.counts[-1]}")
         lines.append("")
-        return RenderedFamily(metric, "\n".join(lines).encode(), duplicates)
+        return RenderedFamily(self._heads, "\n".join(lines).encode(), duplicates)
 
 
 def prometheus_head(metric: Metric) -> str:

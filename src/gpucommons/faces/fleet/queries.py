@@ -14,17 +14,23 @@ UTILIZATION = "gpucommons_slot_utilization_ratio"
 MEMORY = "gpucommons_slot_memory_bytes"
 QUEUED = "gpucommons_sharing_queued_clients"
 LEASES_WAITING = "gpucommons_leases_waiting"
-READINGS = (SNAPSHOT_TIME, SIMULATED, GPU_INFO, HOLDER, SINCE, IDLE, UTILIZATION, MEMORY, QUEUED, LEASES_WAITING)
+# In groups of about the same size: decoding one large answer would delay the agent's other threads.
+READINGS = (
+    (SNAPSHOT_TIME, SIMULATED, GPU_INFO, QUEUED, LEASES_WAITING),
+    (HOLDER, SINCE, IDLE),
+    (UTILIZATION,),
+    (MEMORY,),
+)
 
 # A node whose series ended within this time is still listed.
 REMEMBERED = "1h"
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
-def readings_query(selector: str) -> str:
-    names = "|".join(READINGS)
-    matchers = _joined(f'__name__=~"{names}"', selector)
-    return f"{{{matchers}}}"
+def readings_queries(selector: str) -> list[str]:
+    names = ("|".join(group) for group in READINGS)
+    matchers = (_joined(f'__name__=~"{each}"', selector) for each in names)
+    return [f"{{{each}}}" for each in matchers]
 
 
 def states_query(selector: str) -> str:

@@ -31,13 +31,15 @@ class FleetSource:
     async def read(self) -> FleetView:
         """Raises FleetError."""
         select = self.selector
-        readings, states, seen, down = await asyncio.gather(
-            self._query(queries.readings_query(select)),
+        states, seen, down, *readings = await asyncio.gather(
             self._query(queries.states_query(select)),
             self._query(queries.seen_query(select)),
             self._query(queries.down_query(select)),
+            *(self._query(expression) for expression in queries.readings_queries(select)),
         )
-        answers = FleetAnswers(time.time(), readings, states, seen, down, selected=bool(select))
+        answers = FleetAnswers(
+            time.time(), [row for rows in readings for row in rows], states, seen, down, selected=bool(select)
+        )
         silent = silent_targets(answers)
         if silent:
             # Only then: reading an hour of every node's series each time would be a load.

@@ -13,8 +13,8 @@ from gpucommons.faces.history.history import NODE, NODE_SERIES, Window
 
 _UUID = "UUID"
 _PLAIN = re.compile(r"[A-Za-z0-9-]+", re.ASCII)
-# Series -> PromQL, with $ for the selector. A GPU can be scraped twice (main listener and drop-in), so take the maximum
-# of equal series. A GPU in MIG mode reports memory by instance only, so sum the instances.
+# Series -> PromQL, with $ for the selector in the braces after each name. A GPU can be scraped twice (main listener and
+# drop-in), so take the maximum of equal series. A GPU in MIG mode reports memory by instance only, so sum them.
 _NODE_QUERIES: Mapping[str, str] = {
     "cpu_utilization_ratio": "node_cpu_utilization_ratio{$}",
     "memory_used_ratio": "1 - node_memory_available_bytes{$} / node_memory_total_bytes{$}",
@@ -33,6 +33,9 @@ _GPU_QUERIES: Mapping[str, str] = {
 _TIMEOUT_S = 10.0
 _LONGEST_BYTES = 8 * 2**20
 _LEAST_STEP_S = 15.0
+# Prometheus takes the last reading of this time. A longer step shows the mean of its readings, as memory does.
+_LOOKBACK_S = 300.0
+_SERIES = re.compile(r"\w+\{[^}]*\}")
 
 
 class PrometheusError(Exception):
@@ -53,13 +56,17 @@ def grid(start_s: float, end_s: float, points: int) -> TimeGrid:
     return TimeGrid(end_s - (length - 1) * step_s, step_s, length)
 
 
-def query(series: str, uuids: Sequence[str], selector: str) -> str | None:
+def query(series: str, uuids: Sequence[str], selector: str, step_s: float = _LEAST_STEP_S) -> str | None:
     """PromQL; None where no dialect exposes this series."""
+    asked = _GPU_QUERIES.get(series) or _NODE_QUERIES.get(series)
+    if asked is None:
+        return None
+    if step_s > _LOOKBACK_S:
+        asked = _SERIES.sub(lambda found: f"avg_over_time({found[0]}[{step_s:.0f}s])", asked)
     if series in _GPU_QUERIES:
         plain = "|".join(uuid for uuid in uuids if _PLAIN.fullmatch(uuid))
-        matchers = ",".join(filter(None, (selector, f'{_UUID}=~"{plain}"')))
-        return _GPU_QUERIES[series].replace("$", matchers)
-    return _NODE_QUERIES[series].replace("$", selector) if series in _NODE_QUERIES else None
+        selector = ",".join(filter(None, (selector, f'{_UUID}=~"{plain}"')))
+    return asked.replace("$", selector)
 
 
 def columns(answer: object, series: str, onto: TimeGrid) -> dict[str, list[float]]:
@@ -88,7 +95,7 @@ class Prometheus:
 
     async def window(self, series: str, uuids: Sequence[str], start_s: float, end_s: float, points: int) -> Window:
         onto = grid(start_s, end_s, points)
-        expression = query(series, uuids, self._selector)
+        expression = query(series, uuids, self._selector, onto.step_s)
         if expression is None:
             raise PrometheusError(f"no history of {series} in Prometheus: use a range of 24h at most")
         if series not in NODE_SERIES and not uuids:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from gpucommons.leases.policy.durations import LeaseDurations
 from gpucommons.leases.policy.plan import LeaseBoard, fits, make_plan
-from gpucommons.leases.policy.quotas import exceeded
+from gpucommons.leases.policy.quotas import exceeded, sm_quota
 from gpucommons.leases.policy.reservations import assign, check_room, is_no_show, used
 from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
 from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
@@ -54,6 +54,8 @@ class LeaseDemand:
     share: bool = False
     limit_s: float | None = None
     name: str = ""
+    mps: str = ""
+    sm_percent: int | None = None
 
 
 @dataclass(slots=True)
@@ -136,6 +138,7 @@ class LeaseBook:
 
     def request(self, demand: LeaseDemand, now_s: float) -> LeaseRequest:
         """Raises LeaseRefused where the request can never be granted on this node as it is."""
+        sm_percent = self._sm_percent(demand)
         number, self._next_number = self._next_number, self._next_number + 1
         request = LeaseRequest(
             str(number),
@@ -148,6 +151,8 @@ class LeaseBook:
             demand.share,
             demand.limit_s,
             demand.name,
+            demand.mps,
+            sm_percent,
         )
         if self._slots is None:
             self._unchecked.add(request.id)
@@ -156,9 +161,24 @@ class LeaseBook:
         self._waiting[request.id] = request
         return request
 
+    def _sm_percent(self, demand: LeaseDemand) -> int | None:
+        """What is requested; without a request, what the quotas permit. Raises LeaseRefused."""
+        quota = sm_quota(self.terms.quotas, demand.user, self._users) if demand.mps else None
+        if quota is not None and demand.sm_percent is not None and demand.sm_percent > quota:
+            raise LeaseRefused(
+                f"--sm {demand.sm_percent} requested, and the quota of {demand.user} is {quota} % of a GPU "
+                "(lease_quotas); request less, or ask the administrator"
+            )
+        return quota if demand.sm_percent is None else demand.sm_percent
+
     def _check(self, request: LeaseRequest, slots: Mapping[str, LeasableSlot]) -> None:
         if not slots:
             raise LeaseRefused("this node has no GPU; run the command without gpucommons run")
+        if request.mps and request.gpus > 1:
+            raise LeaseRefused(
+                f"{request.gpus} GPUs requested with --share: under MPS (leases.mps) a command has one GPU; "
+                "request one, or run it without --share"
+            )
         fitting = sorted(slot.gpus for slot in slots.values() if fits(request, slot))
         if len(fitting) < request.gpus:
             raise LeaseRefused(_too_much(request, slots, len(fitting)))

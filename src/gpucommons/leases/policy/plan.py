@@ -18,6 +18,7 @@ from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms, SlotUse, U
 from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
 
 _NEVER = math.inf
+_WHOLE_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,12 @@ class _Seat:
     windows: list[_Window]
     kept_from_s: float = _NEVER
 
-    def may_join(self, share_limit: int) -> bool:
-        shared = all(lease.share for lease in self.leases) and len(self.leases) < share_limit
-        return shared and self.slot.use in (SlotUse.FREE, SlotUse.USED)
+    def may_join(self, request: LeaseRequest, share_limit: int) -> bool:
+        """Leases under MPS are on one slot neither with other leases nor with programs that may be paused."""
+        shared = all(lease.share and lease.mps == request.mps for lease in self.leases)
+        if request.mps and self.slot.in_turns:
+            return False
+        return shared and len(self.leases) < share_limit and self.slot.use in (SlotUse.FREE, SlotUse.USED)
 
     def has_room(self, request: LeaseRequest, terms: LeaseTerms) -> bool:
         """Whether it can be given now, whatever is reserved or kept."""
@@ -75,14 +79,18 @@ class _Seat:
             return False
         if not request.share:
             return not self.leases and self.slot.use is SlotUse.FREE and _has_free(request, self.slot)
-        return self.may_join(terms.share_limit) and self._has_memory(request)
+        return self.may_join(request, terms.share_limit) and self._has_memory(request) and self._has_threads(request)
 
     def _has_memory(self, request: LeaseRequest) -> bool:
         if request.memory_bytes is None:
             return True
-        promised = sum(lease.memory_bytes or 0 for lease in self.leases)
+        promised = max(0, sum(lease.memory_bytes or 0 for lease in self.leases) - self.slot.parked_bytes)
         left = None if self.slot.total_bytes is None else self.slot.total_bytes - promised
         return left is not None and request.memory_bytes <= left and _has_free(request, self.slot)
+
+    def _has_threads(self, request: LeaseRequest) -> bool:
+        promised = sum(lease.sm_percent or 0 for lease in self.leases)
+        return request.sm_percent is None or request.sm_percent + promised <= _WHOLE_PERCENT
 
     def after_reservations(self, request: LeaseRequest, start_s: float) -> float:
         """The first time from `start_s` on at which no other user's reservation begins before the request ends."""
@@ -94,8 +102,11 @@ class _Seat:
 
 
 def fits(request: LeaseRequest, slot: LeasableSlot) -> bool:
-    """Whether the slot is of the right kind and size. CUDA uses one MIG device at most, so several GPUs are whole."""
-    if slot.use is SlotUse.LOST or (request.gpus > 1 and slot.is_mig):
+    """Whether the slot is of the right kind and size. CUDA uses one MIG device at most, so several GPUs are whole.
+
+    MPS serves whole GPUs here.
+    """
+    if slot.use is SlotUse.LOST or ((request.gpus > 1 or request.mps) and slot.is_mig):
         return False
     return request.memory_bytes is None or (slot.total_bytes is not None and slot.total_bytes >= request.memory_bytes)
 

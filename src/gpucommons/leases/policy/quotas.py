@@ -1,4 +1,4 @@
-"""Whether a quota of `[lease_quotas]` permits more GPUs to a user. Pure."""
+"""What the quotas of `[lease_quotas]` permit to a user. Pure."""
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -25,6 +25,14 @@ def exceeded(
         if quota.hours is not None and spent is not None and spent >= quota.hours:
             return f"{whose} has used {spent:.1f} of {quota.hours:g} GPU-hours in 30 days"
     return None
+
+
+def sm_quota(quotas: Iterable[LeaseQuota], user: str, facts: UserFacts) -> int | None:
+    """The part of a GPU that a lease of this user may use under MPS, in percent; None: no limit."""
+    limits = [
+        quota.sm_percent for quota in quotas if quota.sm_percent is not None and _users(quota, user, facts) is not None
+    ]
+    return min(limits, default=None)
 
 
 def _users(quota: LeaseQuota, user: str, facts: UserFacts) -> frozenset[str] | None:

@@ -20,7 +20,11 @@ class SlotUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeasableSlot:
-    """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one."""
+    """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
+
+    `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
+    `parked_bytes` is the memory of working programs of it that is in host memory: they wait for their turn.
+    """
 
     uuid: str
     name: str
@@ -29,19 +33,22 @@ class LeasableSlot:
     is_mig: bool = False
     total_bytes: int | None = None
     free_bytes: int | None = None
+    parked_bytes: int = 0
+    in_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseQuota:
     """What a user, or the members of a group together, may have. `user` "*" is each user. None: no limit.
 
-    `hours` are the GPU-hours of the last 30 days.
+    `hours` are the GPU-hours of the last 30 days. `sm_percent` is the part of a GPU that each lease under MPS may use.
     """
 
     user: str = ""
     group: str = ""
     gpus: float | None = None
     hours: float | None = None
+    sm_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class LeaseRefused(Exception):
 
 
 class LeaseUnknown(LeaseRefused):
-    """The lease or request to resume is not known."""
+    """The lease, request or reservation that is meant is not known, or is another user's."""
 
 
 class LeaseBusy(LeaseRefused):

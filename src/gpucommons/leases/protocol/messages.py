@@ -27,7 +27,7 @@ class LeaseMessageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """`updates`: the client shows its place in the queue."""
+    """`updates`: the client shows its place in the queue. `sm_percent` is the part of a GPU that it may use."""
 
     gpus: int = 1
     memory_bytes: int | None = None
@@ -36,6 +36,7 @@ class RunRequest:
     name: str = ""
     wait: bool = True
     updates: bool = False
+    sm_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def parse_request(raw: bytes) -> LeaseLine:
             _text(line, "name", _LONGEST_NAME, required=False),
             _flag(line, "wait", True),
             _flag(line, "updates"),
+            None if line.get("sm_percent") is None else _whole(line, "sm_percent", 1, 100),
         )
     if request == "resume":
         return ResumeRequest(

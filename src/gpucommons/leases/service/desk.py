@@ -6,22 +6,24 @@ Runs on one thread. Its input is calls, its output is `reading` and the lines th
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown
 from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
-from gpucommons.leases.service.facts import GpuProgram, LeaseFacts, LeaseUse
+from gpucommons.leases.service.facts import GpuProgram, LeaseFacts
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
+from gpucommons.model.mps import MpsReading
 
 _HOLDERS_SHOWN: Final = 8
 _NO_SHOWS_KEPT: Final = 16
 # A step of the wall clock that counts as setting it.
 _STEP_S: Final = 2.0
 OTHERS: Final = "another user"
+MPS_OFF: Final = "MPS is off on this node (leases.mps)"
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +46,15 @@ class LeaseClient:
 class DeskWorld:
     """What the desk asks the machine: Unix time, a clock that is never set, and processes.
 
-    `start_ticks` is None for a process that does not exist.
+    `start_ticks` is None for a process that does not exist. `request_report` asks for the report of a lease that was
+    billed in full: `deliver_report` gets it.
     """
 
     wall: Callable[[], float]
     monotonic: Callable[[], float]
     start_ticks: Callable[[int], int | None]
     is_descendant: Callable[[int, int], bool]
+    request_report: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,18 @@ class DeskEnforcement:
     marked: Callable[[Trespasser], Trespasser]
 
 
+class DeskMps(Protocol):
+    """MPS for leases, see lease_mps.py."""
+
+    @property
+    def mode(self) -> str: ...
+    def obstacle(self, uid: int) -> str: ...
+    def serve(self, leases: Iterable[Lease]) -> None: ...
+    def failure(self, lease: Lease) -> str: ...
+    def terms(self, lease: Lease) -> Line | None: ...
+    def reading(self) -> MpsReading: ...
+
+
 class LeaseDesk:
     def __init__(
         self,
@@ -69,17 +85,25 @@ class LeaseDesk:
         world: DeskWorld,
         scenario: str | None = None,
         enforcement: DeskEnforcement | None = None,
+        mps: DeskMps | None = None,
     ) -> None:
+        """Without `mps`, commands that share a GPU run without MPS."""
         self._record = record
         self._world = world
         self._scenario = scenario
         self._enforcement = enforcement
+        self._mps = mps
+        # Leases under MPS whose clients wait for the daemon, and whether the command may run already.
+        self._unserved: dict[str, bool] = {}
         book, known = record.read()
         self._book = LeaseBook(terms, book, world.wall())
         self._known = dict(known)
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
         self._reports: dict[str, LeaseClient] = {}
+        self._requested: set[str] = set()
+        # Clients whose lease was cancelled, while their command ends.
+        self._cancelled: dict[str, LeaseClient] = {}
         self._offset_s = world.wall() - world.monotonic()
         self._off = "the agent has not read the GPUs yet; try again in a moment"
         self._counters = LeaseCounters()
@@ -95,6 +119,7 @@ class LeaseDesk:
         try:
             if self._off:
                 raise LeaseRefused(self._off)
+            mps = self._mps_of(client, request)
             demand = LeaseDemand(
                 client.uid,
                 client.user,
@@ -103,6 +128,8 @@ class LeaseDesk:
                 request.share,
                 request.limit_s,
                 request.name,
+                mps,
+                request.sm_percent,
             )
             id = self._book.request(demand, self._world.wall()).id
         except LeaseRefused:
@@ -121,6 +148,19 @@ class LeaseDesk:
             self.settle()
             raise LeaseBusy(f"no slot is free now: {wait.sentence}; run it without --no-wait to wait")
         return id
+
+    def _mps_of(self, client: LeaseClient, request: RunRequest) -> str:
+        """How the command runs under MPS; empty: without. Raises LeaseRefused where a limit cannot be enforced."""
+        if request.sm_percent is not None and not request.share:
+            raise LeaseRefused(f"--sm {request.sm_percent} needs --share: a GPU of its own is not limited")
+        if not request.share:
+            return ""
+        why = MPS_OFF if self._mps is None else self._mps.obstacle(client.uid)
+        if why and request.sm_percent is not None:
+            raise LeaseRefused(
+                f"--sm {request.sm_percent} needs MPS: {why}; run it without --sm, or ask the administrator"
+            )
+        return "" if why or self._mps is None else self._mps.mode
 
     def resume(self, client: LeaseClient, request: ResumeRequest) -> str:
         """Raises LeaseRefused where the lease is over, or is not this client's."""
@@ -141,14 +181,14 @@ class LeaseDesk:
         self._book.resume(request.id)
         self._clients[request.id] = client
         if known is not None:
-            client.send(self._granted(known))
+            self._grant(known, is_new=False)
         self.settle()
         return request.id
 
     def done(self, id: str, report: bool) -> None:
         """The command has ended."""
-        client = self._clients.get(id)
-        if client is not None and report and id in self._book.leases:
+        client = self._clients.get(id) if id in self._book.leases else self._cancelled.pop(id, None)
+        if client is not None and report:
             self._reports[id] = client
         self._end(id, clean=True)
         self.settle()
@@ -156,23 +196,27 @@ class LeaseDesk:
     def left(self, id: str) -> None:
         """The connection of a lease or of a waiting request is gone."""
         self._reports.pop(id, None)
+        self._cancelled.pop(id, None)
+        self._requested.discard(id)
         if id in self._clients:
             self._counters = replace(self._counters, lost=self._counters.lost + 1)
             self._end(id, clean=False)
             self.settle()
 
-    def cancel(self, id: str, uid: int, is_admin: bool) -> str:
-        """Raises LeaseRefused."""
+    def cancel(self, id: str, uid: int, is_admin: bool, why: str = "") -> str:
+        """`why` is a sentence for its user, in place of the one that says who cancelled it. Raises LeaseRefused."""
         lease = self._book.leases.get(id)
         request = lease.request if lease else self._book.waiting.get(id)
         if request is None or not (is_admin or request.uid == uid):
-            raise LeaseRefused(f"no lease and no request {id} of yours; see 'gpucommons queue'")
+            raise LeaseUnknown(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
-        sentence = "cancelled by its user" if request.uid == uid else "cancelled by an administrator"
+        sentence = why or ("cancelled by its user" if request.uid == uid else "cancelled by an administrator")
         self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
         log.info("leases: %s of %s %s", id, request.user, sentence)
         if client is not None:
             client.send({"event": "cancelled", "sentence": sentence})
+            if lease is not None:
+                self._cancelled[id] = client
         # The command of a lease runs until its client has ended it: the slots are read before they are given again.
         self._end(id, clean=lease is None)
         self.settle()
@@ -192,7 +236,7 @@ class LeaseDesk:
         """Raises LeaseRefused."""
         reservation = self._book.reservations.get(id)
         if reservation is None or not (is_admin or reservation.uid == uid):
-            raise LeaseRefused(f"no reservation {id} of yours; see 'gpucommons reservations'")
+            raise LeaseUnknown(f"no reservation {id} of yours; see 'gpucommons reservations'")
         self._book.unreserve(id)
         self._write(durably=True)
         self.settle()
@@ -208,9 +252,15 @@ class LeaseDesk:
             self._refuse_impossible()
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
         self._report_trespassers()
-        for id in [id for id in self._reports if id not in facts.seen]:
-            self._reports.pop(id).send(_report(facts.used.get(id)))
+        for id in self._reports.keys() - facts.seen - self._requested:
+            self._requested.add(id)
+            self._world.request_report(id)
         self.settle()
+
+    def deliver_report(self, id: str, report: Line) -> None:
+        client = self._reports.pop(id, None)
+        if client is not None:
+            client.send({"event": "report", **report})
 
     def tick(self) -> None:
         """Every second: time passes also while nothing happens."""
@@ -254,11 +304,36 @@ class LeaseDesk:
             waited_s = max(0.0, lease.since_s - lease.request.arrived_s)
             counters = self._counters
             self._counters = replace(counters, granted=counters.granted + 1, waited_s=counters.waited_s + waited_s)
-            client = self._clients.get(lease.request.id)
-            if client is not None:
-                client.send(self._granted(lease))
+            self._grant(lease, is_new=True)
+        self._serve_mps()
         self._show_waits()
         self._publish()
+
+    def _grant(self, lease: Lease, is_new: bool) -> None:
+        """Sends the client its slots. Under MPS once the daemon runs: without it CUDA would run without limits."""
+        id = lease.request.id
+        if lease.request.mps and self._mps is not None:
+            self._unserved[id] = is_new
+        elif (client := self._clients.get(id)) is not None:
+            client.send(self._granted(lease))
+
+    def _serve_mps(self) -> None:
+        mps, leases = self._mps, self._book.leases
+        if mps is None:
+            return
+        mps.serve(leases.values())
+        for id, is_new in list(self._unserved.items()):
+            client, lease = self._clients.get(id), leases.get(id)
+            if client is None or lease is None:
+                del self._unserved[id]
+            elif (terms := mps.terms(lease)) is not None:
+                del self._unserved[id]
+                client.send({**self._granted(lease), "mps": terms})
+            elif is_new and (why := mps.failure(lease)):
+                # A command that may run already keeps its lease.
+                del self._unserved[id]
+                self._refuse(id, f"MPS could not be started for the lease: {why}; ask the administrator")
+                mps.serve(leases.values())
 
     def _end(self, id: str, clean: bool) -> None:
         self._clients.pop(id, None)
@@ -399,6 +474,8 @@ class LeaseDesk:
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
+            {id: client.pid for id, client in self._clients.items() if id in book.leases and client.pid},
+            None if self._mps is None else self._mps.reading(),
         )
 
 
@@ -406,8 +483,3 @@ def _place(shown: Line) -> tuple[object, ...]:
     """What a new line is worth: the place and the reason, and the expected start to half a minute."""
     start_s = shown["start_s"]
     return shown["position"], shown["of"], shown["sentence"], isinstance(start_s, float) and round(start_s / 30)
-
-
-def _report(use: LeaseUse | None) -> Line:
-    """Null where the lease was shorter than the time between two snapshots: then nothing was billed to it."""
-    return {"event": "report", "use": None if use is None else use._asdict()}

@@ -1,6 +1,5 @@
 """What the agent passes to the lease service with each snapshot."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,25 +18,11 @@ class GpuProgram(NamedTuple):
     process_name: str
 
 
-class LeaseUse(NamedTuple):
-    """What was billed to a lease: GPU-seconds, those in which its programs used the GPU, and so on.
-
-    `judged_s` are the GPU-seconds of which it is known whether the GPU was used.
-    """
-
-    gpu_s: float
-    active_s: float
-    judged_s: float
-    sm_s: float
-    joules: float
-    peak_bytes: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
     """`slots` is None while the driver does not answer. `read_s` is when the slots began to be read.
 
-    `off` is why no lease is given. `seen` are the leases in the snapshot; `used` is what was billed to each so far.
+    `off` is why no lease is given. `seen` are the leases in the snapshot: all others are billed in full.
     """
 
     slots: tuple[LeasableSlot, ...] | None
@@ -46,4 +31,3 @@ class LeaseFacts:
     programs: tuple[GpuProgram, ...] = ()
     off: str = ""
     seen: frozenset[str] = frozenset()
-    used: Mapping[str, LeaseUse] = field(default_factory=dict)

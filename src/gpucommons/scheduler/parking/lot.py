@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpucommons.base.printable import printable
-from gpucommons.model.parking import ParkedProgram
+from gpucommons.model.parking import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.idleness import ParkedCpu
 from gpucommons.parking.values import ParkProgram, ParkStage
@@ -73,7 +73,14 @@ class Spot:
 
     def planned(self, now_s: float) -> ParkProgram:
         wakes_since_s = self.wakes_since_s if now_s >= self.retry_s and not self.unsure else None
-        return ParkProgram(self.key, self.stage, self.memory, self.settled_s, wakes_since_s=wakes_since_s)
+        return ParkProgram(
+            self.key,
+            self.stage,
+            self.memory,
+            self.settled_s,
+            wakes_since_s=wakes_since_s,
+            for_turn=self.cause == TURN,
+        )
 
     def begin(self, stage: ParkStage, now_s: float) -> None:
         self.stage, self.settled_s, self.waits = stage, now_s, ""
@@ -156,7 +163,7 @@ def left_spot(one: Paused, now_s: float, wall_s: float) -> Spot:
         ParkStage.PARKED,
         now_s,
         wall_s - one.age_s,
-        "left by an earlier agent",
+        EARLIER_AGENT,
         uid=uid,
         wakes_since_s=now_s,
     )

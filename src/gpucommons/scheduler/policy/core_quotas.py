@@ -6,7 +6,7 @@ Accounts only: evaluation.py decides what follows from a spent or refilled quota
 from collections.abc import Iterator
 from typing import Final
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.billing import EPSILON_S, QuotaBucket
 from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue
 

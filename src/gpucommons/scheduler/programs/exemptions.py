@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from gpucommons.base.printable import printable
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.rules.labels import says_no
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, group
 from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
 
 SHARE_LABEL: Final = "gpucommons.share"
-_NO: Final = frozenset({"no", "false", "off", "0"})
 _LONGEST_REASON: Final = 120
 # As the kernel shows them: names of processes are cut to 15 characters.
 _MPS_SERVER: Final = "nvidia-cuda-mps"
@@ -93,7 +93,8 @@ class Refusal(NamedTuple):
 class Circumstances:
     """What decides besides the programs themselves. `agent_pids` are the agent and its helpers, such as the pauser.
 
-    `obstacle` is why no program at all can be paused now; empty where they can.
+    `obstacle` is why no program at all can be paused now; empty where they can. `mps_devices` are those with leases
+    under MPS, on which no program is paused.
     """
 
     scope: ShareScope
@@ -103,6 +104,7 @@ class Circumstances:
     refused: Mapping[ProcessKey, Refusal] = field(default_factory=dict)
     rules: Sequence[ProgramRule] = ()
     obstacle: str = ""
+    mps_devices: AbstractSet[str] = frozenset()
 
 
 class _Verdict(NamedTuple):
@@ -177,7 +179,7 @@ def _of_display(process: GpuUser) -> _Verdict | None:
 def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdict | None:
     if around.scope is ShareScope.OWN and program.uid != around.agent_uid:
         return _not_own(program, around.agent_uid)
-    labelled = next((p for p in program.processes if p.labels.get(SHARE_LABEL, "").strip().lower() in _NO), None)
+    labelled = next((p for p in program.processes if says_no(p.labels, SHARE_LABEL)), None)
     if labelled is not None:
         return _Verdict(
             Exempt.LABEL, f"its container has the label {SHARE_LABEL}={labelled.labels[SHARE_LABEL].strip()}"
@@ -185,6 +187,8 @@ def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdi
     rule = exempting_rule(around.rules, program)
     if rule is not None:
         return _Verdict(Exempt.RULE, f"sharing_quotas.{printable(rule.name, _LONGEST_REASON)} has share = false")
+    if any(device in around.mps_devices for device in program.devices):
+        return _Verdict(Exempt.MPS, "commands run under MPS on its GPU (leases.mps), where no program is paused")
     if around.obstacle:
         return _Verdict(Exempt.PAUSER, f"no program can be paused: {printable(around.obstacle, _LONGEST_REASON)}")
     return _of_refusals(program, around.refused, now_s)

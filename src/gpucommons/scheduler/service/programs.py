@@ -7,12 +7,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice
@@ -81,6 +82,8 @@ class Programs:
         self.parking: Parking | None = None
         # Set by the server: programs on GPUs that are leased to others take no part, and are paused.
         self.enforcement: Enforcement | None = None
+        # Set by the server: the devices with leases under MPS.
+        self.mps_devices: AbstractSet[str] = frozenset()
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
         self._stopping = False
@@ -135,6 +138,7 @@ class Programs:
             obstacle=self._pauser.reason,
             refused=self._refused(reading, now),
             rules=self._rules,
+            mps_devices=self.mps_devices,
         )
         found = divide(reading.processes, around, now)
         self.exempt = (*found.exempt, *trespassers)

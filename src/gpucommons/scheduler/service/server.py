@@ -14,7 +14,7 @@ import socket
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -27,9 +27,9 @@ from gpucommons.base.unix_listener import (
     peer_credentials,
     peer_groups,
 )
-from gpucommons.config.settings import ParkingSettings, SchedulerSettings
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
@@ -111,7 +111,7 @@ class SchedulerServer:
         self._listeners: dict[str, socket.socket] = {}
         self.programs: Programs | None = None
         self.parking: Parking | None = None
-        self._lease_needs: tuple[RoomNeed, ...] = ()
+        self._lease_claims = RoomClaims()
         if sharing is not None:
             self.programs = Programs(
                 settings, sharing.rules, self._turns, self._devices, self._limits, self._new_id, sharing.pauser
@@ -124,7 +124,7 @@ class SchedulerServer:
                     self.programs.pauser,
                     sharing.rooms,
                     self.programs.part_with,
-                    self._room_needs,
+                    self._room_claims,
                     sharing.pauser.backend,
                     sharing.host,
                 )
@@ -426,11 +426,15 @@ class SchedulerServer:
         if self.programs is not None and self.programs.enforcement is not None:
             self.programs.enforcement.update(report)
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        """The leases that wait for a GPU."""
-        self._lease_needs = tuple(needs)
+    def set_mps_devices(self, devices: frozenset[str]) -> None:
+        """The devices with leases under MPS."""
+        if self.programs is not None:
+            self.programs.mps_devices = devices
 
-    def _room_needs(self) -> Sequence[RoomNeed]:
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._lease_claims = claims
+
+    def _room_claims(self) -> RoomClaims:
         """Leases, and clients of nvshare that wait for more memory than they hold."""
         now, present = monotonic(), self._devices.present
         waiting = [
@@ -439,7 +443,7 @@ class SchedulerServer:
             for client in gpu.waiting.values()
             if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
         ]
-        return [*self._lease_needs, *waiting]
+        return replace(self._lease_claims, needs=(*self._lease_claims.needs, *waiting))
 
     def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
         if self.programs is not None and client.is_program:

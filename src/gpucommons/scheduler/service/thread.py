@@ -5,12 +5,13 @@ Its output is one attribute, its input is calls on its loop. Nothing else crosse
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from gpucommons.base.loop_thread import LoopThread
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomNeed
+from gpucommons.parking.values import RoomClaims
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
@@ -87,8 +88,30 @@ class SchedulerThread:
         enforcement = None if programs is None else programs.enforcement
         return TrespassStanding() if enforcement is None else enforcement.standing
 
-    def set_lease_needs(self, needs: Sequence[RoomNeed]) -> None:
-        self._to_server(lambda server: server.set_lease_needs(needs))
+    def set_mps_devices(self, devices: frozenset[str]) -> None:
+        self._to_server(lambda server: server.set_mps_devices(devices))
+
+    def set_lease_claims(self, claims: RoomClaims) -> None:
+        self._to_server(lambda server: server.set_lease_claims(claims))
+
+    def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
+        """Moves the GPU memory of these processes' programs to host memory. `done` gets why not; empty: it is done.
+
+        It is called on the scheduler's thread.
+        """
+
+        def park(server: SchedulerServer) -> None:
+            if server.parking is None:
+                done("programs are not parked on this node")
+                return
+            order = server.parking.park_processes(pids)
+            server.generation += 1
+            none = "" if order.keys else "none of its programs can be parked"
+            done("; ".join(order.refused) or none)
+
+        if self._server is None:
+            done("the scheduler does not run")
+        self._to_server(park)
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))

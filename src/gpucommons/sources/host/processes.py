@@ -9,10 +9,11 @@ from typing import NamedTuple
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.rules.busiest import Busiest
+from gpucommons.rules.tree_activity import TreeWatch
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 # Fields of /proc/PID/stat, counted from the one after the name: state is 0.
-_UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
+_STATE, _PARENT, _UTIME, _STIME, _START, _RSS = 0, 1, 11, 12, 19, 21
 _STAT_BYTES = 2048
 
 
@@ -26,6 +27,8 @@ def parse_stat(text: bytes, ticks_per_s: int, page_bytes: int) -> ProcessRow:
         name,
         (int(fields[_UTIME]) + int(fields[_STIME])) / ticks_per_s,
         int(fields[_RSS]) * page_bytes,
+        int(fields[_PARENT]),
+        fields[_STATE].decode("ascii", "replace"),
     )
 
 
@@ -46,6 +49,7 @@ class ProcessTableReader:
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._busiest = Busiest(busiest_limit)
+        self._trees = TreeWatch()
         self._known: dict[str, _Known] = {}
 
     def read(self) -> ProcessTable:
@@ -63,7 +67,8 @@ class ProcessTableReader:
             raise SourceError("empty", f"no process in {self._procfs} can be read")
         self._known = known
         by_pid = {entry.row.key.pid: entry.row for entry in known.values()}
-        return ProcessTable(by_pid, self._busiest.choose(by_pid, self._monotonic()))
+        now_s = self._monotonic()
+        return ProcessTable(by_pid, self._busiest.choose(by_pid, now_s), self._trees.step(by_pid, now_s))
 
     def _pass(self, root: int) -> dict[str, _Known]:
         """All processes. One that ends between two reads, or cannot be read, is left out."""

@@ -1,12 +1,12 @@
 """One pod's document as a Pod. Pure; a damaged field costs that field only.
 
-Keeps only labels on the allow-list and the annotations of GPU quotas.
+Keeps only labels on the allow-list and the annotations that the agent reads.
 """
 
 import re
 from collections.abc import Collection
 
-from gpucommons.model.pods import QUOTA_ANNOTATIONS, Pod
+from gpucommons.model.pods import KEPT_ANNOTATIONS, Pod
 from gpucommons.sources.json_values import JsonObject, items, mapping, text, text_mapping
 
 _CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"
@@ -32,7 +32,7 @@ def pod_of(document: object, allowed_labels: Collection[str]) -> Pod | None:
         namespace=namespace,
         phase=text(status.get("phase")),
         labels={key: labels[key] for key in allowed_labels if key in labels},
-        annotations={key: annotations[key] for key in QUOTA_ANNOTATIONS if key in annotations},
+        annotations={key: annotations[key] for key in KEPT_ANNOTATIONS if key in annotations},
         containers=_containers(status),
         config_hash=config_hash if _CONFIG_HASH.fullmatch(config_hash) else None,
     )

@@ -22,8 +22,8 @@ from gpucommons.sources.nvml.processes import (
     Instance,
     InstanceProcessList,
     ProcessList,
+    ProcessRows,
     ProcessUsage,
-    merge,
 )
 from gpucommons.sources.nvml.samples import ProcessSample
 from gpucommons.sources.nvml.table import ROWS
@@ -60,6 +60,7 @@ class NvmlDevice:
         self._usage: ProcessUsage | None = None
         self._lists: list[tuple[int, ProcessList]] = []
         self._known_lists: dict[str, ProcessList] = {}
+        self._rows = ProcessRows(notes.start_times)
         self._fast: list[Call] = []
         self._slow: list[Call] = []
         self._invokes: list[Invoke] = []
@@ -182,13 +183,7 @@ class NvmlDevice:
             "",
             GpuReadings._make(self._slots),
             None if self._gpm is None else self._gpm.reading,
-            merge(
-                self._lists,
-                self._current_usage,
-                self._slots[_MEMORY_TOTAL],
-                self._notes.start_times,
-                self._dropped,
-            ),
+            self._rows.read(self._lists, self._current_usage, self._slots[_MEMORY_TOTAL], self._dropped),
             None if self._mig_mode is None else self._mig_mode.enabled,
             () if self._mig is None else self._mig.instances(),
             self._notes.events.record(self.identity.uuid),

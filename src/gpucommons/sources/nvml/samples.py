@@ -8,14 +8,14 @@ STALE_AFTER_US = 5_000_000
 FUTURE_AFTER_US = 2_000_000
 
 
-# A plain tuple: there is one for each process on each GPU, each second.
-# pid, time in microseconds; SM, memory, encoder and decoder time in percent
-ProcessSample = tuple[int, int, int, int, int, int]
+# A plain tuple: there may be one for each process on each GPU, each second.
+# time in microseconds; SM, memory, encoder and decoder time in percent
+ProcessSample = tuple[int, int, int, int, int]
 
 
 def reason_to_drop(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None:
     """Why this sample cannot be right, or None."""
-    _, time_us, sm, memory, encoder, decoder = sample
+    time_us, sm, memory, encoder, decoder = sample
     if time_us > now_us + FUTURE_AFTER_US:
         return "future"
     if time_us < now_us - stale_after_us:
@@ -30,12 +30,15 @@ class UsageWindow:
 
     def __init__(self) -> None:
         self._newest: dict[int, ProcessSample] = {}
+        # Equal samples of a pass are one object: most processes on a GPU are idle at the same time.
+        self._shared: dict[ProcessSample, ProcessSample] = {}
         self._last_seen_us = 0
         self._asked_us = 0
         self._stale_after_us = STALE_AFTER_US
 
     def request_since(self, now_us: int) -> int:
         """The time after which to request samples. A clock that was set back clears the window."""
+        self._shared.clear()
         if self._asked_us:
             # In the slow lane, where it is requested every 15 s, a sample stays the newest for longer.
             self._stale_after_us = max(STALE_AFTER_US, 2 * (now_us - self._asked_us))
@@ -45,14 +48,14 @@ class UsageWindow:
             self._newest.clear()
         return max(self._last_seen_us, now_us - self._stale_after_us)
 
-    def add(self, sample: ProcessSample, now_us: int) -> str | None:
+    def add(self, pid: int, sample: ProcessSample, now_us: int) -> str | None:
         """Add a sample, or return the reason why it was dropped."""
         reason = reason_to_drop(sample, now_us, self._stale_after_us)
         if reason is None:
-            pid, time_us = sample[0], sample[1]
+            time_us = sample[0]
             known = self._newest.get(pid)
-            if known is None or time_us >= known[1]:
-                self._newest[pid] = sample
+            if known is None or time_us >= known[0]:
+                self._newest[pid] = self._shared.setdefault(sample, sample)
             if time_us > self._last_seen_us:
                 self._last_seen_us = time_us
         return reason
@@ -60,8 +63,8 @@ class UsageWindow:
     def current(self, now_us: int) -> dict[int, ProcessSample]:
         """The newest sample of each process, if it is fresh."""
         oldest_us = now_us - self._stale_after_us
-        if any(sample[1] < oldest_us for sample in self._newest.values()):
-            self._newest = {pid: sample for pid, sample in self._newest.items() if sample[1] >= oldest_us}
+        if any(sample[0] < oldest_us for sample in self._newest.values()):
+            self._newest = {pid: sample for pid, sample in self._newest.items() if sample[0] >= oldest_us}
         return self._newest
 
     def clear(self) -> None:

@@ -2,10 +2,12 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.faces.documents import history as history_document
+from gpucommons.faces.documents import job as job_document
 from gpucommons.faces.documents import report as report_document
 from gpucommons.faces.documents.fleet import fleet_document
 from gpucommons.faces.documents.openapi import index, openapi
@@ -46,6 +48,7 @@ class Api:
         version: str,
         prometheus: Prometheus | None = None,
         ledger: report_document.ReadLedger | None = None,
+        jobs: job_document.ReadJob | None = None,
         fleet: FleetReader | None = None,
     ) -> None:
         self._latest = latest
@@ -56,6 +59,7 @@ class Api:
         # Of the newest view, by viewer: the document, plain and compressed.
         self._fleet_view: FleetView | None = None
         self._fleet_bodies: dict[Viewer, tuple[bytes, bytes]] = {}
+        self._jobs = jobs
         self._reports: Counter[Viewer] = Counter()
         self._turn_log = TurnLog()
         self._index = encoded(index(version))
@@ -129,21 +133,37 @@ class Api:
             return NOT_SAMPLED_YET
         try:
             query = report_document.read(read_query(request.query, report_document.PARAMETERS), view.snapshot.wall_s)
-            if self._ledger is None:
-                return _failed("no ledger is kept; set [ledger] enabled = true")
-            if self._reports[request.viewer] >= _MOST_REPORTS:
-                return _TOO_MANY_REPORTS
-            self._reports[request.viewer] += 1
-            try:
-                body = encoded(await report_document.document(view, request.viewer, query, self._ledger))
-            finally:
-                self._reports[request.viewer] -= 1
-                # A viewer without reports is forgotten.
-                self._reports += Counter()
         except BadParameter as error:
             return _bad_parameter(error)
+        if self._ledger is None:
+            return _NO_LEDGER
+        return await self._of_ledger(request, report_document.document(view, request.viewer, query, self._ledger))
+
+    async def job(self, request: Request) -> Response:
+        view = self._view(request.viewer)
+        if view is None:
+            return NOT_SAMPLED_YET
+        try:
+            id = job_document.read(read_query(request.query, job_document.PARAMETERS))
+        except BadParameter as error:
+            return _bad_parameter(error)
+        if self._jobs is None:
+            return _NO_LEDGER
+        return await self._of_ledger(request, job_document.document(view, request.viewer, id, self._jobs))
+
+    async def _of_ledger(self, request: Request, document: Coroutine[Any, Any, Json]) -> Response:
+        if self._reports[request.viewer] >= _MOST_REPORTS:
+            document.close()
+            return _TOO_MANY_REPORTS
+        self._reports[request.viewer] += 1
+        try:
+            body = encoded(await document)
         except report_document.LedgerUnreadable as error:
             return _failed(str(error))
+        finally:
+            self._reports[request.viewer] -= 1
+            # A viewer without reports is forgotten.
+            self._reports += Counter()
         return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
 
     @property
@@ -239,6 +259,9 @@ def _headers(etag: str) -> dict[str, str]:
 def _failed(line: str) -> Response:
     """What the document needs cannot be read."""
     return Response(encoded({"error": line, "parameter": ""}), _JSON, 502)
+
+
+_NO_LEDGER = _failed("no ledger is kept; set [ledger] enabled = true")
 
 
 def _bad_parameter(error: BadParameter) -> Response:

@@ -1,10 +1,8 @@
 """The plain page: the paths that are served here and the state of each source. At `/plain`, and at `/` of a drop-in.
 
-Every text from outside is escaped. The page has no script, and its policy forbids scripts.
+Every text from outside is escaped.
 """
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
@@ -13,24 +11,10 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.web.routes.readiness import readiness_problems
 from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import CLOSED_POLICY, Response
+from gpucommons.web.routes.response import Response
+from gpucommons.web.routes.simple_page import simple_page
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem;
-       color: #1b1f24; background: #fff; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; }
-th, td { border-bottom: 1px solid #d0d7de; }
-.simulated { background: #fff3cd; color: #533f03; padding: .6rem 1rem; font-weight: 600; }
-.fresh { color: #116329; } .stale, .failing { color: #a40e26; font-weight: 600; } .absent { color: #57606a; }
-@media (prefers-color-scheme: dark) {
-  body { color: #e6edf3; background: #0d1117; } a { color: #6cb6ff; } th, td { border-color: #30363d; }
-  .fresh { color: #56d364; } .stale, .failing { color: #ff7b72; } .absent { color: #8b949e; }
-}
-"""
 _COLUMNS = ("source", "state", "last read", "took", "problem and remedy")
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_HEADERS = {"Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; {CLOSED_POLICY}"}
 
 
 def plain_page(
@@ -51,20 +35,15 @@ def render(
     now_monotonic_s: float,
 ) -> Response:
     """`links` are (path, summary)."""
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8"><title>gpucommons</title>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<style>{_STYLE}</style></head><body>",
+    body = [
         "<h1>gpucommons</h1>",
         *_headline(snapshot, problems),
         "<ul>",
         *(f'<li><a href="{escape(path)}">{escape(path)}</a> {escape(summary)}</li>' for path, summary in links),
         "</ul>",
         *_sources(snapshot, now_monotonic_s),
-        "</body></html>",
     ]
-    return Response("\n".join(parts).encode(errors="replace"), "text/html; charset=utf-8", headers=_HEADERS)
+    return simple_page("gpucommons", body)
 
 
 def _headline(snapshot: Snapshot | None, problems: Sequence[str]) -> Iterator[str]:

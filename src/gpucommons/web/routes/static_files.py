@@ -72,11 +72,14 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]
             yield name, entry
 
 
-def index_endpoint(index: StaticFile, latest: Callable[[], Snapshot | None]) -> Callable[[Request], Response]:
-    return lambda request: _index(index.plain, latest(), request)
+def index_endpoint(
+    index: StaticFile, latest: Callable[[], Snapshot | None], fleet_path: str = ""
+) -> Callable[[Request], Response]:
+    """`fleet_path` is where the page of the fleet is; empty where there is none."""
+    return lambda request: _index(index.plain, latest(), fleet_path, request)
 
 
-def _index(index: bytes, snapshot: Snapshot | None, request: Request) -> Response:
+def _index(index: bytes, snapshot: Snapshot | None, fleet_path: str, request: Request) -> Response:
     """Fills in the host name and the scenario, so that both are right before a script has run."""
     hostname = "" if snapshot is None else escape(snapshot.hostname)
     simulated = ""
@@ -84,6 +87,7 @@ def _index(index: bytes, snapshot: Snapshot | None, request: Request) -> Respons
         simulated = f"SIMULATED: scenario {escape(snapshot.scenario)}, nothing here is measured"
     body = index.replace(b"{hostname}", hostname.encode(errors="replace"))
     body = body.replace(b"{simulated}", simulated.encode(errors="replace"))
+    body = body.replace(b"{fleet}", fleet_path.encode())
     headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
     if accepts_gzip(request.accept_encoding):
         body, headers["Content-Encoding"] = compressed(body, 6), "gzip"

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from gpucommons.faces.documents import fleet, report
+from gpucommons.faces.documents import fleet, job, report
 from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import Route
+from gpucommons.web.routes.glossary import glossary_page
 from gpucommons.web.routes.metrics import MetricsProvider, metrics_endpoint
 from gpucommons.web.routes.plain_page import plain_page
 from gpucommons.web.routes.readiness import readyz
@@ -17,6 +18,7 @@ from gpucommons.web.routes.response import Response, text
 from gpucommons.web.routes.static_files import index_endpoint, static_files
 
 Clock = Callable[[], float]
+_FLEET_PATH = "/fleet"
 
 
 def main_routes(
@@ -37,10 +39,13 @@ def main_routes(
     if api is None:
         return [*routes, Route("/", plain, "page")]
     files = static_files()
-    index = index_endpoint(files.pop("index.html"), provider.latest)
+    index = index_endpoint(files.pop("index.html"), provider.latest, _FLEET_PATH if api.has_fleet else "")
+    fleet_page = index_endpoint(files.pop("fleet.html"), provider.latest)
     return [
         *routes,
         Route("/", index, "page"),
+        Route(_FLEET_PATH, fleet_page if api.has_fleet else _no_fleet, "fleet"),
+        Route("/glossary", glossary_page, "glossary"),
         *(Route(f"/static/{name}", file.endpoint, "static") for name, file in files.items()),
     ]
 
@@ -67,6 +72,7 @@ def api_routes(api: Api) -> list[Route]:
         ),
         Route(f"{BASE}/report", api.report, "api/report", report.SUMMARY),
         Route(f"{BASE}/fleet", api.fleet, "api/fleet", fleet.SUMMARY),
+        Route(f"{BASE}/job", api.job, "api/job", job.SUMMARY),
         Route(f"{BASE}/history", api.history, "api/history", "one reading over time"),
         Route(f"{BASE}/stream", api.stream, "api/stream", "all sections, live (server-sent events)"),
         Route(f"{BASE}/openapi.json", api.openapi, "api/openapi", "OpenAPI description of the API"),
@@ -80,6 +86,10 @@ def _status_routes(provider: MetricsProvider, stale_after_s: float, clock: Clock
         Route("/health", _healthz, "health", "the same as /healthz"),
         Route("/readyz", partial(readyz, provider.latest, stale_after_s, clock), "readyz", "readiness: fresh readings"),
     ]
+
+
+def _no_fleet(request: Request) -> Response:
+    return text("no fleet: set fleet.prometheus_url to a Prometheus that scrapes all nodes\n", 404)
 
 
 def _healthz(request: Request) -> Response:

@@ -1,11 +1,15 @@
-// One chart of readings over time, drawn by uPlot, with a table of the same values next to it.
-import { html, classes } from './html.js';
-import { Component } from './vendor/preact.mjs';
+// One chart of readings over time, drawn by uPlot: its axis is the range asked for, a missing reading is a gap, limits
+// are lines, and the pointer shows the time and the values.
+import { html } from './html.js';
+import { Component, render } from './vendor/preact.mjs';
+import { clock } from './format.js';
 
-const HEIGHT = 170;
+const HEIGHT = 180;
 const BYTE_STEPS = Array.from({ length: 24 }, (_, at) => 2 ** (20 + at));
 const DASHES = [[], [6, 3], [2, 2]];
 const COLOURS = 8;
+const MOST_VALUES = 16;
+const NARROWEST_S = 10;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -18,22 +22,21 @@ function timeTick(unix, step) {
   return step >= 60 ? minute : `${minute}:${two(at.getSeconds())}`;
 }
 
-function summary(column) {
-  let low = Infinity;
-  let high = -Infinity;
-  let sum = 0;
-  let known = 0;
-  for (const value of column) {
-    if (value === null) continue;
-    known += 1;
-    sum += value;
-    if (value < low) low = value;
-    if (value > high) high = value;
+// The colour and the dashes of a line, as classes of its swatch in the legend.
+export const lineClasses = (at) => `gpu-${at % COLOURS} dash-${Math.floor(at / COLOURS) % DASHES.length}`;
+
+// A reading without neighbours makes no line, so it is drawn as a point.
+function alone(plot, series) {
+  const column = plot.data[series];
+  const found = [];
+  for (let at = 0; at < column.length; at += 1) {
+    if (column[at] !== null && (column[at - 1] ?? null) === null && (column[at + 1] ?? null) === null) found.push(at);
   }
-  return known ? { low, high, mean: sum / known } : { low: null, high: null, mean: null };
+  return found;
 }
 
-// subjects: [[id, label]]; recent: { times, columns, version }; show: a formatter; top: the least upper end of the scale
+// lines: [{ id, label, at }], `at` for the colour; recent: a Recent; show: a formatter; top: the least upper end of the
+// scale; limits: [{ value, label }]; onZoom(from, to), or onZoom(0, 0) to end it
 export class Chart extends Component {
   componentDidMount() {
     this.dark = matchMedia('(prefers-color-scheme: dark)');
@@ -57,95 +60,147 @@ export class Chart extends Component {
   }
 
   componentDidUpdate() {
-    const shape = this.shape();
-    if (shape !== this.built) this.build();
+    if (this.shape() !== this.built) this.build();
     else if (this.visible) this.draw();
   }
 
   shape() {
-    return this.props.subjects.map(([id]) => id).join() + this.props.recent.range;
+    const { lines, limits } = this.props;
+    return [...lines.map(({ id }) => id), ...limits.map(({ label }) => label)].join();
   }
 
   build() {
     if (this.plot) this.plot.destroy();
-    const { subjects, show, top, binary } = this.props;
+    const { lines, show, binary } = this.props;
     const axis = { stroke: css('--ink-3'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: `12px ${css('--sans')}` };
     this.built = this.shape();
+    this.drawn = null;
     this.plot = new window.uPlot(
       {
         width: this.holder.clientWidth,
         height: HEIGHT,
-        cursor: { sync: { key: 'history' }, points: { size: 5 } },
+        padding: [8, 10, 0, 0],
+        cursor: {
+          // Moves in all charts; a zoom is chosen in one, and the page applies it to all.
+          sync: { key: 'history', filters: { pub: (event) => event === 'mousemove' || event === 'mouseleave' } },
+          points: { size: 5 },
+          y: false,
+          drag: { setScale: false, dist: 5 },
+          dataIdx: (plot, series, at, time) => (this.isNear(at, time) ? at : null),
+          bind: { dblclick: () => () => this.props.onZoom(0, 0) },
+        },
         legend: { show: false },
-        scales: { y: { range: (_, low, high) => [0, Math.max(top || 0, high * 1.06 || 0) || 1] } },
+        scales: {
+          x: { range: () => this.props.recent.bounds() },
+          y: { range: (_, low, high) => [0, this.highest(high)] },
+        },
         axes: [
           { ...axis, size: 30, values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map(show), ...(binary && { incrs: BYTE_STEPS }) },
         ],
         series: [
           {},
-          ...subjects.map(([, name], at) => ({
-            label: name,
+          ...lines.map(({ label, at }) => ({
+            label,
             stroke: css(`--gpu-${at % COLOURS}`),
             dash: DASHES[Math.floor(at / COLOURS) % DASHES.length],
             width: 1.5,
             spanGaps: false,
-            points: { show: false },
+            points: { size: 4, filter: alone },
           })),
         ],
+        hooks: {
+          draw: [(plot) => this.placeLimits(plot)],
+          setCursor: [(plot) => this.showTip(plot)],
+          setSelect: [(plot) => this.zoom(plot)],
+        },
       },
       this.data(),
       this.holder,
     );
+    this.plot.over.addEventListener('mouseenter', () => (this.inside = true));
+    this.plot.over.addEventListener('mouseleave', () => {
+      this.inside = false;
+      render(null, this.tip);
+    });
+  }
+
+  highest(high) {
+    const limit = Math.max(0, ...this.props.limits.map(({ value }) => value));
+    return Math.max(this.props.top || 0, 1.06 * (high || 0), 1.06 * limit) || 1;
   }
 
   data() {
-    const { recent, subjects } = this.props;
+    const { recent, lines } = this.props;
+    // Without a reading the axis still covers the range.
+    if (!recent.times.length) return [recent.bounds(), ...lines.map(() => [null, null])];
     const none = new Array(recent.times.length).fill(null);
-    return [recent.times, ...subjects.map(([id]) => recent.columns.get(id) || none)];
+    return [recent.times, ...lines.map(({ id }) => recent.columns.get(id) || none)];
   }
 
   draw() {
     const { recent } = this.props;
-    if (this.plot && (this.collected !== recent || this.collectedVersion !== recent.version)) {
-      this.collected = recent;
-      this.collectedVersion = recent.version;
-      this.plot.setData(this.data());
-    }
+    const version = `${recent.id}.${recent.version}`;
+    if (!this.plot || this.drawn === version) return;
+    this.drawn = version;
+    this.plot.setData(this.data());
   }
 
-  // Over the whole range: computed again only after each step; current values come with each snapshot.
-  summaries() {
-    const { recent, subjects } = this.props;
-    if (this.summed !== recent || this.summedVersion !== recent.version) {
-      this.found = subjects.map(([id]) => summary(recent.columns.get(id) || []));
-      this.summed = recent;
-      this.summedVersion = recent.version;
-    }
-    return this.found;
+  isNear(at, time) {
+    const found = this.plot.data[0][at];
+    return this.props.recent.times.length > 0 && Math.abs(found - time) <= 1.5 * this.props.recent.step;
   }
 
-  render({ recent, subjects, show, label, now }) {
-    const found = this.summaries();
-    return html`<figure class="chart">
+  placeLimits(plot) {
+    const { limits } = this.props;
+    const line = ({ value, label }) =>
+      html`<div key=${label} class="limit" data-limit=${value} style=${{ top: `${plot.valToPos(value, 'y').toFixed(1)}px` }}><span>${label}</span></div>`;
+    this.over = this.over && this.over.parentNode === plot.over ? this.over : plot.over.appendChild(document.createElement('div'));
+    render(html`${limits.map(line)}`, this.over);
+  }
+
+  // The time and the values under the pointer, next to it.
+  showTip(plot) {
+    const { left, idx } = plot.cursor;
+    if (!this.inside || left < 0 || idx === undefined) return;
+    const { lines, show } = this.props;
+    const pointed = plot.posToVal(left, 'x');
+    const near = idx !== null && this.isNear(idx, pointed);
+    const time = near ? plot.data[0][idx] : pointed;
+    const values = near ? lines.map((line, at) => ({ ...line, value: plot.data[at + 1][idx] })).filter(({ value }) => value !== null && value !== undefined) : [];
+    const shown = values.length > MOST_VALUES ? values.sort((a, b) => b.value - a.value).slice(0, MOST_VALUES) : values;
+    const side = left > plot.over.clientWidth / 2 ? { right: `${plot.over.clientWidth - left + 12}px` } : { left: `${left + 76}px` };
+    render(
+      html`<div class="tip" style=${side}>
+        <p data-f="time" data-unix=${time}><b>${clock(time, Date.now() / 1000)}</b></p>
+        <ul class=${shown.length > 6 ? 'two' : ''}>
+          ${shown.map(({ id, label, at, value }) => html`<li key=${id} data-value=${id}><span class="swatch stroke ${lineClasses(at)}"></span><span>${label}</span> <b>${show(value)}</b></li>`)}
+        </ul>
+        ${!shown.length && html`<p>no reading</p>`}
+        ${values.length > shown.length && html`<p>and ${values.length - shown.length} lower</p>`}
+      </div>`,
+      this.tip,
+    );
+  }
+
+  zoom(plot) {
+    const { left, width } = plot.select;
+    if (!width) return;
+    const from = Math.floor(plot.posToVal(left, 'x'));
+    const to = Math.max(Math.ceil(plot.posToVal(left + width, 'x')), from + NARROWEST_S);
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    this.props.onZoom(from, to);
+  }
+
+  render({ recent, label, note }) {
+    return html`<figure class="chart" data-series=${recent.series}>
       <figcaption>${label}</figcaption>
-      <div ref=${(holder) => (this.holder = holder)} class="plot" aria-hidden="true"></div>
-      ${recent.problem && html`<p class="quiet">${recent.problem}</p>`}
-      <div class="scroll" tabindex="0" role="region" aria-label="${label}, summary">
-        <table class="small">
-          <caption class="hidden">${label}: now, least, mean and most of the range shown</caption>
-          <thead><tr><th scope="col"><span class="hidden">of</span></th><th scope="col">now</th><th scope="col">least</th><th scope="col">mean</th><th scope="col">most</th></tr></thead>
-          <tbody>
-            ${subjects.map(([id, name], at) => {
-              const { low, mean, high } = found[at] || {};
-              return html`<tr key=${id} data-subject=${id}>
-                <th scope="row"><span class=${classes('swatch', 'stroke', `gpu-${at % COLOURS}`, at >= COLOURS && 'dashed')} aria-hidden="true"></span>${name}</th>
-                <td data-f="now">${show(now[id] ?? null)}</td><td>${show(low)}</td><td>${show(mean)}</td><td>${show(high)}</td>
-              </tr>`;
-            })}
-          </tbody>
-        </table>
+      <div class="drawing" aria-hidden="true">
+        <div ref=${(holder) => (this.holder = holder || this.holder)} class="plot"></div>
+        <div ref=${(tip) => (this.tip = tip || this.tip)}></div>
       </div>
+      ${recent.problem && html`<p class="quiet">${recent.problem}</p>`}
+      ${note}
     </figure>`;
   }
 }

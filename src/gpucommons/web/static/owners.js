@@ -4,17 +4,18 @@ const COLOURS = 20;
 const MOST_REMEMBERED = 500;
 const slots = new Map();
 
-// An owner has the same colour on every visit, unless another owner already has it.
-export function colour(owner) {
-  let slot = slots.get(owner);
+// By name, since accounts, turns and the queue have names only. An owner has the same colour on every visit, unless another
+// owner already has it.
+export function colour(name) {
+  let slot = slots.get(name);
   if (slot === undefined) {
     const taken = new Array(COLOURS).fill(0);
     for (const used of slots.values()) taken[used] += 1;
-    slot = hash(owner) % COLOURS;
+    slot = hash(name) % COLOURS;
     const least = Math.min(...taken);
     while (taken[slot] > least) slot = (slot + 1) % COLOURS;
     if (slots.size >= MOST_REMEMBERED) slots.delete(slots.keys().next().value);
-    slots.set(owner, slot);
+    slots.set(name, slot);
   }
   return `own-${slot}`;
 }
@@ -31,17 +32,37 @@ export function ownerLabel(owners, key) {
   return owner.namespace ? `${owner.namespace}/${owner.name}` : owner.name || owner.id;
 }
 
-// The owner of a scheduler client, for its colour: the owner of its process or pod, else its user.
-export function clientOwners(document) {
+// The names of the owners of processes of one account, such as those of a user's jobs; the user comes first.
+export function ownerNames(who, processes) {
+  const names = new Set(processes.filter(({ owner }) => owner).map(({ owner }) => ownerLabel(who.owners, owner)));
+  const { account } = processes[0];
+  return names.has(account) ? [...new Set([account, ...names])] : [...names];
+}
+
+export function ownersByAccount({ who }) {
+  const found = new Map();
+  for (const process of Object.values((who && who.processes) || {})) {
+    if (process.account && process.owner) found.set(process.account, [...(found.get(process.account) || []), process]);
+  }
+  return new Map([...found].map(([account, processes]) => [account, ownerNames(who, processes)]));
+}
+
+// The owner of a scheduler client as { key, name }: the owner of its process or pod, else its user.
+export function clientOwners({ who }) {
   const byPid = new Map();
   const byPod = new Map();
-  for (const row of Object.values((document.who && document.who.processes) || {})) {
+  const users = new Map();
+  for (const row of Object.values((who && who.processes) || {})) {
+    if (row.user && row.uid !== null) users.set(row.uid, row.user);
     if (!row.owner) continue;
     byPid.set(row.pid, row.owner);
     if (row.pod) byPod.set(`${row.namespace}/${row.pod}`, row.owner);
   }
-  return ({ pid, namespace, pod, uid, label }) =>
-    byPid.get(pid) || byPod.get(`${namespace}/${pod}`) || byPod.get(label) || (uid === null ? `client/${label}` : `user/${uid}`);
+  return ({ pid, namespace, pod, uid, label }) => {
+    const found = byPid.get(pid) || byPod.get(`${namespace}/${pod}`) || byPod.get(label);
+    const key = found || (uid === null ? `client/${label}` : `user/${uid}`);
+    return { key, name: who && who.owners[key] ? ownerLabel(who.owners, key) : users.get(uid) || key };
+  };
 }
 
 const FIELDS = { user: 'account', pod: 'pod_uid', container: 'container_id' };
@@ -54,10 +75,11 @@ export function identity(row, key, by) {
   return value === null || value === undefined ? null : String(value);
 }
 
-// What is highlighted while the focus is on { by, id }: its owners, processes and scheduler clients.
+// What is highlighted while the focus is on { by, id }: its owners, accounts, processes and scheduler clients.
 export function lit(document, focus) {
   if (!focus) return null;
   const owners = new Set();
+  const accounts = new Set(focus.by === 'user' ? [focus.id] : []);
   const processes = new Set();
   const pids = new Set();
   const pods = new Set();
@@ -69,6 +91,7 @@ export function lit(document, focus) {
     processes.add(key);
     pids.add(row.pid);
     if (row.owner) owners.add(row.owner);
+    if (row.account) accounts.add(row.account);
     if (row.pod) pods.add(`${row.namespace}/${row.pod}`);
   }
   const clients = new Set();
@@ -79,7 +102,7 @@ export function lit(document, focus) {
     const own = [client.pid, ...client.processes].some((pid) => pids.has(pid)) || pods.has(`${client.namespace}/${client.pod}`);
     if (own || (uid !== null && String(client.uid) === uid)) clients.add(id);
   }
-  return { owners, processes, clients };
+  return { owners, accounts, processes, clients };
 }
 
 function uidOf(document, focus) {

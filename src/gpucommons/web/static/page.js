@@ -4,7 +4,7 @@ import { render } from './vendor/preact.mjs';
 import { html, classes } from './html.js';
 import { Lazy } from './lazy.js';
 import { Live } from './live.js';
-import { Recent } from './recent.js';
+import { Recent, seconds } from './recent.js';
 import { lit } from './owners.js';
 import { clock, duration } from './format.js';
 import { fromAddress, toAddress } from './address.js';
@@ -39,6 +39,7 @@ const state = {
   most: mostColumns(),
   recent: new Recent('gpu_utilization_ratio', '5m', 300),
   charts: new Map(),
+  loading: [],
 };
 
 const root = document.getElementById('page');
@@ -66,19 +67,28 @@ const onFocus = (focus) => choose({ focus: state.focus && focus && state.focus.i
 const onPeriod = (period) => choose({ period });
 const onChoose = (name) => choose({ show: name === state.show ? '' : name });
 
+const onHistory = (history) => choose({ history });
+
 function onRange(history) {
   choose({ history });
   loadCharts();
 }
 
+// A range that does not end now: a zoom, or one with an end.
+function fixedRange({ range, end, from, to }) {
+  if (from) return { from, to };
+  const until = end ? Math.floor(new Date(end).getTime() / 1000) : 0;
+  return until ? { from: until - seconds(range), to: until } : null;
+}
+
+// A chart shows its last range until the new one has been loaded.
 async function loadCharts() {
-  const { range, end } = state.history;
-  const unix = end ? Math.floor(new Date(end).getTime() / 1000) : 0;
-  const charts = new Map(CHARTS.map(({ series }) => [series, new Recent(series, range, CHART_POINTS)]));
-  state.charts = charts;
-  for (const chart of charts.values()) {
-    await chart.load(unix);
-    if (state.charts !== charts) return;
+  const fixed = fixedRange(state.history);
+  const loading = (state.loading = CHARTS.map(({ series }) => new Recent(series, state.history.range, CHART_POINTS, fixed)));
+  for (const chart of loading) {
+    await chart.load();
+    if (state.loading !== loading) return;
+    state.charts.set(chart.series, chart);
     draw();
   }
 }
@@ -90,7 +100,7 @@ function onDocument(found, isWhole) {
     loadCharts();
   } else {
     state.recent.add(found);
-    if (!state.history.end) for (const chart of state.charts.values()) chart.add(found);
+    for (const chart of state.charts.values()) chart.add(found);
   }
   announce(found);
   change({ document: found });
@@ -123,7 +133,9 @@ function onLink(link) {
 setInterval(() => state.link === 'lost' && draw(), 1000);
 
 window.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape' && (state.focus || state.show)) choose({ focus: null, show: '' });
+  if (event.key !== 'Escape') return;
+  if (state.focus || state.show) choose({ focus: null, show: '' });
+  else if (state.history.from) onRange({ ...state.history, from: 0, to: 0 });
 });
 
 function Page(props) {
@@ -142,16 +154,16 @@ function Page(props) {
         () => html`<${Gpus} document=${found} recent=${props.recent} turn=${props.turn} lit=${bright} chosen=${chosen} most=${props.most} onFocus=${onFocus} />`,
         () => html`<${Who} document=${found} view=${props.who} turn=${props.turn} lit=${bright} onView=${onView} onFocus=${onFocus} />`,
         () => html`<${Turns} document=${found} lit=${bright} onFocus=${onFocus} />`,
-        () => html`<${Queue} document=${found} />`,
-        () => html`<${Accounts} document=${found} period=${props.period} focus=${focus} onPick=${onPeriod} onFocus=${onFocus} />`,
+        () => html`<${Queue} document=${found} lit=${bright} />`,
+        () => html`<${Accounts} document=${found} period=${props.period} lit=${bright} onPick=${onPeriod} onFocus=${onFocus} />`,
         () => html`<${Events} document=${found} />`,
-        () => html`<${History} document=${found} charts=${props.charts} view=${props.history} onRange=${onRange} />`,
+        () => html`<${History} document=${found} charts=${props.charts} view=${props.history} onView=${onHistory} onRange=${onRange} />`,
         () => html`<${Node} document=${found} />`,
       ].map((section, at) => html`<${Lazy} key=${at} tag="div" turn=${props.turn} draw=${section} />`)}
     </main>
     <footer class="quiet">
       snapshot <span id="sequence">${found.sequence}</span> · <a href="/metrics">metrics</a> · <a href="/api/v1/openapi.json">API</a> ·
-      ${' '}<a href="/plain">sources</a>
+      ${' '}<a href="/plain">sources</a> · <a href="/glossary">glossary</a>
     </footer>`;
 }
 
@@ -162,7 +174,8 @@ function Header({ document: found, link, lostAt, focus }) {
     <h1 class="host">${found.hostname}</h1>
     ${found.simulated && html`<p class="simulated">SIMULATED: ${found.simulated}</p>`}
     <nav aria-label="sections">
-      <ul>${SECTIONS.map(([id, title]) => html`<li key=${id}><a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count" title="alerts that fire">${firing}</span>` : ''}</a></li>`)}</ul>
+      <ul>${root.dataset.fleet && html`<li key="fleet"><a href=${root.dataset.fleet}>Fleet</a></li>`}
+        ${SECTIONS.map(([id, title]) => html`<li key=${id}><a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count" title="alerts that fire">${firing}</span>` : ''}</a></li>`)}</ul>
     </nav>
     ${focus &&
     html`<p class="focus"><span>only <bdi>${focus.label}</bdi></span> <button type="button" aria-label="show all owners again" onClick=${() => onFocus(null)}>×</button></p>`}

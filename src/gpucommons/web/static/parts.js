@@ -1,5 +1,6 @@
 // Small components that several sections use.
 import { html, classes } from './html.js';
+import { colour } from './owners.js';
 
 // A bar from 0 to 1, hidden from screen readers since the number is next to it. `level` is '', 'warn' or 'bad'.
 export function Bar({ ratio, level }) {
@@ -38,11 +39,13 @@ export function Choice({ label, options, value, onPick }) {
   </div>`;
 }
 
-export function Section({ id, title, note, tools, children }) {
+// `word` is explained in the glossary.
+export function Section({ id, title, note, word, tools, children }) {
   return html`<section id=${id} aria-labelledby="${id}-title">
     <div class="head">
       <h2 id="${id}-title" tabindex="-1">${title}</h2>
       ${note && html`<p class="note">${note}</p>`}
+      ${word && html`<a class="word" href="/glossary#${word}" aria-label="glossary: ${word}">glossary</a>`}
       ${tools && html`<div class="tools">${tools}</div>`}
     </div>
     ${children}
@@ -62,6 +65,11 @@ export const isHidden = (document, section) => Boolean(document.hidden && docume
 export function Hidden({ document, section }) {
   return isHidden(document, section) && html`<p class="quiet" data-hidden=${section}>${document.hidden.sentence}</p>`;
 }
+
+const MOST_SWATCHES = 3;
+
+// The colours of several owners, such as those of one account. A function and no component: long tables have many.
+export const swatches = (names) => names.slice(0, MOST_SWATCHES).map((name) => html`<span key=${name} class="swatch ${colour(name)}" aria-hidden="true"></span>`);
 
 export function Swatch({ name }) {
   return html`<span class=${classes('swatch', name)} aria-hidden="true"></span>`;

@@ -1,4 +1,4 @@
-// Readings over time in the page: loaded once from the agent's memory, then extended by each snapshot.
+// Readings over time in the page: loaded once from the agent, then extended by each snapshot.
 
 export const NODE = 'node';
 
@@ -27,13 +27,18 @@ const UNITS = { s: 1, m: 60, h: 3600, d: 86400 };
 
 export const seconds = (range) => parseInt(range, 10) * (UNITS[range.at(-1)] || 1);
 
+let made = 0;
+
 export class Recent {
-  constructor(series, range, points) {
+  // fixed: { from, to } for a range that snapshots do not extend, or null for one that ends now
+  constructor(series, range, points, fixed = null) {
+    this.id = made += 1;
     this.series = series;
-    this.range = range;
+    this.range = fixed ? `${Math.round(fixed.to - fixed.from)}s` : range;
     this.points = points;
+    this.fixed = fixed;
     this.step = 1;
-    this.span = seconds(range);
+    this.span = seconds(this.range);
     this.times = [];
     this.columns = new Map();
     this.open = null; // the step that is being averaged: { start, sums, counts }
@@ -41,33 +46,41 @@ export class Recent {
     this.kept = null;
     this.source = null;
     this.problem = '';
+    this.summed = new Map();
   }
 
-  async load(end) {
-    const ending = end ? `&end_unix_s=${end}` : '';
+  async load() {
+    const ending = this.fixed ? `&end_unix_s=${Math.round(this.fixed.to)}` : '';
     const url = `/api/v1/history?series=${this.series}&range=${this.range}&points=${this.points}${ending}`;
     const answer = await fetch(url).catch(() => null);
     if (!answer) return;
     const found = await answer.json();
     this.problem = answer.ok ? '' : found.error;
+    this.version += 1;
     if (!answer.ok) return;
     const columns = Object.entries(found.values);
     const length = columns.length ? columns[0][1].length : 0;
-    // Starts at the first reading: an agent that has just started has less than an hour.
+    // Begins at the first reading: an agent that has just started has less than the range.
     const known = ([, column]) => column.findIndex((value) => value !== null);
     const start = Math.min(length, ...columns.map(known).filter((at) => at >= 0));
     this.step = found.step_s;
-    this.span = length * found.step_s;
     this.times = Array.from({ length: length - start }, (_, at) => found.start_unix_s + (start + at + 1) * found.step_s);
     this.columns = new Map(columns.map(([subject, column]) => [subject, column.slice(start)]));
     this.kept = found.kept;
     this.source = found.source;
     this.open = null;
-    this.version += 1;
+  }
+
+  // The first and the last second of the range.
+  bounds() {
+    if (this.fixed) return [this.fixed.from, this.fixed.to];
+    const end = this.times.length ? this.times[this.times.length - 1] : Date.now() / 1000;
+    return [end - this.span, end];
   }
 
   // Adds one snapshot; true when a step was completed.
   add(document) {
+    if (this.fixed) return false;
     const now = document.time_unix_s;
     const values = valuesNow(document, this.series);
     if (!this.open) this.open = { start: now, sums: {}, counts: {} };
@@ -78,6 +91,8 @@ export class Recent {
     }
     const last = this.times.length ? this.times[this.times.length - 1] : -Infinity;
     if (now - last < this.step * 0.95) return false;
+    // Steps without a snapshot are a gap, not a line.
+    if (now - last > this.step * 2.5 && this.times.length) this.push(last + this.step, { sums: {}, counts: {} });
     this.push(now, this.open);
     this.open = null;
     this.version += 1;
@@ -99,4 +114,28 @@ export class Recent {
       for (const column of this.columns.values()) column.splice(0, old);
     }
   }
+
+  // The least, mean and greatest reading of the range; null without a reading. Computed once for each step.
+  summary(subject) {
+    const last = this.summed.get(subject);
+    if (last && last.version === this.version) return last;
+    const found = { ...summarised(this.columns.get(subject) || []), version: this.version };
+    this.summed.set(subject, found);
+    return found;
+  }
+}
+
+function summarised(column) {
+  let least = null;
+  let most = null;
+  let sum = 0;
+  let known = 0;
+  for (const value of column) {
+    if (value === null) continue;
+    known += 1;
+    sum += value;
+    if (least === null || value < least) least = value;
+    if (most === null || value > most) most = value;
+  }
+  return { least, mean: known ? sum / known : null, most };
 }

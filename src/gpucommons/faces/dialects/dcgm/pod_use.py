@@ -42,17 +42,18 @@ def pod_uses(
 
 
 def _by_pod(gpus: list[Gpu], attribution: Attribution | None) -> Mapping[_Key, PodUse]:
-    by_place = {
-        (gpu.identity.uuid, process.gpu_instance_id, process.pid): process
-        for gpu in gpus
-        for process in gpu.processes or ()
+    of_pods = {
+        (share.place.gpu_uuid, share.place.gpu_instance_id, share.pid): (pod.namespace, pod.name)
+        for share in (attribution.processes if attribution else ())
+        if (pod := share.workload.pod) is not None
     }
     rows: dict[_Key, list[GpuProcess]] = {}
-    for share in attribution.processes if attribution else ():
-        place, pod = share.place, share.workload.pod
-        process = by_place.get((place.gpu_uuid, place.gpu_instance_id, share.pid))
-        if pod is not None and process is not None:
-            rows.setdefault((place.gpu_uuid, place.gpu_instance_id, (pod.namespace, pod.name)), []).append(process)
+    for gpu in gpus if of_pods else ():
+        uuid = gpu.identity.uuid
+        for process in gpu.processes or ():
+            name = of_pods.get((uuid, process.gpu_instance_id, process.pid))
+            if name is not None:
+                rows.setdefault((uuid, process.gpu_instance_id, name), []).append(process)
     return {key: _use(processes) for key, processes in rows.items()}
 
 

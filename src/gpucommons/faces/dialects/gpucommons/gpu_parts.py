@@ -1,7 +1,7 @@
 """gpucommons_gpu_mig_*, _pipe_*, _process_*: MIG devices, pipes and processes of a GPU."""
 
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Container, Iterator
+from functools import lru_cache
 
 from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
@@ -83,7 +83,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield PIPE.of(point for labels, gpu in gpus for point in _pipes(labels, gpu))
     attribution = snapshot.readings.attribution
     beyond = processes_beyond_limit(() if attribution is None else attribution.processes)
-    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu, beyond))
+    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu, beyond.get(labels[1], ())))
 
 
 def _device(instance: MigInstance) -> tuple[str, ...]:
@@ -122,7 +122,13 @@ def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
                 yield (*labels, instance, name), value
 
 
-def _processes(labels: tuple[str, str], gpu: Gpu, beyond: AbstractSet[tuple[str, int]]) -> list[Point]:
+@lru_cache(maxsize=101)
+def _ratio(percent: int) -> float:
+    """The same object for the same percentage: a node may have tens of thousands of these series."""
+    return percent / 100
+
+
+def _processes(labels: tuple[str, str], gpu: Gpu, beyond: Container[int]) -> list[Point]:
     """One series per process: the driver measures its utilisation of the whole GPU, not of an instance."""
     index, uuid = labels
     seen: set[int] = set()
@@ -133,13 +139,13 @@ def _processes(labels: tuple[str, str], gpu: Gpu, beyond: AbstractSet[tuple[str,
             continue
         seen.add(process.pid)
         percents = (process.sm_percent, process.memory_percent, process.encoder_percent, process.decoder_percent)
-        if (uuid, process.pid) in beyond:
+        if process.pid in beyond:
             overflow.append(percents)
             continue
         pid = str(process.pid)
         for engine, percent in zip(_ENGINES, percents, strict=True):
             if percent is not None:
-                points.append(((index, uuid, pid, engine), percent / 100))
+                points.append(((index, uuid, pid, engine), _ratio(percent)))
     for engine, column in zip(_ENGINES, zip(*overflow, strict=True), strict=False):
         known = [percent for percent in column if percent is not None]
         if known:

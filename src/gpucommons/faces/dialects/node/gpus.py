@@ -3,8 +3,7 @@
 Used memory is all memory that is not free, including what the driver reserves: used + free = total.
 """
 
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Container, Iterator
 
 from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, gauge
@@ -45,16 +44,17 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     attribution = snapshot.readings.attribution
     beyond = processes_beyond_limit(() if attribution is None else attribution.processes)
     yield PROCESS_MEMORY.of(
-        ((index, pid), used) for index, gpu in gpus for pid, used in _memory_by_pid(gpu, beyond).items()
+        ((index, pid), used)
+        for index, gpu in gpus
+        for pid, used in _memory_by_pid(gpu, beyond.get(gpu.identity.uuid, ())).items()
     )
 
 
-def _memory_by_pid(gpu: Gpu, beyond: AbstractSet[tuple[str, int]]) -> dict[str, int]:
+def _memory_by_pid(gpu: Gpu, beyond: Container[int]) -> dict[str, int]:
     """A process in two MIG instances has memory in both."""
     used: dict[str, int] = {}
-    uuid = gpu.identity.uuid
     for process in gpu.processes or ():
         if process.used_memory_bytes is not None:
-            pid = OVERFLOW if (uuid, process.pid) in beyond else str(process.pid)
+            pid = OVERFLOW if process.pid in beyond else str(process.pid)
             used[pid] = used.get(pid, 0) + process.used_memory_bytes
     return used

@@ -1,9 +1,9 @@
 """node_hwmon_*: the sensors of the host. Kind and property of a sensor form the name; units become SI units."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
-from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, joined
 from gpucommons.model.hardware import Chip, Sensor
 from gpucommons.model.snapshot import Snapshot
 
@@ -80,9 +80,13 @@ CATALOGUE = (
 )
 
 
-def collect(snapshot: Snapshot) -> Iterator[Family]:
+def collect(snapshot: Snapshot) -> list[Family]:
     hardware = snapshot.readings.hardware
-    for chip in (hardware.chips or ()) if hardware is not None else ():
+    return [] if hardware is None else joined(_chips(hardware.chips or ()))
+
+
+def _chips(chips: Iterable[Chip]) -> Iterator[Family]:
+    for chip in chips:
         if chip.name is not None:
             yield CHIP_NAMES.value(1, chip.id, chip.name)
         for sensor in chip.sensors:

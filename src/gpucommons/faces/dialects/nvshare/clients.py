@@ -5,6 +5,7 @@ summed, and a flag is 1 if it is 1 for any of them. So do the clients beyond the
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from gpucommons.faces.dialects.crowd import OVERFLOW, client_labels, overflow_by_gpu, within_limit
@@ -58,15 +59,11 @@ def _sum(metric: Metric, read: Callable[[ClientSharing], float | None]) -> _Valu
 
 
 def _any(metric: Metric, read: Callable[[ClientSharing], bool | None]) -> _Value:
-    def of_client(client: ClientSharing) -> float | None:
-        flag = read(client)
-        return None if flag is None else int(flag)
-
     def of_pod(pod: Pod) -> float | None:
         found = [flag for client in pod if (flag := read(client)) is not None]
         return int(any(found)) if found else None
 
-    return _Value(metric, of_client, of_pod)
+    return _Value(metric, read, of_pod)
 
 
 def _exceeded(client: ClientSharing) -> bool | None:
@@ -107,14 +104,14 @@ _VALUES: tuple[_Value, ...] = (
             "memory_overhead_baseline_bytes",
             "Memory that a client's process uses beyond its allocations, smoothed (O_base).",
         ),
-        lambda client: client.overhead_bytes,
+        attrgetter("overhead_bytes"),
     ),
     _sum(
         _gauge(
             "memory_need_estimated_bytes",
             "Estimated memory need of a client: allocated memory plus the overhead if known.",
         ),
-        lambda client: client.need_bytes,
+        attrgetter("need_bytes"),
     ),
     _sum(
         _gauge(
@@ -124,20 +121,20 @@ _VALUES: tuple[_Value, ...] = (
     ),
     _Value(
         _gauge("memory_quota_bytes", "Memory quota of a client; 0 is unlimited."),
-        lambda client: client.memory_quota_bytes,
+        attrgetter("memory_quota_bytes"),
         _quota,
     ),
     _any(_gauge("memory_quota_exceeded", "State of a client's memory quota: 1 if exceeded, else 0."), _exceeded),
     _sum(
         _gauge("core_quota_config_percent", "Configured share of GPU time of a client, 1 to 100."),
-        lambda client: client.core_quota_percent,
+        attrgetter("core_quota_percent"),
     ),
     _sum(
         _gauge(
             "core_quota_effective_percent",
             "Share of GPU time of a client after scaling the shares of all requesting clients to 100.",
         ),
-        lambda client: client.core_quota_effective_percent,
+        attrgetter("core_quota_effective_percent"),
     ),
     _sum(
         _gauge("core_window_usage_ms", "GPU time billed to a client in this window, including the running turn."),
@@ -154,11 +151,11 @@ _VALUES: tuple[_Value, ...] = (
     ),
     _any(
         _gauge("throttled", "Throttling of a client: 1 while it has used up its share and waits, else 0."),
-        lambda client: client.throttled,
+        attrgetter("throttled"),
     ),
     _any(
         _gauge("pending_drop", "Pending release of a client: 1 from DROP_LOCK until it has released the lock, else 0."),
-        lambda client: client.pending_drop,
+        attrgetter("pending_drop"),
     ),
     _sum(
         _gauge("quota_debt_ms", "GPU time that a client has used beyond its share and still owes."),
@@ -188,8 +185,10 @@ def _by_client(clients: list[ClientSharing]) -> Iterator[Family]:
     used = [((*labels, str(c.pid)), c.nvml_bytes) for labels, c in rows if c.nvml_bytes is not None]
     yield NVML_USED.of([*used, *_nvml_used(others)])
     yield QUOTA_SOURCE.of(_sources([*((labels, (client,)) for labels, client in rows), *others]))
+    names = [labels for labels, _ in rows]
     for metric, read, of_pod in _VALUES:
-        points = [(labels, value) for labels, client in rows if (value := read(client)) is not None]
+        values = zip(names, map(read, own), strict=True)
+        points = [(labels, value) for labels, value in values if value is not None]
         yield metric.of(points + _points(others, of_pod) if others else points)
 
 

@@ -1,11 +1,12 @@
 // Held, active and idle GPU-hours of each user, for today and the last days.
 import { html, classes } from '../html.js';
-import { Absent, Bar, Choice, Hidden, isHidden, Section } from '../parts.js';
+import { Absent, Bar, Choice, Hidden, isHidden, Section, swatches } from '../parts.js';
 import { hours, kilowattHours, mass, money, percent } from '../format.js';
+import { ownersByAccount } from '../owners.js';
 
 export const PERIODS = [['today', 'Today'], ['7d', '7 days'], ['30d', '30 days']];
 
-export function Accounts({ document, period, focus, onPick, onFocus }) {
+export function Accounts({ document, period, lit, onPick, onFocus }) {
   const { accounts } = document;
   const hidden = isHidden(document, 'accounts');
   if (!accounts || !accounts[period]) {
@@ -22,14 +23,16 @@ export function Accounts({ document, period, focus, onPick, onFocus }) {
   const users = Object.keys(shown.users).sort(
     (a, b) => shown.users[b].idle_gpu_hours - shown.users[a].idle_gpu_hours || (a < b ? -1 : 1),
   );
+  const owners = ownersByAccount(document);
   const most = Math.max(...users.map((user) => shown.users[user].idle_gpu_hours), 0);
   return html`<${Section}
     id="accounts"
     title="Accounts"
     note="GPU-hours by user, most idle first"
+    word="held"
     tools=${html`<${Choice} label="period" options=${PERIODS} value=${period} onPick=${onPick} />`}
   >
-    <div class="scroll" tabindex="0" role="region" aria-label="accounts">
+    <div class="scroll" tabindex="0" role="region" aria-label="GPU-hours by user">
       <table class="rows accounts">
         <caption class="hidden">GPU-hours, energy and cost by user, ${period}</caption>
         <thead>
@@ -46,7 +49,7 @@ export function Accounts({ document, period, focus, onPick, onFocus }) {
           </tr>
         </thead>
         <tbody>
-          ${users.map((user) => html`<${User} key=${user} name=${user} row=${shown.users[user]} most=${most} focus=${focus} onFocus=${onFocus} />`)}
+          ${users.map((user) => html`<${User} key=${user} name=${user} row=${shown.users[user]} most=${most} owners=${owners.get(user) || [user]} lit=${lit} onFocus=${onFocus} />`)}
         </tbody>
         <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${shown.total} total=${true} /></tfoot>
       </table>
@@ -57,12 +60,14 @@ export function Accounts({ document, period, focus, onPick, onFocus }) {
   </${Section}>`;
 }
 
-function User({ name, row, most, total, focus, onFocus }) {
+function User({ name, row, most, total, owners, lit, onFocus }) {
   const used = row.held_gpu_hours ? row.active_gpu_hours / row.held_gpu_hours : null;
-  const lit = focus && focus.by === 'user' && focus.id === name;
-  return html`<tr class=${classes(lit && 'lit')} data-user=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
+  const bright = lit && !total && lit.accounts.has(name);
+  return html`<tr class=${classes(bright && 'lit', lit && !bright && 'dim')} data-user=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
     <th scope="row" class="name">
-      ${total ? html`<bdi>${name}</bdi>` : html`<button type="button" onClick=${() => onFocus({ by: 'user', id: name, label: name })}><bdi>${name}</bdi></button>`}
+      ${total
+        ? html`<bdi>${name}</bdi>`
+        : html`<div>${swatches(owners)}<button type="button" onClick=${() => onFocus({ by: 'user', id: name, label: name })}><bdi>${name}</bdi></button></div>`}
     </th>
     <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
     <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>

@@ -4,7 +4,7 @@ import { Lazy } from '../lazy.js';
 import { Absent, Bar, Section, Spark, Swatch } from '../parts.js';
 import { bytes, celsius, clock, count, duration, megahertz, MISSING, percent, watts, words } from '../format.js';
 import { colour, ownerLabel } from '../owners.js';
-import { isChosen, QUEUED, queuedByGpu, slotDetail, slotsByGpu, stateWord } from '../states.js';
+import { holdersOf, isChosen, QUEUED, queuedByGpu, slotDetail, slotsByGpu, stateWord } from '../states.js';
 
 const MIG_SLICES = 7;
 const SPARK_POINTS = 60; // at least: a line of a few seconds does not fill the whole width
@@ -34,7 +34,7 @@ export function Gpus({ document, recent, turn, lit, chosen, most, onFocus }) {
     const parts = memoryParts(uuid, gpu, who);
     return html`<${Card} uuid=${uuid} gpu=${gpu} parts=${parts} values=${values} slots=${own} queued=${queued.get(uuid)} chosen=${chosen} now=${document.time_unix_s} lit=${lit} onFocus=${onFocus} />`;
   };
-  return html`<${Section} id="gpus" title="GPUs" note=${note}>
+  return html`<${Section} id="gpus" title="GPUs" note=${note} word="slot">
     <ul class="cards" style=${{ '--columns': cards.length ? columnsFor(cards.length, most) : 1 }}>
       ${cards.map((uuid) => html`<${Lazy} key=${uuid} tag="li" turn=${turn} draw=${() => cardOf(uuid)} />`)}
     </ul>
@@ -97,7 +97,7 @@ function Card({ uuid, gpu, parts, values, slots, queued, chosen, now, lit, onFoc
           .map(
             (part) =>
               html`<li key=${part.key} class=${classes(isDim(lit, part) && 'dim')} data-part=${part.key} title=${part.why || part.label}>
-                <${Swatch} name=${part.owner ? colour(part.key) : 'rest'} />
+                <${Swatch} name=${part.owner ? colour(part.label) : 'rest'} />
                 ${part.owner
                   ? html`<button type="button" class="name" onClick=${() => onFocus({ by: 'owner', id: part.key, label: part.label })}><bdi>${part.label}</bdi></button>`
                   : html`<span class="name none">${part.label}</span>`}
@@ -147,10 +147,12 @@ function State({ slots, queued, now }) {
       <span class="state ${slot.state}">${stateWord(slot.state)}</span>${chips} <span class="quiet"><bdi>${slotDetail(slot, now)}</bdi></span>
     </p>`;
   }
+  const idle = slots.filter(({ state }) => state === 'held_idle').map((slot) => `${slot.slot} by ${holdersOf(slot)}, ${duration(slot.idle_s)}`);
   const counts = new Map();
   for (const { state } of slots) counts.set(state, (counts.get(state) || 0) + 1);
-  return html`<p class="states">
+  return html`<p class="states" title=${idle.length ? `held idle: ${idle.join('; ')}` : ''}>
     ${['free', 'held_idle', 'busy', 'reserved', 'unknown'].filter((state) => counts.has(state)).map((state) => html`<span key=${state} class="state ${state}">${counts.get(state)} ${stateWord(state)}</span>`)}${chips}
+    ${idle.length > 0 && html`<span class="quiet"><bdi>idle: ${idle.join('; ')}</bdi></span>`}
   </p>`;
 }
 
@@ -179,7 +181,7 @@ function MemoryBar({ parts, lit }) {
       (part) =>
         html`<span
           key=${part.key}
-          class=${classes('part', part.owner ? colour(part.key) : part.key === 'reserved' ? 'reserved' : 'rest', isDim(lit, part) && 'dim')}
+          class=${classes('part', part.owner ? colour(part.label) : part.key === 'reserved' ? 'reserved' : 'rest', isDim(lit, part) && 'dim')}
           style=${{ width: `${((100 * part.bytes) / parts.total).toFixed(2)}%` }}
           title=${part.label}
         ></span>`,

@@ -14,7 +14,7 @@ const TITLES = {
 
 export function Node({ document }) {
   const { node } = document;
-  return html`<${Section} id="node" title="Node" note=${nodeNote(document)}>
+  return html`<${Section} id="node" title="Node" note=${nodeNote(document)} word="headroom">
     <div class="panels">
       <${Headroom} health=${node.health} />
       <${Cpu} cpu=${node.cpu} />

@@ -2,8 +2,9 @@
 import { html, classes } from '../html.js';
 import { Absent, Hidden, Section } from '../parts.js';
 import { bytes, clock, duration, MISSING, plural } from '../format.js';
+import { colour } from '../owners.js';
 
-export function Queue({ document }) {
+export function Queue({ document, lit }) {
   const { queue, time_unix_s: now } = document;
   if (!queue || queue.off) {
     return html`<${Section} id="queue" title="Queue">
@@ -15,10 +16,10 @@ export function Queue({ document }) {
   const reservations = byTime(queue.reservations, 'from_unix_s');
   const note = `${plural(leases.length, 'lease')} · ${waiting.length} waiting · ${plural(reservations.length, 'reservation')}`;
   const empty = !leases.length && !waiting.length && !reservations.length;
-  return html`<${Section} id="queue" title="Queue" note=${note}>
+  return html`<${Section} id="queue" title="Queue" note=${note} word="lease">
     <${Hidden} document=${document} section="queue" />
     ${empty && html`<p class="quiet">No lease, no waiting request, no reservation. To get a GPU for one command: gpucommons run -- COMMAND</p>`}
-    ${!empty && html`<${Spans} leases=${leases} reservations=${reservations} now=${now} />`}
+    ${!empty && html`<${Spans} leases=${leases} waiting=${waiting} reservations=${reservations} lit=${lit} now=${now} />`}
     ${waiting.length > 0 &&
     html`<${Table} label="Waiting requests" columns=${['Request', 'Place', 'Expected wait', 'GPUs', 'Why', 'Waits for']} rows=${waiting.map(([id, one]) => [
       id,
@@ -33,7 +34,7 @@ export function Queue({ document }) {
     html`<${Table} label="Leases" columns=${['Lease', 'Slots', 'Ends in', 'Memory', 'Held for', 'Trespassers']} rows=${leases.map(([id, one]) => [
       id,
       named(one),
-      one.slots.join(' ') + (one.shared ? ' (shared)' : ''),
+      one.slots.join(' ') + (one.mps ? ` (MPS${one.sm_percent === null ? '' : ` ${one.sm_percent} %`})` : one.shared ? ' (shared)' : ''),
       one.ends_unix_s === null ? 'no limit' : duration(one.ends_unix_s - now),
       bytes(one.memory_bytes),
       duration(now - one.since_unix_s),
@@ -71,22 +72,23 @@ function Table({ label, columns, rows }) {
   </div>`;
 }
 
-// Leases and reservations over time, to scale: the line is now.
-function Spans({ leases, reservations, now }) {
+// Leases, waiting requests and reservations over time, to scale: the line is now. A request waits until its expected start;
+// an end that is not known is the end of the line.
+function Spans({ leases, waiting, reservations, lit, now }) {
   const spans = [
-    ...leases.map(([id, one]) => ({ id, label: `${named(one)}: ${one.slots.join(' ')}`, from: one.since_unix_s, until: one.ends_unix_s })),
-    ...reservations.map(([id, one]) => ({ id, label: `${named(one)}, reserved`, from: one.from_unix_s, until: one.until_unix_s, reserved: true })),
+    ...leases.map(([id, one]) => ({ id, one, label: one.slots.join(' '), from: one.since_unix_s, until: one.ends_unix_s })),
+    ...waiting.map(([id, one]) => ({ id, one, label: 'waits', kind: 'waits', from: one.since_unix_s, until: one.expected_start_unix_s })),
+    ...reservations.map(([id, one]) => ({ id, one, label: 'reserved', kind: 'reserved', from: one.from_unix_s, until: one.until_unix_s })),
   ];
-  if (!spans.length) return null;
   const from = Math.min(now - 600, ...spans.map((span) => span.from));
   const until = Math.max(now + 3600, ...spans.map((span) => span.until || 0));
   const place = (unix) => (100 * (unix - from)) / (until - from);
-  return html`<div class="spans" role="img" aria-label="leases and reservations over time">
-    ${spans.map((span) => {
+  return html`<div class="spans" role="img" aria-label="leases, waiting requests and reservations over time">
+    ${spans.map(({ id, one, label, kind, ...span }) => {
       const end = span.until === null ? until : span.until;
-      return html`<p key=${span.id} data-span=${span.id}>
-        <span class="label"><bdi>${span.label}</bdi></span>
-        <span class="track"><span class=${classes('span', span.reserved && 'reserved')} style=${{ left: `${place(span.from)}%`, width: `${Math.max(0.5, place(end) - place(span.from))}%` }}></span>
+      return html`<p key=${id} class=${classes(lit && !lit.accounts.has(one.user) && 'dim')} data-span=${id}>
+        <span class="label"><bdi>${named(one)}: ${label}</bdi></span>
+        <span class="track"><span class=${classes('span', colour(one.user), kind)} style=${{ left: `${place(span.from)}%`, width: `${Math.max(0.5, place(end) - place(span.from))}%` }}></span>
           <span class="line" style=${{ left: `${place(now)}%` }}></span></span>
       </p>`;
     })}

@@ -2,7 +2,7 @@
 import { html, classes } from '../html.js';
 import { Absent, Hidden, Section, Swatch } from '../parts.js';
 import { bytes, count, duration, MISSING } from '../format.js';
-import { clientOwners, colour, ownerLabel } from '../owners.js';
+import { clientOwners, colour } from '../owners.js';
 
 const LONGEST_S = 600;
 const SHORTEST_S = 60;
@@ -19,7 +19,7 @@ export function Turns({ document, lit, onFocus }) {
     .sort((a, b) => (turns.gpus[a].index ?? 99) - (turns.gpus[b].index ?? 99));
   const ownerOf = clientOwners(document);
   const note = `${turns.on ? 'on' : 'off'} · ${turns.mode} · ${Object.keys(turns.clients).length} clients`;
-  return html`<${Section} id="turns" title="Turns" note=${note}>
+  return html`<${Section} id="turns" title="Turns" note=${note} word="turn">
     <${Hidden} document=${document} section="turns" />
     ${!gpus.length && html`<p class="quiet">No client is connected.</p>`}
     <div class="shared">
@@ -105,9 +105,9 @@ function Client({ id, client, owner, window, dim, owners, onFocus }) {
   return html`<tr class=${classes(dim && 'dim')} data-client=${id}>
     <th scope="row" class="name" title="${client.name}, client ${id}">
       <div>
-        <${Swatch} name=${colour(owner)} />
-        ${owners[owner]
-          ? html`<button type="button" onClick=${() => onFocus({ by: 'owner', id: owner, label: ownerLabel(owners, owner) })}><bdi>${shortOf(client.name)}</bdi></button>`
+        <${Swatch} name=${colour(owner.name)} />
+        ${owners[owner.key]
+          ? html`<button type="button" onClick=${() => onFocus({ by: 'owner', id: owner.key, label: owner.name })}><bdi>${shortOf(client.name)}</bdi></button>`
           : html`<bdi>${shortOf(client.name)}</bdi>`}
       </div>
     </th>
@@ -149,7 +149,7 @@ function Timeline({ gpu, clients, now, ownerOf, lit }) {
         ([key, turn]) =>
           html`<rect
             key=${key}
-            class=${classes('turn', colour(ownerOf(clients[turn.client] || turn)), lit && !lit.clients.has(turn.client) && 'dim')}
+            class=${classes('turn', colour(ownerOf(clients[turn.client] || turn).name), lit && !lit.clients.has(turn.client) && 'dim')}
             x=${(turn.start_unix_s - origin).toFixed(1)}
             y=${10 * lanes.indexOf(turn.client) + 2}
             width=${Math.max(span / 800, (turn.end_unix_s ?? now) - turn.start_unix_s).toFixed(1)}

@@ -2,9 +2,9 @@
 import { html, classes } from '../html.js';
 import { Component } from '../vendor/preact.mjs';
 import { Lazy, Still } from '../lazy.js';
-import { Absent, Choice, Hidden, isHidden, Section, Swatch } from '../parts.js';
+import { Absent, Choice, Hidden, isHidden, Section, Swatch, swatches } from '../parts.js';
 import { bytes, count, hours, percent, watts, words } from '../format.js';
-import { colour, identity, ownerLabel } from '../owners.js';
+import { identity, ownerLabel, ownerNames } from '../owners.js';
 
 export const GROUPINGS = [
   ['owner', 'Owners'],
@@ -48,7 +48,7 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
     <label class="field"><span class="hidden">search</span>
       <input type="search" placeholder="search" value=${view.text} onInput=${(event) => onView({ text: event.target.value })} />
     </label>`;
-  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}>
+  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} word="owner" tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}>
     <div class="scroll" tabindex="0" role="region" aria-label="use of the GPUs">
       <table class="rows who">
         <caption class="hidden">Use of the GPUs by ${view.by}</caption>
@@ -114,6 +114,7 @@ function ownerRows(who, on) {
         ...(on && owner.by_gpu[on]),
         id: key,
         owner: key,
+        owners: [ownerLabel(who.owners, key)],
         label: ownerLabel(who.owners, key),
         detail: owner.kind,
         gpus: shares.map((share) => share.gpu_index).sort((a, b) => a - b),
@@ -126,6 +127,7 @@ function groupRow(who, by, id, processes, on) {
   return {
     id,
     owner: first.owner,
+    owners: ownerNames(who, processes),
     label: (by === 'container' ? first.container : first.account) || id,
     detail: by === 'container' ? first.image || '' : '',
     gpus: [...new Set(processes.map((process) => process.gpu_index))].sort((a, b) => a - b),
@@ -147,6 +149,7 @@ function processRow(who, key) {
   return {
     ...process,
     id: key,
+    owners: process.owner ? [ownerLabel(who.owners, process.owner)] : [],
     label: `${process.name || 'unknown'} (${process.pid})`,
     detail: process.owner ? ownerLabel(who.owners, process.owner) : words(process.reason || ''),
     gpus: [process.gpu_index],
@@ -189,9 +192,9 @@ function restOf({ who }, { gpu, text }) {
   return filtered(found, { text });
 }
 
-const SEARCHED = ['name', 'pid', 'user', 'account', 'uid', 'pod', 'namespace', 'container', 'container_id', 'image', 'job', 'unit', 'slot'];
+const SEARCHED = ['name', 'command', 'pid', 'user', 'account', 'uid', 'pod', 'namespace', 'container', 'container_id', 'image', 'job', 'unit', 'slot'];
 
-// A row matches by its name, or by one of its processes: user, program, pid, pod, container, job or model of the GPU.
+// A row matches by its name, or by one of its processes: user, command, pid, pod, container, job or model of the GPU.
 function searched(document, rows, { text, by, gpu }) {
   const sought = text.trim().toLowerCase();
   if (!sought) return rows;
@@ -265,7 +268,7 @@ class Row extends Component {
     const texts = textsOf(next.row);
     const same = this.texts && texts.every((text, at) => text === this.texts[at]);
     this.texts = texts;
-    if (!same || next.row.label !== now.row.label || next.row.detail !== now.row.detail || next.row.owner !== now.row.owner) return true;
+    if (!same || next.row.label !== now.row.label || next.row.detail !== now.row.detail || next.row.owners.join() !== now.row.owners.join()) return true;
     return next.lit !== now.lit || next.dims !== now.dims || next.by !== now.by || next.onFocus !== now.onFocus;
   }
 
@@ -273,8 +276,8 @@ class Row extends Component {
     return html`<tr class=${classes(!lit && 'dim', dims && lit && 'lit')} data-row=${row.id}>
       <th scope="row" class="name">
         <div>
-          ${row.owner && html`<span class="swatch ${colour(row.owner)}"></span>`}
-          <button type="button" title=${row.label} onClick=${() => onFocus({ by, id: row.id, label: row.label })}><bdi>${row.label}</bdi></button>
+          ${swatches(row.owners)}
+          <button type="button" title=${row.command || row.label} onClick=${() => onFocus({ by, id: row.id, label: row.label })}><bdi>${row.label}</bdi></button>
           ${row.detail && html`<span class="detail"><bdi>${row.detail}</bdi></span>`}
         </div>
       </th>

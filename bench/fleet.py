@@ -1,0 +1,170 @@
+"""The view of a fleet of 200 nodes with 8 GPUs each, in a real Prometheus and a real Chromium.
+
+Measured: the agent's document (queries, view and encoding), the first paint of the grid after it, the refresh, and
+frames while scrolling from top to bottom.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, CDPSession, Page
+
+from bench.table import show
+from browser import chromium
+from fleet_nodes import MODELS, SimpleNode, fleet
+from gpucommons.model.slots import SlotState
+from gpucommons.web.routes.static_files import static_files
+from running import running_agent
+
+NODES = 200
+GPUS = 8
+USERS = 60
+PAINTS = 5
+READINGS = 5
+# Longer than the agent keeps a view.
+STALE_S = 6
+# The first cell, and the frame after the one that draws it.
+PAINTED = """
+new MutationObserver((_, watch) => {
+  if (!document.querySelector('.cell')) return;
+  watch.disconnect();
+  requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = performance.now(); }));
+}).observe(document, { childList: true, subtree: true });
+"""
+RESPONSE_END = (
+    "performance.getEntriesByType('resource').find(entry => entry.name.endsWith('/api/v1/fleet')).responseEnd"
+)
+SCROLL = """async () => {
+  const frames = [];
+  const height = document.documentElement.scrollHeight - innerHeight;
+  let last = await new Promise(requestAnimationFrame);
+  for (let at = 0; at <= 180; at += 1) {
+    window.scrollTo(0, (height * at) / 180);
+    const now = await new Promise(requestAnimationFrame);
+    frames.push(now - last);
+    last = now;
+  }
+  return frames;
+}"""
+
+
+def slots_of(number: int) -> list[tuple[SlotState, str]]:
+    """About one in twelve free, one in eight held idle, a few reserved or lost."""
+    found = []
+    for index in range(GPUS):
+        chance = (number * 7 + index * 13) % 96
+        user = f"user{(number + index // 4) % USERS:02d}"
+        if chance < 8:
+            found.append((SlotState.FREE, ""))
+        elif chance < 20:
+            found.append((SlotState.HELD_IDLE, user))
+        elif chance == 20:
+            found.append((SlotState.RESERVED, ""))
+        elif chance == 21:
+            found.append((SlotState.LOST, ""))
+        else:
+            found.append((SlotState.BUSY, user))
+    return found
+
+
+def fleet_of(nodes: int) -> dict[str, SimpleNode]:
+    return {
+        f"gpu-{number:03d}:9460": SimpleNode(number, slots_of(number), MODELS[number % len(MODELS)], 600 + 97 * number)
+        for number in range(1, nodes + 1)
+    }
+
+
+def document(url: str) -> tuple[float, int]:
+    """Seconds and bytes of one document."""
+    begun = time.monotonic()
+    with urllib.request.urlopen(f"{url}/api/v1/fleet", timeout=60) as answer:
+        body = answer.read()
+    assert len(json.loads(body)["fleet"]["slots"]) == NODES * GPUS
+    return time.monotonic() - begun, len(body)
+
+
+def thread_ms(session: CDPSession) -> float:
+    """Milliseconds of the page's main thread, without those of other programs."""
+    rows: dict[str, float] = {row["name"]: row["value"] for row in session.send("Performance.getMetrics")["metrics"]}
+    return 1000 * rows["TaskDuration"]
+
+
+@contextmanager
+def fleet_page(browser: Browser, url: str) -> Iterator[tuple[Page, CDPSession]]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.add_init_script(PAINTED)
+    session = context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.goto(url)
+    page.wait_for_function("() => window.painted")
+    yield page, session
+    context.close()
+
+
+def paint_ms(browser: Browser, url: str) -> tuple[float, float, float]:
+    """From the end of the document's response to the painted grid, from the start of the page, and on the thread."""
+    with fleet_page(browser, url) as (page, session):
+        end: float = page.evaluate(RESPONSE_END)
+        painted: float = page.evaluate("window.painted")
+        return painted - end, painted, thread_ms(session)
+
+
+def scrolling(browser: Browser, url: str) -> tuple[list[float], float, float]:
+    """The length of each frame, its part of the thread, and what refreshes take of the thread in a second."""
+    with fleet_page(browser, url) as (page, session):
+        page.wait_for_timeout(1000)
+        before = thread_ms(session)
+        frames: list[float] = page.evaluate(SCROLL)
+        a_frame = (thread_ms(session) - before) / len(frames)
+        before, begun = thread_ms(session), time.monotonic()
+        page.wait_for_timeout(16_000)
+        return frames, a_frame, (thread_ms(session) - before) / (time.monotonic() - begun)
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fleet(fleet_of(NODES), Path(folder), interval_s=15) as (_, prometheus),
+        tempfile.NamedTemporaryFile("w", suffix=".toml") as config,
+    ):
+        config.write(f'[fleet]\nprometheus_url = "{prometheus.url}"\n')
+        config.flush()
+        with running_agent("--simulate", "lab", "--config", config.name) as agent, chromium() as browser:
+            documents = []
+            for _ in range(READINGS):
+                documents.append(document(agent.url))
+                time.sleep(STALE_S)
+            paints = [paint_ms(browser, f"{agent.url}/fleet") for _ in range(PAINTS)]
+            by_state = scrolling(browser, f"{agent.url}/fleet")
+            by_node = scrolling(browser, f"{agent.url}/fleet?by=node")
+    size = sum(len(file.compressed) for name, file in static_files().items() if name.startswith("fleet."))
+    rows = [
+        ("queries, view and document, median", f"{1000 * statistics.median(d[0] for d in documents):.0f} ms", ""),
+        ("document", f"{documents[0][1] / 1000:.0f} kB", ""),
+        ("files of the fleet alone, gzipped", f"{size / 1000:.1f} kB", ""),
+        ("grid painted after the document, median", f"{statistics.median(p[0] for p in paints):.0f} ms", "1000 ms"),
+        ("grid painted after the start of the page, median", f"{statistics.median(p[1] for p in paints):.0f} ms", ""),
+        ("  time of the main thread", f"{statistics.median(p[2] for p in paints):.0f} ms", ""),
+        *(
+            (f"scrolling, {name}: frame p50 / p95 / longest; thread a frame", _frames(frames, thread), "17 ms")
+            for name, (frames, thread, _) in (("free first", by_state), ("by node", by_node))
+        ),
+        ("refresh every 5 s: thread a second", f"{by_state[2]:.1f} ms", ""),
+    ]
+    show(f"A fleet of {NODES} nodes x {GPUS} GPUs", ("what", "measured", "bar"), rows)
+
+
+def _frames(frames: list[float], thread: float) -> str:
+    found = statistics.quantiles(frames, n=20)
+    return f"{statistics.median(frames):.0f} / {found[-1]:.0f} / {max(frames):.0f} ms; {thread:.1f} ms"
+
+
+if __name__ == "__main__":
+    main()

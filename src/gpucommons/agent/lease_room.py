@@ -1,0 +1,84 @@
+"""Which room on GPUs leases wait for, which parking could make, and which they were promised. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from gpucommons.model.allocations import Access, Allocation, AllocationReading, WorkloadKind
+from gpucommons.model.leases import LeasesReading, WaitCause
+from gpucommons.model.parking import TURN, ParkingReading
+from gpucommons.model.snapshot import Readings
+from gpucommons.parking.values import ParkStage, RoomClaims, RoomNeed
+from gpucommons.rules.identities import job_of_lease
+
+# A program takes its memory within this time. What it has not taken then is not kept for it.
+_PROMISED_S = 300.0
+
+
+def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: float) -> RoomClaims:
+    """`now_s` is the monotonic time at `wall_s`. `share_limit` leases share a GPU at most."""
+    leases, allocations = readings.leases, readings.allocations
+    if leases is None or allocations is None:
+        return RoomClaims()
+    parked = parked_for_turns(None if readings.sharing is None else readings.sharing.parking)
+    return RoomClaims(
+        tuple(_needs(leases, allocations, share_limit, wall_s, now_s)),
+        _promised(leases, allocations, parked, wall_s),
+    )
+
+
+def parked_for_turns(parking: ParkingReading | None) -> Mapping[str, int]:
+    """The memory of each GPU's working programs that is in host memory, while they wait for their turn."""
+    found: Counter[str] = Counter()
+    for program in () if parking is None else parking.programs:
+        if program.cause == TURN and program.stage == ParkStage.PARKED:
+            found[program.gpu_uuid] += program.gpu_bytes
+    return found
+
+
+def _needs(
+    leases: LeasesReading, allocations: AllocationReading, share_limit: int, wall_s: float, now_s: float
+) -> Iterator[RoomNeed]:
+    """One for each request that waits because every GPU is in use.
+
+    A request for GPUs of its own needs them empty; one that shares needs the memory that it declares.
+    """
+    exclusive = {slot for lease in leases.leases if not lease.request.share for slot in lease.slots}
+    leased = Counter(slot for lease in leases.leases for slot in lease.slots)
+    crowded = {slot for slot, number in leased.items() if number >= share_limit}
+    usable = tuple(_usable(allocations))
+    for request, wait in leases.waiting:
+        if wait.cause is not WaitCause.BUSY or (request.share and not request.memory_bytes):
+            continue
+        closed = exclusive | crowded if request.share else leased.keys()
+        devices = tuple(uuid for uuid in usable if uuid not in closed)
+        since_s = now_s - max(0.0, wall_s - request.arrived_s)
+        amount = request.memory_bytes if request.share else None
+        yield RoomNeed(devices, amount, since_s, request.gpus)
+
+
+def _promised(
+    leases: LeasesReading, allocations: AllocationReading, parked: Mapping[str, int], wall_s: float
+) -> Mapping[str, int]:
+    """What the leases of the last minutes declared, less what they use or have parked."""
+    found: Counter[str] = Counter()
+    new = {job_of_lease(each.request.id): each for each in leases.leases if wall_s - each.since_s < _PROMISED_S}
+    for lease in new.values():
+        for uuid in lease.slots:
+            found[uuid] += lease.request.memory_bytes or 0
+    for each in allocations.allocations:
+        if each.account.job in new:
+            found[each.slot.uuid] -= each.memory_bytes or 0
+    left = {uuid: amount - parked.get(uuid, 0) for uuid, amount in found.items()}
+    return {uuid: amount for uuid, amount in left.items() if amount > 0}
+
+
+def _usable(reading: AllocationReading) -> Iterator[str]:
+    """Slots that only programs hold. What a container or job was given stays its own while it is idle."""
+    given = {each.slot.uuid for each in reading.allocations if _stays(each)}
+    yield from (info.slot.uuid for info in reading.slots if not info.is_rest and info.slot.uuid not in given)
+
+
+def _stays(allocation: Allocation) -> bool:
+    if allocation.kind is WorkloadKind.LEASE or allocation.is_access_only:
+        return False
+    return allocation.managed or (allocation.kind is not WorkloadKind.PROCESS and allocation.access is not Access.ALL)

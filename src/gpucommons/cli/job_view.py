@@ -1,0 +1,62 @@
+"""The report of one job as lines, at the end of `gpucommons run` and of `report --job`. Pure."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from gpucommons.base.duration_text import spoken_duration
+
+_GIB = 2**30
+
+Document = Mapping[str, Any]
+
+
+def job_lines(job: Document) -> Iterator[str]:
+    """`job` is that of the API's document."""
+    yield _title(job)
+    yield from figure_lines(job)
+
+
+def figure_lines(job: Document) -> Iterator[str]:
+    """What was billed, in one line, and the hints."""
+    total = job["total"]
+    parts = [f"{total['held_gpu_hours']:.3f} GPU-hours"]
+    if job["busy_ratio"] is not None:
+        parts.append(f"GPU busy {job['busy_ratio']:.0%} of the time")
+        parts.append(f"SM {total['efficiency_ratio'] or 0:.0%}")
+    if job["peak_memory_bytes"] is not None:
+        peak, asked = f"{job['peak_memory_bytes'] / _GIB:.1f}", job["asked_memory_bytes"]
+        unit = "GiB" if asked is None else f"of {asked / _GIB:.1f} GiB asked"
+        parts.append(f"peak memory {peak} {unit}")
+    if total["energy_kwh"] is not None:
+        parts.append(f"{total['energy_kwh']:.3f} kWh")
+    if total.get("cost") is not None:
+        parts.append(money_text(total["cost"], job.get("currency", "")))
+    if total.get("co2_g") is not None:
+        parts.append(f"{co2_text(total['co2_g'])} CO2")
+    yield ", ".join(parts)
+    yield from (f"hint: {hint}" for hint in job["hints"])
+
+
+def slot_names(names: list[str]) -> str:
+    return f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names)}"
+
+
+def co2_text(grams: float) -> str:
+    return f"{grams / 1000:.1f} kg" if grams >= 1000 else f"{grams:.1f} g"
+
+
+def money_text(cost: float, currency: str) -> str:
+    return f"{cost:.2f} {currency}".rstrip()
+
+
+def _title(job: Document) -> str:
+    waited = "" if job["waited_s"] is None else f"waited {spoken_duration(job['waited_s'])}, "
+    ran = "ran" if job["ran_s"] is None else f"ran {spoken_duration(job['ran_s'])}"
+    names = [slot["name"] for slot in job["slots"].values()]
+    when = "" if job["first_unix_s"] is None else f", {_time(job['first_unix_s'])} to {_time(job['last_unix_s'])}"
+    return f"{job['id']} of {', '.join(job['users'])}: {waited}{ran} on {slot_names(names)}{when}"
+
+
+def _time(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")

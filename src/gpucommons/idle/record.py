@@ -1,0 +1,110 @@
+"""What outlives the agent: the idle periods, the steps taken in them, the messages, the letters that wait, the digest.
+
+One small file, replaced as a whole. It is written before a message is sent, so that none is sent twice.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gpucommons.base.state_file import open_state_file
+from gpucommons.holding.idle_periods import IdleKey, IdlePeriod, IdlePeriods
+from gpucommons.idle.channels import Letter
+from gpucommons.idle.ladder import Climbed, Ladder
+from gpucommons.model.idle import IdleMessage, IdleStep
+from gpucommons.model.process_identity import ProcessKey
+
+_VERSION: Final = 1
+_MOST_BYTES: Final = 8 << 20
+# After a longer time without an agent, the holders may have worked in between.
+_LONGEST_ABSENCE_S: Final = 3600.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRecord:
+    """`unsent` are the letters of each channel that waited for a try. `digest` is the week of the last digest."""
+
+    periods: IdlePeriods = field(default_factory=dict)
+    ladder: Ladder = field(default_factory=dict)
+    messages: tuple[IdleMessage, ...] = ()
+    unsent: Mapping[str, tuple[Letter, ...]] = field(default_factory=dict)
+    digest: str = ""
+
+
+class IdleRecordFile:
+    """`boot_id` changes when the machine restarts: then processes have other identities, and no period goes on."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self.writing = True
+
+    def read(self, now_wall_s: float) -> IdleRecord:
+        """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
+        try:
+            with self._path.open("rb") as file:
+                return self._parsed(json.loads(file.read(_MOST_BYTES)), now_wall_s)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            log.warning("idle holders: the record %s cannot be read: %s; it starts empty", self._path, error)
+        return IdleRecord()
+
+    def write(self, record: IdleRecord, now_wall_s: float) -> None:
+        """A failure is logged once; the ladder goes on without a record."""
+        value = {
+            "version": _VERSION,
+            "boot_id": self._boot_id,
+            "time_unix_s": now_wall_s,
+            "periods": [[*key, period.length_s, sorted(period.processes)] for key, period in record.periods.items()],
+            "ladder": record.ladder,
+            "messages": record.messages,
+            "unsent": record.unsent,
+            "digest": record.digest,
+        }
+        try:
+            self._replace(json.dumps(value).encode())
+        except OSError as error:
+            if self.writing:
+                log.error(
+                    "idle holders: the record %s cannot be written: %s; after a restart of the agent a message may "
+                    "be sent again",
+                    self._path,
+                    error.strerror,
+                )
+            self.writing = False
+        else:
+            self.writing = True
+
+    def _replace(self, content: bytes) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_name(f"{self._path.name}.new")
+        with os.fdopen(open_state_file(draft, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+            file.write(content)
+        os.replace(draft, self._path)
+
+    def _parsed(self, value: dict[str, Any], now_wall_s: float) -> IdleRecord:
+        messages = tuple(_message(*each) for each in value["messages"])
+        unsent = {name: tuple(Letter(*each) for each in letters) for name, letters in value["unsent"].items()}
+        digest = str(value["digest"])
+        absence_s = now_wall_s - float(value["time_unix_s"])
+        if value["boot_id"] != self._boot_id or not -_LONGEST_ABSENCE_S <= absence_s <= _LONGEST_ABSENCE_S:
+            return IdleRecord(messages=messages, unsent=unsent, digest=digest)
+        periods: dict[IdleKey, IdlePeriod] = {
+            (str(workload), str(slot)): IdlePeriod(float(length_s), (), frozenset(ProcessKey(*each) for each in keys))
+            for workload, slot, length_s, keys in value["periods"]
+        }
+        ladder = {str(key): Climbed(*each) for key, each in value["ladder"].items()}
+        return IdleRecord(periods, ladder, messages, unsent, digest)
+
+
+def _message(
+    id: str, user: str, wall_s: float, step: str, text: str, holder: str, notified_s: float, over: bool
+) -> IdleMessage:
+    return IdleMessage(str(id), str(user), float(wall_s), IdleStep(step), str(text), holder, float(notified_s), over)

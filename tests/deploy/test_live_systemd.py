@@ -1,0 +1,112 @@
+"""deploy/install.sh under a systemd that runs: the services start, come back, are updated and are removed."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.booted_systemd import BootedSystemd, booted_systemd
+from gpucommons import __version__
+from waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = "/usr/bin/python3"
+DEPENDENCIES = "/srv/dependencies"
+# The state of a service with a user of its own.
+STATE = "/var/lib/private/gpucommons"
+SERVICES = ("gpucommons", "gpucommons-pauser")
+# The dependencies are those of this environment: the container has no network. What is installed is the wheel.
+ENVIRONMENT = {"PYTHON": PYTHON, "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PYTHONPATH": DEPENDENCIES}
+
+
+def needs_the_python_of_the_system() -> None:
+    """A service runs as a user that sees neither /root nor a Python below it."""
+    shown = "import sys, ensurepip, venv; print(*sys.version_info[:2])"
+    done = subprocess.run([PYTHON, "-c", shown], capture_output=True, text=True) if shutil.which(PYTHON) else None
+    if done is None or done.stdout.split() != [str(number) for number in sys.version_info[:2]]:
+        release = ".".join(map(str, sys.version_info[:2]))
+        pytest.skip(f"needs {PYTHON} of release {release} with venv (on Debian: python3-venv)")
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[BootedSystemd]:
+    needs_the_python_of_the_system()
+    dist = tmp_path / "dist"
+    script = ROOT / "scripts" / "make_dist.py"
+    subprocess.run([sys.executable, script, dist], check=True, capture_output=True, timeout=120)
+    binds = {Path(sysconfig.get_paths()["purelib"]): DEPENDENCIES, ROOT / "deploy": "/srv/deploy", dist: "/srv/dist"}
+    with booted_systemd(tmp_path, binds, f"PYTHONPATH={DEPENDENCIES}") as booted:
+        yield booted
+
+
+def install(inside: BootedSystemd, *arguments: str) -> str:
+    done = inside.run("/srv/deploy/install.sh", *arguments, environment=ENVIRONMENT)
+    assert done.returncode == 0, done.stdout + done.stderr + inside.journal()
+    return done.stderr
+
+
+def wheel(inside: BootedSystemd) -> str:
+    return inside.output("sh", "-c", "ls /srv/dist/*.whl")
+
+
+def property_of(inside: BootedSystemd, service: str, name: str) -> str:
+    return inside.output("systemctl", "show", "--value", "--property", name, service)
+
+
+def answers(inside: BootedSystemd) -> bool:
+    asked = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9460/healthz', timeout=5).status)"
+    return inside.run(PYTHON, "-c", asked).stdout.strip() == "200"
+
+
+def active(inside: BootedSystemd) -> list[str]:
+    return [property_of(inside, service, "ActiveState") for service in SERVICES]
+
+
+def test_install_restart_update_and_uninstall(inside: BootedSystemd) -> None:
+    said = install(inside, "--share", "--source", wheel(inside))
+    assert f"installed gpucommons {__version__} " in said
+    until(lambda: answers(inside), "the agent answers", within_s=60)
+    assert active(inside) == ["active", "active"]
+    assert [property_of(inside, service, "UnitFileState") for service in SERVICES] == ["enabled", "enabled"]
+
+    # The agent runs as a user of its own, without capabilities, and serves every user of the node.
+    first = property_of(inside, "gpucommons", "MainPID")
+    status = dict(
+        line.split(":\t", 1) for line in inside.output("cat", f"/proc/{first}/status").splitlines() if ":\t" in line
+    )
+    assert status["Uid"].split()[0] != "0"
+    assert int(status["CapEff"], 16) == 0
+    program = inside.output("gpucommons", "--version", environment=ENVIRONMENT)
+    assert program.startswith(f"gpucommons {__version__} ")
+    assert "no request waits" in inside.output("gpucommons", "queue", environment=ENVIRONMENT)
+    assert inside.run("test", "-S", "/run/gpucommons-pauser/pauser.sock").returncode == 0
+
+    # systemd starts it again.
+    inside.output("kill", "-KILL", first)
+    until(lambda: property_of(inside, "gpucommons", "MainPID") not in ("0", first), "it is started again", within_s=60)
+    until(lambda: answers(inside), "the agent answers again", within_s=60)
+
+    # An update restarts it, and keeps configuration, sharing and data.
+    inside.output("touch", f"{STATE}/kept")
+    inside.output("sh", "-c", "echo '[privacy]\nshow_owners = \"own\"' >/etc/gpucommons/gpucommons.toml")
+    second = property_of(inside, "gpucommons", "MainPID")
+    install(inside, "--source", wheel(inside))
+    assert property_of(inside, "gpucommons", "MainPID") != second
+    until(lambda: answers(inside), "the agent answers after the update", within_s=60)
+    assert active(inside) == ["active", "active"]
+    assert "own" in inside.output("cat", "/etc/gpucommons/gpucommons.toml")
+    assert inside.run("test", "-e", f"{STATE}/kept").returncode == 0
+
+    install(inside, "--uninstall")
+    assert active(inside) == ["inactive", "inactive"]
+    assert inside.run("sh", "-c", "ls -d /opt/gpucommons /etc/systemd/system/gpucommons*").stdout == ""
+    assert inside.run("pgrep", "-f", "/opt/gpucommons").stdout == ""
+    assert inside.run("test", "-e", f"{STATE}/kept").returncode == 0, "the data stays"
+    install(inside, "--uninstall", "--purge")
+    assert inside.run("sh", "-c", f"ls -d /etc/gpucommons {STATE}").stdout == ""
+    failed = inside.output("systemctl", "list-units", "--failed", "--plain", "--no-legend", "gpucommons*")
+    assert failed == ""

@@ -1,0 +1,66 @@
+"""Three leased programs on a GPU with room for two: they take long turns under a real agent, and none fails."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.gpu.account import Phase
+from fakes.shared_gpu import MATMUL, SharedProgram
+from gpucommons.pauser.backend import State
+from gpucommons.pauser.leftovers import RESERVE_BYTES
+from shared_node import SharedNode, shared_node
+from waiting import until
+
+MIB = 1 << 20
+# Larger than the reserve of a restore: otherwise a lease would find its room in the reserve.
+SIZE = RESERVE_BYTES + 36 * MIB
+ROOM = RESERVE_BYTES + 2 * SIZE + 30 * MIB
+
+
+@pytest.fixture
+def node() -> Iterator[SharedNode]:
+    with shared_node() as made:
+        yield made
+
+
+def free_bytes(node: SharedNode) -> int:
+    (gpu,) = json.loads(node.agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"].values()
+    return int(gpu["memory_free_bytes"])
+
+
+def leased(node: SharedNode, socket: Path) -> SharedProgram:
+    """Started with `gpucommons run`; returns once the lease is granted and the program runs."""
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = ("env", f"GPUCOMMONS_LEASES_SOCKET={socket}", f"PYTHONPATH={path}")
+    run = (sys.executable, "-m", "gpucommons", "run", "--share", "--memory", f"{SIZE // MIB}Mi", "--quiet", "--")
+    return node.shared.program(MATMUL[4096], memory_bytes=SIZE, prefix=("setsid", *environment, *run), is_child=True)
+
+
+def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
+    socket = node.socket.with_name("leases.sock")
+    node.start_agent(
+        sections="[parking]\noversubscribe = true\nmin_residence_s = 1\n",
+        environment={"GPUCOMMONS_LEASES_SOCKET": str(socket)},
+    )
+    # Host memory cannot hold it: it is never parked.
+    node.program(phases=[Phase(None)], memory_bytes=free_bytes(node) - ROOM)
+    node.wait_for(lambda: free_bytes(node) <= ROOM, "the GPU is nearly full")
+    programs = [leased(node, socket) for _ in range(3)]
+
+    before = [program.progress() for program in programs]
+    parked: set[int] = set()
+
+    def all_were_parked_and_went_on() -> bool:
+        on_gpu = sum(program.program.gpu_bytes for program in programs)
+        assert on_gpu <= ROOM, "more than fits"
+        parked.update(p.pid for p in programs if p.program.state is State.CHECKPOINTED)
+        went_on = [p.progress() > b + 1 for p, b in zip(programs, before, strict=True)]
+        return len(parked) == len(programs) and all(went_on)
+
+    until(all_were_parked_and_went_on, "each program has its turns", within_s=90)
+    assert all(program.process.poll() is None for program in programs)
+    assert all(program.program.state is not State.FAILED for program in programs)
