@@ -117,10 +117,10 @@ def test_rows_have_the_values_of_the_document() -> None:
     assert gpus["1"].cells[1] == f"{bar} {round(100 * card['utilization_ratio'])} %"
     assert gpus["1"].cells[3] == f"{card['power_watts']:.0f} W"
     assert gpus["7"].cells[1] == "LOST"
-    assert gpus["7"].grave
-    assert gpus["5"].grave, "it is hot"
+    assert gpus["7"].colour == "bold red"
+    assert gpus["5"].colour, "it is hot"
     assert gpus["5"].cells[0] == "5!"
-    assert not gpus["1"].grave
+    assert not gpus["1"].colour
     owners = {row.key: row for row in owner_rows(document)}
     alice = document["who"]["owners"]["user/1000"]
     assert owners["user/1000"].cells == (
@@ -198,6 +198,11 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
             gpus = [row[0] for row in cells(app, "gpus") if "." not in row[0]]
             assert gpus == ["0", "1", "2", "3", "4", "5!", "6", "7!"]
             assert [row[0] for row in cells(app)] == sorted(row[0] for row in cells(app))
+            table = app.query_one("#gpus", DataTable)
+            rows = [table.get_row(key) for key in table.rows]
+            styles = {row[0].plain: (row[6].plain, str(row[6].style)) for row in rows}
+            assert (styles["0"], styles["7!"]) == (("busy", ""), ("lost", "bold red"))
+            assert styles["6"] == ("free", "green")
             assert text_of(app, "note").startswith("16 by gpu ↑")
             await pilot.press("o")
             assert cells(app)[0][0] == "farah"
@@ -620,6 +625,9 @@ def test_without_an_agent_it_samples_this_machine() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await shown(pilot, "gpus")
             assert "SIMULATED lab" in text_of(app, "head")
+            # The first 24 lines.
+            assert "3 free (GPU 7.3, 7.4, 7.5)" in text_of(app, "sentence")
+            assert "held idle (longest emeka, " in text_of(app, "sentence")
             assert len(cells(app, "gpus")) == 8 + 11
 
     run(scenario())

@@ -16,9 +16,11 @@ from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
+from gpucommons.config.leases import LeaseQuotaSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.runtime_directory import lease_socket, runtime_directory
-from gpucommons.config.settings import LeaseQuotaSettings, PathSettings, Settings
+from gpucommons.config.settings import Settings
+from gpucommons.config.sources import PathSettings
 from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document
