@@ -10,6 +10,7 @@ const DASHES = [[], [6, 3], [2, 2]];
 const COLOURS = 8;
 const MOST_VALUES = 16;
 const NARROWEST_S = 10;
+const SECONDS_SHOWN_S = 300; // a shorter axis has seconds, whose labels are wider
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -95,7 +96,7 @@ export class Chart extends Component {
           y: { range: (_, low, high) => [0, this.highest(high)] },
         },
         axes: [
-          { ...axis, size: 30, values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
+          { ...axis, size: 30, space: (plot, at, from, to) => (to - from < SECONDS_SHOWN_S ? 64 : 42), values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map(show), ...(binary && { incrs: BYTE_STEPS }) },
         ],
         series: [
