@@ -7,11 +7,14 @@ frames while scrolling from top to bottom.
 import json
 import statistics
 import tempfile
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, CDPSession, Page
 
 from bench.table import show
 from browser import chromium
@@ -25,6 +28,8 @@ GPUS = 8
 USERS = 60
 PAINTS = 5
 READINGS = 5
+SCRAPES_S = 15
+ROUNDS = 3
 # Longer than the agent keeps a view.
 STALE_S = 6
 # The first cell, and the frame after the one that draws it.
@@ -35,6 +40,9 @@ new MutationObserver((_, watch) => {
   requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = performance.now(); }));
 }).observe(document, { childList: true, subtree: true });
 """
+RESPONSE_END = (
+    "performance.getEntriesByType('resource').find(entry => entry.name.endsWith('/api/v1/fleet')).responseEnd"
+)
 SCROLL = """async () => {
   const frames = [];
   const height = document.documentElement.scrollHeight - innerHeight;
@@ -84,43 +92,68 @@ def document(url: str) -> tuple[float, int]:
     return time.monotonic() - begun, len(body)
 
 
-def paint_ms(browser: Browser, url: str) -> tuple[float, float]:
-    """Milliseconds from the end of the document's response to the painted grid, and from the start of the page."""
+def scrapes_ms(url: str, with_viewer: bool) -> list[float]:
+    """The length of each scrape, while a viewer has the fleet read again and again, or none does."""
+    ended = threading.Event()
+
+    def view() -> None:
+        # Not decoded: that would hold up this program's scrapes.
+        while not ended.wait(0.1):
+            urllib.request.urlopen(f"{url}/api/v1/fleet", timeout=60).read()
+
+    viewer = threading.Thread(target=view)
+    if with_viewer:
+        viewer.start()
+    found = []
+    until_s = time.monotonic() + SCRAPES_S
+    while time.monotonic() < until_s:
+        begun = time.monotonic()
+        urllib.request.urlopen(f"{url}/metrics", timeout=60).close()
+        found.append(1000 * (time.monotonic() - begun))
+        time.sleep(0.02)
+    ended.set()
+    if with_viewer:
+        viewer.join()
+    return found
+
+
+def thread_ms(session: CDPSession) -> float:
+    """Milliseconds of the page's main thread, without those of other programs."""
+    rows: dict[str, float] = {row["name"]: row["value"] for row in session.send("Performance.getMetrics")["metrics"]}
+    return 1000 * rows["TaskDuration"]
+
+
+@contextmanager
+def fleet_page(browser: Browser, url: str) -> Iterator[tuple[Page, CDPSession]]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.add_init_script(PAINTED)
-    page.goto(f"{url}/fleet")
-    page.wait_for_function("() => window.painted")
-    end: float = page.evaluate(
-        "performance.getEntriesByType('resource').find(r => r.name.endsWith('/api/v1/fleet')).responseEnd"
-    )
-    painted: float = page.evaluate("window.painted")
-    context.close()
-    return painted - end, painted
-
-
-def scrolling(browser: Browser, url: str, arrangement: str) -> tuple[list[float], float]:
-    """The length of each frame, and the script and layout of refreshes a second."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.goto(f"{url}/fleet{arrangement}")
-    page.wait_for_selector(".cell")
-    page.wait_for_timeout(1000)
-    frames: list[float] = page.evaluate(SCROLL)
     session = context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-
-    def busy_s() -> float:
-        rows: dict[str, float] = {
-            row["name"]: row["value"] for row in session.send("Performance.getMetrics")["metrics"]
-        }
-        return sum(rows[name] for name in ("ScriptDuration", "LayoutDuration", "RecalcStyleDuration"))
-
-    before, begun = busy_s(), time.monotonic()
-    page.wait_for_timeout(16_000)
-    cost = 1000 * (busy_s() - before) / (time.monotonic() - begun)
+    page.goto(url)
+    page.wait_for_function("() => window.painted")
+    yield page, session
     context.close()
-    return frames, cost
+
+
+def paint_ms(browser: Browser, url: str) -> tuple[float, float, float]:
+    """From the end of the document's response to the painted grid, from the start of the page, and on the thread."""
+    with fleet_page(browser, url) as (page, session):
+        end: float = page.evaluate(RESPONSE_END)
+        painted: float = page.evaluate("window.painted")
+        return painted - end, painted, thread_ms(session)
+
+
+def scrolling(browser: Browser, url: str) -> tuple[list[float], float, float]:
+    """The length of each frame, its part of the thread, and what refreshes take of the thread in a second."""
+    with fleet_page(browser, url) as (page, session):
+        page.wait_for_timeout(1000)
+        before = thread_ms(session)
+        frames: list[float] = page.evaluate(SCROLL)
+        a_frame = (thread_ms(session) - before) / len(frames)
+        before, begun = thread_ms(session), time.monotonic()
+        page.wait_for_timeout(16_000)
+        return frames, a_frame, (thread_ms(session) - before) / (time.monotonic() - begun)
 
 
 def main() -> None:
@@ -136,28 +169,38 @@ def main() -> None:
             for _ in range(READINGS):
                 documents.append(document(agent.url))
                 time.sleep(STALE_S)
-            paints = [paint_ms(browser, agent.url) for _ in range(PAINTS)]
-            by_state, cost = scrolling(browser, agent.url, "")
-            by_node, _ = scrolling(browser, agent.url, "?by=node")
+            # In turns, so that the load of the machine is the same for both.
+            rounds = [(scrapes_ms(agent.url, False), scrapes_ms(agent.url, True)) for _ in range(ROUNDS)]
+            alone, viewed = ([ms for each in rounds for ms in each[which]] for which in (0, 1))
+            paints = [paint_ms(browser, f"{agent.url}/fleet") for _ in range(PAINTS)]
+            by_state = scrolling(browser, f"{agent.url}/fleet")
+            by_node = scrolling(browser, f"{agent.url}/fleet?by=node")
     size = sum(len(file.compressed) for name, file in static_files().items() if name.startswith("fleet."))
     rows = [
         ("queries, view and document, median", f"{1000 * statistics.median(d[0] for d in documents):.0f} ms", ""),
+        ("scrape, p50 / p99: without a viewer", _scrapes(alone), ""),
+        ("scrape, p50 / p99: with one, a reading every 5 s", _scrapes(viewed), ""),
         ("document", f"{documents[0][1] / 1000:.0f} kB", ""),
         ("files of the fleet alone, gzipped", f"{size / 1000:.1f} kB", ""),
         ("grid painted after the document, median", f"{statistics.median(p[0] for p in paints):.0f} ms", "1000 ms"),
         ("grid painted after the start of the page, median", f"{statistics.median(p[1] for p in paints):.0f} ms", ""),
+        ("  time of the main thread", f"{statistics.median(p[2] for p in paints):.0f} ms", ""),
         *(
-            (f"scrolling, {name}: frame p50 / p95 / longest", f"{_frames(frames)}", "")
-            for name, frames in (("free first", by_state), ("by node", by_node))
+            (f"scrolling, {name}: frame p50 / p95 / longest; thread a frame", _frames(frames, thread), "17 ms")
+            for name, (frames, thread, _) in (("free first", by_state), ("by node", by_node))
         ),
-        ("refresh every 5 s: script, style and layout a second", f"{cost:.1f} ms", ""),
+        ("refresh every 5 s: thread a second", f"{by_state[2]:.1f} ms", ""),
     ]
     show(f"A fleet of {NODES} nodes x {GPUS} GPUs", ("what", "measured", "bar"), rows)
 
 
-def _frames(frames: list[float]) -> str:
+def _scrapes(found: list[float]) -> str:
+    return f"{statistics.median(found):.1f} / {statistics.quantiles(found, n=100)[-1]:.1f} ms"
+
+
+def _frames(frames: list[float], thread: float) -> str:
     found = statistics.quantiles(frames, n=20)
-    return f"{statistics.median(frames):.0f} / {found[-1]:.0f} / {max(frames):.0f} ms"
+    return f"{statistics.median(frames):.0f} / {found[-1]:.0f} / {max(frames):.0f} ms; {thread:.1f} ms"
 
 
 if __name__ == "__main__":

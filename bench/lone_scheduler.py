@@ -8,7 +8,7 @@ import sys
 
 import uvloop
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.service.server import SchedulerServer
 
 

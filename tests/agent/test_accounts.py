@@ -9,7 +9,8 @@ import pytest
 from faces.dialects.test_ds01 import family, value
 from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.sources import agent_sources
-from gpucommons.config.settings import LedgerSettings, QuotaSettings, Settings
+from gpucommons.config.accounts import LedgerSettings, QuotaSettings
+from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.ledger.event_log import read_events

@@ -8,7 +8,8 @@ import pytest
 
 from attribution.builders import gpu
 from gpucommons.agent.accounts import Accounts
-from gpucommons.config.settings import EventsSettings, LedgerSettings, QuotaSettings, Settings
+from gpucommons.config.accounts import EventsSettings, LedgerSettings, QuotaSettings
+from gpucommons.config.settings import Settings
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.accounts import accounts_of
 from gpucommons.ledger.batch import NS

@@ -37,10 +37,10 @@ class LeasedNode:
         self.node.start_agent(*arguments, sections=sections, environment=self.environment)
 
     @contextmanager
-    def lease(self) -> Iterator[None]:
+    def lease(self, *options: str) -> Iterator[None]:
         """The GPU is leased to root for a command: what this process starts does not descend from `run`."""
         with subprocess.Popen(
-            [sys.executable, "-m", "gpucommons", "run", "--quiet", "cat"],
+            [sys.executable, "-m", "gpucommons", "run", "--quiet", *options, "cat"],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self.environment},
         ) as run:

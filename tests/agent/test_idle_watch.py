@@ -13,23 +13,19 @@ import pytest
 
 from attribution.builders import gpu
 from gpucommons.agent.idle_watch import IdleWatch
+from gpucommons.config.idle import IdleRuleSettings, IdleSettings, MailSettings, WebhookSettings
+from gpucommons.config.leases import LeasesSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import (
-    IdleRuleSettings,
-    IdleSettings,
-    LeasesSettings,
-    MailSettings,
-    SchedulerSettings,
-    Settings,
-    WebhookSettings,
-)
+from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.config.settings import Settings
 from gpucommons.holding.idle_periods import IdleWindow
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.idle import IdleReading, IdleStep
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
+from gpucommons.model.ownership import PodPlace
 from gpucommons.model.pods import DeviceId, Pod, PodDevicesReading, PodReading
 from gpucommons.model.snapshot import Readings
-from holding.test_allocations import given_to, managed, process, readings
+from holding.test_allocations import docker, given_to, managed, process, readings
 from idle.receivers import hook, silent_server
 from played import snapshot_of
 from waiting import until
@@ -168,6 +164,12 @@ def test_labels_annotations_and_rules_leave_holders_alone(monkeypatch: pytest.Mo
         node.observe(readings(pods=PodReading.of([pod]), pod_devices=devices), 300)
         assert node.types() == []
         plain = readings(pods=PodReading.of([replace(pod, annotations={})]), pod_devices=devices)
+        # A runtime that is not read: the container's process names the pod.
+        box, place = "c" * 64, PodPlace("uid-1", "train", "ml", "main")
+        running = [process(sm=0, container_id=box, pod=place)]
+        node.observe(readings(pods=PodReading.of([replace(pod, containers={box: "main"})]), processes=running), 300)
+        assert node.types() == []
+        node.observe(readings(pods=PodReading.of([pod]), pod_devices=devices), 300)
         (event,) = node.observe(plain, 10).events
         assert (event.type, event.user, node.reading().messages) == ("idle.notified", "", ()), "a pod has no user"
 
@@ -181,6 +183,9 @@ def test_a_workload_is_idle_if_all_its_gpus_are_and_a_users_programs_by_gpu(
         assert node.types() == []
         (message,) = node.observe(readings(two, gpus=gpus), 110).messages
         assert message.text.startswith("GPUs 0, 1 of node-1 have been held by your container two")
+        every = docker("every", count=-1)
+        newest = node.observe(readings(every, gpus=gpus, processes=[process(every, sm=0)]), 110).messages[0]
+        assert newest.text.startswith("GPU 0 of node-1 has been held by your container every"), "it holds no other"
         programs = [process(gpu_index=0, pid=5), process(gpu_index=1, pid=6, sm=0)]
         newest = node.observe(readings(gpus=gpus, processes=programs), 110).messages[0]
         assert newest.text.startswith("GPU 1 of node-1 has been held by your")

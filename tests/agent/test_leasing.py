@@ -15,8 +15,10 @@ from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
+from gpucommons.config.accounts import LedgerSettings
+from gpucommons.config.leases import LeaseQuotaSettings, LeasesSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import LeaseQuotaSettings, LeasesSettings, LedgerSettings, Settings
+from gpucommons.config.settings import Settings
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.leases.policy.values import SlotUse
 from gpucommons.leases.protocol.client import LeaseConnection, answer_of
@@ -252,8 +254,9 @@ def test_what_a_program_did_while_its_gpu_was_idle(node: Node) -> None:
     busy = job("while :; do :; done", lambda job: (job["idle_cpu_ratio"] or 0) > 0.3)
     assert busy["busy_ratio"] == 0
     assert busy["idle_disk_ratio"] is not None
-    quiet = job("sleep 600", lambda job: job["idle_cpu_ratio"] is not None)
-    assert (quiet["idle_cpu_ratio"], quiet["busy_ratio"]) == (0, 0)
+    # The start of `run` itself takes a moment of a core.
+    quiet = job("sleep 600", lambda job: job["idle_cpu_ratio"] is not None and job["idle_cpu_ratio"] < 0.3)
+    assert quiet["busy_ratio"] == 0
     assert quiet["hints"] == [], "it was too short to judge"
 
 

@@ -1,7 +1,7 @@
 """The names of clients without a pod come from the kernel and the agent's readings, not from what they claim."""
 
 from gpucommons.agent.process_names import process_names
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.users import UsersReading

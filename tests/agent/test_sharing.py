@@ -11,7 +11,7 @@ from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sources import agent_sources
 from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
 from gpucommons.scheduler.policy import admission
 from gpucommons.scheduler.policy.policy import Policy

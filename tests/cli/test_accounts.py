@@ -121,7 +121,7 @@ def test_report_in_json_is_the_document_of_the_api(ledger: Path, capsys: pytest.
 
 def test_report_totals_are_equal_whatever_the_rows_are(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     totals = []
-    for by in ("user", "group", "namespace", "pod", "job", "gpu"):
+    for by in ("user", "group", "namespace", "pod", "job", "day", "gpu"):
         table = run(capsys, "report", "--by", by, "--format", "csv", "--since", "60d")
         *parts, total = list(csv.DictReader(io.StringIO(table)))
         assert total.pop(by) == "total"

@@ -16,7 +16,9 @@ from gpucommons import __version__
 from gpucommons.agent.agent import Agent
 from gpucommons.cli.main import main
 from gpucommons.cli.up import _announce
-from gpucommons.config.settings import LeasesSettings, Settings, WebSettings
+from gpucommons.config.leases import LeasesSettings
+from gpucommons.config.settings import Settings
+from gpucommons.config.web import WebSettings
 from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 from running import command

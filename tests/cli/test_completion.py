@@ -81,6 +81,8 @@ def test_pids_users_gpus_and_commands(shell: str, agent: RunningAgent, environme
     assert "emeka" in "\n".join(completed(shell, f"{who} --user", environment))
     gpus = "\n".join(completed(shell, f"{who} --gpu", environment))
     assert all(str(index) in gpus for index in range(8))
+    why = "\n".join(completed(shell, f"gpucommons why --connect {agent.url}", environment))
+    assert "4259" in why
     names = "\n".join(completed(shell, "gpucommons", environment))
     assert "allocations" in names
     assert "scheduler" in names

@@ -1,5 +1,6 @@
 """`gpucommons stack`, `monitoring-manage` and `monitoring-status` as an administrator types them."""
 
+import json
 import os
 import re
 import subprocess
@@ -81,6 +82,10 @@ def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[st
     status = type_in(manage_main, "status", *place)
     assert status.status == 1, "a stack without an agent is not healthy"
     assert "prometheus    UP" in status.out
+    document = json.loads(type_in(manage_main, "status", "--json", *place).out)
+    assert document["engine"] == "local"
+    assert document["services"]["prometheus"]["state"] == "UP"
+    assert document["services"]["agent"]["state"] == "DOWN"
     assert "agent         DOWN" in status.out
     assert type_in(status_main, "--quiet", *place) == (1, "", "")
     assert "DOWN" in type_in(status_main, *place).out

@@ -23,6 +23,7 @@ from gpucommons.cli.agent_client import AgentAddress, named_address
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.reader import local_urls
+from gpucommons.cli.top import several_feeds
 from gpucommons.cli.top_app import Top
 from gpucommons.cli.top_dialogs import Page
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, AgentFeed, FeedUpdate, LocalFeed, Recent
@@ -117,10 +118,10 @@ def test_rows_have_the_values_of_the_document() -> None:
     assert gpus["1"].cells[1] == f"{bar} {round(100 * card['utilization_ratio'])} %"
     assert gpus["1"].cells[3] == f"{card['power_watts']:.0f} W"
     assert gpus["7"].cells[1] == "LOST"
-    assert gpus["7"].grave
-    assert gpus["5"].grave, "it is hot"
+    assert gpus["7"].colour == "bold red"
+    assert gpus["5"].colour, "it is hot"
     assert gpus["5"].cells[0] == "5!"
-    assert not gpus["1"].grave
+    assert not gpus["1"].colour
     owners = {row.key: row for row in owner_rows(document)}
     alice = document["who"]["owners"]["user/1000"]
     assert owners["user/1000"].cells == (
@@ -198,6 +199,11 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
             gpus = [row[0] for row in cells(app, "gpus") if "." not in row[0]]
             assert gpus == ["0", "1", "2", "3", "4", "5!", "6", "7!"]
             assert [row[0] for row in cells(app)] == sorted(row[0] for row in cells(app))
+            table = app.query_one("#gpus", DataTable)
+            rows = [table.get_row(key) for key in table.rows]
+            styles = {row[0].plain: (row[6].plain, str(row[6].style)) for row in rows}
+            assert (styles["0"], styles["7!"]) == (("busy", ""), ("lost", "bold red"))
+            assert styles["6"] == ("free", "green")
             assert text_of(app, "note").startswith("16 by gpu ↑")
             await pilot.press("o")
             assert cells(app)[0][0] == "farah"
@@ -595,6 +601,16 @@ def test_the_stream_of_an_agent_is_followed_and_its_loss_reported(tmp_path: Path
     assert again.document is None
 
 
+def test_of_several_nodes_one_that_answers_is_enough() -> None:
+    dead = AgentAddress("http://127.0.0.1:1")
+    with demo_agent() as url:
+        feeds = several_feeds([dead, AgentAddress(url)])
+        assert [feed.where for feed in feeds] == [dead.url, url]
+    done = command("top", "--connect", "http://127.0.0.1:1", "--connect", "http://127.0.0.1:2")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert done.stderr.count("Connection refused") == 2
+
+
 @pytest.mark.parametrize("url", ["", "gpu1:9460", "ftp://x", "http://", "unix:api.sock"])
 def test_a_wrong_url_is_one_line(url: str) -> None:
     with pytest.raises(CommandError) as caught:
@@ -620,6 +636,9 @@ def test_without_an_agent_it_samples_this_machine() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await shown(pilot, "gpus")
             assert "SIMULATED lab" in text_of(app, "head")
+            # The first 24 lines.
+            assert "3 free (GPU 7.3, 7.4, 7.5)" in text_of(app, "sentence")
+            assert "held idle (longest emeka, " in text_of(app, "sentence")
             assert len(cells(app, "gpus")) == 8 + 11
 
     run(scenario())

@@ -6,10 +6,11 @@ import pytest
 
 from config.test_load import loaded, refused
 from gpucommons.cli.main import main
+from gpucommons.config.accounts import QuotaSettings
 from gpucommons.config.load import load
 from gpucommons.config.option import ConfigError
 from gpucommons.config.reference import configuration_page
-from gpucommons.config.settings import QuotaSettings, Settings
+from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log, state_directory
 
 

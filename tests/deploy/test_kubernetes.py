@@ -12,7 +12,7 @@ import yaml
 from gpucommons.base.address import parse_unix_address
 from gpucommons.config.api_address import served_socket
 from gpucommons.config.load import load
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -1,6 +1,11 @@
 """The weekly digest: when it is due, and that its numbers are those of the accounts."""
 
+import asyncio
+import json
+import math
+import time
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -8,10 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attribution.builders import gpu
+from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.idle_digest import weekly_digest
+from gpucommons.config.accounts import EventsSettings, LedgerSettings
+from gpucommons.config.settings import Settings
+from gpucommons.config.sources import SamplingSettings
+from gpucommons.holding.stage import AllocationStage
 from gpucommons.idle.digest import DigestSchedule, LostGpu, digest_due, digest_text
 from gpucommons.model.accounts import Amounts, By, PeriodAccounts, SlotTime
 from gpucommons.model.events import Event, format_line
+from holding.test_allocations import managed, process, readings
+from played import snapshot_of
+from running import command
 
 MONDAY_8 = DigestSchedule(0, 8)
 HOUR_NS = 3600 * 10**9
@@ -89,9 +103,7 @@ def test_a_week_without_use() -> None:
     assert "Nothing was wasted.\nNo GPU was lost." in text
 
 
-def test_events_of_other_weeks_do_not_count_and_a_damaged_ledger_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_of_other_weeks_do_not_count_and_a_damaged_ledger_is_said(tmp_path: Path) -> None:
     now_s, log, ledger = 1_794_604_800.0, tmp_path / "events.jsonl", tmp_path / "ledger.sqlite"
     days = {"2": 8, "3": 2, "4": -1}
     log.write_bytes(
@@ -105,3 +117,30 @@ def test_events_of_other_weeks_do_not_count_and_a_damaged_ledger_is_said(
     assert "GPU 4" not in text
     ledger.write_bytes(b"not a ledger" * 100)
     assert weekly_digest(ledger, log, "gpu1", now_s).startswith("The accounts of gpu1 cannot be read: ")
+
+
+def test_its_figures_are_those_of_the_report(tmp_path: Path) -> None:
+    """Half an hour on two GPUs, by snapshots: alice holds one idle, bob uses the other. Then the report itself."""
+    ledger, log = tmp_path / "ledger.sqlite", tmp_path / "events.jsonl"
+    settings = replace(
+        Settings(),
+        ledger=LedgerSettings(file=str(ledger)),
+        events=EventsSettings(own_file=str(log)),
+        sampling=SamplingSettings(interval_s=60.0),
+    )
+    idle, busy = managed("idle", "alice", "0"), managed("busy", "bob", "1")
+    given = readings(idle, busy, gpus=(gpu(0), gpu(1)), processes=[process(busy, gpu_index=1)])
+    now_s = math.floor(time.time())
+    billed = Accounts(settings, None)
+    asyncio.run(billed.start())
+    stage = AllocationStage()
+    for second in range(0, 1801, 60):
+        billed.observe(snapshot_of(stage(given), float(second), wall_s=now_s - 1800.0))
+    asyncio.run(billed.stop())
+    lines = weekly_digest(ledger, log, "gpu1", now_s).splitlines()
+    assert lines[1] == "held 1.0 h, active 0.5 h, wasted (held and idle) 0.5 h (50%)"
+    assert lines[4] == "  alice: 0.5 h of 0.5 h held (100%)"
+    files = {"GPUCOMMONS_LEDGER_FILE": str(ledger), "GPUCOMMONS_EVENTS_OWN_FILE": str(log)}
+    report = json.loads(command("report", "--since", "7d", "--json", environment=files).stdout)["accounts"]["7d"]
+    hours = {kind: report["total"][f"{kind}_gpu_hours"] for kind in ("held", "active", "idle")}
+    assert hours == pytest.approx({"held": 1.0, "active": 0.5, "idle": 0.5})

@@ -59,6 +59,8 @@ def test_a_refused_recipient_does_not_make_the_channel_look_broken() -> None:
         outbox = Outbox(Email(SmtpServer(Address(host, int(port)), "none", "gpus@example.org")), done.append, SOON)
         outbox.start()
         outbox.submit(LETTER._replace(address="unknown@example.org"))
+        until(lambda: done, "it is refused")
+        assert outbox.state.failing_since_wall_s is None
         outbox.submit(LETTER)
         until(lambda: len(done) == 2, "both are done")
         outbox.close()

@@ -36,13 +36,15 @@ class MpsNode:
         self.driver.say("gpus 1", "recording idle")
         self.directory = directory
         self.socket = directory / "leases.sock"
-        self.root = directory / "mps"
-        (directory / "state").mkdir()
+        self.root = directory / "run" / "mps"
+        for made in ("state", "run"):
+            (directory / made).mkdir(mode=0o755)
         self.environment = {
             **self.driver.environment(),
             "GPUCOMMONS_LEASES_SOCKET": str(self.socket),
             "GPUCOMMONS_LEASES_ENABLED": "true",
             "STATE_DIRECTORY": str(directory / "state"),
+            "RUNTIME_DIRECTORY": str(directory / "run"),
             "PATH": self.fake.path,
         }
         self.agent: RunningAgent

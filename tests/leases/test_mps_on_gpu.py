@@ -65,6 +65,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[RealNode]:
             "GPUCOMMONS_LEASES_SOCKET": str(directory / "leases.sock"),
             "GPUCOMMONS_LEASES_ENABLED": "true",
             "GPUCOMMONS_LEASES_MPS": request.param,
+            "RUNTIME_DIRECTORY": str(directory),
         }
         with running_agent(environment=environment) as agent:
             if "gpucommons_gpu_up{" not in agent.get("/metrics")[1]:

@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 from gpucommons.agent.accounts import Accounts
 from gpucommons.base.boot_id import boot_id
-from gpucommons.config.settings import LedgerSettings, Settings
+from gpucommons.config.accounts import LedgerSettings
+from gpucommons.config.settings import Settings
 from gpucommons.ledger.batch import NS
 from gpucommons.model.accounts import OwnerKey
 from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample

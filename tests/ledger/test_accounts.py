@@ -2,6 +2,8 @@
 
 import random
 import sqlite3
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,8 +55,18 @@ prices = st.builds(
 )
 
 
+def by_days(period: PeriodUsage) -> PeriodUsage:
+    """As it is read by day: each amount on a day of its own, or divided between two."""
+    days: dict[int, dict[tuple[Slot, Account], Amounts]] = {}
+    for number, (key, what) in enumerate(period.usage.items()):
+        half = Amounts(*(value // 2 for value in what))
+        days.setdefault(number % 3 * DAY_S, {})[key] = half
+        days.setdefault(3 * DAY_S, {})[key] = Amounts(*(all - part for all, part in zip(what, half, strict=True)))
+    return replace(period, days=days)
+
+
 @unhurried(50)
-@given(periods, st.none() | words, prices)
+@given(periods.map(by_days), st.none() | words, prices)
 def test_the_total_is_the_same_whatever_the_rows_are(period: PeriodUsage, user: str | None, prices: Prices) -> None:
     chosen = [amounts for (_, account), amounts in period.usage.items() if user in (None, account_name(account))]
     expected = sum_amounts(chosen) if chosen else Amounts()
@@ -153,14 +165,21 @@ def test_any_period_is_the_plain_sum_of_its_minutes(tmp_path: Path) -> None:
     store = written(path, all_of_it)
     for _ in range(200):
         since_s, until_s = sorted(int(WALL_S) // 60 * 60 + 60 * luck.randrange(spread // 60) for _ in range(2))
-        period = read_period(path, since_s, until_s)
+        period = read_period(path, since_s, until_s, by_day=True)
         expected: dict[tuple[Slot, Account], int] = {}
+        days: dict[str, int] = {}
         for each in all_of_it:
             for (minute, slot, account), what in each.usage.items():
                 if since_s <= minute * 60 < until_s:
                     expected[slot, account] = expected.get((slot, account), 0) + what.held_ns
+                    day = time.strftime("%Y-%m-%d", time.gmtime(minute * 60))
+                    days[day] = days.get(day, 0) + what.held_ns
         assert {key: what.held_ns for key, what in period.usage.items()} == expected
-        assert sum(time.held_ns for time in period.slot_time.values()) == sum(expected.values())
+        by_day = accounts_of(period, By.DAY)
+        assert {day: what.held_ns for day, what in by_day.rows.items()} == days
+        assert list(rows(by_day)) == sorted(days), "in their order"
+        assert replace(period, days={}) == read_period(path, since_s, until_s)
+        assert sum(each.held_ns for each in period.slot_time.values()) == sum(expected.values())
     store.close()
 
 

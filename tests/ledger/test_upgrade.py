@@ -59,7 +59,8 @@ def names_today(by: By, name: str) -> set[str]:
     return {QUALIFIED.get(name, name) if by is By.POD else name}
 
 
-@pytest.mark.parametrize("by", By)
+# 0.1.0 had no rows by day.
+@pytest.mark.parametrize("by", [By(name) for name in REPORTS if name in set(By)])
 def test_every_report_is_that_of_the_old_release(old_ledger: Path, capsys: pytest.CaptureFixture[str], by: By) -> None:
     document = json.loads(run(capsys, "report", "--since", SINCE, "--by", by, "--format", "json"))["accounts"][SINCE]
     rows, old = document[f"{by}s"], REPORTS[by]

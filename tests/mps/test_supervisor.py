@@ -114,10 +114,13 @@ def test_a_daemon_runs_as_its_user_in_that_users_directories(place: Place) -> No
     places = control.places(key)
     assert control.answers(key)
     assert (places.pipes / "started-with").read_text() == f"uid={OTHER} visible=GPU-aaaa options=\n"
-    for path in (places.pipes, places.logs, places.pipes.parent):
+    for path in places:
         found = path.stat()
         assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (OTHER, 0o700), path
-    assert stat.S_IMODE(place.root.stat().st_mode) == 0o711
+    # The user cannot replace the two: they are in a directory of root's.
+    for path in (places.pipes.parent, place.root):
+        found = path.stat()
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o711), path
     control.start(key)
     control.stop(key)
     assert not control.is_alive(key)
@@ -172,6 +175,17 @@ def test_files_of_a_user_lead_nowhere_else(place: Place) -> None:
     os.kill(daemon, signal.SIGKILL)
 
 
+def test_a_directory_of_another_user_is_not_used(place: Place) -> None:
+    needs_root()
+    place.root.mkdir()
+    os.chown(place.root, OTHER, OTHER)
+    with pytest.raises(MpsError, match="belongs to another user"):
+        place.control().start(KEY)
+    long = MpsControl(place.root.parent / ("x" * 90), is_shared=False)
+    with pytest.raises(MpsError, match="too long for a socket"):
+        long.start(KEY)
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_daemon_is_started_watched_restarted_and_stopped(place: Place) -> None:
     async def body(made: MpsSupervisor) -> None:
@@ -193,6 +207,33 @@ def test_a_daemon_is_started_watched_restarted_and_stopped(place: Place) -> None
         (line,) = [event.sentence for event in made.reading().events if event.kind == "log"]
         assert line.endswith(r"Fatal GPU fault in client 12\x1b[2J")
         assert (made.reading().starts, made.reading().deaths) == (2, 1)
+
+    supervised(place, body)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_daemon_that_programs_use_is_not_stopped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.fake.set("clients", "12345\n")
+    found: list[bool] = []
+    has_clients = MpsControl.has_clients
+
+    def noted(control: MpsControl, key: MpsKey) -> bool:
+        found.append(has_clients(control, key))
+        return found[-1]
+
+    monkeypatch.setattr(MpsControl, "has_clients", noted)
+
+    async def body(made: MpsSupervisor) -> None:
+        made.need([KEY])
+        await eventually(lambda: stage(made) is DaemonStage.RUNNING, "it runs")
+        first = made.control.pid(KEY)
+        made.need([])
+        await eventually(lambda: len(found) >= 2, "it was to be stopped twice")
+        assert found[:2] == [True, True]
+        assert made.control.pid(KEY) == first
+        place.fake.unset("clients")
+        await eventually(lambda: stage(made) is None, "without a program it is stopped")
+        assert "died" not in kinds(made)
 
     supervised(place, body)
 

@@ -183,6 +183,19 @@ def test_a_prometheus_that_went_away_is_named_and_the_last_view_stays(browser: B
         assert page.locator("main.old").count() == 1, "and is marked as old"
 
 
+def test_a_very_large_fleet_is_drawn_up_to_a_limit_and_in_full_when_asked(browser: Browser, shown: ShownFleet) -> None:
+    document = json.loads(shown.agent.get("/api/v1/fleet")[1])
+    slot = document["fleet"]["slots"][0]
+    document["fleet"]["slots"] = [{**slot, "uuid": f"GPU-{number}"} for number in range(4010)]
+    with opened(browser, shown.url, ready=READY) as page:
+        page.route("**/api/v1/fleet", lambda route: route.fulfill(json=document))
+        page.reload()
+        expect(page.locator(".cell")).to_have_count(4000)
+        expect(page.locator("#slots .note")).to_have_text("all 4010")
+        page.click("button:has-text('Show 10 more')")
+        expect(page.locator(".cell")).to_have_count(4010)
+
+
 def test_owners_are_hidden_from_a_viewer_without_an_identity(
     browser: Browser, shown: ShownFleet, tmp_path: Path
 ) -> None:

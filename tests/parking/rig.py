@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from fakes.cuda.control import FakeCuda, FakeProgram
-from gpucommons.config.settings import ParkingSettings
+from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.ownership import Workload
 from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.backend import State

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.cuda.control import FakeCuda, FakeProgram
-from gpucommons.config.settings import ParkingSettings
+from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ParkedProgram
 from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.backend import State

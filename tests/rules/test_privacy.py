@@ -106,7 +106,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     OwnerShare: "gpu_uuid gpu_index owner processes memory sm power",
     SharingReading: (
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
-        "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds"
+        "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds pauser"
     ),
     ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals",
     ParkedProgram: (

@@ -12,7 +12,7 @@ it makes a UUID's beginning ambiguous that a client uses.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
 from gpucommons.scheduler.policy.state import Client

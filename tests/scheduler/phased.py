@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, Measure, Send
 from gpucommons.scheduler.policy.terms import GIB

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import uvloop
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.quotas import QuotaRule

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Action, Client, ClientProcess, Disconnect, GpuQueue, Measure, Send
 from gpucommons.scheduler.protocol.wire import MessageType, Version

@@ -5,7 +5,7 @@ import random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.state import Client, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Mode

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, Measure

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.state import Client
 from scheduler.test_linked_gpus import GPUS, Node
 

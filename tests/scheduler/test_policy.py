@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.quotas import NO_LIMITS
 from gpucommons.scheduler.policy.state import PROGRAM, ClientProcess, ClientStanding

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.corun.coruns import MEASURE_S, TRIAL_S
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.state import NEVER, ClientStanding

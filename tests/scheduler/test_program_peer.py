@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 
 from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, failure
 from gpucommons.pauser.client import LOCK_TIMEOUT_MS, Pauser, PauserSettings

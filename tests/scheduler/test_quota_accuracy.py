@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.terms import Mode
 from scheduler.simulation import Simulation
 

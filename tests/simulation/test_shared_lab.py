@@ -77,7 +77,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield Lab(agent, environment)
         assert agent.stop() == 0, agent.lines
     assert not (directory / "nvshare").exists(), "no client of this machine may mistake it for a real scheduler"
-    assert {path.name for path in directory.glob("*-lab*")} == {"leases-lab.json"}, "the settings name the other files"
+    found = {path.name for path in directory.glob("*-lab*")}
+    assert found == {"leases-lab.json", "idle-lab.json"}, "the settings name the other files"
     assert all(path.stat().st_size for path in own.values())
 
 

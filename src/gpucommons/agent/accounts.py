@@ -28,6 +28,7 @@ from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import (
     AccountsReading,
     Amounts,
+    By,
     HoldingQuota,
     LedgerReading,
     OwnerKey,
@@ -165,7 +166,9 @@ class Accounts:
         """Empty while there is no ledger file: nothing was held yet."""
         self._writer.wait_written(_WRITE_TIMEOUT_S)
         try:
-            usage = read_period(self._file, *query.period) if self._file.exists() else PeriodUsage(*query.period)
+            usage = PeriodUsage(*query.period)
+            if self._file.exists():
+                usage = read_period(self._file, *query.period, by_day=query.by is By.DAY)
             return accounts_of(usage, query.by, query.user, self._prices)
         except LedgerError as error:
             raise LedgerUnreadable(str(error)) from error

@@ -3,7 +3,7 @@
 import os
 
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import KubernetesSettings
+from gpucommons.config.sources import KubernetesSettings
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
 from gpucommons.sources.kubernetes.source import PodFollower

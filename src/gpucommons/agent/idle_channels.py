@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from gpucommons.base.address import parse_remote_address
 from gpucommons.base.mail_address import user_address
+from gpucommons.config.idle import IdleRuleSettings, MailSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import IdleRuleSettings, MailSettings, Settings
+from gpucommons.config.settings import Settings
 from gpucommons.idle.channels import Channel, Email, SmtpServer, Webhook
 
 

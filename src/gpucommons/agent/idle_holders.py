@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from gpucommons.config.settings import IdleRuleSettings
+from gpucommons.config.idle import IdleRuleSettings
 from gpucommons.holding.idle_periods import IdleKey, IdlePeriod, IdlePeriods, shortest_idle_s
 from gpucommons.idle.messages import HeldIdle
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, WorkloadKind

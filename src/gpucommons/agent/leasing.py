@@ -16,9 +16,11 @@ from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
+from gpucommons.config.leases import LeaseQuotaSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.runtime_directory import lease_socket
-from gpucommons.config.settings import LeaseQuotaSettings, PathSettings, Settings
+from gpucommons.config.runtime_directory import lease_socket, runtime_directory
+from gpucommons.config.settings import Settings
+from gpucommons.config.sources import PathSettings
 from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document
@@ -44,7 +46,7 @@ from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
 _MOST_ANCESTORS = 64
-# Of the daemons, next to the socket.
+# Of the daemons, below the runtime directory.
 _MPS_DIRECTORY = "mps"
 
 log = logging.getLogger(__name__)
@@ -264,7 +266,7 @@ class Leasing:
 
         Where it was switched off, daemons that an earlier agent started are still to be stopped.
         """
-        mode, directory = self._settings.leases.mps, self._path.parent / _MPS_DIRECTORY
+        mode, directory = self._settings.leases.mps, runtime_directory() / _MPS_DIRECTORY
         if self._scenario is not None or (mode == "off" and not directory.is_dir()):
             return None
         control = MpsControl(directory, is_shared=mode == "all_users")

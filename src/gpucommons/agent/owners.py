@@ -5,7 +5,7 @@ from pathlib import Path
 from gpucommons.attribution.owner import OwnerRules, parse_order
 from gpucommons.attribution.site_rules import SiteRuleError, parse_site_rules
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import OwnersSettings
+from gpucommons.config.sources import OwnersSettings
 
 
 def owner_rules(settings: OwnersSettings) -> OwnerRules:

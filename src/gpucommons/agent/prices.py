@@ -1,7 +1,7 @@
 """The prices of the accounts, from the settings. Pure."""
 
+from gpucommons.config.accounts import AccountsSettings
 from gpucommons.config.prices import in_billionths, parse_prices
-from gpucommons.config.settings import AccountsSettings
 from gpucommons.model.prices import Prices
 
 

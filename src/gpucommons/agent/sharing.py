@@ -16,7 +16,8 @@ from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.runtime_directory import simulated_control_socket
-from gpucommons.config.settings import ParkingSettings, SchedulerSettings, Settings
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
+from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.pods import PodReading

@@ -1,7 +1,7 @@
 """Settings of [scheduler] that contradict each other. The agent and `check-config` refuse them in the same words."""
 
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import ParkingSettings, SchedulerSettings
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 
 
 def check_scheduler(scheduler: SchedulerSettings) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import Settings, SharingQuotaSettings
+from gpucommons.config.scheduler import SharingQuotaSettings
+from gpucommons.config.settings import Settings
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues, parse_core, parse_memory
 from gpucommons.scheduler.programs.matching import ProgramRule
 

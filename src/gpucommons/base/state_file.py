@@ -24,3 +24,16 @@ def refused(path: Path) -> str | None:
 def open_state_file(path: Path | str, flags: int) -> int:
     """A descriptor; a file that does not exist is created. The mode of an existing file is not changed."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, STATE_FILE_MODE)
+
+
+def replace_state_file(path: Path, content: bytes, mode: int = STATE_FILE_MODE, durably: bool = False) -> None:
+    """Readers find the old content or the new one. `durably` also survives a power failure. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        if durably:
+            os.fsync(descriptor)
+    os.replace(draft, path)

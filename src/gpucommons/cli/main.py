@@ -41,6 +41,7 @@ _COMMANDS: Final = (
     "version",
 )
 _GROUPS: Final = ("scheduler", "stack")
+COMMANDS: Final = (*_COMMANDS, *_GROUPS)
 
 
 def _print_version(requested: bool) -> None:
@@ -82,6 +83,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         completion_init()
         first = completed_command(os.environ)
-    every = (*_COMMANDS, *_GROUPS)
-    requested = [name for name in every if name.replace("_", "-") == first.removeprefix("--")]
-    run(command_line(requested or every), PROGRAM, given)
+    requested = [name for name in COMMANDS if name.replace("_", "-") == first.removeprefix("--")]
+    run(command_line(requested or COMMANDS), PROGRAM, given)

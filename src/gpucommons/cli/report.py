@@ -165,7 +165,7 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
     try:
         name, period = parse_period(since, month, time.time(), None)
         settings, path = _own_ledger(reader)
-        usage = read_period(path, *period)
+        usage = read_period(path, *period, by_day=by is By.DAY)
     except (LedgerError, ValueError) as error:
         raise CommandError(str(error)) from error
     reader.say_alone(f"this command reads {path}")

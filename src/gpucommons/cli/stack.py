@@ -14,8 +14,10 @@ import typer
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError, command_group, run, say
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.output import clear_live, has_live_line, show_error, show_line, show_live
+from gpucommons.cli.output import Span, clear_live, has_live_line, show, show_error, show_line, show_lines, show_live
+from gpucommons.cli.text_table import state_colour
 from gpucommons.config.stack import StackSettings
+from gpucommons.faces.documents.values import Json, indented
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
 from gpucommons.stack.errors import StackError
@@ -131,12 +133,21 @@ def check(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDi
 
 
 @app.command()
-def status(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
+def status(
+    config: ConfigFile = None,
+    engine: EngineName = None,
+    data_dir: DataDirectory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the states as JSON.")] = False,
+) -> None:
     """Print the state of each service; exit status 0 if all work."""
     with _stack(config, engine, data_dir) as chosen:
         healths = chosen.status()
-    _show(f"engine: {chosen.name}")
-    _print_states(healths)
+    if as_json:
+        services: Json = {each.service: {"state": _state(each), "detail": each.detail} for each in healths}
+        show(indented({"engine": chosen.name, "services": services}))
+    else:
+        _show(f"engine: {chosen.name}")
+        _print_states(healths)
     raise typer.Exit(0 if healthy(healths) else 1)
 
 
@@ -219,8 +230,14 @@ def _state(health: ServiceHealth) -> str:
 
 def _print_states(healths: Sequence[ServiceHealth]) -> None:
     width = max(len(health.service) for health in healths)
-    for health in healths:
-        _show(f"{health.service:<{width}}  {_state(health):<8}  {health.detail}")
+    show_lines(
+        [
+            Span(printable(f"{health.service:<{width}}  ")),
+            Span(printable(f"{_state(health):<8}"), state_colour(_state(health))),
+            Span(printable(f"  {health.detail}")),
+        ]
+        for health in healths
+    )
 
 
 _status_command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

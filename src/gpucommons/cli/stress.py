@@ -10,6 +10,7 @@ import typer
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.output import show_line
+from gpucommons.cli.suggestions import gpus
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
 from gpucommons.stress.control import UtilizationController
@@ -32,7 +33,9 @@ class _Clock:
 
 
 def stress(
-    device: Annotated[int, typer.Option(min=0, metavar="N", help="Index of the GPU, as in nvidia-smi.")],
+    device: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Index of the GPU, as in nvidia-smi.", autocompletion=gpus)
+    ],
     target_util: Annotated[
         int, typer.Option("--target-util", min=10, max=100, metavar="10..100", help="Utilisation to reach, in percent.")
     ] = 90,

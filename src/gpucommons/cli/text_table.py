@@ -41,6 +41,7 @@ _STATE_COLOURS = {
     "warning": "yellow",
     "critical": "red",
     "DOWN": "bold red",
+    "starting": "yellow",
 }
 _FORMULA = ("=", "+", "-", "@")
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]+)?", re.ASCII)

@@ -20,6 +20,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from gpucommons.base.printable import Printable, printable, printable_lines
 from gpucommons.cli.output import checked, rich_lines, rich_text
+from gpucommons.cli.text_table import state_colour
 from gpucommons.cli.top_dialogs import Confirm, Page
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, Feed
 from gpucommons.cli.top_gpu_page import gpu_of, gpu_page, graph_lines
@@ -449,8 +450,12 @@ def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: Sequence[Column
 
 
 def _cells(row: TopRow, columns: Sequence[Column]) -> list[Text]:
-    style = "bold red" if row.grave else ""
     return [
-        rich_text(cell, style, justify="right" if column.number else "left", overflow="ellipsis")
+        rich_text(
+            cell,
+            row.colour or (state_colour(cell) if column.state else ""),
+            justify="right" if column.number else "left",
+            overflow="ellipsis",
+        )
         for cell, column in zip(row.cells, columns, strict=True)
     ]

@@ -11,6 +11,8 @@ from gpucommons.base.printable import printable
 from gpucommons.cli.gpus_view import free_instances, slot_owners, slot_state
 from gpucommons.cli.top_graph import spark
 from gpucommons.cli.top_table import (
+    GRAVE,
+    LEVEL_COLOURS,
     MISSING,
     Column,
     TopRow,
@@ -37,7 +39,7 @@ GPU_COLUMNS = (
     Column("Power", width=5),
     Column("Temp", width=5),
     Column("Owner", False, 8, most=20),
-    Column("State", False, 16),
+    Column("State", False, 16, state=True),
     Column(SPARK, False, most=60),
 )
 OWNER_COLUMNS = (
@@ -128,7 +130,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], slots: Document, lately: str) ->
     if not gpu["up"]:
         reason = ", ".join(reasons).replace("_", " ")
         cells = (f"{index}!", "LOST", reason[:15], "", "", "", "lost", lately)
-        return TopRow(uuid, printables(cells), (index, *[None] * 7), grave=True)
+        return TopRow(uuid, printables(cells), (index, *[None] * 7), GRAVE)
     healthy, slot = level == "ok", slots.get(uuid)
     instances = [slots[each] for each in gpu["mig"] if each in slots]
     cells = (
@@ -151,7 +153,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], slots: Document, lately: str) ->
         None,
         None,
     )
-    return TopRow(uuid, printables(cells), sort, grave=not healthy)
+    return TopRow(uuid, printables(cells), sort, LEVEL_COLOURS[level])
 
 
 def owner_rows(document: Document) -> list[TopRow]:
@@ -208,7 +210,9 @@ def event_rows(document: Document) -> list[TopRow]:
         when = datetime.fromtimestamp(event["time_unix_s"]).strftime("%Y-%m-%d %H:%M:%S")
         details = " ".join(f"{name}={value}" for name, value in event["details"].items() if value not in ("", "None"))
         cells = printables((when, event["type"], event["user"], details))
-        rows.append(TopRow(id, cells, tuple(cells), grave=event["type"].endswith("lost"), search=" ".join(cells)))
+        rows.append(
+            TopRow(id, cells, tuple(cells), GRAVE if event["type"].endswith("lost") else "", search=" ".join(cells))
+        )
     return rows
 
 
@@ -216,7 +220,7 @@ def problem_rows(document: Document) -> list[TopRow]:
     """The gravest first."""
     found = sorted(document["problems"].items(), key=lambda item: int(item[1]["rank"]))
     rows = [(key, one, printables((one["level"], one["sentence"], one["remedy"]))) for key, one in found]
-    return [TopRow(key, cells, tuple(cells), grave=one["level"] != "warning") for key, one, cells in rows]
+    return [TopRow(key, cells, tuple(cells), LEVEL_COLOURS[one["level"]]) for key, one, cells in rows]
 
 
 def queue_rows(document: Document) -> list[TopRow]:
@@ -265,7 +269,7 @@ def _parked_row(key: str, program: Mapping[str, Any], gpu: Mapping[str, Any] | N
         key,
         printables((name, whole(index), now, "", "", "")),
         (name, index, now, program["remaining_s"], None, None),
-        grave=program["stage"] == "stranded",
+        colour=GRAVE if program["stage"] == "stranded" else "",
         search=f"{name} {now}",
     )
 
@@ -290,5 +294,9 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
     )
     sort = (name, client["gpu_index"], now, expected, client["core_quota_percent"], client["turns_total"])
     return TopRow(
-        id, printables(cells), sort, grave=client["revoked"], search=f"{name} {printable(client['namespace'])} {now}"
+        id,
+        printables(cells),
+        sort,
+        colour=GRAVE if client["revoked"] else "",
+        search=f"{name} {printable(client['namespace'])} {now}",
     )

@@ -7,13 +7,16 @@ from typing import Any
 from gpucommons.base.printable import Printable, printable
 
 MISSING = "-"
+GRAVE = "bold red"
+# By the level of a GPU's health or of a problem.
+LEVEL_COLOURS = {"ok": "", "warning": "yellow", "critical": GRAVE, "lost": GRAVE}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """`width` is that in a terminal of 80 columns. In a wider one it grows up to `most`, in a narrower one it shrinks.
 
-    One that is `whole` is as wide as its texts: the table scrolls.
+    One that is `whole` is as wide as its texts: the table scrolls. The cells of a `state` have its colour.
     """
 
     title: str
@@ -21,11 +24,12 @@ class Column:
     width: int = 0
     most: int = 0
     whole: bool = False
+    state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """`sort` has the value to sort by for each cell; `grave` rows are red.
+    """`sort` has the value to sort by for each cell; a row that is not well has a `colour`.
 
     `parent` is the key of the row that this one stands below, in a tree.
     """
@@ -33,7 +37,7 @@ class TopRow:
     key: str
     cells: tuple[Printable, ...]
     sort: tuple[float | str | None, ...]
-    grave: bool = False
+    colour: str = ""
     search: str = ""
     parent: str = ""
 

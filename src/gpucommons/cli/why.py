@@ -17,6 +17,7 @@ from gpucommons.cli.output import show, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler import read_turns
 from gpucommons.cli.scheduler_view import behind, clients_named, explanation
+from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
 
@@ -33,6 +34,7 @@ def why(
             metavar="[PID|JOB]",
             help="A process, a job, a container, a pod, or the id of a client or a request. Default: yours.",
             show_default=False,
+            autocompletion=pids,
         ),
     ] = None,
     as_json: AsJson = False,

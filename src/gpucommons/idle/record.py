@@ -5,13 +5,12 @@ One small file, replaced as a whole. It is written before a message is sent, so 
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpucommons.base.state_file import open_state_file
+from gpucommons.base.state_file import replace_state_file
 from gpucommons.holding.idle_periods import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.ladder import Climbed, Ladder
@@ -69,7 +68,7 @@ class IdleRecordFile:
             "digest": record.digest,
         }
         try:
-            self._replace(json.dumps(value).encode())
+            replace_state_file(self._path, json.dumps(value).encode())
         except OSError as error:
             if self.writing:
                 log.error(
@@ -81,13 +80,6 @@ class IdleRecordFile:
             self.writing = False
         else:
             self.writing = True
-
-    def _replace(self, content: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_name(f"{self._path.name}.new")
-        with os.fdopen(open_state_file(draft, os.O_WRONLY | os.O_TRUNC), "wb") as file:
-            file.write(content)
-        os.replace(draft, self._path)
 
     def _parsed(self, value: dict[str, Any], now_wall_s: float) -> IdleRecord:
         messages = tuple(_message(*each) for each in value["messages"])

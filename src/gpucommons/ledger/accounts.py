@@ -1,7 +1,8 @@
-"""The accounts: what the ledger billed in a period, by user, group, namespace, pod, job or GPU. Sums are exact."""
+"""The accounts: what the ledger billed in a period, by user, group, namespace, pod, job, day or GPU. Sums are exact."""
 
 import math
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gpucommons.ledger.query import PeriodUsage, read_period
@@ -27,12 +28,14 @@ _DAYS = {"7d": 7, "30d": 30}
 
 
 def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Prices = NO_PRICES) -> PeriodAccounts:
-    """One row for each `by`. With `user`, only what is billed to that name: then no slot has free time."""
+    """One row for each `by`. With `user`, only what is billed to that name: then no slot has free time.
+
+    By day, the period must have been read by day.
+    """
     found: dict[str, list[Amounts]] = {}
     charges: dict[str, Charge] = {}
-    for (slot, account), amounts in period.usage.items():
+    for name, slot, account, amounts in _named(period, by):
         if user is None or account_name(account) == user:
-            name = _row_name(by, slot, account)
             found.setdefault(name, []).append(amounts)
             if prices.per_gpu_hour:
                 charge = charge_of(slot, period.models.get(slot.gpu_uuid, ""), amounts, prices)
@@ -72,6 +75,18 @@ def _held(period: PeriodUsage) -> dict[HeldKey, int]:
         key = HeldKey(OwnerKey(account.kind, account.owner, account.namespace), account_name(account), slot.gpu_uuid)
         held[key] = held.get(key, 0) + amounts.held_ns
     return held
+
+
+def _named(period: PeriodUsage, by: By) -> Iterator[tuple[str, Slot, Account, Amounts]]:
+    """What was billed, with the name of its row."""
+    if by is not By.DAY:
+        for (slot, account), amounts in period.usage.items():
+            yield _row_name(by, slot, account), slot, account, amounts
+        return
+    for day_s, usage in period.days.items():
+        name = datetime.fromtimestamp(day_s, UTC).strftime("%Y-%m-%d")
+        for (slot, account), amounts in usage.items():
+            yield name, slot, account, amounts
 
 
 def _row_name(by: By, slot: Slot, account: Account) -> str:

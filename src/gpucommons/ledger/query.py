@@ -11,7 +11,7 @@ from urllib.parse import quote
 from gpucommons.base.state_file import refused
 from gpucommons.ledger.batch import Gap
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
-from gpucommons.ledger.rollups import HOUR, LAYERS, Piece, pieces
+from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, Piece, pieces
 from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
@@ -28,7 +28,8 @@ _TIMES = ", ".join(f"sum({name})" for name in SlotTime._fields)
 class PeriodUsage:
     """What was billed in [since_s, until_s): the requested period, or slightly more where fine layers were pruned.
 
-    `models` are the names of the GPUs' models, by the GPU's UUID.
+    `models` are the names of the GPUs' models, by the GPU's UUID. `days` divides the usage by the first second of the
+    day (UTC); it is empty where it was not asked for.
     """
 
     since_s: int
@@ -37,6 +38,7 @@ class PeriodUsage:
     slot_time: dict[Slot, SlotTime] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
+    days: Mapping[int, Mapping[tuple[Slot, Account], Amounts]] = field(default_factory=dict)
 
 
 class Totals(NamedTuple):
@@ -56,9 +58,9 @@ def read_totals(path: Path) -> dict[OwnerKey, Totals]:
     return queried(path, totals_in)
 
 
-def read_period(path: Path, since_s: int, until_s: int) -> PeriodUsage:
+def read_period(path: Path, since_s: int, until_s: int, by_day: bool = False) -> PeriodUsage:
     """Raises LedgerError of one line if the ledger cannot be read."""
-    return queried(path, lambda connection: _read(connection, since_s, until_s))
+    return queried(path, lambda connection: _read(connection, since_s, until_s, by_day))
 
 
 def queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -101,7 +103,7 @@ def _checked(path: Path, options: str) -> sqlite3.Connection:
     return connection
 
 
-def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodUsage:
+def _read(connection: sqlite3.Connection, since_s: int, until_s: int, by_day: bool) -> PeriodUsage:
     connection.execute("BEGIN")
     kept = dict(connection.execute("SELECT layer, since FROM kept"))
     parts = pieces(since_s, until_s, {layer: kept.get(layer.name, 0) for layer in LAYERS})
@@ -112,10 +114,15 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
     }
     slots = slots_in(connection)
     usage: dict[tuple[int, int], Amounts] = {}
+    days: dict[int, dict[tuple[int, int], Amounts]] = {}
     times: dict[int, SlotTime] = {}
+    # Each layer's buckets lie within a day, so that the days add up to the period.
+    keys = f"start / {DAY.seconds} * {DAY.seconds}, slot, account" if by_day else "0, slot, account"
     for part in parts:
-        for slot, account, *sums in _rows(connection, f"slot, account, {SUM_COLUMNS}", "usage", part, "slot, account"):
-            usage[slot, account] = usage.get((slot, account), Amounts()).plus(Amounts(*sums))
+        for day, slot, account, *sums in _rows(connection, f"{keys}, {SUM_COLUMNS}", "usage", part, "1, 2, 3"):
+            amounts = Amounts(*sums)
+            for table in (usage, days.setdefault(day, {})) if by_day else (usage,):
+                table[slot, account] = table.get((slot, account), Amounts()).plus(amounts)
         for slot, *sums in _rows(connection, f"slot, {_TIMES}", "time", part, "slot"):
             times[slot] = times.get(slot, SlotTime()).plus(SlotTime(*sums))
     gaps = connection.execute(
@@ -129,6 +136,7 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int) -> PeriodU
         {slots(slot): time for slot, time in times.items() if slots(slot) is not _LOST_SLOT},
         tuple(Gap(*row) for row in gaps),
         models_in(connection),
+        {day: _named(table, slots, accounts) for day, table in days.items()},
     )
 
 

@@ -108,13 +108,14 @@ PERIODS = ("today", "7d", "30d")
 
 
 class By(StrEnum):
-    """What the rows of the accounts are."""
+    """What the rows of the accounts are. A day begins at midnight UTC, as in the ledger."""
 
     USER = "user"
     GROUP = "group"
     NAMESPACE = "namespace"
     POD = "pod"
     JOB = "job"
+    DAY = "day"
     GPU = "gpu"
 
 

@@ -43,7 +43,7 @@ class MpsError(Exception):
 
 
 class MpsPlaces(NamedTuple):
-    """The directories of a daemon: its pipes, by which programs find it, and its logs."""
+    """The directories of a daemon: its pipes, by which programs find it, and its logs. Short: sockets are in them."""
 
     pipes: Path
     logs: Path
@@ -105,6 +105,14 @@ class MpsControl:
             return self._run(key, [], b"get_server_list\n", _ANSWER_S)[0] == 0
         return False
 
+    def has_clients(self, key: MpsKey) -> bool:
+        """Whether programs use it: one that a command left behind goes on without a lease, like any other program."""
+        with suppress(MpsError):
+            servers = _numbers(self._run(key, [], b"get_server_list\n", _ANSWER_S)[1])
+            lists = (self._run(key, [], f"get_client_list {server}\n".encode(), _ANSWER_S)[1] for server in servers)
+            return any(_numbers(found) for found in lists)
+        return False
+
     def stop(self, key: MpsKey) -> None:
         """Ends the daemon and its servers; one that does not answer is killed."""
         with suppress(MpsError):
@@ -155,25 +163,24 @@ class MpsControl:
     # -- files
 
     def _make_directories(self, key: MpsKey) -> None:
-        """For one user: that user's alone. For all users: root's, in which each user may enter."""
+        """Those of one user are that user's alone, in a directory of the agent, so that the user cannot replace them.
+
+        Those for all users are the agent's, and each user may enter.
+        """
         places = self.places(key)
         if len(os.fsencode(places.pipes / "control_privileged")) > _MOST_SOCKET_BYTES:
             raise OSError(f"the path {places.pipes} is too long for a socket; use a shorter runtime directory")
         self._root.mkdir(parents=True, exist_ok=True)
-        os.chmod(self._root, 0o711)
+        _claim(self._root, 0o711)
+        places.pipes.parent.mkdir(exist_ok=True)
+        _claim(places.pipes.parent, 0o711)
+        # What an earlier daemon left there would be in the way.
         shutil.rmtree(places.pipes, ignore_errors=True)
-        mode = 0o700 if key.uid is not None else 0o755
-        for directory in (places.pipes.parent, places.pipes, places.logs):
-            with suppress(FileExistsError):
-                os.mkdir(directory, mode)
-            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                # The umask may have taken bits away.
-                os.fchmod(handle, mode)
-                if key.uid is not None and os.geteuid() == 0:
-                    os.fchown(handle, key.uid, pwd.getpwuid(key.uid).pw_gid)
-            finally:
-                os.close(handle)
+        for directory in places:
+            directory.mkdir(exist_ok=True)
+            os.chmod(directory, 0o755 if key.uid is None else 0o700)
+            if key.uid is not None and key.uid != os.geteuid():
+                os.chown(directory, key.uid, pwd.getpwuid(key.uid).pw_gid)
 
     def _content(self, key: MpsKey, path: Path, offset: int) -> bytes | None:
         """A part of a file that the daemon wrote. None where it is not a plain file of the daemon's user."""
@@ -243,6 +250,17 @@ class MpsControl:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _LONGEST_LINE))
             text = output.read().decode(errors="replace")
         return done.returncode, printable(" ".join(text.split()), _LONGEST_LINE)
+
+
+def _numbers(output: str) -> list[int]:
+    return [number for word in output.split() if (number := parse_decimal(word)) is not None]
+
+
+def _claim(directory: Path, mode: int) -> None:
+    """Raises OSError where a directory is another user's: that user could replace what is in it."""
+    if os.lstat(directory).st_uid != os.geteuid():
+        raise OSError(f"{directory} belongs to another user")
+    os.chmod(directory, mode)
 
 
 class _Account(NamedTuple):

@@ -89,6 +89,11 @@ def started(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
     return replace(daemon, stage=DaemonStage.RUNNING, since_s=now_s, reason="")
 
 
+def kept(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
+    """It was to be stopped, and programs still use it."""
+    return replace(daemon, stage=DaemonStage.RUNNING, since_s=now_s, idle_since_s=now_s)
+
+
 def failed(daemon: MpsDaemon, reason: str, now_s: float) -> MpsDaemon:
     """It did not start, or it ended without being asked to."""
     settled = daemon.stage is DaemonStage.RUNNING and now_s - daemon.since_s >= SETTLED_S

@@ -14,7 +14,7 @@ from typing import Final
 
 from gpucommons.model.mps import MpsDaemonReading, MpsEvent, MpsReading
 from gpucommons.mps.control import MpsControl, MpsError
-from gpucommons.mps.plan import DaemonStage, MpsDaemon, MpsKey, MpsStep, failed, make_mps_plan, started
+from gpucommons.mps.plan import DaemonStage, MpsDaemon, MpsKey, MpsStep, failed, kept, make_mps_plan, started
 
 log = logging.getLogger(__name__)
 
@@ -79,13 +79,15 @@ class MpsSupervisor:
         self._running = asyncio.create_task(self._run(), name="mps")
 
     async def stop(self) -> None:
-        """Stops the daemons that no lease uses. The others go on: their commands do, too."""
+        """Stops the daemons that no lease and no program uses. The others go on: their commands do, too."""
         if self._running is not None:
             self._running.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         for key, daemon in self._daemons.items():
-            if key not in self._needed and daemon.stage is not DaemonStage.BROKEN:
+            if key in self._needed or daemon.stage is DaemonStage.BROKEN:
+                continue
+            if not await asyncio.to_thread(self.control.has_clients, key):
                 await asyncio.to_thread(self.control.stop, key)
                 await asyncio.to_thread(self.control.remove, key)
 
@@ -166,6 +168,9 @@ class MpsSupervisor:
         self._changed()
 
     async def _stop_one(self, key: MpsKey) -> None:
+        if await asyncio.to_thread(self.control.has_clients, key):
+            self._daemons[key] = kept(self._daemons[key], monotonic())
+            return
         await asyncio.to_thread(self.control.stop, key)
         await self._read_logs(key)
         await asyncio.to_thread(self.control.remove, key)

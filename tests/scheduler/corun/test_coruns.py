@@ -11,7 +11,7 @@ from gpucommons.scheduler.corun.activity import DeviceActivity, SoloActivity
 from gpucommons.scheduler.corun.coruns import Coruns, Way
 from gpucommons.scheduler.corun.division import MARGIN, divide
 from gpucommons.scheduler.corun.progress import MOST_PROGRESS, progress_together
-from scheduler.corun.world import KINDS, Program, World
+from scheduler.corun.world import KINDS, Program, World, true_progress
 
 # Pairs on an H200: kinds, the device's activity together, measured progress of each.
 PAIRS = [
@@ -139,6 +139,48 @@ def test_a_division_that_mixes_is_checked_once() -> None:
     assert sorted(measured) == ["a", "b"]
     coruns.measured(["a", "b"], device, 4.0)
     assert coruns.phase(["a", "b"], 4.0).way is Way.MIXED
+
+
+def together(first: int, second: int, *, really: int) -> "Coruns[str]":
+    """Two clients that were measured alone; the second one does something else in the trial."""
+    coruns = Coruns[str]()
+    coruns.phase(["a", "b"], 0.0)
+    for client, kind in (("a", first), ("b", second)):
+        coruns.measured([client], KINDS[kind].activity, 1.0)
+    assert coruns.phase(["a", "b"], 1.0).way is Way.TRIAL
+    coruns.measured(["a", "b"], sum_of(first, really), 2.0)
+    division = coruns.division(["a", "b"])
+    assert division is not None
+    assert division.is_together
+    return coruns
+
+
+def sum_of(*kinds: int) -> DeviceActivity:
+    progress = true_progress(kinds, 0.7)
+    rows = [[part * value for value in KINDS[kind].activity] for kind, part in zip(kinds, progress, strict=True)]
+    return DeviceActivity(*map(sum, zip(*rows, strict=True)))
+
+
+@pytest.mark.parametrize("kind", [512, 1024, 1536])
+def test_clients_that_add_up_run_together_at_once(kind: int) -> None:
+    assert together(kind, 512, really=512).phase(["a", "b"], 2.0).way is Way.TOGETHER
+
+
+def test_a_client_that_changed_before_the_trial_is_measured_again_before_they_run_together() -> None:
+    coruns = together(4096, 512, really=2048)
+    measured: list[str] = []
+    while (phase := coruns.phase(["a", "b"], 2.0)).way is Way.MEASURING:
+        measured += phase.clients
+        coruns.measured(phase.clients, KINDS[4096 if phase.clients == ("a",) else 2048].activity, 2.5)
+        coruns.ended(phase, phase.length_s)
+    assert "b" in measured
+    assert phase.way is Way.TRIAL
+    coruns.measured(["a", "b"], sum_of(4096, 2048), 3.0)
+    while (phase := coruns.phase(["a", "b"], 3.0)).way is not Way.TURNS:
+        assert phase.way in (Way.MEASURING, Way.TRIAL), "they do not run together"
+        kinds = (4096, 2048) if len(phase.clients) > 1 else (4096 if phase.clients == ("a",) else 2048,)
+        coruns.measured(phase.clients, sum_of(*kinds), 3.5)
+        coruns.ended(phase, phase.length_s)
 
 
 def test_what_was_measured_while_another_client_was_not_seen_is_measured_again() -> None:

@@ -9,7 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpucommons.agent.accounts import Accounts
-from gpucommons.config.settings import LedgerSettings, Settings
+from gpucommons.config.accounts import LedgerSettings
+from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.job import SCHEMA as JOB_SCHEMA
 from gpucommons.faces.documents.report import SCHEMA, ReportQuery
 from gpucommons.faces.history.history import History

@@ -71,7 +71,7 @@ def accounts(snapshot: Snapshot, only_period: str | None = None) -> Json:
 
 
 def period_document(period: PeriodAccounts) -> Json:
-    """The rows are under `users`, `groups`, `namespaces`, `pods`, `jobs` or `gpus`."""
+    """The rows are under `users`, `groups`, `namespaces`, `pods`, `jobs`, `days` or `gpus`."""
     return {
         "by": period.by.value,
         "since_unix_s": period.since_s,
@@ -84,9 +84,10 @@ def period_document(period: PeriodAccounts) -> Json:
 
 
 def rows(period: PeriodAccounts) -> dict[str, Row]:
-    """The greatest holder first."""
+    """The greatest holder first, or the earliest day."""
     times = period.slot_time or {}
-    ordered = sorted(period.rows.items(), key=lambda row: (-row[1].held_ns, row[0]))
+    by_day = period.by is By.DAY
+    ordered = sorted(period.rows.items(), key=lambda row: (0 if by_day else -row[1].held_ns, row[0]))
     charges, prices = period.charges, period.prices
     return {name: row(amounts, charges.get(name, NO_CHARGE), prices, times.get(name)) for name, amounts in ordered}
 

@@ -15,7 +15,7 @@ from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.model.accounts import By, PeriodAccounts
 from gpucommons.rules.privacy import Viewer
 
-SUMMARY = "GPU-hours and energy of any period, by user, group, namespace, pod, job or GPU"
+SUMMARY = "GPU-hours and energy of any period, by user, group, namespace, pod, job, day or GPU"
 PARAMETERS: tuple[Parameter, ...] = (
     text("since", "start of the period: an age such as 30d, or a date; default: 30d", 64),
     text("month", "this calendar month instead, such as 2026-11", 64),

@@ -37,8 +37,6 @@ _AMOUNTS: dict[str, Schema] = {
     "power_basis": _BASIS,
 }
 _HOURS = or_null(NUMBER)
-# Enough to find a process by its arguments; the stream sends the command line of each process once.
-_MOST_COMMAND = 1000
 # The unit of /proc on Linux.
 _TICKS_PER_S = 100
 PROCESS = record(
@@ -171,7 +169,7 @@ def _command(snapshot: Snapshot, key: ProcessKey | None) -> str | None:
     """Null where it was not read, or is hidden from this viewer."""
     lines = snapshot.readings.command_lines
     words = () if lines is None or key is None else lines.by_key.get(key, ())
-    return " ".join(words)[:_MOST_COMMAND] or None
+    return " ".join(words) or None
 
 
 def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = None) -> dict[str, Json]:
@@ -225,13 +223,11 @@ def _host_use(snapshot: Snapshot, share: ProcessShare) -> Json:
     known = row is not None and row.key == share.key
     activity = readings.cpu.activity if readings.cpu else None
     boot_s = activity.boot_time_s if activity else None
-    commands = readings.command_lines.by_key if readings.command_lines else {}
-    words = () if share.key is None else commands.get(share.key, ())
     return {
         "cpu_seconds": row.cpu_seconds if row is not None and known else None,
         "rss_bytes": row.rss_bytes if row is not None and known else None,
         "start_unix_s": None if boot_s is None or share.key is None else boot_s + share.key.start_ticks / _TICKS_PER_S,
-        "command": " ".join(words) or None,
+        "command": _command(snapshot, share.key),
     }
 
 

@@ -9,16 +9,18 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from gpucommons.base.state_file import replace_state_file
 from gpucommons.leases.policy.book import BookRecord
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 
 _VERSION: Final = 1
 _MOST_BYTES: Final = 8 << 20
+# It has hashes of tokens.
+_MODE: Final = 0o600
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class LeaseRecord:
             "clients": clients,
         }
         try:
-            self._replace(json.dumps(value).encode(), durably)
+            replace_state_file(self._path, json.dumps(value).encode(), _MODE, durably)
         except OSError as error:
             if self.writing:
                 log.error(
@@ -82,19 +84,6 @@ class LeaseRecord:
             self.writing = False
         else:
             self.writing = True
-
-    def _replace(self, content: bytes, durably: bool) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_name(f"{self._path.name}.new")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb", closefd=False) as file:
-                file.write(content)
-            if durably:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(draft, self._path)
 
     def _parsed(self, value: dict[str, Any]) -> tuple[BookRecord, KnownClients]:
         reservations = tuple(

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 
 from gpucommons.scheduler.corun.activity import DeviceActivity, SoloActivity
 from gpucommons.scheduler.corun.division import MARGIN, TimeDivision, divide, turns
-from gpucommons.scheduler.corun.progress import progress_together
+from gpucommons.scheduler.corun.progress import misfit, progress_together
 
 # GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.
 LEAST_MEASURED_S: Final = 0.25
@@ -42,6 +42,10 @@ _CONTRADICTION_MOST: Final = 0.4
 # So many times that, if the progress of one client seems to differ: it is less certain than the device's activity.
 _PROGRESS_TOLERANCES: Final = 4.0
 _LEAST_ACTIVITY: Final = 0.1
+# Measurements of a client that changed meanwhile: the activities do not add up, or it seems to be faster than alone.
+_MISFIT: Final = 0.05
+_FASTER_THAN_ALONE: Final = 1.05
+_FASTER: Final = 0.1
 _TRY_AGAIN_S: Final = 30.0
 _TRY_AGAIN_MOST_S: Final = 600.0
 # To measure each alone and to estimate the progress of so many takes long enough.
@@ -133,6 +137,14 @@ class Coruns(Generic[Client]):
             # This rests on what each one does. A client that changed while it was measured would be far off.
             for one in solo:
                 one.check()
+        elif division.is_together:
+            # While all run together none is measured alone. One that changed since then is measured once more.
+            goes_on = before is not None and before.division.is_together
+            doubtful = not goes_on and misfit(activity, known, progress) > _MISFIT
+            earlier = before.progress if before is not None and goes_on else (0.0,) * len(solo)
+            for one, part, was in zip(solo, progress, earlier, strict=True):
+                if doubtful or part > max(_FASTER_THAN_ALONE, was + _FASTER):
+                    one.check()
         versions = tuple(one.version for one in solo)
         before = before or self._doubted.pop(key, None)
         self._verdicts[key] = self._verdict(division, activity, progress, versions, before, now_s)

@@ -13,8 +13,16 @@ from gpucommons.scheduler.corun.activity import DeviceActivity
 MOST_PROGRESS: Final = 1.1
 # How much the assumption that all are slowed down alike counts against the equations.
 _ALIKE_WEIGHT: Final = 0.0005
+_LEAST_ACTIVITY: Final = 0.1
 _MOST_ROUNDS: Final = 200
 _CONVERGED: Final = 1e-4
+
+
+def misfit(device: DeviceActivity, solo: Sequence[DeviceActivity], progress: Sequence[float]) -> float:
+    """How far the device's activity is from the sum of what the clients do at this progress, as a share of it. It is
+    small if each does what it did alone."""
+    sums = [sum(part * one[m] for part, one in zip(progress, solo, strict=True)) for m in range(len(device))]
+    return max(abs(value - found) / max(value, _LEAST_ACTIVITY) for value, found in zip(device, sums, strict=True))
 
 
 def progress_together(device: DeviceActivity, solo: Sequence[DeviceActivity]) -> tuple[float, ...]:

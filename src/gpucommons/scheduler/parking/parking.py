@@ -14,7 +14,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
-from gpucommons.config.settings import ParkingSettings
+from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.idleness import ParkedCpu, after_look

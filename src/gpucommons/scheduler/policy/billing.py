@@ -6,7 +6,7 @@ the GPU meanwhile: TurnClock integrates that for all clients at once, so a turn 
 
 from typing import Final
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 
 # Deadlines are floats: one that is this close counts as reached, or it could repeat for ever.
 EPSILON_S: Final = 1e-6

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.admission import blocked, is_exclusive, next_client

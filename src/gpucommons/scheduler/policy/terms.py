@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 
 GIB: Final = 1 << 30
 

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Final, Literal, Self, get_args
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.protocol.wire import MessageType, ReplyDecoder, SchedulerReply, Version, encode
 
 SOCKET_VARIABLE: Final = "GPUCOMMONS_SCHEDULER_SOCKET"

@@ -27,7 +27,7 @@ from gpucommons.base.unix_listener import (
     peer_credentials,
     peer_groups,
 )
-from gpucommons.config.settings import ParkingSettings, SchedulerSettings
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from gpucommons.base.loop_thread import LoopThread
-from gpucommons.config.settings import SchedulerSettings
+from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomClaims
 from gpucommons.rules.privacy import Privacy

@@ -7,14 +7,13 @@ misses nor repeats an event.
 import base64
 import json
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from gpucommons.base.follow import FileFollower, Lines, Position
-from gpucommons.base.state_file import open_state_file
+from gpucommons.base.state_file import replace_state_file
 from gpucommons.model.events import BadLine, EventsReading, Stamp, parse_stamp
 from gpucommons.sources.ds01.window import WINDOW_S, EventWindow
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -83,12 +82,8 @@ class Ds01EventsReader:
             ],
             "window": {type: base64.b64encode(packed).decode() for type, packed in self._window.saved().items()},
         }
-        temporary = self._state.with_name(f"{self._state.name}.new")
         try:
-            self._state.parent.mkdir(parents=True, exist_ok=True)
-            with open(open_state_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as file:
-                json.dump(state, file, separators=(",", ":"))
-            os.replace(temporary, self._state)
+            replace_state_file(self._state, json.dumps(state, separators=(",", ":")).encode())
         except OSError as error:
             if self._saving_works:
                 log.warning("events: cannot save the position in the log: %s: %s", error.filename, error.strerror)

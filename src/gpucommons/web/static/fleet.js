@@ -8,6 +8,8 @@ import { bytes, clock, count, duration, percent, plural } from './format.js';
 import { QUEUED, stateWord } from './states.js';
 
 const EVERY_MS = 5000;
+// The first cells are painted at once, the others in the next moment; beyond the most, when the viewer asks for them.
+const FIRST_DRAWN = 400;
 const MOST_DRAWN = 4000;
 const MOST_SILENT = 4;
 const STATES = ['free', 'held_idle', 'reserved', 'unknown', 'busy', 'lost', 'silent'];
@@ -23,7 +25,7 @@ const given = new URLSearchParams(window.location.search);
 const state = {
   found: null,
   error: '',
-  all: false,
+  most: FIRST_DRAWN,
   view: Object.fromEntries(Object.entries(DEFAULTS).map(([name, value]) => [name, given.get(name) ?? value])),
 };
 let timer = 0;
@@ -39,7 +41,7 @@ function choose(part) {
   const view = { ...state.view, ...part };
   const query = new URLSearchParams(Object.entries(view).filter(([name, value]) => value !== DEFAULTS[name]));
   window.history.replaceState(null, '', window.location.pathname + (query.size ? `?${query}` : ''));
-  change({ view, all: false });
+  change({ view, most: MOST_DRAWN });
 }
 
 async function load() {
@@ -52,6 +54,7 @@ async function load() {
   } catch {
     change({ error: 'The agent does not answer. Trying again.' });
   }
+  if (state.found && state.most === FIRST_DRAWN) requestAnimationFrame(() => setTimeout(() => change({ most: MOST_DRAWN })));
   if (!document.hidden) timer = setTimeout(load, EVERY_MS);
 }
 
@@ -65,7 +68,7 @@ function announce({ fleet: { summary } }) {
 // A tab in the background asks nothing.
 document.addEventListener('visibilitychange', () => (document.hidden ? clearTimeout(timer) : load()));
 
-function Page({ found, error, view, all }) {
+function Page({ found, error, view, most }) {
   return html`<header class="bar">
       <p class="mark">gpucommons</p>
       <h1 class="host">Fleet</h1>
@@ -74,14 +77,14 @@ function Page({ found, error, view, all }) {
     </header>
     <main class=${classes(error && found && 'old')} data-slots=${found ? found.fleet.slots.length : null}>
       ${error && html`<p class="failed" role="alert"><b>No current readings.</b> ${error}</p>`}
-      ${found ? html`<${Fleet} found=${found} view=${view} all=${all} />` : !error && html`<p class="quiet" role="status">Asking Prometheus …</p>`}
+      ${found ? html`<${Fleet} found=${found} view=${view} most=${most} />` : !error && html`<p class="quiet" role="status">Asking Prometheus …</p>`}
     </main>`;
 }
 
-function Fleet({ found, view, all }) {
+function Fleet({ found, view, most }) {
   const { fleet, hidden } = found;
   const shown = fleet.slots.filter((slot) => isShown(slot, view));
-  const drawn = all ? shown : shown.slice(0, MOST_DRAWN);
+  const drawn = shown.slice(0, most);
   return html`<section id="now" aria-labelledby="now-title">
       <h2 id="now-title" class="hidden">Now</h2>
       <${Sentence} summary=${fleet.summary} view=${view} />
@@ -97,7 +100,7 @@ function Fleet({ found, view, all }) {
       ${fleet.slots.length === 0 && html`<p class="quiet">Prometheus has no slot of any node. It needs to scrape /metrics of the agents.</p>`}
       ${fleet.slots.length > 0 && shown.length === 0 && html`<p class="quiet">No slot matches.</p>`}
       ${view.by === 'node' ? html`<${ByNode} fleet=${fleet} slots=${drawn} />` : html`<${ByState} fleet=${fleet} slots=${drawn} counts=${countBy(shown, 'state')} />`}
-      ${drawn.length < shown.length && html`<p><button type="button" class="all" onClick=${() => change({ all: true })}>Show ${count(shown.length - drawn.length)} more</button></p>`}
+      ${most >= MOST_DRAWN && drawn.length < shown.length && html`<p><button type="button" class="all" onClick=${() => change({ most: Infinity })}>Show ${count(shown.length - drawn.length)} more</button></p>`}
     </section>`;
 }
 

@@ -1,0 +1,230 @@
+"""The settings of turns and parking. Values only."""
+
+from dataclasses import dataclass
+
+from gpucommons.base.address import parse_address_or_port
+from gpucommons.config.option import nvshare_aliases, option
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Turns for plain programs and for clients of nvshare and XPUShare. nvshare's variables keep their meaning."""
+
+    enabled: bool = option(False, "run the scheduler for the clients of nvshare and XPUShare")
+    socket: str = option("/var/run/nvshare/scheduler.sock", "socket for libnvshare.so and nvsharectl")
+    xpushare_socket: str = option(
+        "/var/run/xpushare/scheduler.sock",
+        "second socket of the same scheduler, for libxpushare.so and xpusharectl; empty: none; "
+        "a warning is logged if the agent may not create it",
+    )
+    admin_group: str = option("", "group that may switch the scheduler and set limits, like root; empty: none")
+    max_connections_per_uid: int = option(
+        512, "connections that one user may have at once; root outside of containers has no limit", minimum=1
+    )
+    max_connections_per_container: int = option(
+        256, "connections that the programs of one container may have at once", minimum=1
+    )
+    debug: bool = option(False, "log every client that connects and disconnects", aliases=nvshare_aliases("DEBUG"))
+    mode: str = option(
+        "auto",
+        "serial: one client at a time; concurrent: together if their memory fits; auto: by measured demand",
+        choices=("auto", "serial", "concurrent"),
+        aliases=nvshare_aliases("SCHEDULING_MODE"),
+    )
+    corun_gain_percent: float = option(
+        3.0,
+        "mode auto: least gain in percent over turns for which clients run together; less is within the noise",
+        minimum=0,
+        maximum=100,
+    )
+    turn_quantum_s: float = option(0.25, "mode auto: seconds of a turn if no memory has to be swapped", minimum=0.05)
+    fair_between: str = option(
+        "owners",
+        "owners: all clients of one user or container together get what one client of another gets; "
+        "clients: every client gets the same",
+        choices=("owners", "clients"),
+    )
+    share_programs: str = option(
+        "off",
+        "whose plain programs take turns, paused and resumed by the driver: none (off), those of the agent's own user "
+        "(own), or all; needs mode auto",
+        choices=("off", "own", "all"),
+    )
+    pause: str = option(
+        "driver",
+        "how plain programs are paused: by the driver, from r570 on; freeze: by the cgroup freezer or SIGSTOP, "
+        "which also stops their CPU work, for older drivers; a pauser that runs as a service has --backend instead",
+        choices=("driver", "freeze"),
+    )
+    max_pause_s: float = option(
+        10.0,
+        "longest time in seconds for which a plain program is paused; a pauser that runs as a service also has a limit "
+        "of its own, --max-pause-s",
+        minimum=0.1,
+        maximum=3600,
+    )
+    pauser_socket: str = option(
+        "",
+        "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if the agent is not root "
+        "and share_programs is all, or off with leases.enforce = pause; else the agent starts a pauser of its own",
+    )
+    max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
+    switch_time_mode: str = option(
+        "auto",
+        "length of a turn: by the memory that a switch moves (auto), or fixed",
+        choices=("auto", "fixed"),
+        aliases=nvshare_aliases("SWITCH_TIME_MODE"),
+    )
+    switch_time_fixed_s: float = option(
+        60.0,
+        "seconds of a turn with switch_time_mode = fixed",
+        minimum=0.1,
+        aliases=nvshare_aliases("SWITCH_TIME_FIXED"),
+    )
+    switch_time_multiplier: float = option(
+        5.0,
+        "seconds of a turn per GiB with switch_time_mode = auto",
+        minimum=0,
+        aliases=nvshare_aliases("SWITCH_TIME_MULTIPLIER"),
+    )
+    memory_reserve_percent: float = option(
+        10.0,
+        "percent of a GPU's memory that is never given to clients",
+        minimum=0,
+        maximum=90,
+        aliases=nvshare_aliases("MEMORY_RESERVE_PERCENT"),
+    )
+    default_gpu_memory_gb: float = option(
+        16.0,
+        "memory of a GPU in GiB if NVML does not report it",
+        minimum=0.001,
+        aliases=nvshare_aliases("DEFAULT_GPU_MEMORY_GB"),
+    )
+    quota_sample_interval_ms: float = option(
+        50.0,
+        "milliseconds between two checks of a core quota",
+        minimum=1,
+        aliases=nvshare_aliases("QUOTA_SAMPLE_INTERVAL_MS"),
+    )
+    compute_window_ms: float = option(
+        2000.0, "window of a core quota in milliseconds", minimum=100, aliases=nvshare_aliases("COMPUTE_WINDOW_MS")
+    )
+    quota_carryover_percent: float = option(
+        25.0,
+        "percent of an unused window that a client may use later",
+        minimum=0,
+        maximum=100,
+        aliases=nvshare_aliases("QUOTA_CARRYOVER_PERCENT"),
+    )
+    drop_tail_billing_percent: float = option(
+        100.0,
+        "percent of the time between DROP_LOCK and the release that is billed; nvshare bills 70",
+        minimum=0,
+        maximum=100,
+        aliases=nvshare_aliases("DROP_TAIL_BILLING_PERCENT"),
+    )
+    work_conserving: bool = option(False, "let a client exceed its core quota while no other client waits")
+    revoke_after_s: float = option(
+        30.0, "seconds after which a client that ignores DROP_LOCK loses its turn", minimum=1
+    )
+    fence: str = option(
+        "second",
+        "when the connection of a client that lost its turn this way is closed: "
+        "never, after the second time, or the first time",
+        choices=("none", "second", "disconnect"),
+    )
+    metrics_enable: bool = option(
+        False, "open the nvshare drop-in listener on metrics_addr", aliases=("NVSHARE_METRICS_ENABLE",)
+    )
+    metrics_addr: str = option(
+        "0.0.0.0:9402",
+        "HOST:PORT, or a port, of the nvshare drop-in listener",
+        check=parse_address_or_port,
+        aliases=("NVSHARE_METRICS_ADDR",),
+    )
+    xpushare_metrics_enable: bool = option(
+        False, "open the xpushare drop-in listener on xpushare_metrics_addr", aliases=("XPUSHARE_METRICS_ENABLE",)
+    )
+    xpushare_metrics_addr: str = option(
+        "0.0.0.0:9402",
+        "HOST:PORT, or a port, of the xpushare drop-in listener; different from metrics_addr if both are open",
+        check=parse_address_or_port,
+        aliases=("XPUSHARE_METRICS_ADDR",),
+    )
+    metrics_nvml_interval_ms: float = option(
+        1000.0,
+        "least milliseconds between two readings of the GPUs while the scheduler is enabled; "
+        "sampling.interval_s applies where it is longer, and demand is not measured above 6000",
+        minimum=100,
+        aliases=nvshare_aliases("METRICS_NVML_INTERVAL_MS"),
+    )
+    metrics_debug_labels: bool = option(
+        True,
+        "label every series with client_id and host_pid; false: one series for all clients of a pod on a GPU",
+        aliases=nvshare_aliases("METRICS_DEBUG_LABELS"),
+    )
+    metrics_stale_ttl_s: float = option(
+        0.0,
+        "seconds for which the series of a disconnected client are kept",
+        minimum=0,
+        aliases=nvshare_aliases("METRICS_STALE_TTL_SEC"),
+    )
+
+    @property
+    def shares_programs(self) -> bool:
+        return self.share_programs != "off"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the scheduler runs: for the clients of nvshare, for plain programs, or both."""
+        return self.enabled or self.shares_programs
+
+
+@dataclass(frozen=True, slots=True)
+class SharingQuotaSettings:
+    """One line for each rule, such as students = { namespace = "course-*", memory = "8Gi", core = 25 }.
+
+    All patterns of a rule must match. Rules with user, group, container, job, unit, command or share are for programs
+    that share a GPU without a library (scheduler.share_programs); clients of nvshare do not match them.
+    """
+
+    pod: str = option("*", "shell pattern of the pod's name")
+    namespace: str = option("*", "shell pattern of the pod's namespace")
+    uid: str = option("*", "shell pattern of the numeric user id")
+    user: str = option("*", "shell pattern of the user's name")
+    group: str = option("*", "shell pattern of the name of one of the user's groups")
+    container: str = option("*", "shell pattern of the container's name or id")
+    job: str = option("*", "shell pattern of the Slurm job's id")
+    unit: str = option("*", "shell pattern of the systemd unit's name, such as ollama.service")
+    command: str = option(
+        "*", "shell pattern of the command: its short name (train.py) or its whole line; programs choose it themselves"
+    )
+    memory: str = option("", "memory that each matching client may use, such as 8Gi; empty: no limit")
+    core: int = option(
+        0, "percent of the GPU's time that each matching client may use; 0: no limit", minimum=0, maximum=100
+    )
+    share: bool = option(True, "false leaves matching programs alone: they take no turns and are never paused")
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingSettings:
+    """The GPU memory of idle programs goes to host memory. For the programs of scheduler.share_programs."""
+
+    idle_after_s: float = option(
+        0.0,
+        "seconds after which a program that uses neither the GPU nor the CPU is parked when its room is needed; "
+        "0: programs are parked only by gpucommons park",
+        minimum=0,
+    )
+    eager: bool = option(False, "park idle programs also while their room is not needed")
+    oversubscribe: bool = option(
+        False,
+        "let programs that do not fit into a GPU's memory together take long turns: working programs are parked for "
+        "those that wait for room, so that moving takes at most a tenth of the time",
+    )
+    host_reserve_percent: float = option(
+        10.0, "percent of the host's memory that parking leaves free, at least 4 GiB", minimum=0, maximum=100
+    )
+    min_residence_s: float = option(
+        120.0, "seconds for which a program that was brought back is not parked again on its own", minimum=0
+    )
