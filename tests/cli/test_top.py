@@ -23,6 +23,7 @@ from gpucommons.cli.agent_client import AgentAddress, named_address
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.reader import local_urls
+from gpucommons.cli.top import several_feeds
 from gpucommons.cli.top_app import Top
 from gpucommons.cli.top_dialogs import Page
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, AgentFeed, FeedUpdate, LocalFeed, Recent
@@ -598,6 +599,16 @@ def test_the_stream_of_an_agent_is_followed_and_its_loss_reported(tmp_path: Path
     assert lost.document is None
     assert lost.lost in ("Connection refused", "No such file or directory")
     assert again.document is None
+
+
+def test_of_several_nodes_one_that_answers_is_enough() -> None:
+    dead = AgentAddress("http://127.0.0.1:1")
+    with demo_agent() as url:
+        feeds = several_feeds([dead, AgentAddress(url)])
+        assert [feed.where for feed in feeds] == [dead.url, url]
+    done = command("top", "--connect", "http://127.0.0.1:1", "--connect", "http://127.0.0.1:2")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert done.stderr.count("Connection refused") == 2
 
 
 @pytest.mark.parametrize("url", ["", "gpu1:9460", "ftp://x", "http://", "unix:api.sock"])

@@ -17,6 +17,9 @@ from gpucommons.cli.options import (
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
 
+# Of several nodes, each is given this to answer before the view begins.
+_ANSWER_S = 3.0
+
 Connects = Annotated[
     list[str] | None,
     typer.Option(
@@ -39,7 +42,11 @@ def top(
     """Watch GPUs, processes and turns live in the terminal."""
     named = connect or []
     reader = Reader(named[0] if named else None, password_file, ca_file, config, simulate)
-    feeds = [_feed(reader)] if len(named) < 2 else _feeds([named_address(one, password_file, ca_file) for one in named])
+    feeds = (
+        [_feed(reader)]
+        if len(named) < 2
+        else several_feeds([named_address(one, password_file, ca_file) for one in named])
+    )
     try:
         from gpucommons.cli.top_app import Top
     except ImportError as error:
@@ -49,12 +56,12 @@ def top(
     Top(feeds, config).run()
 
 
-def _feeds(addresses: list[AgentAddress]) -> list[Feed]:
+def several_feeds(addresses: list[AgentAddress]) -> list[Feed]:
     """A node that does not answer is shown as such; one that answers is enough to begin."""
     reasons: list[str] = []
     for address in addresses:
         try:
-            get(address, "", within_s=0)
+            get(address, "", within_s=_ANSWER_S)
             break
         except NoAnswer as error:
             reasons.append(str(error))
