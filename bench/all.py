@@ -17,6 +17,7 @@ NAMES = (
     "attribution",
     "containers",
     "handoff",
+    "agent_handoff",
     "sharing_scrape",
     "malformed",
     "viewers",

@@ -7,6 +7,7 @@ frames while scrolling from top to bottom.
 import json
 import statistics
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ GPUS = 8
 USERS = 60
 PAINTS = 5
 READINGS = 5
+SCRAPES_S = 15
+ROUNDS = 3
 # Longer than the agent keeps a view.
 STALE_S = 6
 # The first cell, and the frame after the one that draws it.
@@ -89,6 +92,31 @@ def document(url: str) -> tuple[float, int]:
     return time.monotonic() - begun, len(body)
 
 
+def scrapes_ms(url: str, with_viewer: bool) -> list[float]:
+    """The length of each scrape, while a viewer has the fleet read again and again, or none does."""
+    ended = threading.Event()
+
+    def view() -> None:
+        # Not decoded: that would hold up this program's scrapes.
+        while not ended.wait(0.1):
+            urllib.request.urlopen(f"{url}/api/v1/fleet", timeout=60).read()
+
+    viewer = threading.Thread(target=view)
+    if with_viewer:
+        viewer.start()
+    found = []
+    until_s = time.monotonic() + SCRAPES_S
+    while time.monotonic() < until_s:
+        begun = time.monotonic()
+        urllib.request.urlopen(f"{url}/metrics", timeout=60).close()
+        found.append(1000 * (time.monotonic() - begun))
+        time.sleep(0.02)
+    ended.set()
+    if with_viewer:
+        viewer.join()
+    return found
+
+
 def thread_ms(session: CDPSession) -> float:
     """Milliseconds of the page's main thread, without those of other programs."""
     rows: dict[str, float] = {row["name"]: row["value"] for row in session.send("Performance.getMetrics")["metrics"]}
@@ -141,12 +169,17 @@ def main() -> None:
             for _ in range(READINGS):
                 documents.append(document(agent.url))
                 time.sleep(STALE_S)
+            # In turns, so that the load of the machine is the same for both.
+            rounds = [(scrapes_ms(agent.url, False), scrapes_ms(agent.url, True)) for _ in range(ROUNDS)]
+            alone, viewed = ([ms for each in rounds for ms in each[which]] for which in (0, 1))
             paints = [paint_ms(browser, f"{agent.url}/fleet") for _ in range(PAINTS)]
             by_state = scrolling(browser, f"{agent.url}/fleet")
             by_node = scrolling(browser, f"{agent.url}/fleet?by=node")
     size = sum(len(file.compressed) for name, file in static_files().items() if name.startswith("fleet."))
     rows = [
         ("queries, view and document, median", f"{1000 * statistics.median(d[0] for d in documents):.0f} ms", ""),
+        ("scrape, p50 / p99: without a viewer", _scrapes(alone), ""),
+        ("scrape, p50 / p99: with one, a reading every 5 s", _scrapes(viewed), ""),
         ("document", f"{documents[0][1] / 1000:.0f} kB", ""),
         ("files of the fleet alone, gzipped", f"{size / 1000:.1f} kB", ""),
         ("grid painted after the document, median", f"{statistics.median(p[0] for p in paints):.0f} ms", "1000 ms"),
@@ -159,6 +192,10 @@ def main() -> None:
         ("refresh every 5 s: thread a second", f"{by_state[2]:.1f} ms", ""),
     ]
     show(f"A fleet of {NODES} nodes x {GPUS} GPUs", ("what", "measured", "bar"), rows)
+
+
+def _scrapes(found: list[float]) -> str:
+    return f"{statistics.median(found):.1f} / {statistics.quantiles(found, n=100)[-1]:.1f} ms"
 
 
 def _frames(frames: list[float], thread: float) -> str:

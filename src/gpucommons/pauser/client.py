@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,6 +45,12 @@ log = logging.getLogger(__name__)
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 LOCK_TIMEOUT_MS: Final = 200
+# A program with much submitted work gets longer with each attempt, for so many attempts; then it is left alone.
+LONGER: Final = 4
+MOST_LONGER: Final = 2
+# An unlock that found the pauser busy with the program is tried again after these pauses.
+_UNLOCK_AGAIN_S: Final = (0.01, 0.05, 0.25, 1.0)
+_UNLOCK_AGAIN: Final = frozenset({Code.BUSY, Code.DEADLINE})
 # Beyond what the call itself may take: the pauser's own work and the way there and back, on a busy machine.
 _GRACE_S: Final = 2 * LATE_S
 _MOVE_S: Final = 600.0
@@ -201,6 +207,21 @@ class Pauser:
             self.counters.unlock_seconds.observe(reply.duration_s)
             self.counters.resumed(process, time.monotonic())
         return reply
+
+    async def resume(self, paused: MutableMapping[ProcessKey, str], process: ProcessKey) -> None:
+        """Unlock a program of `paused`, programs with their lanes, and remove it there; the pauser's notice may, too.
+
+        Several times where that is needed. If all fail, the pauser resumes it after the longest pause.
+        """
+        for pause_s in _UNLOCK_AGAIN_S:
+            lane = paused.get(process)
+            if lane is None:
+                return
+            reply = await self.unlock(process, lane=lane)
+            if reply.failure is None or reply.failure.code not in _UNLOCK_AGAIN:
+                break
+            await asyncio.sleep(pause_s)
+        paused.pop(process, None)
 
     async def keep(self, process: ProcessKey, *, lane: str) -> Reply:
         """Let the pause of a locked program last `max_pause_s` from now on."""

@@ -21,7 +21,7 @@ class JobUse(NamedTuple):
 
 
 class LabLoad(Protocol):
-    """`held_bytes` is what a job holds on its GPU now, the driver's context included."""
+    """What the jobs do. `memory_bytes` is on the GPU, without the driver's context; `resident_bytes` on the host."""
 
     def jobs(self) -> Sequence[LabJob]: ...
     def use(self, job: LabJob, elapsed_s: float) -> JobUse: ...

@@ -1,8 +1,7 @@
 """From samples of Prometheus to nodes and slots: duplicates, missing labels, nodes that no longer answer."""
 
-import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +36,13 @@ def alive(*instances: str, **labels: str) -> dict[str, list[Sample]]:
     }
 
 
-def view_of(**parts: Any) -> FleetView:
-    return fleet_view(FleetAnswers(NOW, **parts), PAGE)
+def by_metric(rows: Sequence[Sample]) -> dict[str, list[Sample]]:
+    names = {row.labels.get("__name__", "") for row in rows}
+    return {name: [row for row in rows if row.labels.get("__name__", "") == name] for name in names}
+
+
+def view_of(readings: Sequence[Sample], **parts: Any) -> FleetView:
+    return fleet_view(FleetAnswers(NOW, by_metric(readings), **parts), PAGE)
 
 
 def by_slot(view: FleetView) -> Mapping[tuple[str, str], FleetSlot]:
@@ -179,7 +183,7 @@ def test_a_gpu_without_a_slot_is_unknown_and_not_missing() -> None:
 def test_a_node_that_stopped_answering_is_listed_with_its_slots() -> None:
     answers = alive("a:1")
     answers["seen"] += [reading(queries.SNAPSHOT_TIME, "gpu7:9460", NOW - 1200)]
-    assert silent_targets(FleetAnswers(NOW, answers["readings"], seen=answers["seen"])) == ["gpu7:9460"]
+    assert silent_targets(FleetAnswers(NOW, by_metric(answers["readings"]), seen=answers["seen"])) == ["gpu7:9460"]
     view = view_of(
         **answers,
         remembered_states=[state("gpu7:9460", "Z", "free"), state("gpu7:9460", "Z", "busy")],
@@ -255,7 +259,7 @@ names = st.sampled_from(["", "a:1", "a:2", "b:9460", "[::1]:9460", "x y", "<b>"]
 label_sets = st.fixed_dictionaries(
     {},
     optional={
-        "__name__": st.sampled_from([*itertools.chain(*queries.READINGS), "other"]),
+        "__name__": st.sampled_from([*queries.READINGS, "other"]),
         "instance": names,
         "job": st.sampled_from(["", "g", "h"]),
         "node": st.sampled_from(["", "gpu1"]),
@@ -275,7 +279,7 @@ rows = st.lists(
 )
 
 
-@given(st.builds(FleetAnswers, st.just(NOW), rows, rows, rows, rows, rows, rows, st.booleans()))
+@given(st.builds(FleetAnswers, st.just(NOW), rows.map(by_metric), rows, rows, rows, rows, rows, st.booleans()))
 def test_any_answer_gives_a_view_in_which_each_slot_is_once_and_belongs_to_a_node(answers: FleetAnswers) -> None:
     view = fleet_view(answers, PAGE)
     nodes = {node.instance for node in view.nodes}
@@ -283,7 +287,7 @@ def test_any_answer_gives_a_view_in_which_each_slot_is_once_and_belongs_to_a_nod
     keys = [(slot.node, slot.uuid) for slot in view.slots]
     assert len(set(keys)) == len(keys)
     assert {slot.node for slot in view.slots} <= nodes
-    answering = {row.instance for row in answers.named(queries.SNAPSHOT_TIME)}
+    answering = {row.instance for row in answers.of(queries.SNAPSHOT_TIME)}
     for node in view.nodes:
         assert node.answers == (node.instance in answering)
         assert node.page_url is None or node.page_url.startswith("http://")
@@ -296,7 +300,7 @@ def test_any_answer_gives_a_view_in_which_each_slot_is_once_and_belongs_to_a_nod
     assert all(math.isfinite(slot.memory_total_bytes or 0) for slot in view.slots)
 
 
-@given(st.builds(FleetAnswers, st.just(NOW), rows, rows, rows), st.randoms(use_true_random=False))
+@given(st.builds(FleetAnswers, st.just(NOW), rows.map(by_metric), rows, rows), st.randoms(use_true_random=False))
 def test_the_order_of_the_rows_does_not_matter_for_the_states(answers: FleetAnswers, chance: Any) -> None:
     def shuffled(found: Any) -> list[Sample]:
         mixed = list(found)

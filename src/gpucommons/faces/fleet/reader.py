@@ -31,15 +31,14 @@ class FleetSource:
     async def read(self) -> FleetView:
         """Raises FleetError."""
         select = self.selector
-        states, seen, down, *readings = await asyncio.gather(
+        states, seen, down, *rows = await asyncio.gather(
             self._query(queries.states_query(select)),
             self._query(queries.seen_query(select)),
             self._query(queries.down_query(select)),
-            *(self._query(expression) for expression in queries.readings_queries(select)),
+            *(self._query(queries.reading_query(metric, select)) for metric in queries.READINGS),
         )
-        answers = FleetAnswers(
-            time.time(), [row for rows in readings for row in rows], states, seen, down, selected=bool(select)
-        )
+        readings = dict(zip(queries.READINGS, rows, strict=True))
+        answers = FleetAnswers(time.time(), readings, states, seen, down, selected=bool(select))
         silent = silent_targets(answers)
         if silent:
             # Only then: reading an hour of every node's series each time would be a load.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _LONGEST_TEXT = 200
@@ -47,10 +47,13 @@ def _sample(row: object) -> Sample | None:
 
 @dataclass(frozen=True, slots=True)
 class FleetAnswers:
-    """The samples of each query. `selected`: a selector chooses the nodes, so every target that is down is one."""
+    """The samples of each query; `readings` by metric.
+
+    `selected`: a selector chooses the nodes, so every target that is down is one.
+    """
 
     time_wall_s: float
-    readings: Sequence[Sample] = ()
+    readings: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     states: Sequence[Sample] = ()
     seen: Sequence[Sample] = ()
     down: Sequence[Sample] = ()
@@ -58,5 +61,5 @@ class FleetAnswers:
     remembered_gpus: Sequence[Sample] = ()
     selected: bool = False
 
-    def named(self, metric: str) -> list[Sample]:
-        return [row for row in self.readings if row.labels.get("__name__") == metric]
+    def of(self, metric: str) -> Sequence[Sample]:
+        return self.readings.get(metric, ())

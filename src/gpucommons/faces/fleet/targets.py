@@ -40,8 +40,8 @@ def silent_targets(answers: FleetAnswers) -> list[str]:
 
 def targets_of(answers: FleetAnswers) -> FleetTargets:
     answering, last_seen = _answering(answers), _last_seen(answers)
-    simulated = {row.instance: row.labels.get("scenario", "") for row in answers.named(queries.SIMULATED)}
-    uuids = _uuids([*answers.states, *answers.named(queries.GPU_INFO)])
+    simulated = {row.instance: row.labels.get("scenario", "") for row in answers.of(queries.SIMULATED)}
+    uuids = _uuids([*answers.states, *answers.of(queries.GPU_INFO)])
     node_of = _nodes(answering, uuids, simulated.keys())
     known = {uuid for instance in answering - simulated.keys() for uuid in uuids.get(instance, ())}
     before = _uuids([*answers.remembered_states, *answers.remembered_gpus])
@@ -53,7 +53,7 @@ def targets_of(answers: FleetAnswers) -> FleetTargets:
 
 
 def _answering(answers: FleetAnswers) -> set[str]:
-    return {row.instance for row in answers.named(queries.SNAPSHOT_TIME)}
+    return {row.instance for row in answers.of(queries.SNAPSHOT_TIME)}
 
 
 def _last_seen(answers: FleetAnswers) -> dict[str, float]:

@@ -16,6 +16,7 @@ from gpucommons.faces.fleet.targets import FleetTargets, targets_of
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 
 _DIGITS = re.compile(r"([0-9]+)", re.ASCII)
+_NUMBERS = (queries.SINCE, queries.IDLE, queries.UTILIZATION, queries.MEMORY, queries.QUEUED)
 _PLACE = {state: place for place, state in enumerate(FleetState)}
 
 Key = tuple[str, str]
@@ -43,7 +44,7 @@ def _natural(text: str) -> tuple[tuple[int, str], ...]:
 
 def _nodes(answers: FleetAnswers, targets: FleetTargets, page_pattern: str) -> Iterator[FleetNode]:
     waiting: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in answers.named(queries.LEASES_WAITING):
+    for row in answers.of(queries.LEASES_WAITING):
         if row.instance in targets.node_of and row.value is not None:
             waiting[targets.node_of[row.instance]][row.labels.get("user", "")] = row.value
     for instance, name in targets.names.items():
@@ -77,16 +78,13 @@ class _Readings:
 def _readings(answers: FleetAnswers, targets: FleetTargets) -> _Readings:
     values: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     holders: dict[Key, dict[str, float]] = defaultdict(dict)
-    models: dict[Key, str] = {}
-    for key, row in _placed(answers.readings, targets.node_of):
-        labels = row.labels
-        metric = labels.get("__name__", "")
-        if metric == queries.GPU_INFO:
-            models[key] = labels.get("name", "")
-        elif metric == queries.HOLDER:
-            holders[key][labels.get("holder", "")] = row.value or 0.0
-        elif row.value is not None:
-            values[metric, labels.get("which") or labels.get("queue") or ""][key] = row.value
+    models = {key: row.labels.get("name", "") for key, row in _placed(answers.of(queries.GPU_INFO), targets.node_of)}
+    for key, row in _placed(answers.of(queries.HOLDER), targets.node_of):
+        holders[key][row.labels.get("holder", "")] = row.value or 0.0
+    for metric in _NUMBERS:
+        for key, row in _placed(answers.of(metric), targets.node_of):
+            if row.value is not None:
+                values[metric, row.labels.get("which") or row.labels.get("queue") or ""][key] = row.value
     return _Readings(values, holders, models)
 
 
@@ -108,7 +106,7 @@ def _answering_slots(answers: FleetAnswers, targets: FleetTargets) -> list[Fleet
             newest[key] = rank, row
     found = {key: _slot(key, row, readings) for key, (_, row) in newest.items()}
     with_slots = {(slot.node, slot.gpu_uuid) for slot in found.values()}
-    for key, row in _placed(answers.named(queries.GPU_INFO), targets.node_of):
+    for key, row in _placed(answers.of(queries.GPU_INFO), targets.node_of):
         # A GPU without a slot: of an older agent, or in MIG mode without an instance.
         if key not in with_slots:
             found[key] = _slot(key, row, readings)

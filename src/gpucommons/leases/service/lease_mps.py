@@ -36,6 +36,9 @@ class LeaseMps:
         daemon = self._supervisor.daemon(key)
         if daemon is None or daemon.stage is not DaemonStage.RUNNING:
             return None
+        # It may have died since the supervisor looked: a command would run without limits.
+        if not self._supervisor.control.is_alive(key):
+            return None
         places = self._supervisor.control.places(key)
         return {
             "pipe_directory": str(places.pipes),

@@ -107,7 +107,7 @@ class CoreQuotas:
                 assert bucket is not None
                 bucket.borrowing = bucket.borrowing and lend
                 left = bucket.spent_after_s(gpu.clock.running)
-                if left is not None and left <= EPSILON_S and now >= client.keep_until_s:
+                if left is not None and left <= EPSILON_S and now >= max(client.keep_until_s, gpu.measured_until_s):
                     yield client, bucket
 
     def refilled(self, gpu: GpuQueue, now: float) -> list[Client]:
@@ -134,7 +134,7 @@ class CoreQuotas:
                 if left is not None:
                     # It may have begun its turn with a spent quota.
                     left = left if left > EPSILON_S else self._sample_interval_s
-                    due = min(due, max(now + left, client.keep_until_s))
+                    due = min(due, max(now + left, client.keep_until_s, gpu.measured_until_s))
         return due
 
     def _join(self, client: Client, now: float) -> None:

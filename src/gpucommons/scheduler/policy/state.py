@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from gpucommons.base.histogram import Histogram
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
-from gpucommons.scheduler.corun.coruns import Coruns, Phase
+from gpucommons.scheduler.corun.coruns import Coruns, Phase, Way
 from gpucommons.scheduler.corun.division import MARGIN
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
 from gpucommons.scheduler.protocol.wire import MessageType, Version
@@ -16,6 +16,7 @@ LONG_AGO: Final = float("-inf")
 # How often DROP_LOCK is sent again, and how long the room that it makes is reserved.
 DROP_RESEND_S: Final = 5.0
 _HANDOVERS_PER_STEP: Final = 512
+_DECIDING: Final = (Way.MEASURING, Way.TRIAL)
 # In place of a protocol version: a plain program, which the pauser stops and resumes.
 PROGRAM: Final = 0
 
@@ -355,6 +356,14 @@ class GpuQueue:
         # Hand-overs not yet in the histograms, alternating: length of the turn, wait of the next client. A flat list
         # of numbers: pairs would be work for the garbage collector.
         self.handovers: list[float] = []
+
+    @property
+    def measured_until_s(self) -> float:
+        """Until when the running clients are measured to decide how they share; in the past while they are not."""
+        phase = self.phase
+        if phase is None or not self.phase_begun or not self.metered or phase.way not in _DECIDING:
+            return LONG_AGO
+        return LONG_AGO if self.phase_until_s == NEVER else self.phase_until_s
 
     def first_waiting(self) -> Client | None:
         """The client that is served next: the first place, or, if only owners with a turn wait, the first request."""

@@ -17,8 +17,8 @@ from time import monotonic
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser.backend import Code, State
-from gpucommons.pauser.client import LOCK_TIMEOUT_MS, Pauser
+from gpucommons.pauser.backend import State
+from gpucommons.pauser.client import LOCK_TIMEOUT_MS, LONGER, MOST_LONGER, Pauser
 from gpucommons.pauser.protocol import Notice
 from gpucommons.scheduler.programs.exemptions import Circumstances, Exempt, Exemption, Refusal, ShareScope
 from gpucommons.scheduler.programs.jobs import GpuUser, ProgramReading, group
@@ -32,14 +32,9 @@ from gpucommons.scheduler.programs.trespass import (
 
 log = logging.getLogger(__name__)
 
-# A program with much submitted work gets longer with each attempt; after the third it is left alone for a minute.
-_LONGER: Final = 4
-_MOST_LONGER: Final = 2
 _STEP_S: Final = 1.0
 # Several requests to keep a pause come before the pauser ends it.
 _KEEPS_PER_PAUSE: Final = 4
-_UNLOCK_AGAIN_S: Final = (0.01, 0.05, 0.25, 1.0)
-_UNLOCK_AGAIN: Final = frozenset({Code.BUSY, Code.DEADLINE})
 _BY_HAND: Final = "it was resumed by hand: it runs until the lease ends"
 
 
@@ -190,8 +185,8 @@ class Enforcement:
                 keeps += 1
                 await self._keep(process, device, look=keeps % 2 == 0)
             else:
-                done = await self._pause(process, device, LOCK_TIMEOUT_MS * _LONGER**attempts)
-                attempts = 0 if done else min(attempts + 1, _MOST_LONGER)
+                done = await self._pause(process, device, LOCK_TIMEOUT_MS * LONGER**attempts)
+                attempts = 0 if done else min(attempts + 1, MOST_LONGER)
             self._publish()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(_STEP_S, self._pauser.max_pause_s / _KEEPS_PER_PAUSE)):
@@ -223,14 +218,6 @@ class Enforcement:
             self._judge()
 
     async def _resume(self, process: ProcessKey) -> None:
-        for pause_s in _UNLOCK_AGAIN_S:
-            device = self._paused.get(process)
-            if device is None:
-                return
-            reply = await self._pauser.unlock(process, lane=device)
-            if reply.failure is None or reply.failure.code not in _UNLOCK_AGAIN:
-                break
-            await asyncio.sleep(pause_s)
-        # If all attempts failed, the pauser resumes it: it is not asked to keep it paused any more.
-        self._paused.pop(process, None)
-        log.info("leases: pid %d runs again", process.pid)
+        if process in self._paused:
+            await self._pauser.resume(self._paused, process)
+            log.info("leases: pid %d runs again", process.pid)

@@ -11,19 +11,14 @@ from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code
-from gpucommons.pauser.client import LOCK_TIMEOUT_MS, Pauser
+from gpucommons.pauser.client import LOCK_TIMEOUT_MS, LONGER, MOST_LONGER, Pauser
 from gpucommons.scheduler.policy.state import Action, Client
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
-# A program with much submitted work gets longer with each attempt; after the third it is left alone. What it needed is
-# kept for the next turns: an attempt that fails lets it run on while others wait.
-_LONGER: Final = 4
-# A program that could not be paused runs for so long before the next attempt.
+# A program that could not be paused runs for so long before the next attempt. What time it needed is kept for the next
+# turns: an attempt that fails lets it run on while others wait.
 _AGAIN_S: Final = 0.25
-_MOST_LONGER: Final = 2
-_UNLOCK_AGAIN_S: Final = (0.01, 0.05, 0.25, 1.0)
-_UNLOCK_AGAIN: Final = frozenset({Code.BUSY, Code.DEADLINE})
 
 
 class ProgramPeer:
@@ -110,7 +105,7 @@ class ProgramPeer:
 
     async def _lock_all(self) -> None:
         running = {process: lane for process, lane in self.processes.items() if process not in self._locked}
-        timeout_ms = LOCK_TIMEOUT_MS * _LONGER**self._failures
+        timeout_ms = LOCK_TIMEOUT_MS * LONGER**self._failures
         begun_s = monotonic()
         codes = await asyncio.gather(*(self._lock_one(*place, timeout_ms) for place in running.items()))
         if not self._pause:
@@ -118,12 +113,12 @@ class ProgramPeer:
         now = monotonic()
         if any(code is not None for code in codes):
             self._pause = False
-            self._failures = min(self._failures + 1, _MOST_LONGER)
+            self._failures = min(self._failures + 1, MOST_LONGER)
             await self._unlock_all()
             now = monotonic()
             actions: Sequence[Action] = self._turns.policy.not_paused(self.client, now + _AGAIN_S, now)
         else:
-            if now - begun_s < timeout_ms / 1000 / _LONGER:
+            if now - begun_s < timeout_ms / 1000 / LONGER:
                 self._failures = max(0, self._failures - 1)
             actions = self._turns.policy.paused(self.client, now)
         self._turns.apply(actions, now)
@@ -136,16 +131,4 @@ class ProgramPeer:
         return reply.failure.code
 
     async def _unlock_all(self) -> None:
-        await asyncio.gather(*map(self._unlock_one, tuple(self._locked)))
-
-    async def _unlock_one(self, process: ProcessKey) -> None:
-        for pause_s in _UNLOCK_AGAIN_S:
-            lane = self._locked.get(process)
-            if lane is None:
-                return
-            reply = await self._pauser.unlock(process, lane=lane)
-            if reply.failure is None or reply.failure.code not in _UNLOCK_AGAIN:
-                break
-            await asyncio.sleep(pause_s)
-        # If all attempts failed, the pauser resumes it after the longest pause.
-        self._locked.pop(process, None)
+        await asyncio.gather(*(self._pauser.resume(self._locked, process) for process in tuple(self._locked)))

@@ -237,6 +237,8 @@ class ProcessRows:
             new_key = self._keys.key_of(pid)
             _, new_sm, new_mem, new_enc, new_dec = samples.get(pid, _NO_USAGE)
             if new_key is not key or new_sm != sm or new_mem != mem or new_enc != enc or new_dec != dec:
+                # The key's pid is one object for all GPUs.
+                pid = pid if new_key is None else new_key.pid
                 row = GpuProcess(pid, new_key, kind, memory, new_sm, new_mem, new_enc, new_dec, gi, ci)
             rows.append(row)
         return rows

@@ -6,6 +6,13 @@ import { clock } from './format.js';
 
 const HEIGHT = 180;
 const BYTE_STEPS = Array.from({ length: 24 }, (_, at) => 2 ** (20 + at));
+const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
+const TIME_STEPS = [
+  ...[1, 2, 5, 10, 15, 30],
+  ...[1, 2, 5, 10, 15, 30].map((step) => step * MINUTE),
+  ...[1, 2, 3, 6, 12].map((step) => step * HOUR),
+  ...[1, 2, 5, 10, 30, 90].map((step) => step * DAY),
+];
 const DASHES = [[], [6, 3], [2, 2]];
 const COLOURS = 8;
 const MOST_VALUES = 16;
@@ -17,9 +24,9 @@ const two = (value) => String(value).padStart(2, '0');
 
 function timeTick(unix, step) {
   const at = new Date(unix * 1000);
-  if (step >= 86400) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  if (step >= DAY) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
   const minute = `${two(at.getHours())}:${two(at.getMinutes())}`;
-  return step >= 60 ? minute : `${minute}:${two(at.getSeconds())}`;
+  return step >= MINUTE ? minute : `${minute}:${two(at.getSeconds())}`;
 }
 
 // The colour and the dashes of a line, as classes of its swatch in the legend.
@@ -95,7 +102,7 @@ export class Chart extends Component {
           y: { range: (_, low, high) => [0, this.highest(high)] },
         },
         axes: [
-          { ...axis, size: 30, values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
+          { ...axis, size: 30, space: 56, incrs: TIME_STEPS, values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map(show), ...(binary && { incrs: BYTE_STEPS }) },
         ],
         series: [

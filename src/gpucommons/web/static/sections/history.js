@@ -95,7 +95,7 @@ function Legend({ lines, view, onView, onZoom }) {
     </ul>
     ${view.from
       ? html`<p class="zoom">${spanOf(view)} <button type="button" onClick=${() => onZoom(0, 0)}>Reset zoom</button></p>`
-      : html`<p class="quiet">Drag across a chart to zoom.</p>`}
+      : html`<p class="quiet by-mouse">Drag across a chart to zoom.</p>`}
   </div>`;
 }
 
