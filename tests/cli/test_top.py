@@ -362,9 +362,8 @@ def test_a_process_is_ended_after_a_question_and_only_with_the_right(monkeypatch
     document["simulated"] = None
     stranger = {**row, "uid": 12345}
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "only its user or root" in refusal(stranger, key, True)
-    assert "run top there" in refusal({**row, "uid": 1000}, mine, False)
-    assert refusal({**row, "uid": 1000}, mine, True) == ""
+    assert "only its user or root" in refusal(stranger, key)
+    assert refusal({**row, "uid": 1000}, mine) == ""
     monkeypatch.undo()
     assert send_signal(f"GPU-x/{sleeper.pid}/{ticks + 1}", signal.SIGKILL) == f"pid {sleeper.pid} has ended", "reused"
 
@@ -374,6 +373,17 @@ def test_a_process_is_ended_after_a_question_and_only_with_the_right(monkeypatch
         async with app.run_test(size=(80, 24)) as pilot:
             feed.put(FeedUpdate(document, {}))
             await shown(pilot)
+            for elsewhere, reason in ((True, "the node is simulated"), (False, "run top there")):
+                feed.put(FeedUpdate({**document, "simulated": "lab" if elsewhere else None}))
+                feed.is_local = elsewhere
+                await pilot.pause(0.2)
+                await pilot.press("p", "T", "P")
+                assert not app.screen.query("#question")
+                notes = [note.message for note in app._notifications]
+                assert sum(reason in note for note in notes) == 2, notes
+            feed.is_local = True
+            feed.put(FeedUpdate(document))
+            await pilot.pause(0.2)
             await pilot.press("p", "T")
             assert f"Send SIGTERM to pid {sleeper.pid}" in str(app.screen.query_one("#question", Static).render())
             await pilot.press("n")

@@ -292,7 +292,7 @@ class Top(App[None]):
         if row is None:
             self.notify(printable("choose a process first: p, then the arrows"))
             return
-        if reason := refusal(row, key, _is_here(node)):
+        if reason := _elsewhere(node) or refusal(row, key):
             self.notify(printable(reason), severity="error")
             return
 
@@ -309,8 +309,8 @@ class Top(App[None]):
         if pid is None:
             self.notify(printable("choose a process (p) or a parked program (w) first"))
             return
-        if not _is_here(node):
-            self.notify(printable("the agent is not asked through its socket on this machine: run top there"))
+        if reason := _elsewhere(node):
+            self.notify(printable(reason), severity="error")
             return
 
         def answered(agreed: bool | None) -> None:
@@ -412,9 +412,11 @@ class Top(App[None]):
         self.query_one("#note", Static).update(printable(note))
 
 
-def _is_here(node: TopNode) -> bool:
-    """Whether the processes of the node are those of this machine."""
-    return node.feed.is_local and node.document is not None and not node.document["simulated"]
+def _elsewhere(node: TopNode) -> str:
+    """Why the processes of the node are not those of this machine; empty if they are."""
+    if node.document is None or node.document["simulated"]:
+        return "the node is simulated: its processes do not exist"
+    return "" if node.feed.is_local else "the agent is not asked through its socket on this machine: run top there"
 
 
 async def _process_page(node: TopNode, key: str, row: Mapping[str, Any]) -> Printable:

@@ -71,7 +71,7 @@ PROBLEM_COLUMNS = (
     Column("What to do", False, 20, whole=True),
 )
 TURN_COLUMNS = (
-    Column("Client", False, 19),
+    Column("Client", False, 19, most=40),
     Column("GPU", width=3),
     Column("Now", False, 23, most=200),
     Column("Wait", width=7),

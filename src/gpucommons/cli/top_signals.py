@@ -9,10 +9,8 @@ from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.process_stat import start_ticks
 
 
-def refusal(row: Mapping[str, Any], key: str, is_here: bool) -> str:
+def refusal(row: Mapping[str, Any], key: str) -> str:
     """Why this user may not signal the process of this row; empty if it may. `key` is GPU, pid and start time."""
-    if not is_here:
-        return "the agent is not asked through its socket on this machine: run top there"
     if os.geteuid() not in (0, row["uid"]):
         return f"pid {row['pid']} belongs to {row['account'] or 'another user'}: only its user or root may do that"
     if parse_decimal(key.rpartition("/")[2]) is None:
