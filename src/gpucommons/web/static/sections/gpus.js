@@ -79,7 +79,7 @@ function Card({ uuid, gpu, parts, values, slots, queued, chosen, now, lit, onFoc
   return html`<article class=${classes('card', MARKS[level], dim && 'dim')} aria-labelledby="gpu-${gpu.index}" data-uuid=${uuid} data-level=${level}>
     <${Title} uuid=${uuid} gpu=${gpu} />
     <${State} slots=${slots} queued=${queued} now=${now} />
-    <div class="busy">
+    <div class="use">
       ${gpu.mig_enabled
         ? html`<p class="big" title="activity of the MIG instances, by their slices"><span data-f="mig_activity">${percent(migActivity(gpu))}</span></p>`
         : html`<p class="big"><span data-f="utilization_ratio">${percent(gpu.utilization_ratio)}</span></p>`}
