@@ -86,7 +86,7 @@ export class Chart extends Component {
       {
         width: this.holder.clientWidth,
         height: HEIGHT,
-        padding: [8, 10, 0, 0],
+        padding: [8, 18, 0, 0],
         cursor: {
           // Moves in all charts; a zoom is chosen in one, and the page applies it to all.
           sync: { key: 'history', filters: { pub: (event) => event === 'mousemove' || event === 'mouseleave' } },
