@@ -37,7 +37,7 @@ from waiting import until
 PROGRAM = "/opt/gpucommons/bin/gpucommons"
 SOCKET = "/run/gpucommons/api.sock"
 # A user of the scenario, and one without rows in it.
-ALICE, STRANGER, ROOT = 1001, 4711, 0
+ALICE, CHEN, STRANGER, ROOT = 1001, 1003, 4711, 0
 # The tests around this one have their sockets elsewhere: here the defaults are in force.
 PLAIN = {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": "", "XDG_RUNTIME_DIR": "", "HOME": "/nowhere"}
 # The name of each document's resource, and the command that prints it.
@@ -233,8 +233,8 @@ def test_me(lab: Host) -> None:
 def test_why(lab: Host) -> None:
     turns = document(lab, "scheduler", "status", "--json")["turns"]
     waiting = [id for id, client in turns["clients"].items() if client["wait"]]
-    found = document(lab, "why", "--json")["why"]
-    assert {client["uid"] for client in found.values()} == {ROOT}
+    found = document(lab, "why", "--json", uid=CHEN)["why"]
+    assert {client["uid"] for client in found.values()} == {CHEN}
     one = document(lab, "why", str(turns["clients"][waiting[0]]["pid"]), "--json")["why"]
     assert set(one) == {waiting[0]}
     assert "has been" in run(lab, "why", turns["clients"][waiting[0]]["pod"]).stdout
@@ -247,10 +247,10 @@ def test_why(lab: Host) -> None:
 
 def test_a_waiting_client_waits_behind_another(lab: Host) -> None:
     def behind_another() -> Any:
-        found = document(lab, "why", "--json")["why"]
+        found = document(lab, "why", "--json", uid=CHEN)["why"]
         return next((client for client in found.values() if client["behind"]), None)
 
-    client = until(behind_another, "a client of root waits")
+    client = until(behind_another, "a client of chen waits")
     assert client["wait"]["sentence"]
 
 
