@@ -24,8 +24,10 @@ from gpucommons.leases.policy.values import SlotUse
 from gpucommons.leases.protocol.client import LeaseConnection, answer_of
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
+from gpucommons.model.parking import TURN, ParkedProgram, ParkingReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.snapshot import Readings
+from gpucommons.parking.values import ParkStage
 from needs import needs_program
 from running import RunningAgent, command, running_agent
 from simulation.played_lab import PlayedLab
@@ -66,6 +68,23 @@ def test_a_lost_gpu_is_lost_and_an_unread_driver_is_unknown() -> None:
     lost = replace(readings, gpus=gpus, allocations=replace(readings.allocations, slots=slots))
     assert uses(lost)["0"] is SlotUse.LOST
     assert leasable_slots(replace(readings, gpus=None), {}) is None
+
+
+def test_memory_that_programs_are_about_to_take_back_is_not_free() -> None:
+    readings = lab()
+    assert readings.sharing is not None
+    (slot,) = (one for one in leasable_slots(readings, {}) or () if one.name == "0")
+    assert slot.free_bytes is not None
+
+    def free(stage: ParkStage) -> int | None:
+        program = ParkedProgram("a", "a", "bob", 1001, stage, slot.uuid, (1,), 2 * GIB, 2 * GIB, 0.0, TURN)
+        assert readings.sharing is not None
+        sharing = replace(readings.sharing, parking=ParkingReading(programs=(program,)))
+        (found,) = (one for one in leasable_slots(replace(readings, sharing=sharing), {}) or () if one.name == "0")
+        return found.free_bytes
+
+    assert free(ParkStage.WAKING) == slot.free_bytes - 2 * GIB
+    assert free(ParkStage.PARKED) == slot.free_bytes
 
 
 def test_a_slot_is_not_free_because_its_holders_are_unknown() -> None:

@@ -191,8 +191,8 @@ def test_one_daemon_serves_all_users(node: MpsNode) -> None:
         holder.communicate(timeout=30)
 
         # A driver that does not have it.
-        os.kill(node.daemons()[name], signal.SIGKILL)
         node.fake.set("old")
+        os.kill(node.daemons()[name], signal.SIGKILL)
         done = node.run(*SHARED, "true")
         assert done.returncode == 2
         assert "MPS could not be started for the lease" in done.stderr

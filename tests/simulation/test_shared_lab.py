@@ -115,10 +115,14 @@ def test_simulated_users_hold_leases_and_wait_and_a_real_command_gets_its_place(
     assert shared.returncode == 0
     assert shared.stdout.startswith("MIG-"), shared.stderr
 
-    waiting = subprocess.Popen(
-        [sys.executable, "-m", "gpucommons", "run", "--quiet", "--name", "mine", "true"],
-        env={**psutil.Process().environ(), "PYTHONPATH": ":".join(filter(None, sys.path)), **lab.environment},
-    )
+    # Several: on a slow machine the first has its GPU before it is explained.
+    waiting = [
+        subprocess.Popen(
+            [sys.executable, "-m", "gpucommons", "run", "--quiet", "--name", "mine", "sleep", "600"],
+            env={**psutil.Process().environ(), "PYTHONPATH": ":".join(filter(None, sys.path)), **lab.environment},
+        )
+        for _ in range(3)
+    ]
     try:
         mine = until(
             lambda: next((one for one in lab.document("queue")["waiting"].values() if one["name"] == "mine"), None)
@@ -126,8 +130,10 @@ def test_simulated_users_hold_leases_and_wait_and_a_real_command_gets_its_place(
         assert mine["position"] > 1, "simulated users wait before it"
         assert "every GPU that fits is in use" in lab.command("why").stdout
     finally:
-        waiting.send_signal(signal.SIGINT)
-        waiting.wait(20)
+        for one in waiting:
+            one.send_signal(signal.SIGINT)
+        for one in waiting:
+            one.wait(20)
 
 
 def test_an_idle_notebook_is_parked_and_wakes(lab: Lab) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpucommons.agent.lease_room import parked_for_turns
+from gpucommons.agent.lease_room import parked_for_turns, waking_bytes
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
@@ -43,8 +43,16 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
     if gpus is None or allocations is None:
         return None
     sharing = readings.sharing
-    parked = parked_for_turns(None if sharing is None else sharing.parking)
-    return tuple(_slots(gpus, allocations, before, parked, devices_in_turns(sharing)))
+    parking = None if sharing is None else sharing.parking
+    waking = waking_bytes(parking)
+    slots = _slots(gpus, allocations, before, parked_for_turns(parking), devices_in_turns(sharing))
+    return tuple(_without(slot, waking.get(slot.uuid, 0)) for slot in slots)
+
+
+def _without(slot: LeasableSlot, taken_bytes: int) -> LeasableSlot:
+    """Less free memory: it is as good as taken."""
+    free = slot.free_bytes
+    return slot if not taken_bytes or free is None else replace(slot, free_bytes=max(0, free - taken_bytes))
 
 
 def devices_in_turns(sharing: SharingReading | None) -> frozenset[str]:

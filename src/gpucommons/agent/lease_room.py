@@ -26,6 +26,15 @@ def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: flo
     )
 
 
+def waking_bytes(parking: ParkingReading | None) -> Mapping[str, int]:
+    """The memory of each GPU that programs are about to take, because they are brought back."""
+    found: Counter[str] = Counter()
+    for program in () if parking is None else parking.programs:
+        if program.stage == ParkStage.WAKING:
+            found[program.gpu_uuid] += program.gpu_bytes
+    return found
+
+
 def parked_for_turns(parking: ParkingReading | None) -> Mapping[str, int]:
     """The memory of each GPU's working programs that is in host memory, while they wait for their turn."""
     found: Counter[str] = Counter()

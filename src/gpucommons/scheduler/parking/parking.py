@@ -255,10 +255,12 @@ class Parking:
         await self._look(now)
         if not self._has_work():
             return
-        rooms = await self._read_rooms()
+        # Before the rooms: what a lease takes in between is counted twice, never not at all.
+        claims, since_s = self._claims(), monotonic()
+        rooms = await self._read_rooms(since_s)
         if self._stopping:
             return
-        situation = self._situation(rooms)
+        situation = self._situation(rooms, claims)
         self._carry_out(plan(self._terms, situation))
 
     def _has_work(self) -> bool:
@@ -307,8 +309,9 @@ class Parking:
         if spot.wakes_since_s is None:
             spot.wakes_since_s = now
 
-    async def _read_rooms(self) -> Mapping[str, DeviceRoom]:
-        """A driver that hangs costs one thread; until it answers nothing is brought back."""
+    async def _read_rooms(self, since_s: float) -> Mapping[str, DeviceRoom]:
+        """A driver that hangs costs one thread; until it answers nothing is brought back. A reading that began before
+        `since_s` is not used."""
         devices = {device for spot in self._spots.values() for device in spot.memory}
         devices |= {device for held in self._held for device in held.program.devices}
         if self._reading_rooms is None:
@@ -322,14 +325,14 @@ class Parking:
             device: DeviceRoom(free, as_of_s)
             for device, free in asked.result().items()
             # A move may have ended in the meantime.
-            if as_of_s > self._moved_s.get(device, -NEVER_S)
+            if as_of_s >= since_s and as_of_s > self._moved_s.get(device, -NEVER_S)
         }
 
-    def _situation(self, rooms: Mapping[str, DeviceRoom]) -> ParkSituation:
+    def _situation(self, rooms: Mapping[str, DeviceRoom], claims: RoomClaims) -> ParkSituation:
         now = monotonic()
         held = self._held.planned(self._spots.keys(), now)
         spots = [spot.planned(now) for spot in self._spots.values()]
-        return ParkSituation((*held, *spots), rooms, self._host.host_memory(), self._claims(), now)
+        return ParkSituation((*held, *spots), rooms, self._host.host_memory(), claims, now)
 
     def _carry_out(self, found: ParkPlan) -> None:
         for key, refusal in found.refused.items():
