@@ -106,6 +106,20 @@ def test_memory_that_sharers_were_promised_is_not_promised_twice() -> None:
     assert second in book.waiting
 
 
+def test_what_a_lease_does_not_use_yet_is_kept_next_to_programs_without_a_lease() -> None:
+    """Programs without a lease have 90 GiB. What leases use is not free, and does not count twice."""
+    slot = whole(0, use=SlotUse.USED, free_bytes=50 * GIB)
+    book = opened(slot)
+    first = asked(book, ALICE, share=True, memory_bytes=30 * GIB)
+    second = asked(book, BOB, share=True, memory_bytes=30 * GIB)
+    assert granted(book).keys() == {first}
+    book.update_slots((replace(slot, free_bytes=25 * GIB, leased_bytes=25 * GIB),), 1.0, UserFacts())
+    assert granted(book, 1.0) == {}
+    # Those without a lease release 10 GiB: of 35 free ones, 5 are promised.
+    book.update_slots((replace(slot, free_bytes=35 * GIB, leased_bytes=25 * GIB),), 2.0, UserFacts())
+    assert granted(book, 2.0).keys() == {second}
+
+
 def test_a_stated_memory_takes_the_smallest_slot_and_no_memory_the_largest() -> None:
     book = opened(mig(9, 0), whole(0))
     assert granted_of(book, memory_bytes=10 * GIB) == ("MIG-9-0",)

@@ -1,5 +1,6 @@
 """What a snapshot shows about the slots: free, used, allocated or lost; and which programs are on them. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -72,8 +73,11 @@ def _slots(
     in_turns: frozenset[str],
 ) -> Iterator[LeasableSlot]:
     holders: dict[str, list[Allocation]] = {}
+    leased: Counter[str] = Counter()
     for allocation in reading.allocations:
-        if allocation.kind is not WorkloadKind.LEASE and not allocation.is_access_only:
+        if allocation.kind is WorkloadKind.LEASE:
+            leased[allocation.slot.uuid] += allocation.memory_bytes or 0
+        elif not allocation.is_access_only:
             holders.setdefault(allocation.slot.uuid, []).append(allocation)
     by_uuid = {gpu.identity.uuid: gpu for gpu in gpus.gpus}
     for info in reading.slots:
@@ -83,7 +87,7 @@ def _slots(
             if use is SlotUse.FREE and not (reading.complete and info.processes_known):
                 use = before.get(uuid, SlotUse.FREE)
             slot = _slot(info, by_uuid[info.slot.gpu_uuid], use, parked.get(uuid, 0))
-            yield replace(slot, in_turns=uuid in in_turns)
+            yield replace(slot, in_turns=uuid in in_turns, leased_bytes=leased[uuid])
     for gpu in gpus.gpus:
         if not gpu.up:
             yield LeasableSlot(gpu.identity.uuid, str(gpu.identity.index), SlotUse.LOST)

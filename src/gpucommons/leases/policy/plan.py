@@ -86,7 +86,10 @@ class _Seat:
             return True
         promised = max(0, sum(lease.memory_bytes or 0 for lease in self.leases) - self.slot.parked_bytes)
         left = None if self.slot.total_bytes is None else self.slot.total_bytes - promised
-        return left is not None and request.memory_bytes <= left and _has_free(request, self.slot)
+        if left is None or request.memory_bytes > left:
+            return False
+        # Programs without a lease may use the slot, too; and what a lease was promised may not be in use yet.
+        return _has_free(request, self.slot, max(0, promised - self.slot.leased_bytes))
 
     def _has_threads(self, request: LeaseRequest) -> bool:
         promised = sum(lease.sm_percent or 0 for lease in self.leases)
@@ -111,8 +114,10 @@ def fits(request: LeaseRequest, slot: LeasableSlot) -> bool:
     return request.memory_bytes is None or (slot.total_bytes is not None and slot.total_bytes >= request.memory_bytes)
 
 
-def _has_free(request: LeaseRequest, slot: LeasableSlot) -> bool:
-    return request.memory_bytes is None or slot.free_bytes is None or slot.free_bytes >= request.memory_bytes
+def _has_free(request: LeaseRequest, slot: LeasableSlot, kept_bytes: int = 0) -> bool:
+    if request.memory_bytes is None or slot.free_bytes is None:
+        return True
+    return slot.free_bytes - kept_bytes >= request.memory_bytes
 
 
 def make_plan(board: LeaseBoard, now_s: float) -> LeasePlan:

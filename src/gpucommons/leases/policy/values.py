@@ -24,6 +24,7 @@ class LeasableSlot:
 
     `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
     `parked_bytes` is the memory of working programs of it that is in host memory: they wait for their turn.
+    `leased_bytes` is what the programs of leases use.
     """
 
     uuid: str
@@ -34,6 +35,7 @@ class LeasableSlot:
     total_bytes: int | None = None
     free_bytes: int | None = None
     parked_bytes: int = 0
+    leased_bytes: int = 0
     in_turns: bool = False
 
 
