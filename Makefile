@@ -17,7 +17,7 @@ test: $(VENV)/.ready-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile || $(MAKE) --no-print-directory test-again
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile || $(MAKE) --no-print-directory test-again
 
 # A failed test once more, alone: a machine that stalls for seconds disturbs tests with real processes and clocks.
 test-again:

@@ -84,7 +84,7 @@ def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: Shared
     assert json.loads(shown.stdout)["parking"]["programs"].keys() == {key}
     assert "parked, 0.1 GiB in host memory" in node.scheduler("status")
     assert "in host memory" in node.scheduler("explain", f"pid:{program.pid}")
-    assert node.standing(program) == "", "it takes no turns"
+    node.wait_for(lambda: node.standing(program) == "", "it takes no turns")
     node.wait_for(lambda: 'gpucommons_parking_programs{stage="parked"} 1' in node.agent.get("/metrics")[1], "metrics")
     metrics = node.agent.get("/metrics")[1]
     assert 'gpucommons_parking_host_bytes{user="root"} 6.7108864e+07' in metrics or "67108864" in metrics
