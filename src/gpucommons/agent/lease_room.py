@@ -1,11 +1,11 @@
 """Which room on GPUs leases wait for, which parking could make, and which they were promised. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, WorkloadKind
 from gpucommons.model.leases import LeasesReading, WaitCause
-from gpucommons.model.parking import TURN, ParkingReading
+from gpucommons.model.parking import TURN, ParkedProgram, ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.parking.values import ParkStage, RoomClaims, RoomNeed
 from gpucommons.rules.identities import job_of_lease
@@ -28,18 +28,18 @@ def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: flo
 
 def waking_bytes(parking: ParkingReading | None) -> Mapping[str, int]:
     """The memory of each GPU that programs are about to take, because they are brought back."""
-    found: Counter[str] = Counter()
-    for program in () if parking is None else parking.programs:
-        if program.stage == ParkStage.WAKING:
-            found[program.gpu_uuid] += program.gpu_bytes
-    return found
+    return _bytes_by_gpu(parking, lambda program: program.stage == ParkStage.WAKING)
 
 
 def parked_for_turns(parking: ParkingReading | None) -> Mapping[str, int]:
     """The memory of each GPU's working programs that is in host memory, while they wait for their turn."""
+    return _bytes_by_gpu(parking, lambda program: program.cause == TURN and program.stage == ParkStage.PARKED)
+
+
+def _bytes_by_gpu(parking: ParkingReading | None, counts: Callable[[ParkedProgram], bool]) -> Mapping[str, int]:
     found: Counter[str] = Counter()
     for program in () if parking is None else parking.programs:
-        if program.cause == TURN and program.stage == ParkStage.PARKED:
+        if counts(program):
             found[program.gpu_uuid] += program.gpu_bytes
     return found
 
