@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
@@ -35,12 +36,14 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
-from gpucommons.simulation.shared_lab import shared_lab
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.api import Api
+
+if TYPE_CHECKING:
+    from gpucommons.simulation.shared_lab import SharedLab
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class Agent:
         self._parts: list[Part] = [accounts]
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
-        lab = shared_lab(scenario.name) if scenario is not None and settings.scheduler.shares_programs else None
+        lab = _shared_lab(scenario) if scenario is not None and settings.scheduler.shares_programs else None
         sharing = None
         if lab is not None:
             scenario, sharing = lab.scenario, simulated_sharing(settings, lab)
@@ -199,6 +202,13 @@ def _dcgm_options(settings: DcgmSettings) -> DcgmOptions:
 def _prometheus(settings: Settings) -> Prometheus | None:
     url = settings.history.prometheus_url
     return Prometheus(url, settings.history.prometheus_selector) if url else None
+
+
+def _shared_lab(scenario: Scenario) -> "SharedLab | None":
+    # Imported here: it has all of the simulation, which a real agent does not need.
+    from gpucommons.simulation.shared_lab import shared_lab
+
+    return shared_lab(scenario.name)
 
 
 def _fleet(settings: FleetSettings) -> FleetReader | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
@@ -40,10 +41,12 @@ from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
-from gpucommons.simulation.lab_leases import LabLeaseUsers
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
+
+if TYPE_CHECKING:
+    from gpucommons.simulation.lab_leases import LabLeaseUsers
 
 _MOST_ANCESTORS = 64
 # Of the daemons, below the runtime directory.
@@ -86,7 +89,7 @@ class Leasing:
         settings: Settings,
         scenario: Scenario | None = None,
         enforcer: Enforcer | None = None,
-        users: LabLeaseUsers | None = None,
+        users: "LabLeaseUsers | None" = None,
         read_job: ReadJob | None = None,
     ) -> None:
         """Without `enforcer`, trespassers are only reported. `users` are those of a scenario. `read_job` reads a job

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.lease_room import lease_claims
@@ -31,11 +31,13 @@ from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
-from gpucommons.simulation.shared_lab import SharedLab
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.free_memory import free_memory
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
+
+if TYPE_CHECKING:
+    from gpucommons.simulation.shared_lab import SharedLab
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
     )
 
 
-def simulated_sharing(settings: Settings, lab: SharedLab) -> "Sharing":
+def simulated_sharing(settings: Settings, lab: "SharedLab") -> "Sharing":
     """The scheduler for the programs of a scenario. It serves no client: those of this machine are not simulated."""
     check_scheduler(settings.scheduler)
     given = replace(settings.scheduler, share_programs="all", socket="", xpushare_socket="")
