@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Bytecode is kept: without it each of hundreds of processes compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run demo test test-again lint types bench torture docs dashboards deploy-files dist clean
 
@@ -15,9 +17,10 @@ test: $(VENV)/.ready-test
 	@scripts/install-test-programs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	# Meanwhile the tests are compiled, once for all processes that run them.
+	$(BIN)/python -m pytest --collect-only --quiet > /dev/null & $(BIN)/mypy; status=$$?; wait; exit $$status
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile || $(MAKE) --no-print-directory test-again
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder || $(MAKE) --no-print-directory test-again
 
 # A failed test once more, alone: a machine that stalls for seconds disturbs tests with real processes and clocks.
 test-again:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from needs import needs_program
 
@@ -26,6 +26,8 @@ ARGUMENTS = (
     "--disable-sync",
 )
 TESTS = Path(__file__).resolve().parent
+# Where screenshots are written; they take longer than the tests, so that none is without it.
+SCREENSHOTS = os.environ.get("GPUCOMMONS_TEST_SCREENSHOTS", "")
 
 
 @contextmanager
@@ -120,3 +122,9 @@ def demo_process(*arguments: str) -> Iterator[tuple[str, int]]:
     finally:
         process.terminate()
         process.wait(timeout=10)
+
+
+def keep_screenshot(shown: Locator, name: str) -> None:
+    """For a person to look at; nothing unless GPUCOMMONS_TEST_SCREENSHOTS names a folder."""
+    if SCREENSHOTS:
+        shown.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")

@@ -49,8 +49,11 @@ class SharedNode:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """A pauser whose agent was killed resumes every program, and writes its record, before it exits."""
+        pauser = self.pauser()
         self._agents.close()
         self.shared.__exit__(kind, value, trace)
+        until(lambda: is_gone(pauser), "the pauser has ended")
 
     def start_agent(self, *arguments: str, sections: str = "", environment: Mapping[str, str] | None = None) -> Self:
         """`sections` is the text of its configuration file."""

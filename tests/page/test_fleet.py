@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import chromium, opened
+from browser import chromium, keep_screenshot, opened
 from fleet_nodes import SimpleNode, fleet
 from gpucommons.model.slots import SlotState
 from page.test_page import AXE
@@ -222,12 +222,9 @@ def test_axe_finds_no_violation(browser: Browser, shown: ShownFleet, query: str,
 
 
 def test_no_width_scrolls_sideways(browser: Browser, shown: ShownFleet) -> None:
-    """Writes build/screenshots."""
-    folder = Path(__file__).resolve().parents[2] / "build" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
     with opened(browser, shown.url, ready=READY) as page:
         for width, theme in itertools.product((360, 1280, 1920, 2560), ("light", "dark")):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme="light" if theme == "light" else "dark")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            page.screenshot(path=folder / f"fleet-{theme}-{width}.png")
+            keep_screenshot(page.locator("body"), f"fleet-{theme}-{width}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import chromium, demo_agent, opened
+from browser import chromium, demo_agent, keep_screenshot, opened
 from demo_node import HOSTILE
 from gpucommons.faces.documents.delta import delta
 from prometheus_server import free_port, running_prometheus
@@ -384,10 +384,7 @@ def test_numbers_have_units_and_a_missing_number_is_a_dash(formatting: Page, cal
     assert formatting.evaluate(f"f => f.{call}", module).replace("\u202f", " ") == text
 
 
-def test_screenshots_of_every_section(browser: Browser, demo: str) -> None:
-    """Writes build/screenshots, and checks that no section is wider than the window."""
-    folder = HERE.parents[1] / "build" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
+def test_no_section_is_wider_than_the_window(browser: Browser, demo: str) -> None:
     with opened(browser, demo, height=TALL) as page:
         at_a_delta(page)
         for width, theme in itertools.product((360, 1280, 1920, 2560), ("light", "dark")):
@@ -396,9 +393,7 @@ def test_screenshots_of_every_section(browser: Browser, demo: str) -> None:
             at_a_delta(page)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             for section in SECTIONS:
-                file = folder / f"{section}-{theme}-{width}.png"
-                page.locator(f"#{section}").screenshot(path=file)
-                assert file.stat().st_size > 1000
+                keep_screenshot(page.locator(f"#{section}"), f"{section}-{theme}-{width}")
 
 
 def test_hidden_rows_are_shown_as_hidden(browser: Browser) -> None:
