@@ -227,7 +227,8 @@ def hostile_names(victim: Victim, budget: Budget) -> Counter[str]:
             clients = []
             for _ in range(30):
                 pod, namespace, gpu = (hostile_name(budget.dice, 60) for _ in range(3))
-                clients.append(Scripted(victim.socket_path).register(pod, namespace, gpu).ask())
+                # They request nothing: a client that holds the lock for too long is fenced, which is another attack.
+                clients.append(Scripted(victim.socket_path).register(pod, namespace, gpu))
                 counts["clients"] += 1
             ids = {client.id for client in clients}
             until(lambda ids=ids: ids <= _shown_clients(victim), "the clients are in a snapshot")  # type: ignore[misc]
