@@ -15,6 +15,8 @@ from waiting import until
 
 # Clears the screen, sets the title, ends the line, reverses the text, and closes what quotes open.
 ARGUMENT = "x\x1b[2J\x1b]0;t\x07\n\"}\\\u202e'$(id)`id`;<b>\x9b31m"
+# Its beginning as it is printed.
+SHOWN = "x\\x1b[2J"
 BILLED = "gpucommons_sharing_client_billed_seconds_total"
 # The kernel cuts it to 15 bytes.
 NAME = 'x\x1b[2J\n"}\\<b>'
@@ -33,7 +35,7 @@ def as_name(directory: Path) -> tuple[str, ...]:
 
 def assert_harmless(text: str, *, shown: bool = True) -> None:
     assert {character for character in text if not character.isprintable()} <= {"\n"}
-    assert not shown or "x\\x1b[2J" in text
+    assert not shown or SHOWN in text
 
 
 def turns_of(agent: RunningAgent) -> Any:
@@ -56,7 +58,9 @@ def test_a_hostile_program(tmp_path: Path, start: Any, rule: str) -> None:
             def rows() -> list[str] | None:
                 turns = turns_of(agent)
                 found = [] if turns is None else [*turns["clients"].values(), *turns["left_alone"]]
-                return [row["name"] for row in found] if len(found) == len(pids) else None
+                names = [str(row["name"]) for row in found]
+                # Until its command line is read, a program has the name of its file.
+                return names if sum(SHOWN in name for name in names) == len(pids) else None
 
             names = until(rows, "both programs are in the document")
             for name in names:
