@@ -1,5 +1,6 @@
 """`gpucommons stress`: the controller reaches its target, with other load and with late measurements."""
 
+import json
 import os
 import signal
 import subprocess
@@ -141,6 +142,15 @@ def test_a_run_and_an_interrupted_run(machine: dict[str, str]) -> None:
     assert first.startswith("GPU 0 (NVIDIA H200")
     assert "torch" in first
     assert last.startswith("done after 2 s; utilisation in the second half: ")
+
+    done = subprocess.run(
+        [*run, "0", "--duration", "1", "--json"], env=machine, capture_output=True, text=True, timeout=60
+    )
+    document = json.loads(done.stdout)
+    assert (document["gpu_index"], document["target_ratio"], document["stopped"]) == (0, 0.9, False)
+    assert document["elapsed_s"] >= 1
+    assert document["utilization_ratio"] == pytest.approx(float(last.split()[-1].removesuffix("%")) / 100)
+    assert done.stderr.startswith("GPU 0 (NVIDIA H200")
 
     process = subprocess.Popen([*run, "0", "--duration", "300"], env=machine, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
