@@ -114,7 +114,13 @@ def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[st
     assert [file.read_text() for file in pids] == before, "nothing was restarted"
 
     (tmp_path / "site" / "mine.yml").write_text(GOOD)
-    assert type_in(main, "stack", "restart", *place).status == 0
+    restarted = type_in(main, "stack", "restart", "--json", *place)
+    assert restarted.status == 0, restarted.err
+    assert json.loads(restarted.out)["services"]["prometheus"]["state"] == "UP"
+    assert "prometheus: http://127.0.0.1:" in restarted.err
+    updated = type_in(main, "stack", "update", "--json", *place)
+    assert (updated.status, json.loads(updated.out)) == (0, json.loads(restarted.out))
+    assert updated.err.startswith("the running programs are the installed ones")
     assert [file.read_text() for file in pids] != before
     assert "alertmanager | " in type_in(main, "stack", "logs", "alertmanager", "--no-follow", *place).out
     stopped = type_in(main, "stack", "stop", "--json", *place)

@@ -159,6 +159,15 @@ def test_a_run_and_an_interrupted_run(machine: dict[str, str]) -> None:
     assert process.communicate(timeout=30)[0] == "stopped\n"
     assert process.returncode == 0
 
+    process = subprocess.Popen(
+        [*run, "0", "--json"], env=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("GPU 0 (NVIDIA H200")
+    process.send_signal(signal.SIGINT)
+    document = json.loads(process.communicate(timeout=30)[0])
+    assert (process.returncode, document["stopped"], document["utilization_ratio"]) == (0, True, None)
+
     absent = subprocess.run([*run, "7"], env=machine, capture_output=True, text=True, timeout=60)
     assert absent.returncode == 2
     assert "--device: no GPU 7; this machine has only GPU 0" in absent.stderr
