@@ -138,6 +138,9 @@ def test_with_shared_programs_it_takes_no_turns_and_exempt_programs_are_reported
         assert "paused" in command("queue", environment=leased.environment).stdout
         why = command("why", str(program.pid), "--connect", node.agent.url).stdout
         assert "is paused until lease" in " ".join(why.split()), why
+        document = json.loads(command("why", str(program.pid), "--json", "--connect", node.agent.url).stdout)
+        (row,) = document["unscheduled"].values()
+        assert f"is paused until lease {row['paused_for_lease']} ends" in " ".join(why.split())
 
         # An administrator decides otherwise, for this lease.
         node.resume_all()

@@ -218,6 +218,10 @@ def test_the_channels_can_be_tried_before_the_agent_uses_them(tmp_path: Path) ->
         status, out, error = tried(f"127.0.0.1:{free_port()}", url, "--to", "admin@example.org")
         assert (status, out) == (1, "webhook: delivered\n")
         assert "email: failed: cannot reach the mail server 127.0.0.1:" in error
+        status, out, error = tried(f"127.0.0.1:{free_port()}", url, "--to", "admin@example.org", "--json")
+        email, webhook = (json.loads(out)["channels"][name] for name in ("email", "webhook"))
+        assert (status, email["delivered"], error) == (1, False, f"email: failed: {email['error']}\n")
+        assert webhook == {"delivered": True, "address": None, "error": None}
         status, _, error = tried(server, url)
         assert status == 2
         assert "mail.admin" in error

@@ -240,6 +240,9 @@ def test_why(lab: Host) -> None:
     assert "has been" in run(lab, "why", turns["clients"][waiting[0]]["pod"]).stdout
     free_runner = next(row for row in document(lab, "who", "--json")["who"]["processes"].values() if row["pid"] == 4100)
     assert "takes no turns: it does not wait" in run(lab, "why", str(free_runner["pid"])).stdout
+    alone = document(lab, "why", str(free_runner["pid"]), "--json")
+    assert (alone["why"], alone["requests"]) == ({}, {})
+    assert [(row["pid"], row["paused_for_lease"]) for row in alone["unscheduled"].values()] == [(4100, None)]
     for uid, arguments in ((STRANGER, ("why",)), (ROOT, ("why", "4000000"))):
         done = run(lab, *arguments, uid=uid)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)

@@ -3,12 +3,14 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpucommons.cli.main import main
 from running import RunningAgent, command, running_agent
 from scheduler.served import Scripted
 from waiting import until
@@ -94,6 +96,62 @@ def test_status_and_explain_name_running_and_waiting_clients(agent: RunningAgent
     scheduler(path, "on")
     for client in (holder, idle):
         client.close()
+
+
+def test_the_documents_of_orders_say_what_is_in_force_then(
+    agent: RunningAgent, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Scripted(path).register("limited", "ns").ask().granted()
+
+    def here(*arguments: str) -> tuple[object, str, str]:
+        """In this process, which takes a tenth of the time."""
+        with pytest.raises(SystemExit) as stopped:
+            main(["scheduler", *arguments, "--socket", path])
+        return (stopped.value.code, *capsys.readouterr())
+
+    def ordered(*arguments: str) -> Any:
+        status, out, err = here(*arguments, "--json")
+        assert (status, err) == (0, "")
+        return json.loads(out)
+
+    def turns() -> Any:
+        return ordered("status")["turns"]
+
+    for verb, state in (("off", False), ("on", True)):
+        found = ordered(verb)
+        assert found["on"] is turns()["on"] is state
+        assert here(verb)[1] == f"{found['answer']}\n"
+    found = ordered("set-quantum", "2.5")
+    assert found == {"fixed_quantum_s": 2.5, "answer": "a turn lasts 2.5 s from now on"}
+    assert turns()["fixed_quantum_s"] == 2.5
+    assert ordered("set-quantum", "auto")["fixed_quantum_s"] is turns()["fixed_quantum_s"] is None
+    limit = ("set-limit", "ns/limited", "--memory", "2Gi", "--core", "30")
+    found = ordered(*limit)
+    row = turns()["clients"][client.id]
+    assert found == {
+        "target": "ns/limited",
+        "memory_quota_bytes": row["memory_quota_bytes"],
+        "core_quota_percent": row["core_quota_percent"],
+        "answer": "ns/limited is limited; 1 connected client updated",
+    }
+    assert (row["memory_quota_bytes"], row["core_quota_percent"]) == (2 << 30, 30)
+    assert here(*limit)[1] == f"{found['answer']}\n"
+    cleared = ordered("set-limit", "ns/limited", "--clear")
+    assert (cleared["memory_quota_bytes"], cleared["core_quota_percent"]) == (None, None)
+    assert here("set-limit", "ns/limited", "--clear", "--json")[0] == 2, "nothing is left to clear"
+    client.close()
+
+
+def test_watch_prints_a_document_in_each_line(agent: RunningAgent, path: str) -> None:
+    arguments = [sys.executable, "-m", "gpucommons", "scheduler", "status", "--watch", "--json", "--socket", path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as watching:
+        assert watching.stdout is not None
+        try:
+            for _ in range(2):
+                assert json.loads(watching.stdout.readline())["turns"]["on"] is True
+        finally:
+            watching.kill()
 
 
 def test_a_client_without_a_pod_is_named_by_its_process(agent: RunningAgent, path: str) -> None:

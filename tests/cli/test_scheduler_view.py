@@ -5,7 +5,7 @@ from typing import Any
 
 from demo_node import DemoNode
 from gpucommons.base.printable import printable_lines
-from gpucommons.cli.scheduler_view import explanations, status_lines
+from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_target
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
 
@@ -94,6 +94,15 @@ def test_explain_says_why_a_program_is_left_alone() -> None:
         (line,) = explanations(document(), target)
         assert line == "alice · Xorg (pid 77) is left alone: it is a display server (Xorg)."
     assert explanations(document(), "pid:7") == []
+
+
+def test_the_document_of_explain_has_what_its_text_is_about() -> None:
+    turns = document()
+    alone = turns_of_target(turns, "pid:77")
+    assert [one["name"] for one in alone["left_alone"]] == ["alice · Xorg (pid 77)"]
+    assert (alone["clients"], alone["gpus"]) == ({}, turns["gpus"])
+    client = turns_of_target(turns, READING.clients[1].client_id)
+    assert (client["clients"].keys(), client["left_alone"]) == ({READING.clients[1].client_id}, [])
 
 
 def test_a_resting_program_is_not_called_waiting() -> None:

@@ -74,6 +74,9 @@ def test_both_names_have_every_verb(type_in: Command) -> None:
 def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[str], type_in: Command) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     assert type_in(main, "stack", "check", *place) == (0, "the configuration is valid (local engine)\n", "")
+    checked = type_in(main, "stack", "check", "--json", *place)
+    assert (checked.status, checked.err) == (0, "")
+    assert json.loads(checked.out) == {"engine": "local", "valid": True, "problems": []}
     started = type_in(main, "stack", "start", *place)
     assert started.status == 0, started.err
     assert "prometheus: http://127.0.0.1:" in started.out
@@ -83,7 +86,14 @@ def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[st
     assert status.status == 1, "a stack without an agent is not healthy"
     assert "prometheus    UP" in status.out
     document = json.loads(type_in(manage_main, "status", "--json", *place).out)
-    assert document["engine"] == "local"
+    assert (document["engine"], document["data_dir"]) == ("local", str(tmp_path / "data"))
+    assert f"prometheus: {document['services']['prometheus']['url']}\n" in started.out
+    again = type_in(main, "stack", "start", "--json", *place)
+    assert (again.status, json.loads(again.out)) == (0, document)
+    assert again.err == "already running; apply changed settings with 'reload' or 'restart'\n"
+    reloaded = type_in(main, "stack", "reload", "--json", *place)
+    assert (reloaded.status, json.loads(reloaded.out)) == (0, document)
+    assert reloaded.err == "prometheus: reloaded\nalertmanager: reloaded\n"
     assert document["services"]["prometheus"]["state"] == "UP"
     assert document["services"]["agent"]["state"] == "DOWN"
     assert "agent         DOWN" in status.out
@@ -97,13 +107,26 @@ def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[st
         refused = type_in(main, "stack", verb, *place)
         assert (refused.status, refused.out) == (2, "")
         assert "site/mine.yml:6: field fro not found" in refused.err
+    checked = type_in(main, "stack", "check", "--json", *place)
+    (problem,) = json.loads(checked.out)["problems"]
+    assert (checked.status, json.loads(checked.out)["valid"], problem["line"]) == (2, False, 6)
+    assert checked.err == f"gpucommons: {problem['file']}:6: {problem['message']}\n"
     assert [file.read_text() for file in pids] == before, "nothing was restarted"
 
     (tmp_path / "site" / "mine.yml").write_text(GOOD)
-    assert type_in(main, "stack", "restart", *place).status == 0
+    restarted = type_in(main, "stack", "restart", "--json", *place)
+    assert restarted.status == 0, restarted.err
+    assert json.loads(restarted.out)["services"]["prometheus"]["state"] == "UP"
+    assert "prometheus: http://127.0.0.1:" in restarted.err
+    updated = type_in(main, "stack", "update", "--json", *place)
+    assert (updated.status, json.loads(updated.out)) == (0, json.loads(restarted.out))
+    assert updated.err.startswith("the running programs are the installed ones")
     assert [file.read_text() for file in pids] != before
     assert "alertmanager | " in type_in(main, "stack", "logs", "alertmanager", "--no-follow", *place).out
-    assert "the data stays in" in type_in(main, "stack", "stop", *place).out
+    stopped = type_in(main, "stack", "stop", "--json", *place)
+    assert (stopped.status, "the data stays in" in stopped.err) == (0, True)
+    assert {row["state"] for row in json.loads(stopped.out)["services"].values()} == {"DOWN"}
+    assert type_in(main, "stack", "stop", *place) == (0, "nothing is running\n", "")
     assert not list((tmp_path / "data" / "run").glob("*.pid"))
 
 
@@ -123,6 +146,7 @@ def test_each_problem_has_a_line(tmp_path: Path, place: list[str], type_in: Comm
         (["logs", "nonsense", "--engine", "local"], "unknown service 'nonsense'; use one of prometheus, alertmanager"),
         (["start", "--engine", "podman"], "compose, local"),
         (["start", "--engine", "compose", "--foreground"], "--engine local"),
+        (["start", "--engine", "local", "--foreground", "--json"], "--json and --foreground exclude each other"),
         (["nonsense"], "nonsense"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 from demo_node import DemoNode
 from gpucommons.base.histogram import HistogramReading
 from gpucommons.cli.output import Line
-from gpucommons.cli.parking_view import is_done, live_line, outcome, outcome_line, table_lines
+from gpucommons.cli.parking_view import is_done, live_line, order_document, outcome, outcome_line, table_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.cli.top_rows import turn_rows
 from gpucommons.faces.dialects.gpucommons import parking as metrics
@@ -83,6 +83,25 @@ def test_the_table_and_the_line_of_progress() -> None:
     assert event is not None
     assert outcome_line(event) == f"{NAME}: parked in 21.5 s: 40.0 GiB moved"
     assert outcome(parking, PARKED.key, 131.0) is None, "of an earlier order"
+
+
+def test_the_document_of_an_order_has_each_program_and_the_refusals() -> None:
+    parking = TURNS["parking"]
+    answer = {"keys": [PARKED.key, "gone"], "names": [NAME, "bob · x (pid 6)"], "refused": ["carol · y: managed"]}
+    event = outcome(parking, PARKED.key, 129.0)
+    assert event is not None
+    found = order_document(answer, {PARKED.key: event})
+    assert found["refused"] == ["carol · y: managed"]
+    assert found["programs"][PARKED.key] == {
+        "name": NAME,
+        "kind": "parked",
+        "unix_s": 130.0,
+        "bytes": 40 * GIB,
+        "duration_s": 21.5,
+        "sentence": "40.0 GiB moved",
+        "why": "",
+    }
+    assert set(found["programs"]["gone"].values()) == {"bob · x (pid 6)", None}, "it ended: its outcome is unknown"
 
 
 def test_metrics() -> None:

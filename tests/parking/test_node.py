@@ -95,8 +95,26 @@ def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: Shared
     assert "is back on the GPU" in done.stdout
     program.program.runs()
     assert parked(node)["programs"] == {}
+    assert_orders_as_json(node, program, key)
     node.wait_for(lambda: "program.woken" in node.agent.get("/api/v1/events")[1], "the event")
     node.wait_for(lambda: node.standing(program), "it takes part again")
+
+
+def assert_orders_as_json(node: SharedNode, program: SharedProgram, key: str) -> None:
+    """Park, and wake without waiting. The documents agree with the agent's."""
+    node.wait_for(lambda: node.standing(program), "the agent sees it again")
+    done = command("park", str(program.pid), "--json", "--socket", str(node.socket))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    last = parked(node)["events"][-1]
+    outcome = {name: last[name] for name in ("name", "kind", "unix_s", "bytes", "duration_s", "sentence", "why")}
+    assert (outcome["kind"], outcome["bytes"]) == ("parked", 64 * MIB)
+    assert found == {"programs": {key: outcome}, "refused": []}
+    done = command("wake", str(program.pid), "--no-wait", "--json", "--socket", str(node.socket))
+    assert (done.returncode, done.stderr) == (0, "")
+    row = json.loads(done.stdout)["programs"][key]
+    assert (row["name"], row["kind"]) == (outcome["name"], None), "it was not waited for"
+    program.program.runs()
 
 
 def test_only_the_owner_and_admins_may_park(node: SharedNode) -> None:
@@ -126,6 +144,10 @@ def test_managed_memory_is_tried_once_and_the_program_goes_on(node: SharedNode) 
     assert program.program.locks == locks, "not tried again"
     done = command("park", str(program.pid), "--socket", str(node.socket))
     assert (done.returncode, "managed memory" in done.stderr) == (1, True)
+    done = command("park", str(program.pid), "--json", "--socket", str(node.socket))
+    found = json.loads(done.stdout)
+    sentences = [*found["refused"], *(row["sentence"] for row in found["programs"].values())]
+    assert (done.returncode, "managed memory" in sentences[0]) == (1, True)
     program.program.runs()
 
 

@@ -97,7 +97,8 @@ _DOCKER = """#!/bin/sh
 echo "docker $*" >> "$DOCKER_NOTES"
 case "$*" in
     *"compose version"*|*"version --format"*) exit "${DOCKER_ANSWERS:-0}";;
-    *" up "*) exit "${DOCKER_UP:-0}";;
+    *" up "*) echo "its progress"; exit "${DOCKER_UP:-0}";;
+    *" logs "*) echo "its logs";;
 esac
 """
 
@@ -124,6 +125,17 @@ def test_compose_is_chosen_if_docker_answers(notes: Callable[[], list[str]], mon
     monkeypatch.setenv("PATH", "/nonexistent")
     assert choose("auto") == "local"
     assert choose("compose") == "compose", "a set engine is used"
+
+
+def test_only_the_logs_of_docker_are_output(
+    tmp_path: Path, notes: Callable[[], list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    needs_program("promtool", "amtool")
+    engine = ComposeEngine(stack_in(tmp_path / "data"))
+    engine.start()
+    assert capfd.readouterr() == ("", "its progress\n"), "with --json, stdout has the document alone"
+    engine.logs(None, 5, follow=False)
+    assert capfd.readouterr() == ("its logs\n", "")
 
 
 def test_start_reload_and_stop(tmp_path: Path, notes: Callable[[], list[str]]) -> None:

@@ -1,5 +1,6 @@
 """`gpucommons stress`: the controller reaches its target, with other load and with late measurements."""
 
+import json
 import os
 import signal
 import subprocess
@@ -142,12 +143,30 @@ def test_a_run_and_an_interrupted_run(machine: dict[str, str]) -> None:
     assert "torch" in first
     assert last.startswith("done after 2 s; utilisation in the second half: ")
 
+    done = subprocess.run(
+        [*run, "0", "--duration", "1", "--json"], env=machine, capture_output=True, text=True, timeout=60
+    )
+    document = json.loads(done.stdout)
+    assert (document["gpu_index"], document["target_ratio"], document["stopped"]) == (0, 0.9, False)
+    assert document["elapsed_s"] >= 1
+    assert document["utilization_ratio"] == pytest.approx(float(last.split()[-1].removesuffix("%")) / 100)
+    assert done.stderr.startswith("GPU 0 (NVIDIA H200")
+
     process = subprocess.Popen([*run, "0", "--duration", "300"], env=machine, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == first.replace(" 2 s", " 300 s") + "\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[0] == "stopped\n"
     assert process.returncode == 0
+
+    process = subprocess.Popen(
+        [*run, "0", "--json"], env=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("GPU 0 (NVIDIA H200")
+    process.send_signal(signal.SIGINT)
+    document = json.loads(process.communicate(timeout=30)[0])
+    assert (process.returncode, document["stopped"], document["utilization_ratio"]) == (0, True, None)
 
     absent = subprocess.run([*run, "7"], env=machine, capture_output=True, text=True, timeout=60)
     assert absent.returncode == 2

@@ -6,14 +6,14 @@ import typer
 
 from gpucommons.base.printable import printable_lines
 from gpucommons.cli.lease_requests import ask
-from gpucommons.cli.options import ConfigFile
+from gpucommons.cli.options import AsJson, ConfigFile
 from gpucommons.cli.output import show
 from gpucommons.faces.documents.values import indented
 
 
 def cancel(
     id: Annotated[str, typer.Argument(metavar="ID", help="The id that 'gpucommons queue' shows.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
     """End a lease, whose command then gets SIGTERM, or take a request out of the queue: your own, as root any."""

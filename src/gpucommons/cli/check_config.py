@@ -1,8 +1,10 @@
 """`gpucommons check-config`: check a configuration file, print every value in force, try the channels of messages."""
 
+import os
 import socket
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -12,14 +14,24 @@ from gpucommons.agent.sharing_rules import check_rules
 from gpucommons.base.mail_address import is_mail_address
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import load_settings
-from gpucommons.cli.output import show_error, show_line
-from gpucommons.config.load import as_toml, free_sections, keys, keys_of
+from gpucommons.cli.options import AsJson
+from gpucommons.cli.output import show, show_error, show_line
+from gpucommons.config.load import LoadedSettings, as_toml, free_sections, keys, keys_of, load
+from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
+from gpucommons.faces.documents.values import Json, indented
 from gpucommons.idle.channels import DeliveryFailed, Letter
 
 # A longer value, such as a regular expression, moves the origin in its own line only.
 _WIDEST_VALUE = 40
+
+
+class _Value(NamedTuple):
+    """A value in force. `origin` is default, or file, environment or flag with a name: `file /etc/gpucommons.toml`."""
+
+    path: str
+    value: str | float | bool
+    origin: str
 
 
 def check_config(
@@ -35,6 +47,7 @@ def check_config(
         str | None,
         typer.Option(metavar="ADDRESS", help="Recipient of the test email. Default: mail.admin.", show_default=False),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check a configuration file and print the values in force.
 
@@ -42,31 +55,68 @@ def check_config(
     """
     if to is not None and not send_test:
         raise CommandError("--to belongs to --send-test")
-    loaded = load_settings(file, {})
+    try:
+        loaded = _checked(file)
+    except ConfigError as error:
+        if as_json:
+            problem = {"line": error.line, "message": str(error)}
+            show(indented(_document(file, [problem], [], None)))
+        raise
+    if send_test:
+        _send_test(loaded.settings, to, as_json)
+        return
+    for warning in loaded.warnings:
+        show_error(printable(f"warning: {warning}"))
+    values = _values(loaded)
+    if as_json:
+        show(indented(_document(file, [], loaded.warnings, {each.path: _row(each) for each in values})))
+    else:
+        _show_table(values)
+
+
+def _checked(file: Path) -> LoadedSettings:
+    """Raises ConfigError."""
+    loaded = load(file, os.environ, {})
     check_scheduler(loaded.settings.scheduler)
     check_parking(loaded.settings.parking, loaded.settings.scheduler)
     check_rules(loaded.settings)
     check_idle(loaded.settings)
-    if send_test:
-        _send_test(loaded.settings, to)
-        return
-    rows = [
-        (key.path, as_toml(getattr(getattr(loaded.settings, key.section), key.name)), loaded.origins[key.path])
-        for key in keys()
-    ]
+    return loaded
+
+
+def _values(loaded: LoadedSettings) -> list[_Value]:
+    tables = [(getattr(loaded.settings, key.section), key) for key in keys()]
     for section, row_type in free_sections():
         for name, row in getattr(loaded.settings, section).items():
-            for key in keys_of(f"{section}.{name}", row_type):
-                rows.append((key.path, as_toml(getattr(row, key.name)), loaded.origins[key.path]))
+            tables += [(row, key) for key in keys_of(f"{section}.{name}", row_type)]
+    return [_Value(key.path, getattr(table, key.name), loaded.origins[key.path]) for table, key in tables]
+
+
+def _document(file: Path, problems: Sequence[Json], warnings: Sequence[str], values: Json) -> Json:
+    return {
+        "file": str(file),
+        "valid": not problems,
+        "problems": problems,
+        "warnings": warnings,
+        "values": values,
+    }
+
+
+def _row(value: _Value) -> Json:
+    """`where` is the file, the environment variable or the flag that sets it; null for a default."""
+    origin, _, where = value.origin.partition(" ")
+    return {"value": value.value, "origin": origin, "where": where or None}
+
+
+def _show_table(values: Iterable[_Value]) -> None:
+    rows = [(each.path, as_toml(each.value), each.origin) for each in values]
     path_width = max(len(path) for path, _, _ in rows)
     value_width = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
-    for warning in loaded.warnings:
-        show_error(printable(f"warning: {warning}"))
     for path, value, origin in rows:
         show_line(printable(f"{path:<{path_width}}  {value:<{value_width}}  {origin}"))
 
 
-def _send_test(settings: Settings, to: str | None) -> None:
+def _send_test(settings: Settings, to: str | None, as_json: bool) -> None:
     """One try for each channel. Ends with an error if one of them failed."""
     channels = list(idle_channels(settings))
     if not channels:
@@ -80,14 +130,21 @@ def _send_test(settings: Settings, to: str | None) -> None:
         f"This is a test message of gpucommons on {hostname}. Messages about idle GPUs will arrive here.",
         address=address,
     )
+    results: dict[str, Json] = {}
     failed = False
     for channel in channels:
+        recipient = address if channel.name == "email" else None
         try:
             channel.deliver(letter)
         except DeliveryFailed as error:
             failed = True
+            results[channel.name] = {"delivered": False, "address": recipient, "error": str(error)}
             show_error(printable(f"{channel.name}: failed: {error}"))
         else:
-            show_line(printable(f"{channel.name}: delivered{f' to {address}' if channel.name == 'email' else ''}"))
+            results[channel.name] = {"delivered": True, "address": recipient, "error": None}
+            if not as_json:
+                show_line(printable(f"{channel.name}: delivered{f' to {recipient}' if recipient else ''}"))
+    if as_json:
+        show(indented({"channels": results}))
     if failed:
         raise typer.Exit(1)

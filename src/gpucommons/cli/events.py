@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.period import parse_since
-from gpucommons.base.printable import Printable, printable, printable_json
+from gpucommons.base.printable import Printable, printable
 from gpucommons.cli.command_line import CommandError, say
 from gpucommons.cli.options import (
     AsJson,
@@ -26,7 +26,7 @@ from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
-from gpucommons.faces.documents.values import encoded, indented
+from gpucommons.faces.documents.values import indented, one_line
 
 _POLL_S = 0.5
 # The agent has new events once per snapshot.
@@ -82,7 +82,7 @@ def events(
         found = _of_log(reader, since, type, user, follow=True) if document is None else _of_agent(reader, chosen)
         for id, event in found:
             if format is Format.JSON:
-                show_line(printable_json(encoded({id: event}).decode()))
+                show_line(one_line({id: event}))
             else:
                 show_lines(event_lines([event], terminal_width()))
         return

@@ -66,7 +66,7 @@ CaFile = Annotated[
     ),
 ]
 TableFormat = Annotated[Format, typer.Option("--format", help="Output format; json is the API's document.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the API's document instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
 def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> "LoadedSettings":

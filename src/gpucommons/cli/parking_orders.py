@@ -9,9 +9,10 @@ import typer
 from gpucommons.base.printable import printable, printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.output import clear_live, has_live_line, show, show_error, show_live
-from gpucommons.cli.parking_view import is_done, live_line, outcome, outcome_line
+from gpucommons.cli.parking_view import is_done, live_line, order_document, outcome, outcome_line
 from gpucommons.cli.scheduler import send
 from gpucommons.cli.suggestions import pids
+from gpucommons.faces.documents.values import indented
 
 _LOOK_S: Final = 0.5
 
@@ -33,27 +34,33 @@ def read_parking(config: Path | None, socket_path: str | None) -> Any:
     return found
 
 
-def carry_out(order: str, target: str, config: Path | None, socket_path: str | None, no_wait: bool) -> None:
+def carry_out(
+    order: str, target: str, config: Path | None, socket_path: str | None, no_wait: bool, as_json: bool
+) -> None:
     """Ends with an error if a program that is meant was refused, or could not be moved."""
     begun_s = time.time() - 0.001
     answer = send(config, socket_path, {"command": order, "target": target})
     for refused in answer["refused"]:
         show_error(printable(refused))
     keys = list(answer["keys"])
-    if no_wait or not keys:
-        if answer["refused"]:
-            raise typer.Exit(1)
+    follows = bool(keys) and not no_wait
+    events = _follow(order, keys, begun_s, config, socket_path) if follows else {}
+    if as_json:
+        show(indented(order_document(answer, events)))
+    elif follows:
+        show(printable_lines(outcome_line(event) for event in events.values()))
+    elif not answer["refused"]:
         show(printable_lines(f"{order}: {name}" for name in answer["names"]))
-        return
-    events = _follow(order, keys, begun_s, config, socket_path)
-    show(printable_lines(outcome_line(event) for event in events))
     expected = "parked" if order == "park" else "woken"
-    if answer["refused"] or len(events) < len(keys) or any(event["kind"] != expected for event in events):
+    moved = [key for key, event in events.items() if event["kind"] == expected]
+    if answer["refused"] or (follows and len(moved) < len(keys)):
         raise typer.Exit(1)
 
 
-def _follow(order: str, keys: list[str], begun_s: float, config: Path | None, socket_path: str | None) -> list[Any]:
-    """The last event of each program, once all have one or are gone."""
+def _follow(
+    order: str, keys: list[str], begun_s: float, config: Path | None, socket_path: str | None
+) -> dict[str, Any]:
+    """The last event of each program, by key, once all have one or are gone."""
     began: set[str] = set()
     while True:
         parking = read_parking(config, socket_path)
@@ -66,7 +73,7 @@ def _follow(order: str, keys: list[str], begun_s: float, config: Path | None, so
         if not waits or time.time() - begun_s > 3600:
             if has_live_line():
                 clear_live()
-            return list(events.values())
+            return events
         if has_live_line():
             show_live(printable(live_line(programs) or f"{order}: the agent looks for room", 160))
         time.sleep(_LOOK_S)

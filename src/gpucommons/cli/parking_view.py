@@ -13,6 +13,9 @@ from gpucommons.rules.wait_reasons import gibibytes
 
 Document = Mapping[str, Any]
 
+# The fields of an event that `park --json` and `wake --json` have; null while it is not known.
+_OUTCOME = ("kind", "unix_s", "bytes", "duration_s", "sentence", "why")
+
 
 def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[Line]:
     if parking["unavailable"]:
@@ -74,3 +77,14 @@ def outcome(parking: Document, key: str, after_unix_s: float) -> Document | None
 def outcome_line(event: Document) -> str:
     taken = f" in {event['duration_s']:.1f} s" if event["kind"] == "parked" else ""
     return f"{event['name']}: {event['kind']}{taken}: {event['sentence']}"
+
+
+def order_document(answer: Document, events: Mapping[str, Document]) -> Document:
+    """The outcome of each program that an order reached, by key, as far as it is known, and the refusals in words."""
+    return {
+        "programs": {
+            key: {"name": name, **{field: events.get(key, {}).get(field) for field in _OUTCOME}}
+            for key, name in zip(answer["keys"], answer["names"], strict=True)
+        },
+        "refused": answer["refused"],
+    }

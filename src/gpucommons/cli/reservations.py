@@ -1,20 +1,14 @@
 """`gpucommons reservations`: what is reserved."""
 
-from typing import Annotated
-
-import typer
-
 from gpucommons.cli.lease_requests import ask
 from gpucommons.cli.lease_view import reservation_lines
-from gpucommons.cli.options import ConfigFile
+from gpucommons.cli.options import AsJson, ConfigFile
 from gpucommons.cli.output import show, show_lines, terminal_width
 from gpucommons.faces.documents.values import indented
 
 
 def reservations(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the reservations of the document of /api/v1/queue.")
-    ] = False,
+    as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
     """Print the reservations of this node, earliest first."""

@@ -11,7 +11,7 @@ from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.lease_requests import ask
 from gpucommons.cli.lease_view import local_time
-from gpucommons.cli.options import ConfigFile
+from gpucommons.cli.options import AsJson, ConfigFile
 from gpucommons.cli.output import show, show_line
 from gpucommons.cli.when import parse_when
 from gpucommons.faces.documents.values import indented
@@ -26,7 +26,7 @@ def reserve(
             "--from", metavar="WHEN", help='Start: now, "tomorrow 9:00", "monday 14:00", "2026-11-20 9:00", "in 2h".'
         ),
     ] = "now",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the reservation as JSON.")] = False,
+    as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
     """Reserve GPUs: other users get no lease on them that could last beyond the start."""
@@ -38,11 +38,13 @@ def reserve(
     if from_s < time.time() - 60:
         raise CommandError(f"--from {begin!r} is in the past: choose a later time")
     made = ask(config, {"request": "reserve", "gpus": gpus, "from_s": from_s, "for_s": for_s})
+    begins_s, ends_s = made["from_s"], made["until_s"]
     if as_json:
-        show(indented(made))
+        # The names of a reservation in the document of /api/v1/queue.
+        reserved = {name: made[name] for name in ("id", "gpus", "slots")}
+        show(indented({**reserved, "from_unix_s": begins_s, "until_unix_s": ends_s}))
         return
     slots = ", ".join(made["slots"])
-    text = (
-        f"reservation {made['id']}: GPU {slots} from {local_time(made['from_s'])} until {local_time(made['until_s'])}"
+    show_line(
+        printable(f"reservation {made['id']}: GPU {slots} from {local_time(begins_s)} until {local_time(ends_s)}")
     )
-    show_line(printable(text))

@@ -1,6 +1,5 @@
 """`gpucommons resume`: let paused programs run again. Needs no agent: the record says what is paused."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,9 +8,11 @@ from typing import Annotated
 import pynvml
 import typer
 
-from gpucommons.base.printable import Printable, printable_json, printable_lines
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show
+from gpucommons.faces.documents.values import Json, indented
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Failure, PauseBackend
 from gpucommons.pauser.freeze import Freeze
@@ -39,7 +40,7 @@ def resume(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Resume paused programs. Parked ones come back one after another where the GPU has the room.
 
@@ -60,7 +61,7 @@ def resume(
         found.append(_resume_one(pid, backends))
     if isinstance(driver, Failure) and any(not left.is_resumed for left in found):
         notes.append(driver.meaning)
-    show(_as_json(found, notes) if as_json else printable_lines(_lines(found, notes)))
+    show(indented(_document(found, notes)) if as_json else printable_lines(_lines(found, notes)))
     if any(not left.is_resumed for left in found):
         raise typer.Exit(1)
 
@@ -139,8 +140,8 @@ def _lines(found: list[Leftover], notes: list[str]) -> list[str]:
     return [*(lines or ["nothing is paused"]), *(f"note: {note}" for note in notes)]
 
 
-def _as_json(found: list[Leftover], notes: list[str]) -> Printable:
-    rows = [
+def _document(found: list[Leftover], notes: list[str]) -> Json:
+    programs: list[Json] = [
         {
             "pid": left.entry.pid,
             "start_ticks": left.entry.start_ticks,
@@ -151,4 +152,4 @@ def _as_json(found: list[Leftover], notes: list[str]) -> Printable:
         }
         for left in found
     ]
-    return printable_json(json.dumps({"programs": rows, "notes": notes}, indent=2) + "\n")
+    return {"programs": programs, "notes": notes}

@@ -7,7 +7,7 @@ import typer
 
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate
+from gpucommons.cli.options import AsJson, ConfigFile, Procfs, Simulate
 from gpucommons.cli.output import show, show_data
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.documents.values import indented
@@ -34,6 +34,7 @@ def sample(
     format: Annotated[
         SampleFormat, typer.Option(help="Output format; json is the API's document of /api/v1/snapshot.")
     ] = SampleFormat.TEXT,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     simulate: Simulate = None,
     procfs: Procfs = None,
@@ -42,7 +43,7 @@ def sample(
     if dialect is not None and dialect not in {each.name for each in DIALECTS}:
         raise CommandError(f"--dialect: unknown dialect {dialect!r}; use one of {_DIALECTS}")
     agent, snapshot = take_sample(config, simulate, procfs)
-    if format is SampleFormat.JSON:
+    if as_json or format is SampleFormat.JSON:
         show(indented(api_document(snapshot, "snapshot")))
     else:
         body, _ = agent.exposition.metrics(dialect, openmetrics=format is SampleFormat.OPENMETRICS, gzip=False)

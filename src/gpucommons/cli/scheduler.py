@@ -13,16 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.printable import printable, printable_lines
+from gpucommons.base.printable import printable_lines
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.scheduler_view import clients_named, explanations, status_lines
+from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_target
 from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
 from gpucommons.config.runtime_directory import simulated_control_sockets
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indented, one_line
 
 app = typer.Typer(
     help="Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients."
@@ -73,6 +73,11 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
     return reply["answer"]
 
 
+def _show_answer(answer: str, as_json: bool, **ordered: str | float | None) -> None:
+    """`ordered` is what was ordered, with the names of the document of turns; null: left as it was, or removed."""
+    show(indented({**ordered, "answer": answer}) if as_json else printable_lines([answer]))
+
+
 def read_turns(reader: Reader, socket_path: str | None) -> Document:
     """The document of /api/v1/turns, whose `turns` are not null."""
     document = None if socket_path else reader.ask("turns")
@@ -97,25 +102,30 @@ def status(
     reader = Reader(connect, password_file, ca_file, config)
     while True:
         document = read_turns(reader, socket_path)
-        if watch:
-            clear_screen()
-        lines = wrapped(status_lines(document["turns"]), terminal_width())
-        show(indented(document) if as_json else printable_lines(lines))
+        if watch and as_json:
+            # One document in each line, as `events --follow` prints events.
+            show_line(one_line(document))
+        elif as_json:
+            show(indented(document))
+        else:
+            if watch:
+                clear_screen()
+            show(printable_lines(wrapped(status_lines(document["turns"]), terminal_width())))
         if not watch:
             return
         time.sleep(1)
 
 
 @app.command()
-def on(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+def on(as_json: AsJson = False, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let clients take turns."""
-    show_line(printable(send(config, socket_path, {"command": "on"})))
+    _show_answer(send(config, socket_path, {"command": "on"}), as_json, on=True)
 
 
 @app.command()
-def off(config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+def off(as_json: AsJson = False, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
     """Let every client run, unscheduled."""
-    show_line(printable(send(config, socket_path, {"command": "off"})))
+    _show_answer(send(config, socket_path, {"command": "off"}), as_json, on=False)
 
 
 @app.command("set-quantum")
@@ -123,6 +133,7 @@ def set_quantum(
     seconds: Annotated[
         str, typer.Argument(metavar="SECONDS|auto", help="Length of a turn while others wait; auto: as configured.")
     ],
+    as_json: AsJson = False,
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
@@ -131,9 +142,8 @@ def set_quantum(
         length = None if seconds == _AUTO else float(seconds)
     except ValueError:
         raise CommandError(f"invalid quantum {seconds!r}: use a number of seconds, or {_AUTO}") from None
-    show_line(
-        printable(send(config, socket_path, {"command": "set-quantum", "seconds": _AUTO if length is None else length}))
-    )
+    request: dict[str, object] = {"command": "set-quantum", "seconds": _AUTO if length is None else length}
+    _show_answer(send(config, socket_path, request), as_json, fixed_quantum_s=length)
 
 
 @app.command("set-limit")
@@ -142,6 +152,7 @@ def set_limit(
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 8Gi.", show_default=False)] = None,
     core: Annotated[str | None, typer.Option(metavar="PERCENT", help="1 to 100.", show_default=False)] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove what was set for this name.")] = False,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     socket_path: SocketPath = None,
 ) -> None:
@@ -150,7 +161,17 @@ def set_limit(
         raise CommandError("--clear removes both limits: use it without --memory and --core")
     limit: dict[str, object] = {"clear": True} if clear else {"memory": memory, "core": core}
     request: dict[str, object] = {"command": "set-limit", "target": target, **limit}
-    show_line(printable(send(config, socket_path, request)))
+    answer = send(config, socket_path, request)
+    # Imported here: the scheduler takes a tenth of a second to import. The agent has accepted these values.
+    from gpucommons.scheduler.policy.quotas import parse_core, parse_memory
+
+    _show_answer(
+        answer,
+        as_json,
+        target=target,
+        memory_quota_bytes=None if memory is None else parse_memory(memory),
+        core_quota_percent=None if core is None else parse_core(core),
+    )
 
 
 @app.command()
@@ -170,7 +191,6 @@ def explain(
     if not lines:
         raise NotFound(f"no client or pod {target!r}: see 'gpucommons scheduler status'")
     if as_json:
-        clients = {id: turns["clients"][id] for id in clients_named(turns, target)}
-        show(indented({**document, "turns": {**turns, "clients": clients}}))
+        show(indented({**document, "turns": turns_of_target(turns, target)}))
     else:
         show(printable_lines(wrapped(lines, terminal_width())))

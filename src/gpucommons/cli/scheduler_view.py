@@ -131,14 +131,24 @@ def behind(turns: Document, id: str) -> list[str]:
 
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client or program that the target means."""
-    alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
-    clients = [explanation(turns, id) for id in clients_named(turns, target)]
-    parked = [_parked_line(one) for key, one in parked_programs(turns).items() if target in _parked_names(key, one)]
+    found = turns_of_target(turns, target)
     return [
-        *clients,
-        *(f"{line}." for line in parked),
-        *(f"{one['name']} is left alone: {one['sentence']}." for one in alone),
+        *(explanation(turns, id) for id in found["clients"]),
+        *(f"{_parked_line(one)}." for one in parked_programs(found).values()),
+        *(f"{one['name']} is left alone: {one['sentence']}." for one in found["left_alone"]),
     ]
+
+
+def turns_of_target(turns: Document, target: str) -> Document:
+    """The document of turns with only those clients, parked programs and programs left alone that the target means."""
+    parked = {key: one for key, one in parked_programs(turns).items() if target in _parked_names(key, one)}
+    alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
+    return {
+        **turns,
+        "clients": {id: turns["clients"][id] for id in clients_named(turns, target)},
+        "parking": None if turns["parking"] is None else {**turns["parking"], "programs": parked},
+        "left_alone": alone,
+    }
 
 
 def explanation(turns: Document, id: str) -> str:

@@ -13,11 +13,12 @@ import typer
 
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError, command_group, run, say
-from gpucommons.cli.options import ConfigFile, load_settings
+from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import Span, clear_live, has_live_line, show, show_error, show_line, show_lines, show_live
 from gpucommons.cli.text_table import state_colour
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.documents.values import Json, indented
+from gpucommons.stack.check import ConfigProblem
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
 from gpucommons.stack.errors import StackError
@@ -51,6 +52,11 @@ def _show(line: str) -> None:
     show_line(printable(line))
 
 
+def _show_as_progress(line: str) -> None:
+    """With --json, stdout is for the document."""
+    show_error(printable(line))
+
+
 def _root(settings: StackSettings) -> Path:
     if settings.data_dir:
         return Path(settings.data_dir).absolute()
@@ -58,15 +64,18 @@ def _root(settings: StackSettings) -> Path:
 
 
 @contextlib.contextmanager
-def _stack(config: Path | None, engine: str | None, data_dir: str | None) -> Iterator[LocalEngine | ComposeEngine]:
+def _stack(
+    config: Path | None, engine: str | None, data_dir: str | None, as_json: bool = False
+) -> Iterator[LocalEngine | ComposeEngine]:
     """The engine of the stack. Prints every line of a StackError, which has one line per problem."""
+    say = _show_as_progress if as_json else _show
     flags: dict[str, tuple[str, object]] = {
         "stack.engine": ("--engine", engine),
         "stack.data_dir": ("--data-dir", data_dir),
     }
     settings = load_settings(config, flags).settings.stack
     try:
-        stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), _show, port_owner)
+        stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), say, port_owner)
         yield ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
     except StackError as error:
         *all_but_last, last = str(error).splitlines()
@@ -86,12 +95,15 @@ def start(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground, for a service manager (local engine).")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check the configuration and start all services that do not run."""
-    with _stack(config, engine, data_dir) as chosen:
+    if foreground and as_json:
+        raise CommandError("--json and --foreground exclude each other: in the foreground it reports nothing")
+    with _stack(config, engine, data_dir, as_json) as chosen:
         if not foreground:
             chosen.start()
-            _wait_until_ready(chosen)
+            _report_start(chosen, as_json)
         elif isinstance(chosen, LocalEngine):
             chosen.start(foreground=True)
         else:
@@ -101,35 +113,50 @@ def start(
 
 
 @app.command()
-def stop(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
+def stop(
+    config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None, as_json: AsJson = False
+) -> None:
     """Stop all services and keep their data."""
-    with _stack(config, engine, data_dir) as chosen:
+    with _stack(config, engine, data_dir, as_json) as chosen:
         chosen.stop()
+        _report(chosen, as_json)
 
 
 @app.command()
-def restart(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
+def restart(
+    config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None, as_json: AsJson = False
+) -> None:
     """Check the configuration, then stop and start all services."""
-    with _stack(config, engine, data_dir) as chosen:
-        _require_valid(chosen)
+    with _stack(config, engine, data_dir, as_json) as chosen:
+        _require_valid(chosen.check())
         chosen.stop()
         chosen.start()
-        _wait_until_ready(chosen)
+        _report_start(chosen, as_json)
 
 
 @app.command()
-def reload(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
+def reload(
+    config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None, as_json: AsJson = False
+) -> None:
     """Check and apply changed rules and routes without a restart."""
-    with _stack(config, engine, data_dir) as chosen:
+    with _stack(config, engine, data_dir, as_json) as chosen:
         chosen.reload()
+        _report(chosen, as_json)
 
 
 @app.command()
-def check(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
+def check(
+    config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None, as_json: AsJson = False
+) -> None:
     """Check configuration and rules, and print file and line of errors."""
-    with _stack(config, engine, data_dir) as chosen:
-        _require_valid(chosen)
-        _show(f"the configuration is valid ({chosen.name} engine)")
+    with _stack(config, engine, data_dir, as_json) as chosen:
+        problems = chosen.check()
+        if as_json:
+            rows: Json = [{"file": each.file, "line": each.line, "message": each.message} for each in problems]
+            show(indented({"engine": chosen.name, "valid": not problems, "problems": rows}))
+        _require_valid(problems)
+        if not as_json:
+            _show(f"the configuration is valid ({chosen.name} engine)")
 
 
 @app.command()
@@ -137,14 +164,13 @@ def status(
     config: ConfigFile = None,
     engine: EngineName = None,
     data_dir: DataDirectory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the states as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the state of each service; exit status 0 if all work."""
     with _stack(config, engine, data_dir) as chosen:
         healths = chosen.status()
     if as_json:
-        services: Json = {each.service: {"state": _state(each), "detail": each.detail} for each in healths}
-        show(indented({"engine": chosen.name, "services": services}))
+        show(indented(_document(chosen, healths)))
     else:
         _show(f"engine: {chosen.name}")
         _print_states(healths)
@@ -173,14 +199,17 @@ def logs(
 
 
 @app.command()
-def update(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None) -> None:
+def update(
+    config: ConfigFile = None, engine: EngineName = None, data_dir: DataDirectory = None, as_json: AsJson = False
+) -> None:
     """Update the services.
 
     Compose: pull the images and restart. Local: restart the programs that were upgraded.
     """
-    with _stack(config, engine, data_dir) as chosen:
-        _require_valid(chosen)
+    with _stack(config, engine, data_dir, as_json) as chosen:
+        _require_valid(chosen.check())
         chosen.update()
+        _report(chosen, as_json)
 
 
 @app.command()
@@ -190,13 +219,38 @@ def build(config: ConfigFile = None, engine: EngineName = None, data_dir: DataDi
         chosen.build()
 
 
-def _require_valid(engine: LocalEngine | ComposeEngine) -> None:
-    problems = engine.check()
+def _require_valid(problems: Sequence[ConfigProblem]) -> None:
     if problems:
         raise StackError("\n".join(str(problem) for problem in problems))
 
 
-def _wait_until_ready(engine: LocalEngine | ComposeEngine) -> None:
+def _report(engine: LocalEngine | ComposeEngine, as_json: bool) -> None:
+    """The document of `status` with --json; the engine itself prints the text."""
+    if as_json:
+        show(indented(_document(engine, engine.status())))
+
+
+def _report_start(engine: LocalEngine | ComposeEngine, as_json: bool) -> None:
+    """Waits for the services, then prints how many targets are up, or the document of `status`."""
+    healths = _wait_until_ready(engine)
+    if as_json:
+        show(indented(_document(engine, healths)))
+        return
+    for health in healths:
+        if health.service == "targets":
+            _show(f"targets: {health.detail}")
+
+
+def _document(engine: LocalEngine | ComposeEngine, healths: Sequence[ServiceHealth]) -> Json:
+    """`url` is null for what is not a service of the stack."""
+    urls = engine.urls
+    services: Json = {
+        each.service: {"state": _state(each), "detail": each.detail, "url": urls.get(each.service)} for each in healths
+    }
+    return {"engine": engine.name, "data_dir": str(engine.data_dir), "services": services}
+
+
+def _wait_until_ready(engine: LocalEngine | ComposeEngine) -> list[ServiceHealth]:
     """Waits for the services, and, if an agent runs, for the first scrape. A terminal shows the progress."""
     deadline_s = time.monotonic() + _READY_S
     while pending := _pending(healths := engine.status()):
@@ -208,9 +262,7 @@ def _wait_until_ready(engine: LocalEngine | ComposeEngine) -> None:
         time.sleep(_POLL_S)
     if has_live_line():
         clear_live()
-    for health in healths:
-        if health.service == "targets":
-            _show(f"targets: {health.detail}")
+    return healths
 
 
 def _pending(healths: Sequence[ServiceHealth]) -> str:

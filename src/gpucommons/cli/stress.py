@@ -2,15 +2,18 @@
 
 import os
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from gpucommons.base.printable import printable
+from gpucommons.base.printable import Printable, printable
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.output import show_line
+from gpucommons.cli.options import AsJson
+from gpucommons.cli.output import show, show_error, show_line
 from gpucommons.cli.suggestions import gpus
+from gpucommons.faces.documents.values import indented, rounded
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
 from gpucommons.stress.control import UtilizationController
@@ -43,19 +46,36 @@ def stress(
     backend: Annotated[
         Backend | None, typer.Option(help="Library to use. Default: the installed one.", show_default=False)
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Keep a GPU busy at a chosen utilisation, to test alerts.
 
     The utilisation is measured and corrected every second. Ctrl-C stops it.
     """
     try:
-        _stress(device, target_util, duration, backend)
+        summary = _stress(device, target_util, duration, backend, show_error if as_json else show_line)
     except KeyboardInterrupt:
         # Covers the import of the library too, which takes seconds.
+        summary = None
+    if as_json:
+        document = {
+            "gpu_index": device,
+            "target_ratio": target_util / 100,
+            "stopped": summary is None,
+            "elapsed_s": None if summary is None else round(summary.elapsed_s, 1),
+            "utilization_ratio": None if summary is None else rounded(summary.mean, 4),
+        }
+        show(indented(document))
+    elif summary is None:
         show_line(printable("stopped"))
+    else:
+        reached = "unknown (no reading from the driver)" if summary.mean is None else f"{summary.mean:.1%}"
+        show_line(printable(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {reached}"))
 
 
-def _stress(device: int, target_percent: int, duration_s: float, backend: Backend | None) -> None:
+def _stress(
+    device: int, target_percent: int, duration_s: float, backend: Backend | None, say: Callable[[Printable], None]
+) -> Summary:
     try:
         meter = open_meter(device)
         name = backends.choose(backend)
@@ -65,10 +85,8 @@ def _stress(device: int, target_percent: int, duration_s: float, backend: Backen
     except (NoGpu, BackendMissing) as error:
         raise CommandError(str(error)) from error
     gpu = f"GPU {device} ({meter.name})"
-    show_line(printable(f"{gpu}, target {target_percent} %, {duration_s:g} s, {name}; stop with Ctrl-C"))
-    summary = _run_with_progress(target_percent / 100, duration_s, worker, meter)
-    reached = "unknown (no reading from the driver)" if summary.mean is None else f"{summary.mean:.1%}"
-    show_line(printable(f"done after {summary.elapsed_s:.0f} s; utilisation in the second half: {reached}"))
+    say(printable(f"{gpu}, target {target_percent} %, {duration_s:g} s, {name}; stop with Ctrl-C"))
+    return _run_with_progress(target_percent / 100, duration_s, worker, meter)
 
 
 def _run_with_progress(target: float, duration_s: float, worker: Worker, meter: Meter) -> Summary:

@@ -4,9 +4,15 @@ import platform
 
 from gpucommons import __version__
 from gpucommons.base.printable import printable
-from gpucommons.cli.output import show_line
+from gpucommons.cli.options import AsJson
+from gpucommons.cli.output import show, show_line
+from gpucommons.faces.documents.values import indented
 
 
-def version() -> None:
+def version(as_json: AsJson = False) -> None:
     """Print the versions of gpucommons and of Python."""
-    show_line(printable(f"gpucommons {__version__} (Python {platform.python_version()}, {platform.system()})"))
+    python, system = platform.python_version(), platform.system()
+    if as_json:
+        show(indented({"gpucommons_version": __version__, "python_version": python, "system": system}))
+    else:
+        show_line(printable(f"gpucommons {__version__} (Python {python}, {system})"))

@@ -2,7 +2,7 @@
 
 import os
 import pwd
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Annotated
 
 import typer
@@ -51,9 +51,9 @@ def why(
     turns: Document = document.get("turns") or _NO_TURNS
     requests = _requests(queue, target)
     paused = paused_for_leases(queue)
-    processes = [] if reader.agent is None or (target is None and not paused) else _processes(reader, target, paused)
-    clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes)
-    unscheduled = [row for row in processes if row["pid"] in paused or not (clients or requests)]
+    processes = {} if reader.agent is None or (target is None and not paused) else _processes(reader, target, paused)
+    clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes.values())
+    unscheduled = {key: row for key, row in processes.items() if row["pid"] in paused or not (clients or requests)}
     if not clients and not requests and not unscheduled:
         raise NotFound(
             "none of your programs waits for a GPU or takes turns on one; see 'gpucommons queue' and 'scheduler status'"
@@ -66,7 +66,8 @@ def why(
             {id: {**queue["waiting"][id], "behind": requests_before(queue, id)} for id in requests} if queue else {}
         )
         envelope = {name: value for name, value in document.items() if name not in ("turns", "queue")}
-        show(indented({**envelope, "why": found, "requests": waiting}))
+        others = {key: {**row, "paused_for_lease": paused.get(row["pid"])} for key, row in unscheduled.items()}
+        show(indented({**envelope, "why": found, "requests": waiting, "unscheduled": others}))
         return
     lines = [request_line(queue, id, document["time_unix_s"]) for id in requests] if queue else []
     lines += [explanation(turns, id) for id in clients]
@@ -75,7 +76,7 @@ def why(
         f"{row['gpu_index']} alone; 'gpucommons run' gets a GPU."
         if row["pid"] in paused
         else f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
-        for row in unscheduled
+        for row in unscheduled.values()
     ]
     show(printable_lines(wrapped(lines, terminal_width())))
 
@@ -109,16 +110,16 @@ def own_clients(turns: Document, uid: int) -> list[str]:
     return sorted(own, key=lambda id: clients[id]["wait"] is None)
 
 
-def _processes(reader: Reader, target: str | None, paused: Container[int]) -> list[Document]:
+def _processes(reader: Reader, target: str | None, paused: Container[int]) -> dict[str, Document]:
     """The processes on GPUs that a pid, a job or a container means; without a target, own ones that are paused."""
     who = reader.get("who")["who"]
-    rows = [] if who is None else list(who["processes"].values())
+    rows = {} if who is None else who["processes"]
     if target is None:
-        return [row for row in rows if row["uid"] == os.getuid() and row["pid"] in paused]
-    return [row for row in rows if target in (str(row["pid"]), row["job"], row["container"])]
+        return {key: row for key, row in rows.items() if row["uid"] == os.getuid() and row["pid"] in paused}
+    return {key: row for key, row in rows.items() if target in (str(row["pid"]), row["job"], row["container"])}
 
 
-def _clients(turns: Document, target: str, processes: list[Document]) -> list[str]:
+def _clients(turns: Document, target: str, processes: Iterable[Document]) -> list[str]:
     pids = {row["pid"] for row in processes} | {parse_decimal(target)} - {None}
     by_pid = [id for id, client in turns["clients"].items() if pids & {client["pid"], *client["processes"]}]
     return list(dict.fromkeys([*clients_named(turns, target), *by_pid]))

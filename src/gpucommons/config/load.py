@@ -22,6 +22,7 @@ from gpucommons.config.settings import Settings
 ENVIRONMENT_PREFIX = "GPUCOMMONS_"
 # Kubernetes sets these in every pod that runs next to a Service named gpucommons. They are not settings.
 _KUBERNETES_LINK = re.compile(r"GPUCOMMONS_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+_TOML_LINE = re.compile(r"\bat line ([0-9]+)\b")
 _BOOLEANS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 # Old key: the key that replaced it, and how to set that.
 _REPLACED = {
@@ -179,7 +180,9 @@ def _parse(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}; correct that line") from error
+        line = _TOML_LINE.search(str(error))
+        message = f"{file}: not valid TOML: {error}; correct that line"
+        raise ConfigError(message, int(line[1]) if line else None) from error
 
 
 def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]) -> _Layer:

@@ -10,7 +10,14 @@ from gpucommons.base.mail_address import USER_PLACE, is_mail_address
 
 
 class ConfigError(Exception):
-    """One line: the key and its value, why the value is wrong, and what to do."""
+    """One line: the key and its value, why the value is wrong, and what to do.
+
+    `line` is the line of the file, where the TOML parser names it.
+    """
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 def option(

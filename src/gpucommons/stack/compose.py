@@ -19,6 +19,7 @@ from gpucommons.stack.stack import Stack, container_ids
 _INSTALL_DOCKER = "sudo apt install docker.io"
 _START_DOCKER = "sudo systemctl start docker"
 _INSTALL_COMPOSE = "sudo apt install docker-compose   (or docker-compose-plugin from Docker's own repository)"
+_STDOUT, _STDERR = 1, 2
 
 
 class ComposeEngine:
@@ -27,6 +28,8 @@ class ComposeEngine:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._layout = stack.layout
+        self.data_dir = stack.layout.root
+        self.urls = stack.urls(with_grafana=True)
 
     @property
     def services(self) -> Sequence[str]:
@@ -83,7 +86,7 @@ class ComposeEngine:
 
     def logs(self, service: str | None, lines: int, follow: bool) -> None:
         arguments = [*self._compose(), "logs", "--tail", str(lines)]
-        self._call([*arguments, *(["--follow"] if follow else []), *([service] if service else [])])
+        self._call([*arguments, *(["--follow"] if follow else []), *([service] if service else [])], to=_STDOUT)
 
     def _compose(self) -> list[str]:
         _require_docker()
@@ -131,8 +134,9 @@ class ComposeEngine:
         for name in ("prometheus", "alertmanager", "grafana"):
             os.chown(self._layout.data(name), uid, gid)
 
-    def _call(self, arguments: list[str]) -> None:
-        done = subprocess.run(arguments, check=False)
+    def _call(self, arguments: list[str], to: int = _STDERR) -> None:
+        """What Docker prints is progress, except for logs."""
+        done = subprocess.run(arguments, check=False, stdout=to)
         if done.returncode != 0:
             raise StackError(
                 f"'{' '.join(arguments[:2])} ...' failed with status {done.returncode}; see its output above"

@@ -44,6 +44,8 @@ class LocalEngine:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._layout = stack.layout
+        self.data_dir = stack.layout.root
+        self.urls = stack.urls(with_grafana=False)
 
     def start(self, foreground: bool = False) -> None:
         plan = self._plan()

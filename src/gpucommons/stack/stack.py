@@ -49,9 +49,12 @@ class Stack:
         password = read_secret(settings.agents_password_file, "agents_password_file")
         return AgentCredentials(settings.agents_ca_file, settings.agents_username, password or "")
 
+    def urls(self, with_grafana: bool) -> dict[str, str]:
+        return {name: f"http://{address}/" for name, address in self.addresses(with_grafana).items()}
+
     def say_where(self, with_grafana: bool) -> None:
-        for name, address in self.addresses(with_grafana).items():
-            self.say(f"{name}: http://{address}/")
+        for name, url in self.urls(with_grafana).items():
+            self.say(f"{name}: {url}")
         agent = judge("agent", get(self.health_urls(with_grafana)["agent"], credentials=self.credentials()))
         if not agent.ok:
             self.say(f"the agent on {self.settings.agent} {agent.detail}; start it with: gpucommons up")

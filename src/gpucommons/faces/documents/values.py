@@ -31,6 +31,11 @@ def indented(value: Json) -> Printable:
     return printable_json(json.dumps(json.loads(encoded(value)), indent=2, ensure_ascii=False) + "\n")
 
 
+def one_line(value: Json) -> Printable:
+    """JSON with the same values in one line, for a command that prints one document after another."""
+    return printable_json(encoded(value).decode())
+
+
 def _finite(value: Json) -> Json:
     if isinstance(value, Mapping):
         return {key: _finite(inside) for key, inside in value.items()}
