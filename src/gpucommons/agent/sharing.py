@@ -196,6 +196,7 @@ def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
         busy,
         process_bytes={p.pid: p.used_memory_bytes for p in gpu.processes or () if p.used_memory_bytes is not None},
         mig=tuple(instance.uuid for instance in gpu.mig),
+        mig_bytes={one.uuid: one.memory.total_bytes if one.memory else one.memory_bytes for one in gpu.mig},
     )
 
 
