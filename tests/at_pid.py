@@ -16,20 +16,20 @@ WITHIN_S = 20
 
 
 def main() -> int:
-    wanted, command = int(sys.argv[1]), sys.argv[2:]
+    chosen, command = int(sys.argv[1]), sys.argv[2:]
     before = LAST_PID.read_text()
     deadline_s = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline_s:
-        LAST_PID.write_text(str(wanted - 1))
+        LAST_PID.write_text(str(chosen - 1))
         pid = os.fork()
         if pid == 0:
-            if os.getpid() != wanted:
+            if os.getpid() != chosen:
                 os._exit(0)
             os.setsid()
             os.execvp(command[0], command)
         LAST_PID.write_text(before)
         _, status = os.waitpid(pid, 0)
-        if pid == wanted:
+        if pid == chosen:
             return os.waitstatus_to_exitcode(status)
     return 1
 

@@ -35,7 +35,7 @@ def lease_sockets(setting: str) -> list[Path]:
 
 
 def own_control_socket(environment: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
-    """For orders to a simulated scheduler, and to that of a user, who may not use the directory of nvshare's clients."""
+    """For orders to a simulated scheduler, and to that of a user, who may not create the directory of nvshare."""
     return runtime_directory(environment, uid) / _CONTROL
 
 
