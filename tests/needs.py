@@ -38,6 +38,13 @@ def needs_device(path: str) -> None:
         _do_without(f"needs the device {path}")
 
 
+def needs_chosen_pids() -> None:
+    """Skips the test unless it may choose the pid of the next process. Fails in CI."""
+    needs_root()
+    if not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK):
+        _do_without("needs to write /proc/sys/kernel/ns_last_pid")
+
+
 def _do_without(reason: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)

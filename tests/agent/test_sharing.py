@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.nvml.build import build
+from fakes.nvml.control import FakeNvml, mig_device
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.sharing import metrics_listeners, nvml_cadence_s
 from gpucommons.agent.sharing_checks import check_scheduler
@@ -17,7 +19,10 @@ from gpucommons.scheduler.policy import admission
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
-from running import command
+from gpucommons.scheduler.protocol.client import NvshareClient
+from needs import needs_program
+from running import command, running_agent
+from waiting import until
 
 
 def scheduler(**variables: str) -> SchedulerSettings:
@@ -201,3 +206,17 @@ def test_two_addresses_or_free_ports_are_accepted() -> None:
     for nvshare, xpushare in (("127.0.0.1:9402", "127.0.0.2:9402"), ("127.0.0.1:0", "127.0.0.1:0")):
         variables = {"GPUCOMMONS_LISTENERS_NVSHARE": nvshare, "GPUCOMMONS_LISTENERS_XPUSHARE": xpushare}
         Agent(load(None, variables, {}).settings)
+
+
+def test_the_queue_of_a_mig_device_shows_its_measured_memory(tmp_path: Path) -> None:
+    needs_program("cc")
+    fake = FakeNvml(tmp_path / "driver", build(tmp_path / "library"))
+    fake.say("gpus 1", "mig_mode 0 1 1", mig_device(0, 3, memory_mb=20480))
+    path = tmp_path / "scheduler.sock"
+    environment = {**fake.environment(), "GPUCOMMONS_SCHEDULER_SOCKET": str(path)}
+    with running_agent("--scheduler", environment=environment) as agent, NvshareClient(str(path), gpu="0:0"):
+        until(lambda: '"index"' in agent.get("/api/v1/turns")[1], "the scheduler knows the GPU")
+        done = command("scheduler", "status", "--socket", str(path))
+    assert (done.returncode, "(assumed)" in done.stdout) == (0, False), done.stdout + done.stderr
+    # A tenth is reserved.
+    assert "safe limit 18.0 GiB" in done.stdout

@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -246,3 +248,37 @@ def test_a_closed_pipe_is_not_an_error() -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     assert b"Traceback" not in done.stderr
+
+
+def test_an_order_passes_over_the_socket_that_a_killed_agent_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("killed", "running"):
+        (tmp_path / name).mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "killed" / "control.sock"))
+    monkeypatch.setenv("GPUCOMMONS_SCHEDULER_SOCKET", str(tmp_path / "killed" / "scheduler.sock"))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "running"))
+    with socket.socket(socket.AF_UNIX) as served:
+        served.bind(str(tmp_path / "running" / "control.sock"))
+        served.listen()
+
+        def answer() -> None:
+            with served.accept()[0] as peer, peer.makefile("rwb") as file:
+                file.write(b'{"ok": true, "answer": "did %s"}\n' % json.loads(file.readline())["command"].encode())
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert here("scheduler", "off") == 0
+        thread.join(10)
+    assert capsys.readouterr().out == "did off\n"
+
+
+def test_a_place_that_cannot_be_looked_at_has_no_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the directory of another user, which `su` keeps in XDG_RUNTIME_DIR."""
+    monkeypatch.setenv("GPUCOMMONS_SCHEDULER_SOCKET", str(tmp_path / "scheduler.sock"))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/" + 300 * "x")
+    assert here("scheduler", "off") == 3
+    assert "the scheduler does not run here" in capsys.readouterr().err

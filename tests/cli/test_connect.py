@@ -32,6 +32,7 @@ from gpucommons.faces.documents.resources import RESOURCES
 from needs import needs_program
 from running import command, running_agent
 from testbeds.hosts import Host, host
+from users import as_user
 from waiting import until
 
 PROGRAM = "/opt/gpucommons/bin/gpucommons"
@@ -63,12 +64,6 @@ print("ready")
 server.serve_forever()
 """
 SCHEMAS = {**{resource.name: resource.schema for resource in RESOURCES}, "report": report_document.SCHEMA}
-
-
-def as_user(uid: int) -> list[str]:
-    """What another user runs. Python may be installed below a home that only root may enter: hence the capability."""
-    caps = () if uid == ROOT else ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *caps]
 
 
 def run(

@@ -121,6 +121,18 @@ def test_idle_time_efficiency_energy_and_memory() -> None:
     }
 
 
+def test_an_owner_that_uses_the_share_of_another_is_at_most_fully_efficient() -> None:
+    """Two owners hold a half each for two hours. One uses the whole GPU for 90 minutes, the other nothing."""
+    hour = 3600 * NS
+    greedy, idle = (Amounts(hour, active, hour - active, sm_ns=sm) for active, sm in ((hour, 3 * hour // 2), (0, 0)))
+    accounts = accounts_of(PeriodUsage(0, 1, {(GPU, ALICE): greedy, (GPU, BOB): idle}), By.USER)
+    found = rows(accounts)
+    assert found["alice"]["efficiency_ratio"] == 1.0
+    assert found["alice"]["sm_gpu_hours"] == 1.5, "all of its use"
+    assert found["bob"]["efficiency_ratio"] == 0.0
+    assert total(accounts)["efficiency_ratio"] == 0.75
+
+
 def test_usage_without_such_a_name_is_one_row() -> None:
     assert list(accounts_of(usage(alice=3600), By.JOB).rows) == [NONE]
     assert total(accounts_of(PeriodUsage(0, 1), By.USER))["efficiency_ratio"] is None

@@ -71,6 +71,10 @@ def test_every_report_is_that_of_the_old_release(old_ledger: Path, capsys: pytes
             if row.get(column) is not None:
                 found = sum(rows[name][today] or 0.0 for name in named[row[by]])
                 assert found == pytest.approx(row[column], abs=2e-4), (row[by], column)
+        # 0.1.0 printed up to 2.4 for an owner that also used the share of another.
+        if len(named[row[by]]) == 1 and row["efficiency_ratio"] is not None:
+            (name,) = named[row[by]]
+            assert rows[name]["efficiency_ratio"] == pytest.approx(min(1.0, row["efficiency_ratio"]), abs=2e-3)
     for reason, hours in old["gap_hours"].items():
         assert document["gap_hours"][reason] == pytest.approx(hours, abs=1e-4)
 

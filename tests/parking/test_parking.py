@@ -12,8 +12,11 @@ import pytest
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ParkedProgram
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.backend import State
+from gpucommons.scheduler.parking.held import HeldPrograms
+from gpucommons.scheduler.programs.jobs import GpuUser, Program
 from parking.rig import GPU, ParkingRig
 from pauser.conftest import cuda, cuda_files, record
 
@@ -296,3 +299,20 @@ def _all_back(rig: ParkingRig) -> bool:
         if one.stage == "parked":
             rig.parking.wake(str(one.pids[0]), None)
     return all("is free" in one.waits or "first" in one.waits for one in rows)
+
+
+def test_an_order_is_for_the_processes_that_it_named() -> None:
+    """A program of the same job, or with the same pid, that begins after them is not parked for it."""
+    held = HeldPrograms(0.0, movable=True)
+    first, second = (
+        Program("session:10@0", (GpuUser(10, ProcessKey(10, ticks), "session:10@0", ()),)) for ticks in (1, 2)
+    )
+
+    def see(program: Program) -> bool:
+        held.see([program], (), frozenset(), frozenset(), frozenset(), 1.0)
+        return held[program.key].asked
+
+    assert not see(first)
+    held[first.key].asked = True
+    assert see(first)
+    assert not see(second)

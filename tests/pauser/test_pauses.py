@@ -1,6 +1,7 @@
 """What no real process does on demand: a pid that changes hands between the check and the lock."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -43,9 +44,11 @@ class Driver:
         return None
 
     def checkpoint(self, pid: int) -> Failure | None:
+        self.calls.append("checkpoint")
         return None
 
     def restore(self, pid: int) -> Failure | None:
+        self.calls.append("restore")
         return None
 
 
@@ -62,6 +65,34 @@ def test_a_pid_that_changed_hands_during_the_lock_is_let_go(tmp_path: Path, monk
     assert result.failure is not None
     assert result.failure.code == Code.GONE
     assert driver.calls == ["lock", "unlock"]
+    assert list((tmp_path / "paused").iterdir()) == []
+    assert pauses.paused() == ()
+
+
+@pytest.mark.parametrize("call", ["unlock", "checkpoint", "restore"])
+def test_a_process_with_the_pid_of_a_paused_one_that_ended_is_not_touched(tmp_path: Path, call: str) -> None:
+    """Another program may have paused it, or may be moving its memory."""
+    ours = subprocess.Popen(["sleep", "600"])
+    key = key_of(ours.pid)
+    assert key is not None
+    driver = Driver()
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
+    pauses.open_session(1)
+    assert pauses.lock(1, key, 100, "", time.monotonic() + 10).failure is None
+    if call == "restore":
+        assert pauses.checkpoint(key, 1).failure is None
+    driver.calls.clear()
+    ours.kill()
+    ours.wait()
+    calls = {
+        "unlock": lambda: pauses.unlock(key),
+        "checkpoint": lambda: pauses.checkpoint(key, 1),
+        "restore": lambda: pauses.restore(key),
+    }
+    result = calls[call]()
+    assert result.failure is not None
+    assert result.failure.code == Code.GONE
+    assert driver.calls == []
     assert list((tmp_path / "paused").iterdir()) == []
     assert pauses.paused() == ()
 

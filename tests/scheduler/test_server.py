@@ -283,6 +283,24 @@ def test_every_name_of_a_gpu_is_resolved(tmp_path: Path) -> None:
         assert not gpus["MIG-1"].present
 
 
+def test_the_queue_of_a_mig_device_has_the_memory_of_the_device(tmp_path: Path) -> None:
+    def fact(**sizes: int) -> GpuFacts:
+        return GpuFacts(
+            "GPU-aaaa", 0, 80 * GIB, mig=("MIG-1", "MIG-2"), mig_bytes={f"MIG-{n[1:]}": sizes[n] for n in sizes}
+        )
+
+    with serving(tmp_path) as served:
+        served.call(lambda: served.server.update_gpus([fact(m1=10 * GIB)]))
+        clients = [Scripted(served.path).register(gpu=name) for name in ("0:0", "MIG-2")]
+        assert served.row(clients[0]).gpu_uuid == "MIG-1"
+        limits = {gpu.uuid: (gpu.total_memory_measured, gpu.safe_limit_bytes) for gpu in served.reading().gpus}
+        assert limits["MIG-1"] == (True, 9 * GIB), "from the first moment"
+        assert not limits["MIG-2"][0]
+        served.call(lambda: served.server.update_gpus([fact(m1=10 * GIB, m2=20 * GIB)]))
+        limits = {gpu.uuid: (gpu.total_memory_measured, gpu.safe_limit_bytes) for gpu in served.reading().gpus}
+        assert limits["MIG-2"] == (True, 18 * GIB)
+
+
 def test_the_queue_of_an_absent_gpu_is_removed_with_its_last_client(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         served.call(lambda: served.server.update_gpus([GpuFacts("GPU-aaaa", 0), GpuFacts("GPU-bbbb", 1)]))

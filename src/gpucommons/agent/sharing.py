@@ -15,7 +15,7 @@ from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.config.runtime_directory import simulated_control_socket
+from gpucommons.config.runtime_directory import own_control_socket
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
@@ -28,6 +28,7 @@ from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import read_programs
+from gpucommons.scheduler.service.control_socket import control_path
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
@@ -66,6 +67,7 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
         sharing=programs,
         meter=ActivityMeter(gpm),
+        control=_control_sockets(settings.scheduler),
     )
     return Sharing(
         thread,
@@ -88,9 +90,15 @@ def simulated_sharing(settings: Settings, lab: "SharedLab") -> "Sharing":
         privacy=Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid()),
         sharing=ProgramSharing(pauser, program_rules(settings), parking, lab.free_memory, host=lab.host),
         meter=lab.meter,
-        control=str(simulated_control_socket()),
+        control=(str(own_control_socket()),),
     )
     return Sharing(thread, settings.sampling.interval_s, shares_programs=True, share_limit=settings.leases.share_limit)
+
+
+def _control_sockets(settings: SchedulerSettings) -> tuple[str, ...]:
+    """A scheduler without clients of nvshare does not need their directory, which only root may use."""
+    usual = control_path(settings.socket)
+    return (usual,) if settings.enabled else (usual, str(own_control_socket()))
 
 
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
@@ -196,6 +204,7 @@ def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
         busy,
         process_bytes={p.pid: p.used_memory_bytes for p in gpu.processes or () if p.used_memory_bytes is not None},
         mig=tuple(instance.uuid for instance in gpu.mig),
+        mig_bytes={one.uuid: one.memory.total_bytes if one.memory else one.memory_bytes for one in gpu.mig},
     )
 
 

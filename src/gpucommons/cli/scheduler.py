@@ -1,13 +1,15 @@
 """`gpucommons scheduler ...`: the status of turns, and orders to the running agent.
 
 Orders use the scheduler's control socket. `status` and `explain` read the agent's API; they use the control socket
-where it is named, or where no agent answers.
+where it is named, where no agent answers, and where the user runs an agent.
 """
 
 import json
+import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +23,7 @@ from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_target
 from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
-from gpucommons.config.runtime_directory import simulated_control_sockets
+from gpucommons.config.runtime_directory import control_sockets, own_control_socket
 from gpucommons.faces.documents.values import indented, one_line
 
 app = typer.Typer(
@@ -56,21 +58,45 @@ def send(config: Path | None, socket_path: str | None, request: dict[str, object
     from gpucommons.scheduler.service.control_socket import control_path
 
     path = Path(control_path(socket_path or load_settings(config, {}).settings.scheduler.socket))
-    found = [each for each in (path, *(() if socket_path else simulated_control_sockets())) if each.exists()]
+    # Not Path.exists, which raises an error for a directory that is closed to this user.
+    found = [each for each in ((path,) if socket_path else control_sockets(path)) if os.path.exists(each)]
     if not found:
         raise AgentUnreachable(f"{_NOT_RUNNING}: {path} does not exist; {_START}")
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_TIMEOUT_S)
-            connection.connect(str(found[0]))
+    return _ask(found, request)
+
+
+def _ask(paths: Sequence[Path], request: Mapping[str, object]) -> Any:
+    """The answer of the first scheduler that serves one of these sockets."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_TIMEOUT_S)
+        path = _connect(connection, paths)
+        try:
             connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as answers:
                 reply = json.loads(answers.readline())
-    except (OSError, ValueError, RecursionError) as error:
-        raise AgentUnreachable(f"the scheduler at {found[0]} does not answer: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise _silent(path, error) from error
     if not reply.get("ok"):
         raise CommandError(str(reply.get("error")))
     return reply["answer"]
+
+
+def _connect(connection: socket.socket, paths: Sequence[Path]) -> Path:
+    """An agent that was killed leaves its socket file: then the next one is tried."""
+    *others, last = paths
+    for path in others:
+        with suppress(OSError):
+            connection.connect(str(path))
+            return path
+    try:
+        connection.connect(str(last))
+    except OSError as error:
+        raise _silent(last, error) from error
+    return last
+
+
+def _silent(path: Path, error: Exception) -> AgentUnreachable:
+    return AgentUnreachable(f"the scheduler at {path} does not answer: {error}")
 
 
 def _show_answer(answer: str, as_json: bool, **ordered: str | float | None) -> None:
@@ -79,7 +105,11 @@ def _show_answer(answer: str, as_json: bool, **ordered: str | float | None) -> N
 
 
 def read_turns(reader: Reader, socket_path: str | None) -> Document:
-    """The document of /api/v1/turns, whose `turns` are not null."""
+    """The document of /api/v1/turns, whose `turns` are not null. An ordinary user's own agent comes first."""
+    own = own_control_socket()
+    if not socket_path and reader.connect is None and os.getuid() != 0 and os.path.exists(own):
+        with suppress(AgentUnreachable):
+            return {"hidden": None, "turns": _ask([own], {"command": "status"})}
     document = None if socket_path else reader.ask("turns")
     if document is None:
         return {"hidden": None, "turns": send(reader.config, socket_path, {"command": "status"})}

@@ -34,14 +34,22 @@ def lease_sockets(setting: str) -> list[Path]:
     return [Path(setting)] if setting else [each / _LEASES for each in known_directories()]
 
 
-def simulated_control_socket() -> Path:
-    """Orders to a simulated scheduler: that of the real one is where nvshare's clients look for it."""
-    return runtime_directory() / _CONTROL
+def own_control_socket(environment: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
+    """For orders to a simulated scheduler, and to that of a user, who may not create the directory of nvshare."""
+    return runtime_directory(environment, uid) / _CONTROL
 
 
-def simulated_control_sockets() -> list[Path]:
-    """Where a command looks for it, in this order."""
-    return [each / _CONTROL for each in known_directories()]
+def control_sockets(
+    of_node: Path, environment: Mapping[str, str] | None = None, uid: int | None = None
+) -> tuple[Path, ...]:
+    """Where a command looks for a scheduler, in this order. `of_node` is the control socket of the node's.
+
+    A user who runs an agent means that one: orders of users to the node's agent are mostly refused.
+    """
+    uid = os.getuid() if uid is None else uid
+    own = () if uid == 0 else (own_control_socket(environment, uid),)
+    known = (each / _CONTROL for each in known_directories(environment, uid))
+    return tuple(dict.fromkeys((*own, of_node, *known)))
 
 
 def _given(environment: Mapping[str, str]) -> Path | None:

@@ -237,7 +237,14 @@ class Pauses:
             return hold
 
     def _take(self, key: ProcessKey, stage: Stage) -> _Hold | Failure:
-        """The hold of this program, in this stage, for a call on it."""
+        """The hold of this program, in this stage, for a call on it. A process that has its pid now is not touched."""
+        hold = self._find(key, stage)
+        if isinstance(hold, _Hold) and has_ended(key):
+            self._forget(hold)
+            return failure(Code.GONE)
+        return hold
+
+    def _find(self, key: ProcessKey, stage: Stage) -> _Hold | Failure:
         with self._changed:
             hold = self._holds.get(key.pid)
             if hold is None or hold.entry.key != key:

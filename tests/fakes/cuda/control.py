@@ -7,6 +7,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,8 +157,12 @@ class FakeCuda:
         return program
 
     def _child(self, parent: int) -> int | None:
-        children = psutil.Process(parent).children()
-        return next((child.pid for child in children if child.exe() == str(self.program)), None)
+        for child in psutil.Process(parent).children():
+            # It may have ended meanwhile.
+            with suppress(psutil.Error):
+                if child.exe() == str(self.program):
+                    return child.pid
+        return None
 
     def gpu_has(self, total_bytes: int) -> None:
         (self.directory / "gpu").write_text(str(total_bytes))

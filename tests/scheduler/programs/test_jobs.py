@@ -147,6 +147,17 @@ def test_a_reused_pid_is_another_program() -> None:
     assert program_of(Proc(10, start_ticks=1)).key != program_of(Proc(10, start_ticks=2)).key
 
 
+def test_a_reused_session_id_is_another_program_and_the_next_process_of_a_session_is_not() -> None:
+    context = ProcessContext(session_id=10)
+    first, reused, follows = (
+        program_of(Proc(pid, start_ticks=ticks, context=context)) for pid, ticks in ((10, 1), (10, 2), (11, 3))
+    )
+    assert first.key == reused.key == follows.key
+    assert reused.has_reused_pid_of(first)
+    assert not follows.has_reused_pid_of(first)
+    assert not first.has_reused_pid_of(first)
+
+
 @pytest.mark.parametrize(
     ("process", "name"),
     [

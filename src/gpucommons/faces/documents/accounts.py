@@ -107,7 +107,11 @@ def hours(ns: int) -> float:
 
 
 def row(amounts: Amounts, charge: Charge, prices: Prices, time: SlotTime | None = None) -> Row:
-    """`efficiency_ratio` is the SM time used over the time held. It exceeds 1 if a co-owner's share was used."""
+    """`efficiency_ratio` is the part of the held time that was used.
+
+    An owner that also used the share of a co-owner has more SM time than held time: it used all that it held, which
+    is 1, and `sm_gpu_hours` has all of its use.
+    """
     found: Row = {
         "held_gpu_hours": hours(amounts.held_ns),
         "active_gpu_hours": hours(amounts.active_ns),
@@ -118,7 +122,7 @@ def row(amounts: Amounts, charge: Charge, prices: Prices, time: SlotTime | None 
         # The ledger stores 0 for "not measured"; no GPU draws 0 W.
         "energy_kwh": round(amounts.energy_uj / _KWH_UJ, 6) if amounts.energy_uj else None,
         "sm_gpu_hours": hours(amounts.sm_ns),
-        "efficiency_ratio": round(amounts.sm_ns / amounts.held_ns, 3) if amounts.held_ns else None,
+        "efficiency_ratio": round(min(1.0, amounts.sm_ns / amounts.held_ns), 3) if amounts.held_ns else None,
     }
     if time is not None:
         found |= {"free_gpu_hours": hours(time.free_ns), "unknown_gpu_hours": hours(time.unknown_ns)}

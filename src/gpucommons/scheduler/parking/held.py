@@ -107,11 +107,10 @@ class HeldPrograms:
         for program, refusal in seen:
             known = before.get(program.key)
             held = self._rows.get(program.key) or HeldProgram(program, refusal, as_of_s)
-            if known is not None:
+            if known is not None and known.program.process_keys & program.process_keys:
                 held.asked = known.asked
-                if known.program.process_keys & program.process_keys:
-                    held.idleness, held.places = known.idleness, known.places
-                    held.seen_since_s = known.seen_since_s
+                held.idleness, held.places = known.idleness, known.places
+                held.seen_since_s = known.seen_since_s
             held.in_turns = program.key in in_turns
             idle = program.activity is ProgramActivity.IDLE and program.key not in paused
             held.idleness = after_gpu(held.idleness, idle, as_of_s)

@@ -378,6 +378,11 @@ class Parking:
             spot.unsure = True
             return
         if moved.failure is None:
+            spot.keep(moved.parked)
+            if not spot.places:
+                # All of its processes ended meanwhile.
+                del self._spots[spot.key]
+                return
             spot.begin(ParkStage.PARKED, now)
             self.log.parked(spot, now - begun_s)
             if spot.cause == TURN:
@@ -433,7 +438,9 @@ class Parking:
         del self._spots[spot.key]
         if moved.failure is not None:
             return
-        spot.places = places
+        spot.places = {process: place for process, place in places.items() if not self._host.has_ended(process)}
+        if not spot.places:
+            return
         self.log.woken(spot, now - begun_s, begun_s - asked_s)
 
     def _forget_ended(self) -> None:

@@ -33,7 +33,7 @@ class Busy:
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
     """One device as NVML and GPM report it. `busy` is set where it was measured again; `process_bytes` is by host pid;
-    `mig` holds the UUIDs of its MIG devices, in the driver's order."""
+    `mig` holds the UUIDs of its MIG devices, in the driver's order, and `mig_bytes` the memory of each."""
 
     uuid: str
     index: int
@@ -41,6 +41,7 @@ class GpuFacts:
     busy: Busy | None = None
     process_bytes: Mapping[int, int] = field(default_factory=dict)
     mig: tuple[str, ...] = ()
+    mig_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 class DeviceTable:
@@ -69,6 +70,7 @@ class DeviceTable:
             gpu.index = fact.index
             if fact.total_bytes is not None:
                 self._totals[fact.uuid] = fact.total_bytes
+            self._totals |= fact.mig_bytes
         actions += self._resize(now)
         if changed:
             actions += self._move_resolved(now)
@@ -143,6 +145,9 @@ class DeviceTable:
         if gpu is None:
             known = self._known.get(key)
             gpu = self._policy.add_gpu(key, None if known is None else known.index, now)
+            if key in self._totals:
+                # Without clients there is nothing to do about it.
+                self._policy.resize(gpu, self._totals[key], now)
         return gpu
 
     def _remember(self, facts: Sequence[GpuFacts]) -> bool:

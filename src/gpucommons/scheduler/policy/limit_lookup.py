@@ -1,6 +1,7 @@
 """Which limits are in force for each client: the sources of quotas, looked up by client. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from gpucommons.scheduler.policy import quotas
@@ -60,6 +61,11 @@ class LimitLookup:
             old.memory_bytes if quota.memory_bytes is None else quota.memory_bytes,
             old.core_percent if quota.core_percent is None else quota.core_percent,
         )
+
+    @property
+    def targets(self) -> AbstractSet[str]:
+        """For which a limit is set."""
+        return self._set.keys()
 
     def clear_limit(self, target: str) -> bool:
         """Whether a limit was set for this target."""

@@ -85,6 +85,12 @@ class Program:
     def process_keys(self) -> frozenset[ProcessKey]:
         return frozenset(process.key for process in self.processes if process.key is not None)
 
+    def has_reused_pid_of(self, before: "Program") -> bool:
+        """Whether it is another program than `before`, whose key it has: the kernel gave its pid, and so its session
+        id, to a new process. Processes that follow each other in one job have pids of their own."""
+        pids = {process.pid for process in self.process_keys} & {process.pid for process in before.process_keys}
+        return bool(pids) and not self.process_keys & before.process_keys
+
     @property
     def devices(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs and MIG devices that it is on, in order."""

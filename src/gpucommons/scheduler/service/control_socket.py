@@ -1,4 +1,6 @@
-"""The control socket: one JSON line in, one JSON line out, in the directory of the client socket.
+"""The control socket: one JSON line in, one JSON line out.
+
+It is in the directory of the client socket, or in that of the agent's user if the agent may not use the former.
 
 Every user may read the status, with the names of other users hidden as on the API's Unix socket. Orders are accepted
 from admins only, except that owners may park and wake their own programs. No request may delay a hand-off: connections
@@ -11,7 +13,7 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -70,12 +72,14 @@ def control_path(scheduler_socket: str) -> str:
 
 
 class ControlSocket:
-    def __init__(self, server: SchedulerServer, document: Document, privacy: Privacy, path: str = "") -> None:
-        """`path` is empty for the directory of the client socket."""
+    def __init__(
+        self, server: SchedulerServer, document: Document, privacy: Privacy, paths: Sequence[str] = ()
+    ) -> None:
+        """The first of `paths` that can be served is; empty: in the directory of the client socket."""
         self._server = server
         self._document = document
         self._privacy = privacy
-        self._path = path or control_path(server.settings.socket)
+        self._paths = tuple(paths) or (control_path(server.settings.socket),)
         self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
         self._caps = ConnectionCaps({"uid": _MOST_CONNECTIONS, "container": _MOST_CONNECTIONS})
@@ -91,13 +95,17 @@ class ControlSocket:
         }
 
     async def start(self) -> None:
-        """Raises ListenError if the socket cannot be served."""
-        try:
-            self._socket = listen(self._path, mode=_SOCKET_MODE)
-        except ListenError as error:
+        """Raises ListenError if the socket cannot be served and clients of nvshare are."""
+        for path in self._paths:
+            try:
+                self._socket = listen(path, mode=_SOCKET_MODE)
+                break
+            except ListenError as error:
+                failed = error
+        if self._socket is None:
             if self._server.settings.enabled:
-                raise
-            log.warning("the control socket is not served: %s", error)
+                raise failed
+            log.warning("the control socket is not served: %s", failed)
             return
         self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=_MOST_LINE_BYTES)
 

@@ -31,6 +31,7 @@ from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn
 from gpucommons.scheduler.programs.linked import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
+from gpucommons.scheduler.programs.pid_targets import PidTargets
 from gpucommons.scheduler.service.enforcement import Enforcement
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
@@ -78,6 +79,7 @@ class Programs:
         self._new_id = new_id
         self._pauser = Pauser(pauser, on_resumed=self._resumed, on_change=self._pauser_changed)
         self._roster = ProgramRoster()
+        self._pid_targets = PidTargets()
         # Set by the server: programs that are parked take no part.
         self.parking: Parking | None = None
         # Set by the server: programs on GPUs that are leased to others take no part, and are paused.
@@ -122,6 +124,7 @@ class Programs:
         if self._stopping:
             return
         now = monotonic()
+        self._forget_limits_of_ended(reading)
         if self.parking is not None:
             reading = self.parking.without_parked(reading)
         nvshare_pids = {client.pid for client in self._policy.clients.values() if _takes_turns(client, now)}
@@ -146,8 +149,12 @@ class Programs:
         standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted)
         several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
         self._turns.apply(self._devices.link(several, now), now)
-        for key in [key for key in self._members if key not in standings]:
-            self._remove(key, now)
+        for key, member in list(self._members.items()):
+            if key not in standings:
+                self._remove(key, now)
+            elif key in programs and programs[key].has_reused_pid_of(member.program):
+                self._remove(key, now)
+                self._limits.clear_limit(key)
         for key, program in programs.items():
             self._update(key, program, standings[key].joined, now)
         if self.parking is not None:
@@ -264,6 +271,11 @@ class Programs:
 
     def count_named(self, target: str) -> int:
         return sum(target in self._names(member) for member in self._members.values())
+
+    def _forget_limits_of_ended(self, reading: ProgramReading) -> None:
+        for target in self._pid_targets.see(self._limits.targets, reading.processes):
+            log.info("the limit of %s ended with its process: another process has the pid", target)
+            self._limits.clear_limit(target)
 
     def _apply_limits(self, member: _Member, now: float) -> None:
         limits = self._look_up(member)

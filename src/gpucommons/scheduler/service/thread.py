@@ -31,7 +31,7 @@ class SchedulerThread:
     """Call `start` and `stop` from the agent's loop, the other methods from any thread.
 
     `document` makes the JSON text that the control socket answers with, in pieces; `privacy` says to which peer;
-    `control` is its path, empty for the directory of the client socket.
+    `control` are the paths that are tried for it, empty for the directory of the client socket.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SchedulerThread:
         privacy: Privacy,
         sharing: ProgramSharing | None = None,
         meter: PhaseMeter | None = None,
-        control: str = "",
+        control: Sequence[str] = (),
     ) -> None:
         self._settings = settings
         self._document = document
@@ -51,7 +51,7 @@ class SchedulerThread:
         self._rules = tuple(rules)
         self._sharing = sharing
         self._meter = meter
-        self._control_path = control
+        self._control_paths = tuple(control)
         self._server: SchedulerServer | None = None
         self._control: ControlSocket | None = None
         self._thread = LoopThread("scheduler", self._close)
@@ -123,7 +123,7 @@ class SchedulerThread:
 
     async def _open(self) -> None:
         server = SchedulerServer(self._settings, self._rules, sharing=self._sharing, meter=self._meter)
-        control = ControlSocket(server, self._document, self._privacy, self._control_path)
+        control = ControlSocket(server, self._document, self._privacy, self._control_paths)
         try:
             await server.start()
             await control.start()

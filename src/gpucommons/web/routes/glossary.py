@@ -31,6 +31,10 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
         "Use of a GPU that has no owner, with the reason: memory of the driver, a process that has ended.",
     ),
     ("GPU-hour", "One slot held for one hour. Two owners of one slot are billed a half each."),
+    (
+        "efficiency",
+        "In a report: SM time used over time held, at most 100 %. A dashboard has active time over time held.",
+    ),
     ("lease", "One command has slots for as long as it runs; gpucommons run gets it."),
     ("trespasser", "A process on an exclusively leased slot that is not part of the lease."),
     (
