@@ -21,10 +21,13 @@ T = TypeVar("T")
 
 def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MOST_OF_OWNER) -> tuple[list[T], list[T]]:
     """The first rows of each user, and the rest."""
+    found = list(rows)
+    if len(found) <= most:
+        return found, []
     counts: dict[int, int] = {}
     own: list[T] = []
     rest: list[T] = []
-    for row in rows:
+    for row in found:
         uid = uid_of(row)
         counts[uid] = count = counts.get(uid, 0) + 1
         (own if count <= most else rest).append(row)

@@ -49,7 +49,7 @@ class Metric:
         return Family(self, (), tuple(points))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Family:
     metric: Metric
     points: Sequence[Point]

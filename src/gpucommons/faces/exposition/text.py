@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from operator import add
 from typing import Final, NamedTuple
+from weakref import ReferenceType
 
 from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType
 
@@ -71,12 +72,13 @@ class FamilyRenderer:
 
     Usually the same series arrive in the same order as before: then these prefixes are used as they are, without
     a lookup or a check for duplicates. If their values are the same too, so are the bytes: these are kept once the
-    values were the same twice, since large families often change each time. With `bounds_names`, label values have at
-    most 64 bytes.
+    values were the same twice, since large families often change each time. The same Family as before is not even
+    compared. With `bounds_names`, label values have at most 64 bytes.
     """
 
     __slots__ = (
         "_bounds_names",
+        "_family",
         "_first_of_each",
         "_heads",
         "_labels",
@@ -91,6 +93,8 @@ class FamilyRenderer:
         self.metric = metric
         self._heads = Heads(prometheus_head(metric).encode(), openmetrics_head(metric).encode())
         self._bounds_names = bounds_names
+        # Weak: a family that is not kept elsewhere ends with its snapshot.
+        self._family: ReferenceType[Family] | None = None
         self._labels: list[LabelValues] = []
         self._prefixes: list[str] = []
         self._values: list[float] = []
@@ -102,6 +106,9 @@ class FamilyRenderer:
     def render(self, family: Family) -> RenderedFamily:
         if family.histograms:
             return self._render_histograms(family.histograms)
+        if self._rendered is not None and self._family is not None and self._family() is family:
+            return self._rendered
+        self._family = ReferenceType(family)
         labels = [labels for labels, _ in family.points]
         values = [value for _, value in family.points]
         if labels != self._labels:

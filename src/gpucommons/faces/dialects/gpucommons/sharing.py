@@ -4,12 +4,13 @@ The clients beyond the limit of series of their user are summed in one series pe
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpucommons.base.histogram import HistogramReading
 from gpucommons.faces.dialects.crowd import OVERFLOW, named_labels, within_limit
+from gpucommons.faces.dialects.kept import KeptFamilies
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
-from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, SharingReading
+from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, ClientSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")
@@ -114,10 +115,6 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     if sharing is None:
         return
     gpus = [(("" if gpu.index is None else str(gpu.index), gpu.uuid), gpu) for gpu in sharing.gpus]
-    own, rest = within_limit(sharing.clients, lambda row: row.uid)
-    clients = [(named_labels(row.namespace, row.pod, row.client_id, row.gpu_uuid, row.name), row) for row in own]
-    clients += [(named_labels("", OVERFLOW, "", row.gpu_uuid, ""), row) for row in rest]
-    together = summed if rest else iter
     yield ON.value(int(sharing.on), sharing.mode)
     yield WAY.of(((*labels, gpu.way, gpu.way_reason), 1) for labels, gpu in gpus)
     yield GAIN.of((labels, gpu.gain_ratio) for labels, gpu in gpus if gpu.gain_ratio is not None)
@@ -131,13 +128,24 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield HANDOFF.histogram([_point(sharing.handoff_seconds)])
     yield REFUSALS.of(((reason,), count) for reason, count in sharing.refusals.items())
     yield CONNECTIONS.value(sharing.connections)
+    yield from _CLIENT_FAMILIES(sharing.clients)
+    queued = _queued(sharing)
+    yield QUEUED.of(((*labels, queue), queued[gpu.uuid, queue]) for labels, gpu in gpus for queue in _QUEUES)
+
+
+def _by_client(rows: Sequence[ClientSharing]) -> Iterator[Family]:
+    own, rest = within_limit(rows, lambda row: row.uid)
+    clients = [(named_labels(row.namespace, row.pod, row.client_id, row.gpu_uuid, row.name), row) for row in own]
+    clients += [(named_labels("", OVERFLOW, "", row.gpu_uuid, ""), row) for row in rest]
+    together = summed if rest else iter
     yield REVOKED.of(together((labels, 1) for labels, row in clients if row.revoked))
     yield DEMAND.of(together((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None))
     yield BILLED.of(together((labels, row.billed_s) for labels, row in clients))
     waiting = ((labels, row.wait) for labels, row in clients if row.wait is not None)
     yield WAITING.of(together(((*labels, wait.reason.value), wait.waited_s) for labels, wait in waiting))
-    queued = _queued(sharing)
-    yield QUEUED.of(((*labels, queue), queued[gpu.uuid, queue]) for labels, gpu in gpus for queue in _QUEUES)
+
+
+_CLIENT_FAMILIES = KeptFamilies(_by_client)
 
 
 def _standings(sharing: SharingReading) -> Iterator[tuple[tuple[str], int]]:

@@ -9,8 +9,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gpucommons.faces.dialects.crowd import OVERFLOW, client_labels, overflow_by_gpu, within_limit
+from gpucommons.faces.dialects.kept import KeptFamilies
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
-from gpucommons.model.sharing import ClientSharing, SharingReading
+from gpucommons.model.sharing import ClientSharing
 from gpucommons.model.snapshot import Snapshot
 
 _CLIENT = ("namespace", "pod", "client_id", "gpu_uuid")
@@ -171,14 +172,12 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     sharing = snapshot.readings.sharing
     if sharing is None:
         return
-    if sharing.debug_labels:
-        yield from _by_client([*sharing.clients, *sharing.departed])
-    else:
-        yield from _by_pod(_folded(sharing))
+    make = _CLIENT_FAMILIES if sharing.debug_labels else _POD_FAMILIES
+    yield from make(sharing.clients, sharing.departed)
 
 
-def _by_client(clients: list[ClientSharing]) -> Iterator[Family]:
-    own, rest = within_limit(clients, lambda client: client.uid)
+def _by_client(clients: Pod, departed: Pod) -> Iterator[Family]:
+    own, rest = within_limit([*clients, *departed], lambda client: client.uid)
     rows = [(client_labels(c.namespace, c.pod, c.client_id, c.gpu_uuid), c) for c in own]
     others = _overflow(rest)
     yield INFO.of([*(((*labels, _index(client), str(client.pid)), 1) for labels, client in rows), *_info(others)])
@@ -192,8 +191,8 @@ def _by_client(clients: list[ClientSharing]) -> Iterator[Family]:
         yield metric.of(points + _points(others, of_pod) if others else points)
 
 
-def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
-    own, rest = within_limit(pods, lambda row: row[1][0].uid)
+def _by_pod(clients: Pod, departed: Pod) -> Iterator[Family]:
+    own, rest = within_limit(_folded(clients, departed), lambda row: row[1][0].uid)
     # A client may have the name of the overflow: then its values are in that series.
     rest += [row for row in own if row[0][:2] == _OVERFLOW_NAME]
     own = [row for row in own if row[0][:2] != _OVERFLOW_NAME]
@@ -204,6 +203,10 @@ def _by_pod(pods: list[tuple[_Labels, Pod]]) -> Iterator[Family]:
     yield QUOTA_SOURCE.of(_sources(rows))
     for metric, _, read in _VALUES:
         yield metric.of(_points(rows, read))
+
+
+_CLIENT_FAMILIES = KeptFamilies(_by_client)
+_POD_FAMILIES = KeptFamilies(_by_pod)
 
 
 def _overflow(clients: Iterable[ClientSharing]) -> list[tuple[_Labels, Pod]]:
@@ -222,11 +225,11 @@ def _points(pods: list[tuple[_Labels, Pod]], read: Callable[[Pod], float | None]
     return [(labels, value) for labels, pod in pods if (value := read(pod)) is not None]
 
 
-def _folded(sharing: SharingReading) -> list[tuple[_Labels, Pod]]:
+def _folded(clients: Pod, departed: Pod) -> list[tuple[_Labels, Pod]]:
     """By pod and GPU. Departed clients appear only if no client of their pod is left."""
-    living = _grouped(sharing.clients)
-    departed = {labels: pod for labels, pod in _grouped(sharing.departed).items() if labels not in living}
-    return [*living.items(), *departed.items()]
+    living = _grouped(clients)
+    gone = {labels: pod for labels, pod in _grouped(departed).items() if labels not in living}
+    return [*living.items(), *gone.items()]
 
 
 def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
