@@ -19,6 +19,14 @@ def supported() -> list[Release]:
     return [(OLDEST[0], minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
 
 
+def chosen_releases() -> list[Release]:
+    """The oldest, the newest here and the newest of all; with GPUCOMMONS_TEST_PYTHONS=all, every supported one."""
+    if os.environ.get("GPUCOMMONS_TEST_PYTHONS") == "all":
+        return supported()
+    newest_here = next((each for each in reversed(supported()) if interpreter(each)), OLDEST)
+    return sorted({OLDEST, newest_here, NEWEST})
+
+
 def interpreter(release: Release) -> Path | None:
     """An interpreter of this release that can make virtual environments; None where there is none."""
     if sys.version_info[:2] == release:

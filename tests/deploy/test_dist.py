@@ -16,7 +16,7 @@ import pytest
 
 from gpucommons import __version__
 from needs import needs_program, needs_root
-from pythons import interpreter, supported
+from pythons import chosen_releases, interpreter
 from running import RunningAgent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,9 +38,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
     return Dist(sdist, wheel)
 
 
-@pytest.fixture(scope="module", params=supported(), ids=lambda release: f"python{release[0]}.{release[1]}")
+@pytest.fixture(scope="module", params=chosen_releases(), ids=lambda release: f"python{release[0]}.{release[1]}")
 def clean(request: pytest.FixtureRequest, dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and what it depends on, and nothing else, for each supported Python here."""
+    """An environment with the wheel and what it depends on, and nothing else, for the oldest and the newest Python."""
     python = interpreter(request.param)
     if python is None:
         # Not a failure in CI either: distributions have one or two of them.

@@ -32,7 +32,7 @@ def test_eight_gpus_two_of_them_split_and_thirteen_processes() -> None:
 
 
 @given(times, times)
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_readings_depend_only_on_seed_and_time(elapsed_s: float, before_s: float) -> None:
     once, twice = LabGpus(START), LabGpus(START)
     twice.at(before_s)
@@ -41,7 +41,7 @@ def test_readings_depend_only_on_seed_and_time(elapsed_s: float, before_s: float
 
 
 @given(times)
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_memory_adds_up_and_instances_fit(elapsed_s: float) -> None:
     for gpu in LabGpus(START).at(elapsed_s).gpus:
         r = gpu.readings
