@@ -73,3 +73,15 @@ def test_departed_clients_are_compared_as_well() -> None:
     before = of_clients(nvshare, sharing, name)
     after = of_clients(nvshare, replace(sharing, departed=(client(77, 1000),)), name)
     assert len(after.points) == len(before.points) + 1
+
+
+@pytest.mark.parametrize(("series", "kept"), [(500, True), (20_000, False)])
+def test_the_bytes_of_the_largest_families_are_not_kept(series: int, kept: bool) -> None:
+    """They would take the memory of a second body."""
+    metric = gauge("a_long_enough_name", "A number.", "series")
+    renderer = FamilyRenderer(metric)
+    first, second, third = (
+        renderer.render(metric.of(((str(number),), number) for number in range(series))) for _ in range(3)
+    )
+    assert (second is third) == kept
+    assert first.lines == second.lines == third.lines

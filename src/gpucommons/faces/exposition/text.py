@@ -22,6 +22,9 @@ _HASH_BYTES: Final = 6
 _KEPT_BYTES: Final = MOST_NAME_BYTES - len("~") - 2 * _HASH_BYTES
 # Series that are rendered together: the lines of all series of a large family would take many megabytes.
 _CHUNK: Final = 1024
+# Lines of more bytes are not kept for the next snapshot: rendering them takes a millisecond, and the copy would add to
+# the body that they are in.
+_MOST_KEPT_BYTES: Final = 512 * 1024
 
 
 def number(value: float) -> str:
@@ -72,8 +75,8 @@ class FamilyRenderer:
 
     Usually the same series arrive in the same order as before: then these prefixes are used as they are, without
     a lookup or a check for duplicates. If their values are the same too, so are the bytes: these are kept once the
-    values were the same twice, since large families often change each time. The same Family as before is not even
-    compared. With `bounds_names`, label values have at most 64 bytes.
+    values were the same twice, since large families often change each time, and never for the largest. The same Family
+    as before is not even compared. With `bounds_names`, label values have at most 64 bytes.
     """
 
     __slots__ = (
@@ -114,9 +117,10 @@ class FamilyRenderer:
         if labels != self._labels:
             self._remember(labels)
         elif values == self._values:
-            if self._rendered is None:
-                self._rendered = self._render_points(values)
-            return self._rendered
+            rendered = self._rendered or self._render_points(values)
+            if len(rendered.lines) <= _MOST_KEPT_BYTES:
+                self._rendered = rendered
+            return rendered
         self._values, self._rendered = values, None
         return self._render_points(values)
 
