@@ -46,6 +46,12 @@ def named_labels(namespace: str, pod: str, client_id: str, gpu_uuid: str, name: 
     return namespace, pod, client_id, gpu_uuid, name
 
 
+@lru_cache(maxsize=8 * MOST_OF_OWNER)
+def pid_label(pid: int) -> str:
+    """The same string for a process on each of its GPUs: with many of both, the strings take megabytes."""
+    return str(pid)
+
+
 def overflow_by_gpu(clients: Iterable[ClientSharing]) -> dict[str, list[ClientSharing]]:
     by_gpu: dict[str, list[ClientSharing]] = {}
     for client in clients:

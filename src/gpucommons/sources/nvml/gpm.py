@@ -52,18 +52,16 @@ _LOCK_S = 0.25
 
 
 class _Comparison:
-    """The comparison of `first` with `second`: its request, and the buffer with the result."""
+    """The request to compare two samples, and the buffer with the result. One serves all passes: it is 19 kB long."""
 
-    def __init__(self, first: object, second: object, metrics: tuple[tuple[str, int], ...]) -> None:
+    def __init__(self, metrics: tuple[tuple[str, int], ...]) -> None:
         self.request = pynvml.c_nvmlGpmMetricsGet_t()
         self.request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         self.request.numMetrics = len(metrics)
-        self.request.sample1, self.request.sample2 = first, second
         for position, (_, metric) in enumerate(metrics):
             self.request.metrics[position].metricId = metric
         self.reference = byref(self.request)
         self.buffer = memoryview(self.request).cast("B")
-        self.newest = second
 
 
 class GpmSampler:
@@ -85,11 +83,7 @@ class GpmSampler:
         self.reading: GpmReading | None = None
 
     def _prepare(self) -> None:
-        first, second = self._samples
-        self._comparisons = (
-            _Comparison(second, first, self._metrics),
-            _Comparison(first, second, self._metrics),
-        )
+        self._comparison = _Comparison(self._metrics)
         # Each metric is its id, return code and value, followed by pointers to texts. Unpacking all of them at once
         # costs a tenth of reading them through ctypes.
         self._layout = Struct("=" + f"4xId{_METRIC_BYTES - 16}x" * len(self._metrics))
@@ -109,21 +103,25 @@ class GpmSampler:
             self.clear()
             return _TIMEOUT
         try:
-            comparison = self._comparisons[self._turn]
-            code = self._sample(*self._arguments, comparison.newest)
+            newest, before = self._samples[self._turn], self._samples[self._turn ^ 1]
+            code = self._sample(*self._arguments, newest)
             if code:
                 self.clear()
                 return code
             self._turn ^= 1
             self._taken += 1
-            return codes.OK if self._taken == 1 else self._compare(comparison.reference)
+            if self._taken == 1:
+                return codes.OK
+            request = self._comparison.request
+            request.sample1, request.sample2 = before, newest
+            return self._compare(self._comparison.reference)
         finally:
             _LOCK.release()
 
     def store(self) -> str | None:
         if self._taken < 2:
             return None
-        answer = self._layout.unpack_from(self._comparisons[self._turn ^ 1].buffer, _METRICS_AT)
+        answer = self._layout.unpack_from(self._comparison.buffer, _METRICS_AT)
         returned = answer[::2]
         values = list(map(mul, answer[1::2], self._factors))
         if any(returned) or not self._all_plausible(values):

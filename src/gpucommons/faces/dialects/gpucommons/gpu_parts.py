@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Iterator
 from functools import lru_cache
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
+from gpucommons.faces.dialects.crowd import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, gauge
 from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.snapshot import Snapshot
@@ -142,7 +142,7 @@ def _processes(labels: tuple[str, str], gpu: Gpu, beyond: Container[int]) -> lis
         if process.pid in beyond:
             overflow.append(percents)
             continue
-        pid = str(process.pid)
+        pid = pid_label(process.pid)
         for engine, percent in zip(_ENGINES, percents, strict=True):
             if percent is not None:
                 points.append(((index, uuid, pid, engine), _ratio(percent)))

@@ -5,7 +5,7 @@ Used memory is all memory that is not free, including what the driver reserves: 
 
 from collections.abc import Callable, Container, Iterator
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, processes_beyond_limit
+from gpucommons.faces.dialects.crowd import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, gauge
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.snapshot import Snapshot
@@ -55,6 +55,6 @@ def _memory_by_pid(gpu: Gpu, beyond: Container[int]) -> dict[str, int]:
     used: dict[str, int] = {}
     for process in gpu.processes or ():
         if process.used_memory_bytes is not None:
-            pid = OVERFLOW if process.pid in beyond else str(process.pid)
+            pid = OVERFLOW if process.pid in beyond else pid_label(process.pid)
             used[pid] = used.get(pid, 0) + process.used_memory_bytes
     return used
