@@ -27,7 +27,7 @@ ARGUMENTS = (
 )
 TESTS = Path(__file__).resolve().parent
 # Where screenshots are written; they take longer than the tests, so that none is without it.
-SCREENSHOTS = os.environ.get("GPUCOMMONS_TEST_SCREENSHOTS", "")
+SCREENSHOTS = os.environ.get("TEST_SCREENSHOTS", "")
 
 
 @contextmanager
@@ -125,6 +125,6 @@ def demo_process(*arguments: str) -> Iterator[tuple[str, int]]:
 
 
 def keep_screenshot(shown: Locator, name: str) -> None:
-    """For a person to look at; nothing unless GPUCOMMONS_TEST_SCREENSHOTS names a folder."""
+    """For a person to look at; nothing unless TEST_SCREENSHOTS names a folder."""
     if SCREENSHOTS:
         shown.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")

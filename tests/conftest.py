@@ -1,7 +1,7 @@
 """Settings of all tests.
 
 Property tests run without a deadline and without a limit on generation, for slow machines; each with 40 examples, or
-as many as GPUCOMMONS_TEST_EXAMPLES says. An agent that a test starts has its API socket in a directory of this run, and
+as many as TEST_EXAMPLES says. An agent that a test starts has its API socket in a directory of this run, and
 not where the commands of this machine look for it.
 
 The first process of a machine is in session 0, and so are its children. The agent takes that for unknown, as the kernel
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "unhurried",
     deadline=None,
-    max_examples=int(os.environ.get("GPUCOMMONS_TEST_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("TEST_EXAMPLES", "40")),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("unhurried")

@@ -20,8 +20,8 @@ def supported() -> list[Release]:
 
 
 def chosen_releases() -> list[Release]:
-    """The oldest, the newest here and the newest of all; with GPUCOMMONS_TEST_PYTHONS=all, every supported one."""
-    if os.environ.get("GPUCOMMONS_TEST_PYTHONS") == "all":
+    """The oldest, the newest here and the newest of all; with TEST_PYTHONS=all, every supported one."""
+    if os.environ.get("TEST_PYTHONS") == "all":
         return supported()
     newest_here = next((each for each in reversed(supported()) if interpreter(each)), OLDEST)
     return sorted({OLDEST, newest_here, NEWEST})

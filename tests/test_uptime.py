@@ -46,7 +46,7 @@ UPTIMES_S = (30, 400 * DAY_S)
 def run_cores(uptime_s: int) -> "subprocess.CompletedProcess[str]":
     files = [str(ROOT / "tests" / name) for name in CLOCK_USERS]
     # Few examples: they run for all of their inputs elsewhere.
-    few = ("env", "GPUCOMMONS_TEST_EXAMPLES=10")
+    few = ("env", "TEST_EXAMPLES=10")
     return run_with_uptime(uptime_s, [*few, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files])
 
 

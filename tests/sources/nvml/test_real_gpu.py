@@ -1,7 +1,7 @@
 """On a real GPU: comparison with nvidia-smi. Constant values are equal, changing values are close.
 
 Read in a separate process: in this one the fake driver may be loaded under the real one's name. The MIG layout of the
-machine is changed only with GPUCOMMONS_TEST_MIG=1.
+machine is changed only with TEST_MIG=1.
 """
 
 import os
@@ -214,8 +214,8 @@ def layout_within(reader: Child, expected: int, seconds: float) -> list[str]:
 
 def test_a_mig_layout_changes_while_it_is_read(reader: Child) -> None:
     """Enables and disables MIG on GPU 0: each change is seen within 10 s, and the reader does not block it."""
-    if os.environ.get("GPUCOMMONS_TEST_MIG") != "1":
-        pytest.skip("changes GPU 0 of this machine: set GPUCOMMONS_TEST_MIG=1 to run it")
+    if os.environ.get("TEST_MIG") != "1":
+        pytest.skip("changes GPU 0 of this machine: set TEST_MIG=1 to run it")
     switched = subprocess.run(["nvidia-smi", "-i", "0", "-mig", "1"], capture_output=True, text=True)
     try:
         until = time.monotonic() + 30
