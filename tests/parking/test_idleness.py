@@ -1,7 +1,5 @@
 """When a program counts as idle, and when a parked one goes on."""
 
-import pytest
-
 from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
 
 
@@ -29,15 +27,15 @@ def test_using_the_cpu_begins_the_count_again() -> None:
 
 def test_the_background_is_learnt_while_idle() -> None:
     quiet = looked(after_gpu(Idleness(), True, 0.0), *((float(at), at * 0.01) for at in range(1, 60)))
-    assert quiet.background == pytest.approx(0.01)
+    assert 0.009 < quiet.background < 0.0101
     assert quiet.idle_s(60.0) == 59.0
 
 
-def test_two_looks_suffice_for_the_background() -> None:
-    """A program that was idle for seconds only must not wake because of its heartbeat."""
-    quiet = looked(after_gpu(Idleness(), True, 0.0), (1.0, 5.0), (2.0, 5.01))
-    assert quiet.background == pytest.approx(0.01)
-    assert looked(Idleness(), (1.0, 5.0)).background is None
+def test_the_background_is_never_overestimated_at_first() -> None:
+    """One busy look must not hide the first cell: a program that is missed sleeps on, one that wakes in vain is parked
+    again."""
+    busy_start = looked(after_gpu(Idleness(), True, 0.0), (1.0, 5.0), (2.0, 5.015))
+    assert busy_start.background < 0.002
 
 
 def after_looks(start: ParkedCpu, *rows: tuple[float, float]) -> list[bool]:

@@ -22,15 +22,14 @@ _BACKGROUND_FACTOR: Final = 3.0
 class Idleness:
     """`gpu_s` and `cpu_s` are since when the GPU and the CPU have been idle; None: they are not.
 
-    `used_s` and `at_s` are the CPU time at the last look, `background` the CPU seconds per second while idle; None: not
-    measured yet.
+    `used_s` and `at_s` are the CPU time at the last look, `background` the CPU seconds per second while idle.
     """
 
     gpu_s: float | None = None
     cpu_s: float | None = None
     used_s: float | None = None
     at_s: float = 0.0
-    background: float | None = None
+    background: float = 0.0
 
     def idle_s(self, now_s: float) -> float:
         if self.gpu_s is None or self.cpu_s is None:
@@ -57,12 +56,8 @@ def after_cpu(before: Idleness, used_s: float | None, now_s: float) -> Idleness:
     # The sum is a little smaller after a thread has ended.
     rate = max(0.0, used_s - before.used_s) / passed_s
     idle = rate < IDLE_CPU_RATIO
-    background = _smoothed(before.background, rate) if idle else before.background
+    background = 0.9 * before.background + 0.1 * rate if idle else before.background
     return replace(before, cpu_s=before.cpu_s if idle else now_s, used_s=used_s, at_s=now_s, background=background)
-
-
-def _smoothed(before: float | None, rate: float) -> float:
-    return rate if before is None else 0.9 * before + 0.1 * rate
 
 
 @dataclass(frozen=True, slots=True)

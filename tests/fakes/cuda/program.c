@@ -242,6 +242,6 @@ int main(int argc, char **argv)
         if (calls)
             poll(NULL, 0, 1); /* inside the call it sleeps elsewhere */
         else
-            usleep(self->quiet ? 10000 : 300);
+            usleep(self->quiet ? 50000 : 300);
     }
 }

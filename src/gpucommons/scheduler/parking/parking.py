@@ -350,7 +350,7 @@ class Parking:
             is_idle = self._held.is_idle(parting, monotonic())
             cause = ASKED if parting.asked else IDLE if is_idle else TURN
             # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
-            cpu = ParkedCpu(parting.idleness.background or 0.0, quiet_since_s=-NEVER_S if cause == IDLE else None)
+            cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == IDLE else None)
             spot = self._spots[key] = spot_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
             spot.waited_in = parting.waits_in if cause == IDLE else None
             self._begin(self._park(spot))
