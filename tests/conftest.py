@@ -12,10 +12,7 @@ processes that a test starts without one are one job, as they are in a terminal.
 import atexit
 import os
 import tempfile
-import zlib
-from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -32,19 +29,3 @@ os.environ["RUNTIME_DIRECTORY"] = _RUNTIME.name
 
 if os.getsid(0) == 0 and os.getpgrp() != os.getpid():
     os.setsid()
-
-# Tests that wait for real processes. They begin first; the others fill the gaps at the end.
-_WAITING = frozenset(
-    {"agent", "cli", "deploy", "leases", "page", "parking", "pauser", "scheduler", "simulation", "stack"}
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    root = Path(__file__).parent
-
-    def place(item: pytest.Item) -> tuple[bool, int]:
-        # Files that lie together load the machine in the same way: they are spread.
-        path = item.path.relative_to(root)
-        return path.parts[0] not in _WAITING, zlib.crc32(bytes(path))
-
-    items.sort(key=place)

@@ -40,7 +40,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
 
 @pytest.fixture(scope="module", params=chosen_releases(), ids=lambda release: f"python{release[0]}.{release[1]}")
 def clean(request: pytest.FixtureRequest, dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and what it depends on, and nothing else, for the oldest and the newest Python."""
+    """An environment with the wheel and what it depends on, and nothing else, for the newest Python."""
     python = interpreter(request.param)
     if python is None:
         # Not a failure in CI either: distributions have one or two of them.
