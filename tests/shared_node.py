@@ -29,7 +29,7 @@ _OWN_RUN = 'mount --bind "$0" /run && exec "$@"'
 
 
 class SharedNode:
-    """`agent` is the one that was started last; `socket` is the scheduler's."""
+    """`socket` is the scheduler's."""
 
     def __init__(self, directory: Path, gpus: int = 1) -> None:
         needs_root()
@@ -41,7 +41,12 @@ class SharedNode:
         self.socket = directory / "scheduler.sock"
         self.config = directory / "config.toml"
         self._agents = ExitStack()
-        self.agent: RunningAgent
+        self._started: list[RunningAgent] = []
+
+    @property
+    def agent(self) -> RunningAgent:
+        """The one that was started last."""
+        return self._started[-1]
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +76,7 @@ class SharedNode:
             environment=given,
             prefix=(*namespaces, "sh", "-c", _OWN_RUN, str(self.run)),
         )
-        self.agent = self._agents.enter_context(started)
+        self._started.append(self._agents.enter_context(started))
         return self
 
     # -- programs
@@ -133,7 +138,9 @@ class SharedNode:
     # -- its processes
 
     def pauser(self) -> int | None:
-        """The pid of the pauser; None between two."""
+        """The pid of the pauser; None between two, and before an agent has started."""
+        if not self._started:
+            return None
         try:
             children = psutil.Process(self.agent.process.pid).children()
         except psutil.NoSuchProcess:

@@ -4,7 +4,7 @@ The same Family objects in the next snapshot mean that the renderer keeps their 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVarTuple, Unpack
+from typing import Generic, TypeVarTuple
 
 from gpucommons.faces.exposition.families import Family
 
@@ -14,7 +14,7 @@ Rows = TypeVarTuple("Rows")
 class KeptFamilies(Generic[*Rows]):
     """`make` is pure. Comparing rows ends at the first that differs, so that changing rows cost little more."""
 
-    def __init__(self, make: Callable[[Unpack[Rows]], Iterable[Family]]) -> None:
+    def __init__(self, make: Callable[[*Rows], Iterable[Family]]) -> None:
         self._make = make
         self._rows: tuple[*Rows] | None = None
         self._families: tuple[Family, ...] = ()
