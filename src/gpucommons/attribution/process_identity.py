@@ -109,4 +109,12 @@ class ProcessIdentities:
 def identity_of(details: ProcessDetails) -> ProcessIdentity:
     status = parse_status(details.status)
     cgroup = identify(details.cgroup)
-    return ProcessIdentity(details.key, details.name, status.uid, status.namespaced_pids, cgroup, details.session_id)
+    return ProcessIdentity(
+        details.key,
+        details.name,
+        status.uid,
+        status.namespaced_pids,
+        cgroup,
+        details.session_id,
+        details.ancestors,
+    )

@@ -124,7 +124,7 @@ class AttributionStage:
         if self._described is None or self._described[0] is not table or self._described[1] is not self._lines:
             self._described = table, self._lines
             self._contexts = {
-                key: ProcessContext(self._lines.by_key.get(key, ()), one.cgroup.scope, one.session_id)
+                key: ProcessContext(self._lines.by_key.get(key, ()), one.cgroup.scope, one.session_id, one.ancestors)
                 for key, one in table.by_key.items()
             }
         return self._contexts

@@ -86,14 +86,18 @@ def fold(
     group_of: Mapping[str, str],
     active_ratio: float,
     complete: bool = True,
+    lease_of: Mapping[ProcessKey, str] | None = None,
 ) -> AllocationReading:
-    """`processes` is None if the running processes are unknown: then no workload is judged active or idle."""
+    """`processes` is None if the running processes are unknown: then no workload is judged active or idle.
+
+    `lease_of` is the id of the lease of each process that is known to descend from the client of one.
+    """
     slots: dict[SlotInfo, _SlotRows] = {info: _SlotRows() for info in table.all}
     for claim in claims.claims:
         for info, fraction in claim.slots:
             slots.setdefault(info, _SlotRows()).rows[claim.id] = _Row(claim, fraction)
     if processes is not None:
-        _place(processes, slots, claims, table, _compute_instances(gpus), group_of)
+        _place(processes, slots, _ClaimOf(claims, group_of, lease_of or {}), table, _compute_instances(gpus))
     judged = processes is not None
     return AllocationReading(
         table.all,
@@ -107,12 +111,10 @@ def fold(
 def _place(
     processes: Iterable[ProcessShare],
     slots: dict[SlotInfo, _SlotRows],
-    claims: Claims,
+    claim_of: "_ClaimOf",
     table: SlotTable,
     instances: Mapping[tuple[str, int], tuple[str, int | None]],
-    group_of: Mapping[str, str],
 ) -> None:
-    claim_of = _ClaimOf(claims, group_of)
     located: dict[tuple[Place, int | None], tuple[SlotInfo, _SlotRows] | None] = {}
     for share in processes:
         place = share.place
@@ -142,7 +144,7 @@ class _ClaimOf:
     Found once for each workload: a node has far fewer of them than processes on GPUs.
     """
 
-    def __init__(self, claims: Claims, group_of: Mapping[str, str]) -> None:
+    def __init__(self, claims: Claims, group_of: Mapping[str, str], lease_of: Mapping[ProcessKey, str]) -> None:
         kinds = WorkloadKind
         self._by_id = {claim.id: claim for claim in claims.claims if claim.kind is kinds.CONTAINER}
         self._by_pod = {(c.account.namespace, c.name): c for c in claims.claims if c.kind is kinds.POD}
@@ -153,17 +155,22 @@ class _ClaimOf:
             if claim.kind is kinds.LEASE
             for info, _ in claim.slots
         }
+        self._by_lease = {
+            (info, claim.id): claim for claim in claims.claims if claim.kind is kinds.LEASE for info, _ in claim.slots
+        }
         self._group_of = group_of
+        self._lease_of = lease_of
         # By the identities of objects that live as long as the shares and slots.
-        self._known: dict[tuple[int, int, int], Claim | None] = {}
+        self._known: dict[tuple[int, int, int, str], Claim | None] = {}
 
     def __call__(self, share: ProcessShare, info: SlotInfo) -> Claim | None:
-        key = (id(share.workload), id(share.owner), id(info) if self._leased else 0)
+        lease = self._lease_of.get(share.key, "") if share.key is not None else ""
+        key = (id(share.workload), id(share.owner), id(info) if self._leased else 0, lease)
         if key not in self._known:
-            self._known[key] = self._find(share, info)
+            self._known[key] = self._find(share, info, lease)
         return self._known[key]
 
-    def _find(self, share: ProcessShare, info: SlotInfo) -> Claim | None:
+    def _find(self, share: ProcessShare, info: SlotInfo, lease: str) -> Claim | None:
         workload = share.workload
         claim = self._by_id.get(workload.container_id or "")
         if claim is None and workload.pod is not None:
@@ -171,8 +178,8 @@ class _ClaimOf:
         if claim is None and workload.job is not None:
             claim = self._by_job.get(workload.job)
         if claim is None and workload.container_id is None and workload.pod is None:
-            # A user's program on a slot that the user has leased belongs to the lease, to the oldest of several.
-            claim = self._leased.get((info, str(workload.uid)))
+            # A program that was started elsewhere belongs to the lease of its user, to the oldest of several.
+            claim = self._by_lease.get((info, f"lease/{lease}")) or self._leased.get((info, str(workload.uid)))
         if claim is None and share.owner is not None:
             claim = _of_process(share, self._group_of)
         return claim

@@ -23,6 +23,7 @@ from gpucommons.model.ownership import Attribution, ProcessShare
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
+from gpucommons.rules.lease_programs import leases_of_processes
 from gpucommons.rules.pod_placement import replicas_by_gpu
 
 # A runtime that has not answered for longer was removed, and its containers with it.
@@ -74,6 +75,7 @@ class AllocationStage:
             {} if readings.users is None else readings.users.group_of,
             self._active_ratio,
             self._is_complete(readings),
+            leases_of_processes(readings),
         )
         # While no GPU is read, the use of the slots is not known.
         if readings.gpus is not None:

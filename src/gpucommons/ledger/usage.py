@@ -35,7 +35,7 @@ class _IdleCauses:
     def __init__(self, readings: Readings) -> None:
         leases, processes = readings.leases, readings.processes
         self._trees = None if processes is None else processes.trees
-        self._clients = {} if leases is None else {job_of_lease(id): pid for id, pid in leases.clients.items()}
+        self._clients = {} if leases is None else {job_of_lease(id): key.pid for id, key in leases.clients.items()}
         self.requests = (
             {} if leases is None else {job_of_lease(each.request.id): _request(each) for each in leases.leases}
         )

@@ -130,9 +130,9 @@ class LeasesReading:
     """`off` is why no lease is given, empty where leases are given. `slots` are names by UUID.
 
     `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
-    because they were not used. `recorded`: the record, which outlives the agent, can be written. `clients` are the pids
-    of the processes that have leases, by the lease's id: the command runs below its client. `mps` is None where leases
-    do not use MPS.
+    because they were not used. `recorded`: the record, which outlives the agent, can be written. `clients` are the
+    processes that have leases, by the lease's id: the command descends from its client. `mps` is None where leases do
+    not use MPS.
     """
 
     off: str = ""
@@ -144,5 +144,5 @@ class LeasesReading:
     no_shows: tuple[Reservation, ...] = ()
     counters: LeaseCounters = field(default_factory=LeaseCounters)
     recorded: bool = True
-    clients: Mapping[str, int] = field(default_factory=dict)
+    clients: Mapping[str, ProcessKey] = field(default_factory=dict)
     mps: MpsReading | None = None

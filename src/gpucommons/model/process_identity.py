@@ -77,6 +77,7 @@ class ProcessDetails:
     """The files of one process in procfs. Only its `stat` is parsed: `key`, `name` and the POSIX session.
 
     `holds_gpu` is whether it has the device file of a GPU open; None if that was not or could not be checked.
+    `ancestors` are its parent, the parent of that, and so on, as far as they can be seen.
     """
 
     key: ProcessKey
@@ -85,6 +86,7 @@ class ProcessDetails:
     cgroup: str
     holds_gpu: bool | None = None
     session_id: int | None = None
+    ancestors: tuple[ProcessKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class ProcessIdentity:
     namespaced_pids: tuple[int, ...] = ()
     cgroup: CgroupIdentity = field(default_factory=CgroupIdentity)
     session_id: int | None = None
+    ancestors: tuple[ProcessKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.containers import Container, ContainerReading
 from gpucommons.model.gpu import GpuProcess, MigInstance
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import Pod, PodReading
 from gpucommons.model.process_context import ProcessContext
@@ -80,6 +81,7 @@ class Node:
     percent: int | None = 50
     unlisted: tuple[int, ...] = ()
     view: PidView = HOST
+    lease_clients: Mapping[str, ProcessKey] = field(default_factory=dict)
 
     def readings(self) -> Readings:
         gpus = [
@@ -108,6 +110,7 @@ class Node:
             pods=pods,
             users=UsersReading(members=GROUPS),
             process_contexts={p.key: p.context for p in self.processes if p.context is not None},
+            leases=LeasesReading(clients=self.lease_clients),
         )
 
     def read(self, as_of_s: float = 0.0) -> ProgramReading:

@@ -101,6 +101,19 @@ def test_what_identifies_a_job_without_a_container(context: ProcessContext, key:
     assert program_of(Proc(4711, docker(1), context=context)).key == f"container:{1:064x}"
 
 
+def test_commands_of_two_leases_are_two_programs_in_one_session() -> None:
+    clients = {"1": ProcessKey(20, 100), "2": ProcessKey(21, 100)}
+    contexts = [ProcessContext(scope="session-4.scope", session_id=812, ancestors=(each,)) for each in clients.values()]
+    first, second = contexts
+    processes = (Proc(30, context=first), Proc(31, context=first), Proc(32, context=second))
+    programs = programs_of(*processes, lease_clients=clients)
+    assert {program.key: [each.pid for each in program.processes] for program in programs} == {
+        "lease:1@1000": [30, 31],
+        "lease:2@1000": [32],
+    }
+    assert program_of(*processes).key == "scope:session-4.scope@1000", "without leases"
+
+
 @pytest.mark.parametrize("cgroup", [docker(1), kubernetes(5, 6), slurm(88), unit("hub.service"), rootless(1000, 1)])
 def test_processes_of_one_job_are_one_program_on_all_of_its_gpus(cgroup: str) -> None:
     program = program_of(Proc(10, cgroup, gpus=(0, 1)), Proc(11, cgroup, gpus=(1,)), Proc(12, cgroup, gpus=(2,)))

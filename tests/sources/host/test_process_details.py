@@ -1,6 +1,7 @@
 """A process is read completely or not at all, whatever its name is and whenever it ends."""
 
 import os
+import signal
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,16 @@ def test_a_real_process() -> None:
     assert found.cgroup == (PROC / "self" / "cgroup").read_text()
     assert f"Uid:\t{os.getuid()}\t" in found.status
     assert found.holds_gpu is None
+
+
+def test_the_ancestors_of_a_real_process() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        pid = int(shell.stdout.readline())
+        found = details_of(PROC, pid).ancestors
+        keys = [details_of(PROC, each).key for each in (shell.pid, os.getpid())]
+        os.kill(pid, signal.SIGKILL)
+    assert list(found[:2]) == keys, "the nearest is first"
 
 
 def test_a_real_process_that_holds_no_gpu() -> None:

@@ -17,6 +17,7 @@ from gpucommons.leases.service.facts import GpuProgram, LeaseFacts
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
 from gpucommons.model.mps import MpsReading
+from gpucommons.model.process_identity import ProcessKey
 
 _HOLDERS_SHOWN: Final = 8
 _NO_SHOWS_KEPT: Final = 16
@@ -474,7 +475,11 @@ class LeaseDesk:
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
-            {id: client.pid for id, client in self._clients.items() if id in book.leases and client.pid},
+            {
+                id: ProcessKey(known.pid, known.start_ticks)
+                for id, known in self._known.items()
+                if id in book.leases and known.pid
+            },
             None if self._mps is None else self._mps.reading(),
         )
 

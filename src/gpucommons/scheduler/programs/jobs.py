@@ -7,6 +7,7 @@ A program's key is stable for as long as the job lives. The first of these that 
 | `job:4711@1000`           | Slurm job; its steps and containers are one program                              |
 | `container:ID`            | container. Each container of a pod is a program: a pod may hold unrelated ones   |
 | `pod:UID`                 | pod, where the container is not known                                            |
+| `lease:12@1000`           | lease: what `gpucommons run` has started                                         |
 | `unit:ollama.service@998` | unit of the system's manager                                                     |
 | `scope:NAME@1000`         | login session (session-4.scope), or unit of the user's own manager               |
 | `session:812@1000`        | POSIX session                                                                    |
@@ -29,6 +30,7 @@ from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.identities import process_name
+from gpucommons.rules.lease_programs import leases_of_processes
 from gpucommons.scheduler.programs.activity import ProgramActivity, activity_of, combined, device_of
 from gpucommons.scheduler.programs.commands import short_command
 
@@ -193,10 +195,11 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
             use = DeviceUse(device_of(gpu, process), process.kind, process.used_memory_bytes, activity)
             found.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
     surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
+    leases = leases_of_processes(readings)
     rows = []
     for (pid, key), uses in found.items():
-        context = _NO_CONTEXT if key is None else contexts.get(key, _NO_CONTEXT)
-        rows.append(surroundings.describe(pid, key, uses, context))
+        context, lease = (_NO_CONTEXT, None) if key is None else (contexts.get(key, _NO_CONTEXT), leases.get(key))
+        rows.append(surroundings.describe(pid, key, uses, context, lease))
     return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s)
 
 
@@ -232,6 +235,7 @@ class _Surroundings:
         key: ProcessKey | None,
         uses: Iterable[tuple[DeviceUse, ProcessShare | None]],
         context: ProcessContext,
+        lease: str | None,
     ) -> GpuUser:
         rows = list(uses)
         share = rows[0][1]
@@ -239,7 +243,7 @@ class _Surroundings:
         return GpuUser(
             pid,
             key,
-            _job_key(pid, key, workload, context),
+            _job_key(pid, key, workload, context, lease),
             tuple(sorted((use for use, _ in rows), key=lambda use: (use.device, use.kind))),
             workload,
             owner,
@@ -268,25 +272,26 @@ def _person(owner: Owner | None, workload: Workload) -> str:
     return workload.user or ""
 
 
-def _job_key(pid: int, key: ProcessKey | None, workload: Workload, context: ProcessContext) -> str:
+def _job_key(pid: int, key: ProcessKey | None, workload: Workload, context: ProcessContext, lease: str | None) -> str:
     if key is None:
         return f"process:{pid}"
     if workload.container_id is not None and not workload.delegated and workload.job is None:
         return f"container:{workload.container_id}"
     if workload.pod is not None and workload.job is None:
         return f"pod:{workload.pod.uid}"
-    named = _named_job(workload, context)
+    named = _named_job(workload, context, lease)
     if named is None or workload.uid is None:
         return f"process:{key.pid}.{key.start_ticks}"
     return printable(f"{named}@{workload.uid}")
 
 
-def _named_job(workload: Workload, context: ProcessContext) -> str | None:
+def _named_job(workload: Workload, context: ProcessContext, lease: str | None) -> str | None:
     """What the process belongs to, by a name that is unique only together with the uid."""
     session = str(context.session_id) if context.session_id else None
     jobs = (
         ("job", workload.job),
         ("container", workload.container_id),
+        ("lease", lease),
         ("unit", workload.unit),
         ("scope", context.scope),
         ("session", session),

@@ -5,10 +5,10 @@ process: if the pid is reused between two reads, the read fails instead of retur
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gpucommons.base.process_stat import session_id
+from gpucommons.base.process_stat import parent_pid, session_id, start_ticks
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessDetails, ProcessKey
 from gpucommons.sources.host.processes import parse_stat
@@ -20,6 +20,7 @@ _CGROUP_BYTES = 64 * 1024 + 1
 # The most descriptors that are held. Processes beyond this number cost one more read each.
 _MOST_HELD = 512
 _MOST_DESCRIPTORS = 4096
+_MOST_ANCESTORS = 64
 _GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
 _FILE = os.O_RDONLY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -42,7 +43,7 @@ class ProcessDetailsReader:
         except OSError as error:
             return _reason(error)
         try:
-            details = _details(directory, look_for_gpu)
+            details = self._details(directory, look_for_gpu)
         except (OSError, ValueError, IndexError) as error:
             os.close(directory)
             return _reason(error)
@@ -65,23 +66,35 @@ class ProcessDetailsReader:
         for key in [key for key in self._held if key not in keys]:
             os.close(self._held.pop(key))
 
+    def _details(self, process: int, look_for_gpu: bool) -> ProcessDetails:
+        stat = read_process_file(process, "stat", _STAT_BYTES)
+        row = parse_stat(stat, ticks_per_s=1, page_bytes=1)
+        return ProcessDetails(
+            row.key,
+            row.name,
+            status=read_process_file(process, "status", _STATUS_BYTES).decode("utf-8", "replace"),
+            cgroup=_cgroup(process),
+            holds_gpu=_holds_gpu(process) if look_for_gpu else None,
+            session_id=session_id(stat),
+            ancestors=tuple(self._ancestors(row.parent_pid)),
+        )
+
+    def _ancestors(self, pid: int) -> Iterator[ProcessKey]:
+        """Ends where one cannot be read. A parent that ends meanwhile is left out with all above it."""
+        for _ in range(_MOST_ANCESTORS):
+            if pid <= 1:
+                return
+            try:
+                stat = Path(f"{self._procfs}/{pid}/stat").read_bytes()
+                yield ProcessKey(pid, start_ticks(stat))
+                pid = parent_pid(stat)
+            except (OSError, ValueError, IndexError):
+                return
+
 
 def _reason(error: Exception) -> Reason:
     gone = isinstance(error, FileNotFoundError | ProcessLookupError)
     return Reason.PROCESS_GONE if gone else Reason.PROCESS_UNREADABLE
-
-
-def _details(process: int, look_for_gpu: bool) -> ProcessDetails:
-    stat = read_process_file(process, "stat", _STAT_BYTES)
-    row = parse_stat(stat, ticks_per_s=1, page_bytes=1)
-    return ProcessDetails(
-        row.key,
-        row.name,
-        status=read_process_file(process, "status", _STATUS_BYTES).decode("utf-8", "replace"),
-        cgroup=_cgroup(process),
-        holds_gpu=_holds_gpu(process) if look_for_gpu else None,
-        session_id=session_id(stat),
-    )
 
 
 def _cgroup(process: int) -> str:
