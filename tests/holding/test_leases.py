@@ -1,9 +1,10 @@
 """The programs of leases: each belongs to the lease whose `gpucommons run` has started it."""
 
+from attribution.builders import gpu
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
-from holding.test_allocations import folded, gpu, managed, process
+from holding.test_allocations import folded, managed, process
 
 OLDER, YOUNGER = ProcessKey(50, 1), ProcessKey(60, 1)
 

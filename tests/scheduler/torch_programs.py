@@ -1,10 +1,11 @@
-"""Unmodified torch programs on a real GPU: started, and their progress read from outside."""
+"""Unmodified CUDA programs on a real GPU: started, and their progress read from outside."""
 
+import os
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,18 +14,25 @@ from waiting import until
 PROGRAM = Path(__file__).with_name("torch_program.py")
 
 
-class TorchProgram:
+class CountingProgram:
+    """A program that adds what it has done to a file of 8 bytes. `prefix` is a command that starts it."""
+
     def __init__(
-        self, size: int, directory: Path, idle_s: float = 0.0, gib: float = 0.0, prefix: Sequence[str] = ()
+        self,
+        program: Path,
+        directory: Path,
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`prefix` is a command that starts it."""
-        self.size = size
-        self._counter = directory / f"{size}-{time.monotonic_ns()}"
+        self._counter = directory / f"{program.stem}-{time.monotonic_ns()}"
         self._counter.write_bytes(bytes(8))
         # A session of its own: the programs of one session are one client.
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, str(PROGRAM), str(size), str(self._counter), str(idle_s), str(gib)],
+            [*prefix, sys.executable, str(program), *before, str(self._counter), *after],
             start_new_session=True,
+            env={**os.environ, **(environment or {})},
         )
 
     @property
@@ -34,6 +42,14 @@ class TorchProgram:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+class TorchProgram(CountingProgram):
+    def __init__(
+        self, size: int, directory: Path, idle_s: float = 0.0, gib: float = 0.0, prefix: Sequence[str] = ()
+    ) -> None:
+        super().__init__(PROGRAM, directory, (str(size),), (str(idle_s), str(gib)), prefix)
+        self.size = size
 
 
 @contextmanager
@@ -49,7 +65,7 @@ def torch_programs(sizes: Sequence[int], directory: Path, idle_s: float = 0.0) -
             program.stop()
 
 
-def rates(programs: Sequence[TorchProgram], seconds: float) -> list[float]:
+def rates(programs: Sequence[CountingProgram], seconds: float) -> list[float]:
     """Products per second of each program over the next `seconds`."""
     begun_s, before = time.monotonic(), [program.products for program in programs]
     time.sleep(seconds)

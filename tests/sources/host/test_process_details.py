@@ -1,8 +1,8 @@
 """A process is read completely or not at all, whatever its name is and whenever it ends."""
 
 import os
-import signal
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
