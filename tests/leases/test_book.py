@@ -80,6 +80,28 @@ def test_the_estimate_is_kept_when_the_running_lease_lasts_longer() -> None:
     assert granted(book, 500.0) == {}
 
 
+def test_a_start_that_nothing_is_known_of_is_not_shown() -> None:
+    book = opened(whole(0))
+    running = asked(book, ALICE)
+    granted(book)
+    second, third = asked(book, BOB, 1.0, limit_s=60.0), asked(book, CHEN, 2.0)
+    granted(book, 10.0)
+    # The queue has to plan with a number; people would take it for an estimate.
+    assert [book.waits[id].start_s is not None for id in (second, third)] == [True, True]
+    assert [book.waits[id].expected_start_s for id in (second, third)] == [None, None]
+    book.end(running, 500.0)
+    assert set(granted(book, 500.0)) == {second}
+    granted(book, 510.0)
+    assert book.waits[third].expected_start_s == 560.0, "the limit of the second"
+    fourth = asked(book, ALICE, 520.0)
+    granted(book, 520.0)
+    assert book.waits[fourth].expected_start_s == pytest.approx(560.0 + 500.0), "as long as the first"
+    book.end(second, 600.0)
+    granted(book, 600.0)
+    granted(book, 1101.0)
+    assert book.waits[fourth].expected_start_s is None, "none has lasted as long as the third"
+
+
 def test_sharing_takes_a_free_slot_first_and_then_joins_others_up_to_the_limit() -> None:
     book = opened(whole(0), whole(1), terms=LeaseTerms(share_limit=2))
     ids = [asked(book, (n, f"user{n}"), share=True) for n in range(5)]

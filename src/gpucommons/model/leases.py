@@ -84,12 +84,21 @@ CAUSES: Mapping[WaitCause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LeaseWait:
-    """`position` is 1 for the request that comes next. `start_s` is the expected start; None: unknown."""
+    """`position` is 1 for the request that comes next. `start_s` is the start that the queue plans with; None: never.
+
+    `is_guess`: a lease ahead has no time limit, and no lease has ended yet that shows how long it may last.
+    """
 
     position: int
     cause: WaitCause
     start_s: float | None = None
     detail: str = ""
+    is_guess: bool = False
+
+    @property
+    def expected_start_s(self) -> float | None:
+        """None: not known."""
+        return None if self.is_guess else self.start_s
 
     @property
     def sentence(self) -> str:

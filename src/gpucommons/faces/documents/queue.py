@@ -71,7 +71,7 @@ _REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
     mps=(FLAG, lambda pair: bool(pair[0].mps)),
     sm_percent=(INTEGER_OR_NULL, lambda pair: pair[0].sm_percent),
     since_unix_s=(NUMBER, lambda pair: round(pair[0].arrived_s, 3)),
-    expected_start_unix_s=(NUMBER_OR_NULL, lambda pair: rounded(pair[1].start_s, 0)),
+    expected_start_unix_s=(NUMBER_OR_NULL, lambda pair: rounded(pair[1].expected_start_s, 0)),
     cause=(one_of(*WaitCause), lambda pair: pair[1].cause.value),
     sentence=(TEXT, lambda pair: pair[1].sentence),
 )

@@ -35,6 +35,10 @@ class LeaseDurations:
         age_s = max(0.0, now_s - lease.since_s)
         return max(0.0, self._expected(lease.request, age_s) - age_s)
 
+    def is_guess(self, request: LeaseRequest, age_s: float = 0.0) -> bool:
+        """Whether nothing shows how long it lasts: it has no limit, and no lease has lasted for longer than it."""
+        return request.limit_s is None and all(seconds <= age_s for _, seconds in self._ended)
+
     def _expected(self, request: LeaseRequest, age_s: float) -> float:
         if request.limit_s is not None:
             return request.limit_s

@@ -57,7 +57,7 @@ class _Window(NamedTuple):
 
 @dataclass(slots=True)
 class _Seat:
-    """A slot during one plan. `kept_from_s`: when the earliest claim on it starts."""
+    """A slot during one plan. `kept_from_s`: when the earliest claim on it starts. `is_guess`: `ready_s` is."""
 
     slot: LeasableSlot
     leases: list[LeaseRequest]
@@ -65,6 +65,7 @@ class _Seat:
     settling: bool
     windows: list[_Window]
     kept_from_s: float = _NEVER
+    is_guess: bool = False
 
     def may_join(self, request: LeaseRequest, share_limit: int) -> bool:
         """Leases under MPS are on one slot neither with other leases nor with programs that may be paused."""
@@ -232,6 +233,7 @@ class _Planner:
         for seat in chosen:
             seat.leases.append(request)
             seat.ready_s = max(seat.ready_s, end_s)
+            seat.is_guess |= self._board.durations.is_guess(request)
 
     def _hold(self, request: LeaseRequest, gpus: float) -> None:
         self._held[request.uid] = self._held.get(request.uid, 0.0) + gpus
@@ -253,14 +255,16 @@ class _Planner:
             return
         start_s = max(starts[-1][0], self._blocked.get(request.uid, self._now_s))
         is_known = not math.isinf(start_s)
+        is_guess = start_s > self._now_s and any(self._seats[number].is_guess for *_, number in starts)
         for *_, number in starts:
             seat = self._seats[number]
             if is_known:
                 seat.ready_s = max(seat.ready_s, start_s + self._expected_s(request))
+                seat.is_guess |= is_guess or self._board.durations.is_guess(request)
             if cause is not WaitCause.EARLIER:
                 seat.kept_from_s = min(seat.kept_from_s, self._kept_from_s(request, start_s))
         self._blocked.setdefault(request.uid, start_s)
-        self._wait(request, cause, start_s if is_known else None)
+        self._wait(request, cause, start_s if is_known else None, is_guess=is_guess)
 
     def _kept_from_s(self, request: LeaseRequest, start_s: float) -> float:
         promised_s = self._board.promised_s.get(request.id, _NEVER)
@@ -270,8 +274,15 @@ class _Planner:
         joins = request.share and seat.has_room(request, self._board.terms) and seat.kept_from_s == _NEVER
         return seat.after_reservations(request, self._now_s if joins else seat.ready_s)
 
-    def _wait(self, request: LeaseRequest, cause: WaitCause, start_s: float | None = None, detail: str = "") -> None:
-        self._waits[request.id] = LeaseWait(len(self._waits) + 1, cause, start_s, detail)
+    def _wait(
+        self,
+        request: LeaseRequest,
+        cause: WaitCause,
+        start_s: float | None = None,
+        detail: str = "",
+        is_guess: bool = False,
+    ) -> None:
+        self._waits[request.id] = LeaseWait(len(self._waits) + 1, cause, start_s, detail, is_guess)
 
 
 def _seats(board: LeaseBoard, now_s: float) -> Iterable[_Seat]:
@@ -289,4 +300,6 @@ def _seats(board: LeaseBoard, now_s: float) -> Iterable[_Seat]:
         ready_s = now_s if slot.use is SlotUse.FREE else _NEVER
         ready_s = max((ready_s, *(now_s + left_s[lease.request.id] for lease in here)))
         requests = [lease.request for lease in here]
-        yield _Seat(slot, requests, ready_s, uuid in board.settling, windows.get(uuid, []))
+        ages = ((lease.request, max(0.0, now_s - lease.since_s)) for lease in here)
+        is_guess = any(board.durations.is_guess(request, age_s) for request, age_s in ages)
+        yield _Seat(slot, requests, ready_s, uuid in board.settling, windows.get(uuid, []), is_guess=is_guess)

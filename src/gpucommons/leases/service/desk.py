@@ -396,7 +396,8 @@ class LeaseDesk:
                 continue
             if client.shown is None or (client.updates and _place(client.shown) != _place(self._waiting(wait, client))):
                 client.shown = self._waiting(wait, client)
-                left_s = None if wait.start_s is None else max(0.0, wait.start_s - now_s)
+                start_s = wait.expected_start_s
+                left_s = None if start_s is None else max(0.0, start_s - now_s)
                 client.send({**client.shown, "expected_s": left_s})
 
     def _waiting(self, wait: LeaseWait, client: LeaseClient) -> Line:
@@ -414,7 +415,7 @@ class LeaseDesk:
             "position": wait.position,
             "of": len(self._book.waits),
             "sentence": wait.sentence,
-            "start_s": wait.start_s,
+            "start_s": wait.expected_start_s,
             "holders": holders,
         }
 
