@@ -15,7 +15,7 @@ from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_o
 from gpucommons.attribution.stage import NamesUsers
 from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
-from gpucommons.base.process_stat import parent_pid, start_ticks, state_letter
+from gpucommons.base.process_stat import start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.leases import LeaseQuotaSettings
 from gpucommons.config.option import ConfigError
@@ -42,13 +42,13 @@ from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.simulation.scenario import Scenario
+from gpucommons.sources.host.ancestors import ancestors_from
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
 if TYPE_CHECKING:
     from gpucommons.simulation.lab_leases import LabLeaseUsers
 
-_MOST_ANCESTORS = 64
 # Of the daemons, below the runtime directory.
 _MPS_DIRECTORY = "mps"
 
@@ -322,16 +322,7 @@ class Leasing:
 
 def is_descendant(pid: int, ancestor: int) -> bool:
     """Whether a process is `ancestor` or was started by it, directly or not. Reads procfs."""
-    for _ in range(_MOST_ANCESTORS):
-        if pid == ancestor:
-            return True
-        if pid <= 1:
-            return False
-        try:
-            pid = parent_pid(Path(f"/proc/{pid}/stat").read_bytes())
-        except (OSError, ValueError, IndexError):
-            return False
-    return False
+    return any(key.pid == ancestor for key in ancestors_from("/proc", pid))
 
 
 def start_ticks_of(pid: int) -> int | None:

@@ -5,12 +5,13 @@ process: if the pid is reused between two reads, the read fails instead of retur
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
-from gpucommons.base.process_stat import parent_pid, session_id, start_ticks
+from gpucommons.base.process_stat import session_id
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessDetails, ProcessKey
+from gpucommons.sources.host.ancestors import ancestors_from
 from gpucommons.sources.host.processes import parse_stat
 
 _STAT_BYTES = 4 * 1024
@@ -20,7 +21,6 @@ _CGROUP_BYTES = 64 * 1024 + 1
 # The most descriptors that are held. Processes beyond this number cost one more read each.
 _MOST_HELD = 512
 _MOST_DESCRIPTORS = 4096
-_MOST_ANCESTORS = 64
 _GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
 _FILE = os.O_RDONLY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -76,20 +76,8 @@ class ProcessDetailsReader:
             cgroup=_cgroup(process),
             holds_gpu=_holds_gpu(process) if look_for_gpu else None,
             session_id=session_id(stat),
-            ancestors=tuple(self._ancestors(row.parent_pid)),
+            ancestors=tuple(ancestors_from(self._procfs, row.parent_pid)),
         )
-
-    def _ancestors(self, pid: int) -> Iterator[ProcessKey]:
-        """Ends where one cannot be read. A parent that ends meanwhile is left out with all above it."""
-        for _ in range(_MOST_ANCESTORS):
-            if pid <= 1:
-                return
-            try:
-                stat = Path(f"{self._procfs}/{pid}/stat").read_bytes()
-                yield ProcessKey(pid, start_ticks(stat))
-                pid = parent_pid(stat)
-            except (OSError, ValueError, IndexError):
-                return
 
 
 def _reason(error: Exception) -> Reason:
