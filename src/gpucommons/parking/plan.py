@@ -33,8 +33,8 @@ from gpucommons.parking.values import (
 )
 
 # As measured on an H200.
-_OUT_BYTES_S: Final = 2e9
-_IN_BYTES_S: Final = 5e9
+OUT_BYTES_S: Final = 2e9
+IN_BYTES_S: Final = 5e9
 _MOVING_RATIO: Final = 0.1
 _TURNS_RATIO: Final = 2.0
 # How long a program that made room waits for those that waited before it to take the room.
@@ -159,29 +159,34 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
     if terms.eager:
         yield from idle
         return
-    for need in _needs(situation, waking):
+    for need in needs_in_order(situation, waking):
         found = list(_for_need(terms, situation, need, idle))
         if not found and terms.oversubscribe and need.bytes is not None:
-            others = (program for program in _longest_first(situation) if program not in idle)
+            others = (program for program in longest_first(situation) if program not in idle)
             served = [program for program in others if _had_its_turn(terms, situation, program, need.bytes)]
             found = list(_for_need(terms, situation, need, [*idle, *served]))
         yield from found
 
 
-def _longest_first(situation: ParkSituation) -> list[ParkProgram]:
+def longest_first(situation: ParkSituation) -> list[ParkProgram]:
     return sorted(_held(situation), key=lambda one: (one.on_gpu_since_s, one.key))
 
 
 def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, needed: int) -> bool:
     if refusal_of(terms, situation, program) is not None:
         return False
+    return situation.now_s >= turn_end_s(terms, program, needed)
+
+
+def turn_end_s(terms: ParkTerms, program: ParkProgram, needed: int) -> float:
+    """When the long turn of a program ends, if another needs its room."""
     least_s = max(terms.min_residence_s, turn_s(program.bytes, needed, program.in_turns))
-    return situation.now_s - program.on_gpu_since_s >= least_s
+    return program.on_gpu_since_s + least_s
 
 
 def turn_s(out_bytes: int, in_bytes: int, in_turns: bool) -> float:
     """How long a program stays before another takes its place."""
-    moving_s = out_bytes / _OUT_BYTES_S + in_bytes / _IN_BYTES_S
+    moving_s = out_bytes / OUT_BYTES_S + in_bytes / IN_BYTES_S
     return moving_s * (_TURNS_RATIO if in_turns else (1 - _MOVING_RATIO) / _MOVING_RATIO)
 
 
@@ -195,12 +200,12 @@ def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
     )
 
 
-def _needs(situation: ParkSituation, waking: frozenset[str]) -> Iterator[RoomNeed]:
+def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> Iterator[RoomNeed]:
     """Programs that wait to be brought back, then the others, each in the order of waiting."""
     for program in _waiters(situation):
         if program.key not in waking:
             for device, needed in program.memory.items():
-                yield RoomNeed((device,), needed, program.wakes_since_s or 0.0)
+                yield RoomNeed((device,), needed, program.wakes_since_s or 0.0, id=program.key)
     yield from sorted(situation.claims.needs, key=lambda need: need.since_s)
 
 

@@ -108,15 +108,17 @@ class DeviceRoom(NamedTuple):
 
 
 class RoomNeed(NamedTuple):
-    """A lease or an nvshare client waits for `number` of these devices.
+    """A lease or an nvshare client waits for `number` of these devices, or a parked program for its own.
 
     `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it.
+    `id` is the request for a lease or the key of the program; empty for a client of nvshare.
     """
 
     devices: tuple[str, ...]
     bytes: int | None
     since_s: float
     number: int = 1
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

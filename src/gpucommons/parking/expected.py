@@ -1,0 +1,74 @@
+"""When those that wait for room on a GPU will have it, as far as the long turns of oversubscription show. Pure.
+
+An estimate for people: programs may end, grow or become idle before. Nothing is decided by it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpucommons.parking.plan import IN_BYTES_S, OUT_BYTES_S, longest_first, needs_in_order, refusal_of, turn_end_s
+from gpucommons.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
+
+
+@dataclass(slots=True)
+class _Device:
+    """`free_bytes` at `at_s`, once the programs that are not in `staying` any more are parked."""
+
+    free_bytes: int
+    at_s: float
+    staying: list[ParkProgram]
+
+
+def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, float]:
+    """The monotonic time at which each has its memory, by the id of the need; left out where it is not known."""
+    if not terms.oversubscribe:
+        return {}
+    devices = {device: _device(terms, situation, device) for device in situation.rooms}
+    parked = {program.key for program in situation.programs if program.stage is ParkStage.PARKED}
+    found: dict[str, float] = {}
+    for need in needs_in_order(situation, frozenset()):
+        options = [
+            (served.at_s, device, served)
+            for device in need.devices
+            if device in devices and (served := _served(terms, need, devices[device], device)) is not None
+        ]
+        if need.number != 1 or not options:
+            # What it waits for is not known. It comes before later ones on these devices, so theirs is not either.
+            for device in need.devices:
+                devices.pop(device, None)
+            continue
+        _, device, served = min(options, key=lambda option: option[:2])
+        if need.id in parked:
+            served.at_s += (need.bytes or 0) / IN_BYTES_S
+        devices[device] = served
+        if need.id:
+            found[need.id] = served.at_s
+    return found
+
+
+def _device(terms: ParkTerms, situation: ParkSituation, device: str) -> _Device:
+    promised = situation.claims.promised.get(device, 0)
+    free = situation.rooms[device].free_bytes - terms.gpu_reserve_bytes - promised
+    at_s = situation.now_s
+    for program in situation.programs:
+        if device in program.memory and program.stage is ParkStage.PARKING:
+            at_s = max(at_s, program.settled_s + program.bytes / OUT_BYTES_S)
+            free += program.memory[device]
+    staying = [
+        program
+        for program in longest_first(situation)
+        if device in program.memory and refusal_of(terms, situation, program) is None
+    ]
+    return _Device(free, at_s, staying)
+
+
+def _served(terms: ParkTerms, need: RoomNeed, at: _Device, device: str) -> _Device | None:
+    """The device once this need has its room; None where the programs that can be parked do not make it."""
+    if need.bytes is None:
+        return None
+    free, at_s, staying = at.free_bytes - need.bytes, at.at_s, list(at.staying)
+    while free < 0 and staying:
+        leaves = staying.pop(0)
+        at_s = max(at_s, turn_end_s(terms, leaves, need.bytes)) + leaves.bytes / OUT_BYTES_S
+        free += leaves.memory[device]
+    return None if free < 0 else _Device(free, at_s, staying)

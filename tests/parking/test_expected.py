@@ -1,0 +1,65 @@
+"""When those that wait for room will have it: compared with what the planner then does."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpucommons.parking.expected import expected_rooms
+from gpucommons.parking.values import GIB, ParkSituation, ParkStage, ParkTerms, RoomClaims, RoomNeed
+from parking.test_turns import GPU, SIZE, TERMS, Played, World, three
+
+
+def situation(world: World, **changes: object) -> ParkSituation:
+    on_gpu = sum(one.stage is not ParkStage.PARKED for one in world.programs)
+    in_host = sum(one.stage is not ParkStage.HELD for one in world.programs)
+    return replace(world._situation(on_gpu, in_host), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+@pytest.mark.parametrize("already_s", [1, 30])
+def test_a_program_that_waits_is_back_when_it_was_expected(in_turns: bool, already_s: int) -> None:
+    world = World(three(), in_turns=in_turns)
+    world.play(already_s)
+    (expected_s,) = expected_rooms(world.terms, situation(world)).values()
+    third = world.programs[2]
+    while third.stage is not ParkStage.HELD:
+        world.step()
+    assert world.now_s == pytest.approx(expected_s, abs=5)
+
+
+def test_it_stays_right_while_the_memory_of_another_moves() -> None:
+    world = World(three(), in_turns=True)
+    while all(one.stage is not ParkStage.PARKING for one in world.programs):
+        world.step()
+    world.play(10)
+    expected_s = expected_rooms(world.terms, situation(world))["third"]
+    while world.programs[2].stage is not ParkStage.HELD:
+        world.step()
+    assert world.now_s == pytest.approx(expected_s, abs=5)
+
+
+def need(id: str, number: int = 1, size: int | None = SIZE) -> RoomNeed:
+    return RoomNeed((GPU,), size, 1.0, number, id)
+
+
+def test_leases_wait_for_one_program_each() -> None:
+    world = World([Played("first", ParkStage.HELD), Played("second", ParkStage.HELD)])
+    claims = RoomClaims((need("one"), need("two"), need("three")))
+    found = expected_rooms(TERMS, situation(world, claims=claims))
+    # Each waits for the end of a turn, and for one more program to be moved. No program is left for the third.
+    assert list(found) == ["one", "two"]
+    assert found["two"] - found["one"] == pytest.approx(SIZE / 2e9)
+
+
+@pytest.mark.parametrize(
+    ("terms", "claims"),
+    [
+        (ParkTerms(oversubscribe=False), RoomClaims((need("one"),))),
+        (TERMS, RoomClaims((need("whole", size=None), need("later")))),
+        (TERMS, RoomClaims((need("several", number=2), need("later")))),
+        (TERMS, RoomClaims((need("too much", size=200 * GIB), need("later")))),
+    ],
+)
+def test_what_is_not_known_is_left_out(terms: ParkTerms, claims: RoomClaims) -> None:
+    world = World([Played("first", ParkStage.HELD), Played("second", ParkStage.HELD)])
+    assert expected_rooms(terms, situation(world, claims=claims)) == {}
