@@ -55,7 +55,7 @@ def test_a_program_that_cannot_be_parked_goes_on(cuda: FakeCuda, record: Path, c
 
     async def body() -> None:
         rig.read()
-        assert rig.parking.park(str(program.pid), None).keys
+        assert rig.parking.orders.park(str(program.pid), None).keys
         await rig.until(lambda: rig.parking.reading().events, "it is refused")
         (event,) = rig.parking.reading().events
         assert (event.kind, event.why) == ("refused", why)
@@ -74,14 +74,14 @@ def test_a_restore_that_fails_leaves_the_program_parked_until_the_next_attempt(c
 
     async def body() -> None:
         rig.read()
-        rig.parking.park(str(program.pid), None)
+        rig.parking.orders.park(str(program.pid), None)
         await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
         cuda.say("fail restore 999")
-        rig.parking.wake(str(program.pid), None)
+        rig.parking.orders.wake(str(program.pid), None)
         await rig.until(lambda: "999" in rig.parking.reading().programs[0].waits, "it waits")
         assert program.state is State.CHECKPOINTED
         cuda.unsay("fail")
-        rig.parking.wake(str(program.pid), None)
+        rig.parking.orders.wake(str(program.pid), None)
         await rig.until(lambda: rig.stage(program) == "held", "it is back")
         await asyncio.to_thread(program.runs)
 
@@ -97,8 +97,8 @@ def test_an_idle_program_makes_way_for_a_lease_next_to_a_display(cuda: FakeCuda,
         rig.needs = (RoomNeed((GPU,), None, 0.0),)
         await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
         with pytest.raises(ValueError, match="no such program"):
-            rig.parking.wake(str(display.pid), None)
-        assert rig.parking.park(str(display.pid), None).refused == (
+            rig.parking.orders.wake(str(display.pid), None)
+        assert rig.parking.orders.park(str(display.pid), None).refused == (
             f"root · unknown command (pid {display.pid}): it is a display server",
         )
         assert display.state is State.RUNNING
@@ -113,11 +113,11 @@ def test_all_processes_of_a_program_move_together(cuda: FakeCuda, record: Path) 
 
     async def body() -> None:
         rig.read()
-        assert rig.parking.park("job:8@0", None).keys == ("job:8@0",)
+        assert rig.parking.orders.park("job:8@0", None).keys == ("job:8@0",)
         await rig.until(lambda: rig.stage(one) == "parked", "it is parked")
         assert {program.state for program in both} == {State.CHECKPOINTED}
         assert [found.gpu_bytes for found in rig.parking.reading().programs] == [2 * SIZE]
-        rig.parking.wake(str(two.pid), None)
+        rig.parking.orders.wake(str(two.pid), None)
         await rig.until(lambda: rig.stage(one) == "held", "it is back")
         for program in both:
             await asyncio.to_thread(program.runs)
@@ -134,7 +134,7 @@ def test_where_one_process_cannot_be_moved_the_others_come_back(cuda: FakeCuda, 
 
     async def body() -> None:
         rig.read()
-        rig.parking.park("job:8@0", None)
+        rig.parking.orders.park("job:8@0", None)
         await rig.until(lambda: rig.parking.reading().events and rig.stage(one) == "held", "it is back")
         assert rig.parking.reading().events[0].kind == "refused"
         for program in both:
@@ -152,10 +152,10 @@ def test_three_programs_that_do_not_fit_together_all_go_on(cuda: FakeCuda, recor
 
     async def body() -> None:
         rig.read()
-        rig.parking.park(str(first.pid), None)
+        rig.parking.orders.park(str(first.pid), None)
         await rig.until(lambda: rig.stage(first) == "parked", "it is parked")
         programs = [first, *started(cuda, 2)]
-        rig.parking.wake(str(first.pid), None)
+        rig.parking.orders.wake(str(first.pid), None)
         for _ in range(2):
             await _progress_of_all(rig, programs)
         turns = {event.key for event in rig.parking.reading().events if "(turn)" in event.sentence}
@@ -180,7 +180,7 @@ def test_a_parked_program_that_is_killed_leaves_no_trace(cuda: FakeCuda, record:
 
     async def body() -> None:
         rig.read()
-        rig.parking.park(str(program.pid), None)
+        rig.parking.orders.park(str(program.pid), None)
         await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
         program.end()
         await rig.until(lambda: not rig.parking.reading().programs, "it is forgotten")
@@ -196,13 +196,13 @@ def test_a_restore_waits_for_room_and_the_longest_waiter_is_first(cuda: FakeCuda
     async def body() -> None:
         rig.read()
         for one in (first, second):
-            rig.parking.park(str(one.pid), None)
+            rig.parking.orders.park(str(one.pid), None)
         await rig.until(lambda: {rig.stage(first), rig.stage(second)} == {"parked"}, "both are parked")
         grown = started(cuda, 1, 2 * SIZE)[0]
         rig.read()
-        rig.parking.wake(str(second.pid), None)
+        rig.parking.orders.wake(str(second.pid), None)
         await asyncio.sleep(0.3)
-        rig.parking.wake(str(first.pid), None)
+        rig.parking.orders.wake(str(first.pid), None)
         await rig.until(lambda: "is free" in _row(rig, second).waits, "there is no room")
         await rig.until(lambda: "first" in _row(rig, first).waits, "it waits behind the other")
         grown.end()
@@ -229,10 +229,10 @@ def test_a_pauser_killed_in_each_stage_loses_nothing(cuda: FakeCuda, record: Pat
         rig.read()
         if stage == "lock":
             program.drain_in(0.5)
-        rig.parking.park(str(program.pid), None)
+        rig.parking.orders.park(str(program.pid), None)
         if stage == "restore":
             await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
-            rig.parking.wake(str(program.pid), None)
+            rig.parking.orders.wake(str(program.pid), None)
             await rig.until(lambda: program.is_asked and rig.stage(program) == "waking", "it is on its way")
         else:
             await rig.until(lambda: program.is_asked, "it is on its way")
@@ -277,9 +277,9 @@ async def _random_run(rig: ParkingRig, dice: random.Random) -> None:
         elif choice < 0.5 and held:
             dice.choice(held).end()
         elif choice < 0.8 and held:
-            rig.parking.park(str(dice.choice(held).pid), None)
+            rig.parking.orders.park(str(dice.choice(held).pid), None)
         elif away:
-            rig.parking.wake(str(dice.choice(away).pid), None)
+            rig.parking.orders.wake(str(dice.choice(away).pid), None)
         rig.read()
         await asyncio.sleep(dice.uniform(0, 0.1))
     for one in rig.living():
@@ -297,7 +297,7 @@ def _all_back(rig: ParkingRig) -> bool:
     rows = rig.parking.reading().programs
     for one in rows:
         if one.stage == "parked":
-            rig.parking.wake(str(one.pids[0]), None)
+            rig.parking.orders.wake(str(one.pids[0]), None)
     return all("is free" in one.waits or "first" in one.waits for one in rows)
 
 

@@ -3,13 +3,16 @@
 import logging
 import time
 from collections import Counter, deque
+from time import monotonic
 from typing import Final
 
 from gpucommons.base.histogram import Histogram
 from gpucommons.model.parking import ParkEvent
 from gpucommons.model.sharing import MOVE_BUCKETS
+from gpucommons.parking.idleness import ParkedCpu
 from gpucommons.parking.values import ParkRefusal
-from gpucommons.scheduler.parking.lot import Spot
+from gpucommons.scheduler.parking.spot import Spot, spot_of
+from gpucommons.scheduler.programs.jobs import Program
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,10 @@ class ParkLog:
     def refused(self, spot: Spot, refusal: ParkRefusal) -> None:
         self.refusals[refusal.why] += 1
         self._add("refused", spot, 0.0, refusal.sentence, refusal.why)
+
+    def refused_program(self, program: Program, refusal: ParkRefusal) -> None:
+        """For a program whose move has not begun."""
+        self.refused(spot_of(program, "", ParkedCpu(0.0), monotonic(), time.time()), refusal)
 
     def stranded(self, spot: Spot, duration_s: float) -> None:
         self._add("stranded", spot, duration_s, "the driver could not restore it; end the process")

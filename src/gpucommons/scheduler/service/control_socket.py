@@ -167,7 +167,8 @@ class ControlSocket:
             raise ControlError(f"{request['command']} refused: not from inside a container")
         uid = None if self._server.includes_admin(peer, local) else peer_credentials(peer).uid
         try:
-            order = parking.park(target, uid) if request["command"] == "park" else parking.wake(target, uid)
+            orders = parking.orders
+            order = orders.park(target, uid) if request["command"] == "park" else orders.wake(target, uid)
         except ValueError as error:
             raise ControlError(str(error)) from None
         self._server.generation += 1

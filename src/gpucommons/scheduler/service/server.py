@@ -33,7 +33,8 @@ from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
-from gpucommons.scheduler.parking.parking import Parking, RoomReader
+from gpucommons.scheduler.parking.parking import Parking
+from gpucommons.scheduler.parking.rooms import RoomReader
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy

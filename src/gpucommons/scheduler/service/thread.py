@@ -104,7 +104,7 @@ class SchedulerThread:
             if server.parking is None:
                 done("programs are not parked on this node")
                 return
-            order = server.parking.park_processes(pids)
+            order = server.parking.orders.park_processes(pids)
             server.generation += 1
             none = "" if order.keys else "none of its programs can be parked"
             done("; ".join(order.refused) or none)
