@@ -264,6 +264,18 @@ def test_a_clock_that_is_set_changes_no_wait(world: SteppedDesk) -> None:
     assert world.wall_s - lease.since_s == pytest.approx(11.0)
 
 
+def test_the_room_that_parking_makes_is_the_expected_start(world: SteppedDesk) -> None:
+    bob = bobs()
+    world.desk.open(Inbox().client(), RunRequest())
+    world.desk.open(bob.client(updates=True), RunRequest())
+    assert bob.last("waiting")["expected_s"] is None, "no lease has ended yet"
+    world.look(rooms_s={bob.last("queued")["id"]: world.wall_s + 90})
+    assert bob.last("waiting")["expected_s"] == 90
+    assert world.desk.reading.waiting[0][1].expected_start_s == world.wall_s + 90
+    world.look()
+    assert bob.last("waiting")["expected_s"] is None
+
+
 def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedDesk) -> None:
     bob, root = bobs(), Inbox(uid=0, user="root", sees_all=True)
     world.desk.open(Inbox().client(), RunRequest())

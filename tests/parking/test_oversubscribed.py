@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +50,17 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
     # Host memory cannot hold it: it is never parked.
     node.program(phases=[Phase(None)], memory_bytes=free_bytes(node) - ROOM)
     node.wait_for(lambda: free_bytes(node) <= ROOM, "the GPU is nearly full")
-    programs = [leased(node, socket) for _ in range(3)]
+    programs = [leased(node, socket) for _ in range(2)]
+    shown: list[str] = []
+    third = threading.Thread(target=lambda: programs.append(leased(node, socket)))
+    third.start()
+
+    def expected_start() -> float | None:
+        waiting = json.loads(node.agent.get("/api/v1/queue")[1])["queue"]["waiting"].values()
+        return next((one["expected_start_unix_s"] for one in waiting), None)
+
+    until(expected_start, "the start of the third is expected")
+    third.join(60)
 
     before = [program.progress() for program in programs]
     parked: set[int] = set()
@@ -59,9 +70,11 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
         first, second = ([program.program.gpu_bytes for program in programs] for _ in range(2))
         assert sum(map(min, first, second)) <= ROOM, "more than fits"
         parked.update(p.pid for p in programs if p.program.state is State.CHECKPOINTED)
+        shown.extend(one["waits"] for one in node.turns()["parking"]["programs"].values())
         went_on = [p.progress() > b + 1 for p, b in zip(programs, before, strict=True)]
         return len(parked) == len(programs) and all(went_on)
 
     until(all_were_parked_and_went_on, "each program has its turns", within_s=90)
+    assert any("; back in about " in sentence for sentence in shown), shown
     assert all(program.process.poll() is None for program in programs)
     assert all(program.program.state is not State.FAILED for program in programs)

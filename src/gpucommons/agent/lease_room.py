@@ -62,7 +62,7 @@ def _needs(
         devices = tuple(uuid for uuid in usable if uuid not in closed)
         since_s = now_s - max(0.0, wall_s - request.arrived_s)
         amount = request.memory_bytes if request.share else None
-        yield RoomNeed(devices, amount, since_s, request.gpus)
+        yield RoomNeed(devices, amount, since_s, request.gpus, request.id)
 
 
 def _promised(

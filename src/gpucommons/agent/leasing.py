@@ -185,6 +185,7 @@ class Leasing:
         if nvml is not None and nvml.last_success_wall_s is not None:
             read_s = nvml.last_success_wall_s - (nvml.duration_s or 0.0)
         leases = () if readings.leases is None else readings.leases.leases
+        parking = None if readings.sharing is None else readings.sharing.parking
         return LeaseFacts(
             slots,
             read_s,
@@ -192,6 +193,7 @@ class Leasing:
             gpu_programs(readings) if leases else (),
             self._off(snapshot),
             frozenset(lease.request.id for lease in leases),
+            {} if parking is None else parking.expected_rooms,
         )
 
     def _request_report(self, id: str) -> None:

@@ -86,7 +86,8 @@ CAUSES: Mapping[WaitCause, str] = {
 class LeaseWait:
     """`position` is 1 for the request that comes next. `start_s` is the start that the queue plans with; None: never.
 
-    `is_guess`: a lease ahead has no time limit, and no lease has ended yet that shows how long it may last.
+    `is_guess`: a lease ahead has no time limit, and no lease has ended yet that shows how long it may last. `room_s` is
+    when parking is expected to have made room; None: it does not, or that is not known.
     """
 
     position: int
@@ -94,11 +95,13 @@ class LeaseWait:
     start_s: float | None = None
     detail: str = ""
     is_guess: bool = False
+    room_s: float | None = None
 
     @property
     def expected_start_s(self) -> float | None:
         """None: not known."""
-        return None if self.is_guess else self.start_s
+        known = [at_s for at_s in (None if self.is_guess else self.start_s, self.room_s) if at_s is not None]
+        return min(known, default=None)
 
     @property
     def sentence(self) -> str:

@@ -16,8 +16,8 @@ class ParkedProgram(NamedTuple):
 
     `gpu_bytes` is what it held there, `host_bytes` the part of it that is in host memory. `cause` is why it was parked:
     idle, asked, turn (of another program, with oversubscribe), or left by an earlier agent. `waits` says why it is not
-    brought back yet, empty where it need not be. While it moves, `rate_bytes_s` and `remaining_s` are estimates; None:
-    not known. `name` and `waits` are printable.
+    brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
+    waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
     """
 
     key: str
@@ -57,7 +57,8 @@ class ParkEvent(NamedTuple):
 class ParkingReading:
     """`unavailable` is why nothing can be parked, empty where it can. `events` are the latest, in order.
 
-    `parks` and `wakes` are counted since the agent started, `refusals` by reason.
+    `parks` and `wakes` are counted since the agent started, `refusals` by reason. `expected_rooms` is when a request
+    for a lease is expected to have its room, by wall clock.
     """
 
     idle_after_s: float = 0.0
@@ -68,3 +69,4 @@ class ParkingReading:
     parks: int = 0
     wakes: int = 0
     refusals: Mapping[str, int] = field(default_factory=dict)
+    expected_rooms: Mapping[str, float] = field(default_factory=dict)

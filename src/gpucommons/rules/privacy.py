@@ -183,6 +183,7 @@ def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
         reading,
         programs=tuple(_parked(one, viewer) for one in reading.programs),
         events=tuple(event for event in reading.events if viewer.uid is not None and event.uid == viewer.uid),
+        expected_rooms={},
     )
 
 
@@ -205,7 +206,7 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
         trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
-        clients={id: pid for id, pid in reading.clients.items() if id in own},
+        clients={id: client for id, client in reading.clients.items() if id in own},
         mps=None if reading.mps is None else _mps(reading.mps, viewer),
     )
 

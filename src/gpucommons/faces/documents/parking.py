@@ -33,7 +33,10 @@ _PROGRAM = Record[ParkedProgram](
     cause=(described(TEXT, "why it was parked"), lambda one: one.cause),
     waits=(described(TEXT, "why it is not brought back yet; empty: it need not be"), lambda one: one.waits),
     rate_bytes_s=(described(NUMBER_OR_NULL, "while it moves"), lambda one: rounded(one.rate_bytes_s, 0)),
-    remaining_s=(described(NUMBER_OR_NULL, "while it moves, an estimate"), lambda one: rounded(one.remaining_s, 1)),
+    remaining_s=(
+        described(NUMBER_OR_NULL, "until the move ends, or until it is back while it waits; an estimate"),
+        lambda one: rounded(one.remaining_s, 1),
+    ),
 )
 _EVENT = Record[ParkEvent](
     id=(TEXT, lambda event: event.id),

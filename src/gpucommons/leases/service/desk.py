@@ -110,6 +110,7 @@ class LeaseDesk:
         self._counters = LeaseCounters()
         self._no_shows: deque[Reservation] = deque(maxlen=_NO_SHOWS_KEPT)
         self._trespassers: tuple[Trespasser, ...] = ()
+        self._rooms_s: Mapping[str, float] = {}
         self._is_dirty = False
         self.reading = LeasesReading()
         self._drop_dead()
@@ -253,6 +254,7 @@ class LeaseDesk:
             self._refuse_impossible()
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
         self._report_trespassers()
+        self._rooms_s = facts.rooms_s
         for id in self._reports.keys() - facts.seen - self._requested:
             self._requested.add(id)
             self._world.request_report(id)
@@ -388,9 +390,12 @@ class LeaseDesk:
             "simulated": self._scenario,
         }
 
+    def _waits(self) -> Mapping[str, LeaseWait]:
+        return {id: replace(wait, room_s=self._rooms_s.get(id)) for id, wait in self._book.waits.items()}
+
     def _show_waits(self) -> None:
         now_s = self._world.wall()
-        for id, wait in self._book.waits.items():
+        for id, wait in self._waits().items():
             client = self._clients.get(id)
             if client is None:
                 continue
@@ -461,7 +466,7 @@ class LeaseDesk:
 
     def _publish(self) -> None:
         book = self._book
-        waits: Mapping[str, LeaseWait] = book.waits
+        waits = self._waits()
         # The same tuple while nothing changed: holders are computed again only if it is another one.
         leases = tuple(book.leases.values())
         leases = self.reading.leases if leases == self.reading.leases else leases

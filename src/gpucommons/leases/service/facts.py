@@ -1,5 +1,6 @@
 """What the agent passes to the lease service with each snapshot."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ class GpuProgram(NamedTuple):
 class LeaseFacts:
     """`slots` is None while the driver does not answer. `read_s` is when the slots began to be read.
 
-    `off` is why no lease is given. `seen` are the leases in the snapshot: all others are billed in full.
+    `off` is why no lease is given. `seen` are the leases in the snapshot: all others are billed in full. `rooms_s` is
+    when requests are expected to have the room that parking makes for them.
     """
 
     slots: tuple[LeasableSlot, ...] | None
@@ -31,3 +33,4 @@ class LeaseFacts:
     programs: tuple[GpuProgram, ...] = ()
     off: str = ""
     seen: frozenset[str] = frozenset()
+    rooms_s: Mapping[str, float] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from typing import Final
 
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
+from gpucommons.parking.expected import expected_rooms
 from gpucommons.parking.idleness import ParkedCpu
 from gpucommons.parking.plan import plan
 from gpucommons.parking.values import DeviceRoom, ParkPlan, ParkSituation, ParkStage, ParkTerms, RoomClaims
@@ -82,6 +83,8 @@ class Parking:
         self._transfers = Transfers(
             Moves(pauser), self._held, self._lot, self._rooms, self.log, host, part_with, on_end=self._wake_up.set
         )
+        # The requests for leases whose room is expected, and when.
+        self._expected_s: Mapping[str, float] = {}
         self._running: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -132,6 +135,7 @@ class Parking:
             self.log.parks,
             self.log.wakes,
             dict(self.log.refusals),
+            {id: time.time() + at_s - now for id, at_s in self._expected_s.items()},
         )
 
     # The loop
@@ -156,13 +160,16 @@ class Parking:
         self._lot.forget_ended()
         await self._looks.look()
         if not self._has_work():
+            self._expected_s = {}
             return
         # Before the rooms: what a lease takes in between is counted twice, never not at all.
         claims, since_s = self._claims(), monotonic()
         rooms = await self._rooms.read(self._devices(), since_s)
         if self._stopping:
             return
-        self._carry_out(plan(self._terms, self._situation(rooms, claims)))
+        situation = self._situation(rooms, claims)
+        self._carry_out(plan(self._terms, situation))
+        self._expect(expected_rooms(self._terms, situation))
 
     def _has_work(self) -> bool:
         if any(held.asked for held in self._held) or any(spot.wakes_since_s is not None for spot in self._lot):
@@ -191,6 +198,12 @@ class Parking:
             self._transfers.wake(self._lot[key])
         for key in found.park:
             self._transfers.park(self._spot_for(self._held.pop(key)))
+
+    def _expect(self, rooms_s: Mapping[str, float]) -> None:
+        for spot in self._lot:
+            if spot.stage is ParkStage.PARKED:
+                spot.expected_s = rooms_s.get(spot.key)
+        self._expected_s = {id: at_s for id, at_s in rooms_s.items() if id not in self._lot.keys}
 
     def _spot_for(self, parting: HeldProgram) -> Spot:
         is_idle = self._held.is_idle(parting, monotonic())

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpucommons.base.duration_text import spoken_age
 from gpucommons.base.printable import printable
 from gpucommons.model.parking import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
@@ -26,7 +27,8 @@ class Spot:
 
     `settled_s` is when its stage began, `since_wall_s` when it was last on the GPU. `retry_s`: not to be brought back
     before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
-    which it slept elsewhere. `unsure`: the pauser ended during a move, and the next one knows what came of it.
+    which it slept elsewhere. `expected_s` is when it will be back; None: not known. `unsure`: the pauser ended during a
+    move, and the next one knows what came of it.
     """
 
     key: str
@@ -45,6 +47,7 @@ class Spot:
     waited_in: tuple[int, ...] | None = None
     looks_elsewhere: int = 0
     waits: str = ""
+    expected_s: float | None = None
     unsure: bool = False
     resident_before: int = 0
     nvml_bytes: int | None = None
@@ -83,7 +86,7 @@ class Spot:
         )
 
     def begin(self, stage: ParkStage, now_s: float) -> None:
-        self.stage, self.settled_s, self.waits = stage, now_s, ""
+        self.stage, self.settled_s, self.waits, self.expected_s = stage, now_s, "", None
         self.resident_before = self.host.resident_bytes(self.pids)
 
     def go_on(self, now_s: float) -> None:
@@ -100,6 +103,8 @@ class Spot:
         passed_s = now_s - self.settled_s
         rate = done / passed_s if self.stage in _MOVING and passed_s > 0 and done else None
         in_host = {ParkStage.PARKING: done, ParkStage.WAKING: total - done}.get(self.stage, total)
+        back_in_s = None if self.expected_s is None else max(0.0, self.expected_s - now_s)
+        when = "" if not self.waits or back_in_s is None else f"; back in about {spoken_age(back_in_s)}"
         return ParkedProgram(
             self.key,
             self.name,
@@ -112,9 +117,9 @@ class Spot:
             in_host,
             self.since_wall_s,
             self.cause,
-            self.waits,
+            self.waits + when,
             rate,
-            None if rate is None else (total - done) / rate,
+            back_in_s if rate is None else (total - done) / rate,
         )
 
     def _moved_bytes(self) -> int:
