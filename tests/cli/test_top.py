@@ -324,6 +324,7 @@ def test_help_details_events_and_queue() -> None:
             await pilot.press("enter")
             while not isinstance(app.screen, Page):
                 await pilot.pause()
+            assert page(app).splitlines()[0].startswith(first[8]), "the whole command"
             assert f"pid {first[1]} on " in page(app)
             assert "owner: " in page(app)
             await pilot.press("escape", "e")
@@ -408,10 +409,10 @@ def test_processes_have_their_part_of_the_host() -> None:
         "time_unix_s": 102.0,
         "host_use": {
             "a": {"cpu_seconds": 13.0, "rss_bytes": 6, "start_unix_s": 40.0},
-            "b": {"cpu_seconds": None, "rss_bytes": None, "start_unix_s": None, "command": "python x"},
+            "b": {"cpu_seconds": None, "rss_bytes": None, "start_unix_s": None},
         },
     }
-    assert host_use(before, now) == {"a": HostUse(1.5, 6, 62.0), "b": HostUse(command="python x")}
+    assert host_use(before, now) == {"a": HostUse(1.5, 6, 62.0), "b": HostUse()}
     _, snapshot = take_sample(None, "lab", None)
     document = api_document(snapshot, "who")
     row = next(row for row in process_rows(document, host_use(None, document)) if row.cells[1] == "4100")
@@ -419,6 +420,10 @@ def test_processes_have_their_part_of_the_host() -> None:
     assert row.cells[6].endswith("GiB")
     assert row.cells[7] != "-"
     assert row.cells[8] == "python train.py --rank 0"
+    found = next(found for found in document["who"]["processes"].values() if found["pid"] == 4100)
+    older = {name: value for name, value in found.items() if name != "command"} | {"name": "python3"}
+    (row,) = process_rows({"who": {"processes": {"a": older}}})
+    assert row.cells[8] == "python3", "an agent of an older release sends no command"
 
 
 def test_queue_rows() -> None:

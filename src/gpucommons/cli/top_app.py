@@ -27,6 +27,7 @@ from gpucommons.cli.top_gpu_page import gpu_of, gpu_page, graph_lines
 from gpucommons.cli.top_head import head_line, sentence_lines
 from gpucommons.cli.top_node import TopNode
 from gpucommons.cli.top_orders import QUESTIONS, carry_out, target_pid
+from gpucommons.cli.top_processes import command_of
 from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_rows
 from gpucommons.cli.top_signals import refusal, send_signal
 from gpucommons.cli.top_table import Column, TopRow, arranged, duration, fitted, of_node, percent, size
@@ -422,7 +423,8 @@ def _elsewhere(node: TopNode) -> str:
 async def _process_page(node: TopNode, key: str, row: Mapping[str, Any]) -> Printable:
     """The whole command, what it uses of the host, and how its owner was found."""
     use = node.host_use().get(key)
-    lines = [use.command] if use and use.command else []
+    command = command_of(row)
+    lines = [command] if command else []
     if use:
         age = "" if use.age_s is None else f", started {duration(use.age_s)} ago"
         lines += [f"CPU {percent(use.cpu_ratio)}, host memory {size(use.rss_bytes)}{age}", ""]

@@ -30,7 +30,6 @@ class HostUse(NamedTuple):
     cpu_ratio: float | None = None
     rss_bytes: float | None = None
     age_s: float | None = None
-    command: str | None = None
 
 
 PROCESS_COLUMNS = (
@@ -118,8 +117,9 @@ def _user(row: Document) -> str:
 
 
 def _process_row(key: str, row: Document, use: HostUse, parent: str = "") -> TopRow:
-    name, user, place = printable(use.command or row["name"] or "unknown", _MOST_COMMAND), _user(row), _place(row)
-    cpu, rss, age, _ = use
+    name = printable(command_of(row) or row["name"] or "unknown", _MOST_COMMAND)
+    user, place = _user(row), _place(row)
+    cpu, rss, age = use
     cells = (
         place,
         str(row["pid"]),
@@ -147,6 +147,11 @@ def host_use(before: Document | None, now: Document) -> Mapping[str, HostUse]:
         if first and span_s > 0 and use["cpu_seconds"] is not None and first["cpu_seconds"] is not None:
             ratio = (use["cpu_seconds"] - first["cpu_seconds"]) / span_s
         age_s = None if use["start_unix_s"] is None else now["time_unix_s"] - use["start_unix_s"]
-        # An agent of an older release sends no command.
-        found[key] = HostUse(ratio, use["rss_bytes"], age_s, use.get("command"))
+        found[key] = HostUse(ratio, use["rss_bytes"], age_s)
     return found
+
+
+def command_of(row: Document) -> str | None:
+    """An agent of an older release sends no command."""
+    command: str | None = row.get("command")
+    return command

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from gpucommons.faces.documents.accounts import hours
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, one_of, or_null, record
+from gpucommons.faces.documents.schema import (
+    INTEGER,
+    NUMBER,
+    TEXT,
+    Schema,
+    by_key,
+    described,
+    listed,
+    one_of,
+    or_null,
+    record,
+)
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.accounts import HeldKey, OwnerKey
 from gpucommons.model.ownership import (
@@ -46,7 +57,7 @@ PROCESS = record(
     slot=or_null(TEXT),
     pid=INTEGER,
     name=TEXT,
-    command=or_null(TEXT),
+    command=described(or_null(TEXT), "its command line; null where it was not read, or is hidden from this viewer"),
     owner=or_null(TEXT),
     account=or_null(TEXT),
     reason=or_null(TEXT),
@@ -99,9 +110,8 @@ HOST_USE = or_null(
             cpu_seconds=or_null(NUMBER),
             rss_bytes=or_null(INTEGER),
             start_unix_s=or_null(NUMBER),
-            command=or_null(TEXT),
         ),
-        "GPU, pid and start time: CPU time, resident memory, start and command line of the process on the host",
+        "GPU, pid and start time: CPU time, resident memory and start of the process on the host",
     )
 )
 EXPLANATIONS = or_null(by_key(listed(TEXT), "GPU, pid and start time: each step that found the owner"))
@@ -166,7 +176,6 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
 
 
 def _command(snapshot: Snapshot, key: ProcessKey | None) -> str | None:
-    """Null where it was not read, or is hidden from this viewer."""
     lines = snapshot.readings.command_lines
     words = () if lines is None or key is None else lines.by_key.get(key, ())
     return " ".join(words) or None
@@ -227,7 +236,6 @@ def _host_use(snapshot: Snapshot, share: ProcessShare) -> Json:
         "cpu_seconds": row.cpu_seconds if row is not None and known else None,
         "rss_bytes": row.rss_bytes if row is not None and known else None,
         "start_unix_s": None if boot_s is None or share.key is None else boot_s + share.key.start_ticks / _TICKS_PER_S,
-        "command": _command(snapshot, share.key),
     }
 
 
