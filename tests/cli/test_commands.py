@@ -189,6 +189,8 @@ def test_check_config_prints_the_origin_of_each_value(tmp_path: Path) -> None:
         (["up", "--web.config.file", "/does/not/exist.yml"], "/does/not/exist.yml"),
         (["up", "--log-format", "xml"], "--log-format"),
         (["check-config"], "FILE"),
+        (["free", "--simulate", "lab", "--export", "--json"], "--export and --json exclude each other"),
+        (["free", "--simulate", "lab", "--export", "--format", "csv"], "--export and --format exclude each other"),
         (["nonsense"], "nonsense"),
         (["up", "--nonsense"], "--nonsense"),
     ],

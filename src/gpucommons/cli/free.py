@@ -53,6 +53,9 @@ def free(
     procfs: Procfs = None,
 ) -> None:
     """List the free GPUs and MIG devices. Exit status 1 if there is none."""
+    if export and (as_json or format is not Format.TABLE):
+        other = "--json" if as_json else "--format"
+        raise CommandError(f"--export and {other} exclude each other: --export prints one line for a shell")
     as_json = as_json or format is Format.JSON
     needed = _bytes(memory)
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
