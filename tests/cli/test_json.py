@@ -108,7 +108,7 @@ def test_check_config_has_the_values_of_the_text_and_their_origins(
     ("text", "line", "says"),
     [
         ("[sampling]\ninterval_s =\n", 2, "not valid TOML"),
-        ("[sampling]\nspeed = 7\n", None, "sampling.speed"),
+        ("[sampling]\nspeed = 7\n", 2, "line 2: unknown key 'sampling.speed'"),
         ("[idle]\nact = 'park'\n", None, "idle.act = park needs"),
     ],
 )

@@ -1,7 +1,7 @@
 """Settings from defaults, one TOML file, the environment and flags, in rising precedence.
 
-Each value remembers its origin. Every error is one ConfigError that names the key. The only I/O is reading the
-file.
+Each value remembers its origin. Every error is one ConfigError that names the key, and its line in the file. The only
+I/O is reading the file.
 """
 
 import dataclasses
@@ -9,7 +9,6 @@ import difflib
 import json
 import math
 import re
-import tomllib
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from typing import Any
 
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
+from gpucommons.config.toml_file import TomlFile, read_toml
 
 ENVIRONMENT_PREFIX = "GPUCOMMONS_"
 # Kubernetes sets these in every pod that runs next to a Service named gpucommons. They are not settings.
 _KUBERNETES_LINK = re.compile(r"GPUCOMMONS_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-_TOML_LINE = re.compile(r"\bat line ([0-9]+)\b")
 _BOOLEANS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 # Old key: the key that replaced it, and how to set that.
 _REPLACED = {
@@ -111,10 +110,10 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     by_path = {key.path: key for key in keys()}
     values = {path: key.default for path, key in by_path.items()}
     origins = dict.fromkeys(by_path, "default")
-    document = {} if file is None else _parse(file)
-    free = _free_from_file(file, document)
+    toml = TomlFile() if file is None else read_toml(file)
+    free = _free_from_file(toml)
     for layer in (
-        _from_file(file, document, by_path),
+        _from_file(toml, by_path),
         _from_environment(environment, by_path),
         _from_flags(flags, by_path),
     ):
@@ -134,55 +133,53 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
 _Layer = dict[str, tuple[Any, str]]
 
 
-def _from_file(file: Path | None, document: Mapping[str, Any], by_path: Mapping[str, Key]) -> _Layer:
+def _from_file(toml: TomlFile, by_path: Mapping[str, Key]) -> _Layer:
     found: _Layer = {}
     free = dict(free_sections())
-    for section, table in document.items():
+    for section, table in toml.document.items():
         if not isinstance(table, dict):
-            raise ConfigError(f"{file}: '{section}' is outside of any [section]; move it below one")
+            with toml.at(section):
+                raise ConfigError(f"'{section}' is outside of any [section]; move it below one")
         if section in free:
             continue
         for name, value in table.items():
-            key = by_path.get(f"{section}.{name}")
-            if key is None and (replaced := _REPLACED.get(f"{section}.{name}")):
-                raise ConfigError(f"{file}: '{section}.{name}' was replaced by '{replaced[0]}'; {replaced[1]}")
-            if key is None:
-                hint = _nearest(f"{section}.{name}", by_path, "docs/configuration.md lists the keys")
-                raise ConfigError(f"{file}: unknown key '{section}.{name}'; {hint}")
-            found[key.path] = (_checked(key, value, f"{file}: '{key.path}'"), f"file {file}")
+            with toml.at(section, name):
+                key = _known(f"{section}.{name}", by_path)
+                found[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
     return found
 
 
-def _free_from_file(file: Path | None, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _known(path: str, by_path: Mapping[str, Key]) -> Key:
+    key = by_path.get(path)
+    if key is None and (replaced := _REPLACED.get(path)):
+        raise ConfigError(f"'{path}' was replaced by '{replaced[0]}'; {replaced[1]}")
+    if key is None:
+        hint = _nearest(path, by_path, "docs/configuration.md lists the keys")
+        raise ConfigError(f"unknown key '{path}'; {hint}")
+    return key
+
+
+def _free_from_file(toml: TomlFile) -> dict[str, dict[str, Any]]:
     """The rows of every free section, each checked like a section."""
     found: dict[str, dict[str, Any]] = {}
     for section, row_type in free_sections():
-        table = document.get(section, {})
+        table = toml.document.get(section, {})
         found[section] = {}
         for name, row in table.items() if isinstance(table, dict) else ():
-            where = f"{file}: '{section}.{name}'"
+            where = f"'{section}.{name}'"
             by_name = {key.name: key for key in keys_of(f"{section}.{name}", row_type)}
             if not isinstance(row, dict) or not row:
-                raise ConfigError(f"{where}: expected a table with {', '.join(by_name)}, got {row!r}")
-            for unknown in row.keys() - by_name.keys():
-                hint = _nearest(unknown, by_name, f"the keys are {', '.join(by_name)}")
-                raise ConfigError(f"{where}: unknown key '{unknown}'; {hint}")
-            values = {key: _checked(by_name[key], value, f"{where}: '{key}'") for key, value in row.items()}
+                with toml.at(section, name):
+                    raise ConfigError(f"{where}: expected a table with {', '.join(by_name)}, got {row!r}")
+            values = {}
+            for key, value in row.items():
+                with toml.at(section, name, key):
+                    if key not in by_name:
+                        hint = _nearest(key, by_name, f"the keys are {', '.join(by_name)}")
+                        raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
+                    values[key] = _checked(by_name[key], value, f"{where}: '{key}'")
             found[section][name] = row_type(**values)
     return found
-
-
-def _parse(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; name a readable file") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        line = _TOML_LINE.search(str(error))
-        message = f"{file}: not valid TOML: {error}; correct that line"
-        raise ConfigError(message, int(line[1]) if line else None) from error
 
 
 def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]) -> _Layer:

@@ -12,7 +12,7 @@ from gpucommons.base.mail_address import USER_PLACE, is_mail_address
 class ConfigError(Exception):
     """One line: the key and its value, why the value is wrong, and what to do.
 
-    `line` is the line of the file, where the TOML parser names it.
+    `line` is the line of the file; None where it is not known, or where several settings contradict each other.
     """
 
     def __init__(self, message: str, line: int | None = None) -> None:
