@@ -47,6 +47,8 @@ def test_line_of_a_key(text: str, key: str, line: int | None) -> None:
         ("[quotas.bob]\ngpu_equivalents = 'x'\n", 2, "line 2: 'quotas.bob': 'gpu_equivalents': expected a number"),
         ("[sampling]\ninterval_s = [\n1,\n]\n", None, "'sampling.interval_s': expected a number"),
         ("[sampling]\ninterval_s =\n", 2, "not valid TOML: "),
+        (f"[sampling]\ninterval_s = {'9' * 5000}\n", None, "cannot be read as TOML: "),
+        (f"[sampling]\ninterval_s = {'[' * 3000}{']' * 3000}\n", None, "cannot be read as TOML: "),
     ],
 )
 def test_an_error_in_a_file_has_its_line(tmp_path: Path, text: str, line: int | None, message: str) -> None:

@@ -44,6 +44,9 @@ def read_toml(path: Path) -> TomlFile:
         line = _TOML_LINE.search(str(error))
         message = f"{path}: not valid TOML: {error}; correct that line"
         raise ConfigError(message, int(line[1]) if line else None) from error
+    except (ValueError, RecursionError) as error:
+        # An integer of thousands of digits, or thousands of brackets.
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}; shorten that value") from error
 
 
 def line_of(text: str, key: tuple[str, ...]) -> int | None:
