@@ -14,8 +14,8 @@ import pytest
 from fakes.gpu.account import Phase
 from fakes.shared_gpu import MATMUL
 from gpucommons.pauser.backend import State
-from idle.receivers import hook, mailbox
 from prometheus_server import free_port
+from receivers import hook, mailbox
 from running import command
 from shared_node import SharedNode, shared_node
 from waiting import until

@@ -26,8 +26,8 @@ from gpucommons.model.ownership import PodPlace
 from gpucommons.model.pods import DeviceId, Pod, PodDevicesReading, PodReading
 from gpucommons.model.snapshot import Readings
 from holding.test_allocations import docker, given_to, managed, process, readings
-from idle.receivers import hook, silent_server
 from played import snapshot_of
+from receivers import hook, silent_server
 from waiting import until
 
 IDLE = IdleSettings(after_s=100, remind_after_s=100, act_after_s=200)

@@ -8,9 +8,8 @@ import pytest
 from certificates import Authority
 from gpucommons.base.address import parse_remote_address
 from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, SmtpServer, Webhook
-from idle.receivers import hook, mailbox, silent_server
 from prometheus_server import free_port
-from stack.sinks import PASSWORD, USER, mail_sink
+from receivers import PASSWORD, USER, hook, mailbox, silent_server
 
 LETTER = Letter(
     "gpu1: GPU 3 idle for 2 h", "GPU 3 of gpu1 is idle: größer <!channel> @all & co.", "alice", "a@example.org"
@@ -46,7 +45,7 @@ def test_an_email_over_starttls_with_a_login(tmp_path: Path) -> None:
     tls.load_cert_chain(pair.cert_file, pair.key_file)
     secret = tmp_path / "password"
     secret.write_text("wrong\n")
-    with mail_sink(tls) as (sink, server):
+    with mailbox(tls=tls) as (box, server):
         address = parse_remote_address(server)
 
         def email(ca_file: str) -> Email:
@@ -60,7 +59,7 @@ def test_an_email_over_starttls_with_a_login(tmp_path: Path) -> None:
         assert "no-such-file" in str(failure(email("/no-such-file")))
         secret.write_text(f"{PASSWORD}\n")
         trusting.deliver(LETTER)
-        assert sink.subjects == [LETTER.subject]
+        assert box.subjects == [LETTER.subject]
         secret.unlink()
         assert str(failure(trusting)) == f"cannot read {secret}: No such file or directory"
 

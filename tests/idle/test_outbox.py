@@ -8,8 +8,8 @@ import pytest
 from gpucommons.base.address import Address
 from gpucommons.idle.channels import Email, Letter, SmtpServer, Webhook
 from gpucommons.idle.outbox import Delivery, Outbox, Patience
-from idle.receivers import hook, mailbox, silent_server
 from prometheus_server import free_port
+from receivers import hook, mailbox, silent_server
 from waiting import until
 
 SOON = Patience(first_s=0.01, most_s=0.05)

@@ -29,9 +29,9 @@ from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import read_pid_file
 from needs import needs_program
 from prometheus_server import free_port
+from receivers import PASSWORD, TOKEN, USER, Hook, Mailbox, hook, mailbox
 from running import running_agent
 from stack.promql import panel_queries, rules
-from stack.sinks import PASSWORD, TOKEN, USER, HookSink, MailSink, hook_sink, mail_sink
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.time_lapse import time_lapse
 from waiting import until
@@ -61,8 +61,8 @@ class Site:
     victoria: Api
     alertmanager: str
     engine: LocalEngine
-    mail: MailSink
-    hook: HookSink
+    mail: Mailbox
+    hook: Hook
 
     def alerts(self) -> list[dict[str, Any]]:
         answer = get(f"http://{self.alertmanager}/api/v2/alerts")
@@ -112,8 +112,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lab = stack.enter_context(running_agent("--simulate", "lab", environment=state))
         faults = stack.enter_context(running_agent("--simulate", "faults", environment=state))
         victoria = stack.enter_context(running_victoria(root / "victoria"))
-        mail, smarthost = stack.enter_context(mail_sink(tls))
-        hook, url = stack.enter_context(hook_sink())
+        mail, smarthost = stack.enter_context(mailbox(tls=tls))
+        alerts, url = stack.enter_context(hook(TOKEN))
         for name, text in (("password", PASSWORD), ("token", TOKEN), ("url", url)):
             (root / name).write_text(f"{text}\n")
         (root / "targets").mkdir()
@@ -148,7 +148,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         stack.callback(engine.stop)
         engine.start()
         apis = Api(settings.prometheus_listen), Api(victoria)
-        yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, mail, hook)
+        yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, mail, alerts)
 
 
 def test_every_target_is_up(site: Site) -> None:
@@ -200,7 +200,7 @@ def test_a_fault_is_sent_grouped_and_mutes_lesser_alerts(site: Site) -> None:
 
     until(lambda: [s for s in site.mail.subjects if "DS01GPUCriticalTemperature" in s], "an email arrives")
     assert "GPU 1 of faults is close to its thermal limit: 91 C" in site.mail.body("DS01GPUCriticalTemperature")
-    first = site.mail.messages[0]
+    first = site.mail.mails[0]
     assert (first["From"], first["To"]) == ("gpus@example.org", "admin@example.org")
 
     # An alert of lower severity on another GPU is sent. Two codes are one message.
