@@ -3,52 +3,32 @@
 import random
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, rule
 
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.state import Client, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
+from scheduler.client_machine import MANY, WHO, ClientMachine, with_clients, with_room
 from scheduler.named_world import GPUS, NAMES, NamedWorld
 from scheduler.world import Peer
 
-MANY = 8
-WHO = st.integers(0, MANY - 1)
 MODES = (Mode.SERIAL, Mode.SERIAL, Mode.AUTO, Mode.CONCURRENT)
-with_clients = precondition(lambda self: bool(self.world.peers))
 
 
-class NamesMachine(RuleBasedStateMachine):
+class NamesMachine(ClientMachine):
     world: NamedWorld
 
     @initialize(mode=st.sampled_from(MODES), count=st.integers(0, len(GPUS)))
     def begin(self, mode: Mode, count: int) -> None:
         self.world = NamedWorld(SchedulerSettings(mode=mode), count)
 
-    def pick(self, who: int) -> Peer:
-        return self.world.peers[who % len(self.world.peers)]
-
-    @precondition(lambda self: len(self.world.peers) < MANY)
+    @with_room
     @rule(name=st.sampled_from(NAMES), version=st.sampled_from([1, 2, 2, 2]), core=st.sampled_from([100, 100, 50]))
     def join(self, name: str, version: Version, core: int) -> None:
         self.world.join_named(name, version, core)
         self.world.ask(self.world.peers[-1])
-
-    @with_clients
-    @rule(who=WHO)
-    def leave(self, who: int) -> None:
-        self.world.leave(self.pick(who))
-
-    @with_clients
-    @rule(who=WHO)
-    def ask(self, who: int) -> None:
-        self.world.ask(self.pick(who))
-
-    @with_clients
-    @rule(who=WHO)
-    def release(self, who: int) -> None:
-        self.world.release(self.pick(who))
 
     @with_clients
     @rule(who=WHO, used=st.integers(0, 12))
@@ -74,11 +54,6 @@ class NamesMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.001, 0.3, 4.0, 12.0, 40.0]), obey=st.booleans())
     def advance(self, seconds: float, obey: bool) -> None:
         self.world.advance(seconds, obey=obey)
-
-    @invariant()
-    def holds(self) -> None:
-        if hasattr(self, "world"):
-            self.world.check()
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

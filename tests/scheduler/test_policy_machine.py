@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.policy.state import NEVER, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import Version
+from scheduler.client_machine import MANY, WHO, ClientMachine, with_clients, with_room
 from scheduler.world import Peer, World
 
 MEMORY = st.integers(0, 20).map(lambda quarters: quarters * GIB)
@@ -19,8 +20,6 @@ CORE = st.sampled_from([100, 100, 100, 10, 25, 50, 75, 90])
 OWNERS = ("", "", "ann", "bob")
 OWNER = st.sampled_from(OWNERS)
 SM = st.sampled_from([0.02, 0.3, 0.8])
-MANY = 8
-WHO = st.integers(0, MANY - 1)
 
 SETTINGS = st.builds(
     SchedulerSettings,
@@ -34,25 +33,19 @@ SETTINGS = st.builds(
 )
 
 
-with_clients = precondition(lambda self: bool(self.world.peers))
-
-
-class PolicyMachine(RuleBasedStateMachine):
+class PolicyMachine(ClientMachine):
     world: World
 
     @initialize(settings=SETTINGS)
     def begin(self, settings: SchedulerSettings) -> None:
         self.world = World(settings)
 
-    def pick(self, who: int) -> Peer:
-        return self.world.peers[who % len(self.world.peers)]
-
-    @precondition(lambda self: len(self.world.peers) < MANY)
+    @with_room
     @rule(version=st.sampled_from([1, 2, 2, 2]), core=CORE, owner=OWNER, sm=SM)
     def join(self, version: Version, core: int, owner: str, sm: float) -> None:
         self.world.join(version, core, owner, sm)
 
-    @precondition(lambda self: len(self.world.peers) < MANY)
+    @with_room
     @rule(core=CORE, owner=OWNER, sm=SM)
     def start_program(self, core: int, owner: str, sm: float) -> None:
         self.world.ask(self.world.start_program(core, owner, sm))
@@ -90,23 +83,8 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @with_clients
     @rule(who=WHO)
-    def leave(self, who: int) -> None:
-        self.world.leave(self.pick(who))
-
-    @with_clients
-    @rule(who=WHO)
-    def ask(self, who: int) -> None:
-        self.world.ask(self.pick(who))
-
-    @with_clients
-    @rule(who=WHO)
     def ask_too(self, who: int) -> None:
         self.world.ask(self.pick(who))
-
-    @with_clients
-    @rule(who=WHO)
-    def release(self, who: int) -> None:
-        self.world.release(self.pick(who))
 
     @with_clients
     @rule(who=WHO, used=MEMORY)
@@ -155,11 +133,6 @@ class PolicyMachine(RuleBasedStateMachine):
     )
     def advance(self, seconds: float, obey: bool, delay_s: float) -> None:
         self.world.advance(seconds, obey=obey, delay_s=delay_s)
-
-    @invariant()
-    def holds(self) -> None:
-        if hasattr(self, "world"):
-            self.world.check()
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
