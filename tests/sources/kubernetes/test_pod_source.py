@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ class Bench:
             **more,  # type: ignore[arg-type]
         )
 
+    @asynccontextmanager
+    async def followed(
+        self, watch_s: float = 60.0, first_s: float = 0.01, **more: object
+    ) -> AsyncIterator[PodFollower]:
+        """The follower at work, and the server that it follows."""
+        async with self.server.serving(self.tls):
+            source = self.source(watch_s, first_s, **more)
+            async with following(source):
+                yield source
+
 
 @pytest.fixture
 def bench(tmp_path: Path, authority: Authority) -> Callable[..., Bench]:
@@ -64,33 +75,31 @@ async def eventually_has(source: PodFollower, *expected: str) -> PodReading:
 def test_pods_are_added_changed_and_removed(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"), pod("elsewhere", node="node-2"))
-        async with b.server.serving(b.tls):
-            source = b.source(allowed_labels=("team",))
-            async with following(source):
-                await eventually_has(source, "train")
-                await b.server.change("ADDED", pod("infer", status__phase="Pending"))
-                assert (await eventually_has(source, "train", "infer")).by_uid["uid-of-infer"].phase == "Pending"
-                limits = dict.fromkeys(QUOTA_ANNOTATIONS, "50")
-                changed = pod(
-                    "infer",
-                    metadata__labels={"team": "vision", "secret-plan": "x"},
-                    metadata__annotations={**limits, "x": "y"},
-                    status__containerStatuses=[{"name": "main", "containerID": f"containerd://{CONTAINER}"}],
-                )
-                await b.server.change("MODIFIED", changed)
-                found = await eventually(lambda: source.read().by_container_id.get(CONTAINER))
-                assert (found.uid, found.phase) == ("uid-of-infer", "Running")
-                assert found.labels == {"team": "vision"}
-                assert found.annotations == limits
-                assert found.containers == {CONTAINER: "main"}
-                await b.server.change("DELETED", pod("train"))
-                await eventually_has(source, "infer")
-            assert len(b.server.lists) == 1
-            assert len(b.server.watches) == 1
-            assert b.server.lists[0]["resourceVersion"] == "0"
-            for query in (*b.server.lists, *b.server.watches):
-                assert query["fieldSelector"] == "spec.nodeName=node-1"
-            assert b.server.watches[0]["allowWatchBookmarks"] == "true"
+        async with b.followed(allowed_labels=("team",)) as source:
+            await eventually_has(source, "train")
+            await b.server.change("ADDED", pod("infer", status__phase="Pending"))
+            assert (await eventually_has(source, "train", "infer")).by_uid["uid-of-infer"].phase == "Pending"
+            limits = dict.fromkeys(QUOTA_ANNOTATIONS, "50")
+            changed = pod(
+                "infer",
+                metadata__labels={"team": "vision", "secret-plan": "x"},
+                metadata__annotations={**limits, "x": "y"},
+                status__containerStatuses=[{"name": "main", "containerID": f"containerd://{CONTAINER}"}],
+            )
+            await b.server.change("MODIFIED", changed)
+            found = await eventually(lambda: source.read().by_container_id.get(CONTAINER))
+            assert (found.uid, found.phase) == ("uid-of-infer", "Running")
+            assert found.labels == {"team": "vision"}
+            assert found.annotations == limits
+            assert found.containers == {CONTAINER: "main"}
+            await b.server.change("DELETED", pod("train"))
+            await eventually_has(source, "infer")
+        assert len(b.server.lists) == 1
+        assert len(b.server.watches) == 1
+        assert b.server.lists[0]["resourceVersion"] == "0"
+        for query in (*b.server.lists, *b.server.watches):
+            assert query["fieldSelector"] == "spec.nodeName=node-1"
+        assert b.server.watches[0]["allowWatchBookmarks"] == "true"
 
     asyncio.run(scenario())
 
@@ -99,11 +108,9 @@ def test_two_pods_of_one_name_in_two_namespaces_stay_apart(bench: Callable[..., 
     async def scenario() -> None:
         other = pod("train", metadata__namespace="other", metadata__uid="another uid")
         b = bench(pod("train"), other)
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                reading = await eventually_has(source, "train", "train")
-                assert {p.namespace for p in reading.by_uid.values()} == {"lab", "other"}
+        async with b.followed() as source:
+            reading = await eventually_has(source, "train", "train")
+            assert {p.namespace for p in reading.by_uid.values()} == {"lab", "other"}
 
     asyncio.run(scenario())
 
@@ -112,16 +119,14 @@ def test_a_static_pod_is_found_by_its_configuration_hash(bench: Callable[..., Be
     async def scenario() -> None:
         annotations = {"kubernetes.io/config.hash": HASH, "kubernetes.io/config.mirror": HASH}
         b = bench(pod("etcd-node-1", metadata__annotations=annotations), pod("train"))
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                reading = await eventually_has(source, "etcd-node-1", "train")
-                static = reading.find(HASH)
-                assert static is not None
-                assert static.name == "etcd-node-1"
-                assert reading.find("uid-of-etcd-node-1") is static
-                assert reading.find("uid-of-train") is not static
-                assert reading.find("unknown") is None
+        async with b.followed() as source:
+            reading = await eventually_has(source, "etcd-node-1", "train")
+            static = reading.find(HASH)
+            assert static is not None
+            assert static.name == "etcd-node-1"
+            assert reading.find("uid-of-etcd-node-1") is static
+            assert reading.find("uid-of-train") is not static
+            assert reading.find("unknown") is None
 
     asyncio.run(scenario())
 
@@ -129,11 +134,9 @@ def test_a_static_pod_is_found_by_its_configuration_hash(bench: Callable[..., Be
 def test_pages_are_combined_into_one_list(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(*(pod(f"p{number}") for number in range(250)))
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                await eventually_has(source, *(f"p{number}" for number in range(250)))
-            assert len(b.server.lists) == 3
+        async with b.followed() as source:
+            await eventually_has(source, *(f"p{number}" for number in range(250)))
+        assert len(b.server.lists) == 3
 
     asyncio.run(scenario())
 
@@ -142,14 +145,12 @@ def test_pods_of_other_nodes_are_ignored(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"), pod("elsewhere", node="node-2"))
         b.server.honours_selector = False
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                await eventually_has(source, "train")
-                await b.server.watched()
-                await b.server.change("ADDED", pod("too", node="node-3"))
-                await b.server.change("ADDED", pod("infer"))
-                await eventually_has(source, "train", "infer")
+        async with b.followed() as source:
+            await eventually_has(source, "train")
+            await b.server.watched()
+            await b.server.change("ADDED", pod("too", node="node-3"))
+            await b.server.change("ADDED", pod("infer"))
+            await eventually_has(source, "train", "infer")
 
     asyncio.run(scenario())
 
@@ -157,24 +158,22 @@ def test_pods_of_other_nodes_are_ignored(bench: Callable[..., Bench]) -> None:
 def test_a_broken_watch_is_resumed_at_its_position(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                await eventually_has(source, "train")
-                await b.server.watched()
-                await b.server.change("ADDED", pod("infer"))
-                await eventually_has(source, "train", "infer")
-                stood_at = b.server.version
-                # In the middle of a line: an incomplete event is ignored.
-                await b.server.cut_watches(rest=b'{"type":"DELETED","object":{"metadata":{"uid":"uid-of-train"')
-                assert names(source.read()) == ["infer", "train"]
-                while len(b.server.watches) < 2:
-                    source.read()
-                    await asyncio.sleep(0.002)
-                await b.server.change("ADDED", pod("later"))
-                await eventually_has(source, "train", "infer", "later")
-            assert b.server.watches[1]["resourceVersion"] == str(stood_at)
-            assert len(b.server.lists) == 1
+        async with b.followed() as source:
+            await eventually_has(source, "train")
+            await b.server.watched()
+            await b.server.change("ADDED", pod("infer"))
+            await eventually_has(source, "train", "infer")
+            stood_at = b.server.version
+            # In the middle of a line: an incomplete event is ignored.
+            await b.server.cut_watches(rest=b'{"type":"DELETED","object":{"metadata":{"uid":"uid-of-train"')
+            assert names(source.read()) == ["infer", "train"]
+            while len(b.server.watches) < 2:
+                source.read()
+                await asyncio.sleep(0.002)
+            await b.server.change("ADDED", pod("later"))
+            await eventually_has(source, "train", "infer", "later")
+        assert b.server.watches[1]["resourceVersion"] == str(stood_at)
+        assert len(b.server.lists) == 1
 
     asyncio.run(scenario())
 
@@ -182,16 +181,14 @@ def test_a_broken_watch_is_resumed_at_its_position(bench: Callable[..., Bench]) 
 def test_a_watch_that_ends_as_requested_is_continued(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
-        async with b.server.serving(b.tls):
-            source = b.source(watch_s=1.3)
-            async with following(source):
-                await eventually_has(source, "train")
-                while len(b.server.watches) < 2:
-                    source.read()
-                    await asyncio.sleep(0.01)
-                await b.server.change("ADDED", pod("infer"))
-                await eventually_has(source, "train", "infer")
-            assert len(b.server.lists) == 1
+        async with b.followed(watch_s=1.3) as source:
+            await eventually_has(source, "train")
+            while len(b.server.watches) < 2:
+                source.read()
+                await asyncio.sleep(0.01)
+            await b.server.change("ADDED", pod("infer"))
+            await eventually_has(source, "train", "infer")
+        assert len(b.server.lists) == 1
 
     asyncio.run(scenario())
 
@@ -203,22 +200,20 @@ def standing(source: PodFollower) -> str | None:
 def test_a_bookmark_advances_the_position(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                await eventually_has(source, "train")
-                await b.server.watched()
-                b.server.version += 1000
-                await b.server.change("BOOKMARK", {"kind": "Pod", "metadata": {}})
-                marked = b.server.version
-                await eventually(lambda: True if standing(source) == str(marked) else None)
-                b.server.forget_history()
-                b.server.oldest = marked
-                await b.server.cut_watches()
-                await b.server.watched(2)
-                assert names(source.read()) == ["train"]
-            assert b.server.watches[1]["resourceVersion"] == str(marked)
-            assert len(b.server.lists) == 1
+        async with b.followed() as source:
+            await eventually_has(source, "train")
+            await b.server.watched()
+            b.server.version += 1000
+            await b.server.change("BOOKMARK", {"kind": "Pod", "metadata": {}})
+            marked = b.server.version
+            await eventually(lambda: True if standing(source) == str(marked) else None)
+            b.server.forget_history()
+            b.server.oldest = marked
+            await b.server.cut_watches()
+            await b.server.watched(2)
+            assert names(source.read()) == ["train"]
+        assert b.server.watches[1]["resourceVersion"] == str(marked)
+        assert len(b.server.lists) == 1
 
     asyncio.run(scenario())
 
@@ -228,19 +223,17 @@ def test_410_gone_means_a_new_list(bench: Callable[..., Bench], in_stream: bool)
     async def scenario() -> None:
         b = bench(pod("train"), pod("old"))
         b.server.expires_in_stream = in_stream
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                await eventually_has(source, "train", "old")
-                await b.server.watched()
-                await b.server.cut_watches()
-                # No watch reports this change.
-                await b.server.change("DELETED", pod("old"))
-                await b.server.change("ADDED", pod("new"))
-                b.server.forget_history()
-                await eventually_has(source, "train", "new")
-            assert len(b.server.lists) == 2
-            assert "resourceVersion" not in b.server.lists[1], "a list from the cache could be as old as the watch"
+        async with b.followed() as source:
+            await eventually_has(source, "train", "old")
+            await b.server.watched()
+            await b.server.cut_watches()
+            # No watch reports this change.
+            await b.server.change("DELETED", pod("old"))
+            await b.server.change("ADDED", pod("new"))
+            b.server.forget_history()
+            await eventually_has(source, "train", "new")
+        assert len(b.server.lists) == 2
+        assert "resourceVersion" not in b.server.lists[1], "a list from the cache could be as old as the watch"
 
     asyncio.run(scenario())
 
@@ -262,11 +255,9 @@ def test_a_failed_list_is_reported_and_retried(bench: Callable[..., Bench], faul
     async def scenario() -> None:
         b = bench(pod("train"))
         b.server.list_faults = [fault]  # type: ignore[list-item]
-        async with b.server.serving(b.tls):
-            source = b.source(first_s=0.1)
-            async with following(source):
-                await eventually_fails(source, reason)
-                await eventually_has(source, "train")
+        async with b.followed(first_s=0.1) as source:
+            await eventually_fails(source, reason)
+            await eventually_has(source, "train")
 
     asyncio.run(scenario())
 
@@ -277,17 +268,15 @@ def test_a_failed_watch_is_reported_and_resumed_without_a_list(
 ) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
-        async with b.server.serving(b.tls):
-            source = b.source(first_s=0.1)
-            async with following(source):
-                await eventually_has(source, "train")
-                await b.server.watched()
-                b.server.watch_faults = [fault, fault]  # type: ignore[list-item]
-                await b.server.cut_watches()
-                await eventually_fails(source, reason)
-                await b.server.change("ADDED", pod("infer"))
-                await eventually_has(source, "train", "infer")
-            assert len(b.server.lists) == 1
+        async with b.followed(first_s=0.1) as source:
+            await eventually_has(source, "train")
+            await b.server.watched()
+            b.server.watch_faults = [fault, fault]  # type: ignore[list-item]
+            await b.server.cut_watches()
+            await eventually_fails(source, reason)
+            await b.server.change("ADDED", pod("infer"))
+            await eventually_has(source, "train", "infer")
+        assert len(b.server.lists) == 1
 
     asyncio.run(scenario())
 
@@ -296,14 +285,12 @@ def test_a_server_that_ends_each_watch_immediately_is_retried_with_back_off(benc
     async def scenario() -> None:
         b = bench(pod("train"))
         b.server.watch_faults = [body(b"")] * 1000
-        async with b.server.serving(b.tls):
-            source = b.source(first_s=0.05)
-            async with following(source):
-                await eventually_fails(source, "disconnected")
-                await asyncio.sleep(0.5)
-                assert len(b.server.watches) < 12
-                b.server.watch_faults.clear()
-                await eventually_has(source, "train")
+        async with b.followed(first_s=0.05) as source:
+            await eventually_fails(source, "disconnected")
+            await asyncio.sleep(0.5)
+            assert len(b.server.watches) < 12
+            b.server.watch_faults.clear()
+            await eventually_has(source, "train")
 
     asyncio.run(scenario())
 
@@ -330,24 +317,22 @@ def test_a_server_that_dies_and_returns(bench: Callable[..., Bench]) -> None:
 def test_a_renewed_token_is_used_and_a_rejected_one_is_reported(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
-        async with b.server.serving(b.tls):
-            source = b.source()
-            async with following(source):
-                await eventually_has(source, "train")
-                await b.server.watched()
-                b.server.token = "second"
-                await b.server.cut_watches()
-                failure = await eventually_fails(source, "denied")
-                assert str(b.token) in str(failure)
-                b.token.write_text("second")
-                await eventually_has(source, "train")
-                assert len(b.server.lists) == 1
-                b.token.write_text("bad\ntoken")
-                await b.server.watched(2)
-                await b.server.cut_watches()
-                await eventually_fails(source, "token")
-                os.unlink(b.token)
-                await eventually(lambda: True if "cannot read" in failure_of(source) else None)
+        async with b.followed() as source:
+            await eventually_has(source, "train")
+            await b.server.watched()
+            b.server.token = "second"
+            await b.server.cut_watches()
+            failure = await eventually_fails(source, "denied")
+            assert str(b.token) in str(failure)
+            b.token.write_text("second")
+            await eventually_has(source, "train")
+            assert len(b.server.lists) == 1
+            b.token.write_text("bad\ntoken")
+            await b.server.watched(2)
+            await b.server.cut_watches()
+            await eventually_fails(source, "token")
+            os.unlink(b.token)
+            await eventually(lambda: True if "cannot read" in failure_of(source) else None)
 
     asyncio.run(scenario())
 
@@ -364,11 +349,9 @@ def test_missing_rights_are_reported(bench: Callable[..., Bench]) -> None:
     async def scenario() -> None:
         b = bench(pod("train"))
         b.server.list_faults = [status(403)]
-        async with b.server.serving(b.tls):
-            source = b.source(first_s=0.1)
-            async with following(source):
-                failure = await eventually_fails(source, "denied")
-                assert str(failure).endswith("grant its service account list and watch on pods, cluster-wide")
+        async with b.followed(first_s=0.1) as source:
+            failure = await eventually_fails(source, "denied")
+            assert str(failure).endswith("grant its service account list and watch on pods, cluster-wide")
 
     asyncio.run(scenario())
 
@@ -403,10 +386,8 @@ def test_a_redirect_is_not_followed_with_our_token(bench: Callable[..., Bench]) 
     async def scenario() -> None:
         b = bench(pod("train"))
         b.server.list_faults = [away]
-        async with b.server.serving(b.tls):
-            source = b.source(first_s=0.1)
-            async with following(source):
-                assert "302" in str(await eventually_fails(source, "status"))
-            assert len(b.server.lists) == 1
+        async with b.followed(first_s=0.1) as source:
+            assert "302" in str(await eventually_fails(source, "status"))
+        assert len(b.server.lists) == 1
 
     asyncio.run(scenario())
