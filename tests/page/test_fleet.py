@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import chromium, keep_screenshot, opened
+from browser import keep_screenshot, opened
 from fleet_nodes import SimpleNode, fleet
 from gpucommons.model.slots import SlotState
 from page.test_page import AXE
@@ -44,12 +44,6 @@ class ShownFleet:
 
     def document(self) -> Any:
         return json.loads(self.agent.get("/api/v1/fleet")[1])["fleet"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 def config_of(folder: Path, url: str, more: str = "") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import chromium, demo_agent, opened
+from browser import opened
 from running import running_agent
 from waiting import until
 
@@ -31,18 +31,6 @@ FIRST_SCREEN = """() => {
     }
     return seen.join(' ').replace(/\\s+/g, ' ');
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def demo() -> Iterator[str]:
-    with demo_agent("--lost", "7", "--hot", "5", "--interval", "0.5") as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, Route, expect
 
-from browser import chromium, demo_agent, opened
+from browser import demo_agent, opened
 from waiting import until
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -19,13 +19,8 @@ STEP_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def demo() -> Iterator[str]:
+    """Without a GPU that is hot."""
     with demo_agent("--lost", "7", "--interval", "0.5") as url:
         yield url
 

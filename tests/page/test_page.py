@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import chromium, demo_agent, keep_screenshot, opened
+from browser import demo_agent, keep_screenshot, opened
 from demo_node import HOSTILE
 from gpucommons.faces.documents.delta import delta
 from prometheus_server import free_port, running_prometheus
@@ -25,18 +25,6 @@ AXE = HERE / "vendor" / "axe.min.js"
 SECTIONS = ("now", "gpus", "who", "turns", "queue", "accounts", "events", "history", "node")
 # High enough that every section is in view: one out of view is drawn less often.
 TALL = 6000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def demo() -> Iterator[str]:
-    with demo_agent("--lost", "7", "--hot", "5", "--interval", "0.5") as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

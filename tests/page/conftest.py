@@ -1,0 +1,20 @@
+"""What the tests of the page share: a browser, and an agent with one GPU that is lost and one that is hot."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from browser import chromium, demo_agent
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[str]:
+    with demo_agent("--lost", "7", "--hot", "5", "--interval", "0.5") as url:
+        yield url
