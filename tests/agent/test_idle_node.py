@@ -31,7 +31,10 @@ def node() -> Iterator[SharedNode]:
 
 
 def sections(mail: str, webhook: str, act: str, act_after_s: int = 7) -> str:
+    """With readings often enough that no step waits long for one."""
     return f"""
+        [sampling]
+        interval_s = 0.5
         [idle]
         after_s = 3
         remind_after_s = 4

@@ -1,6 +1,6 @@
 """Every table fits the terminal, at 80 to 200 columns, and a pipe gets everything.
 
-One agent of the scenario `faults` serves the reads: after 20 s its GPU 3 is lost. The terminals are real.
+One agent of the scenario `faults` serves the reads: after some seconds its GPU 3 is lost. The terminals are real.
 """
 
 import csv

@@ -69,7 +69,7 @@ def expect_free_and_idle(page: Page, shown: str) -> None:
 @pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 720)])
 def test_the_first_screen_of_a_bad_day_answers(browser: Browser, faults: str, width: int, height: int) -> None:
     with opened(browser, faults, width=width, height=height) as page:
-        # GPU 3 is lost 20 s after the start.
+        # GPU 3 is lost some seconds after the start.
         until(lambda: part(page, "lost") is not None, "a lost GPU", within_s=60)
         page.wait_for_selector("[data-part-of-sentence=lost]")
         shown = page.evaluate(FIRST_SCREEN)

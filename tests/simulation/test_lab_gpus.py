@@ -106,7 +106,9 @@ def test_the_jobs_are_also_processes_of_the_host() -> None:
 
 def test_faults_lose_a_gpu_and_restore_it() -> None:
     faulty = FaultyGpus(LabGpus(START))
-    before, lost, back = (by_index(faulty.at(t))[LOST_GPU] for t in (19.0, LOST_FROM_S + 1, LOST_UNTIL_S + 1))
+    before, lost, back = (
+        by_index(faulty.at(t))[LOST_GPU] for t in (LOST_FROM_S - 1, LOST_FROM_S + 1, LOST_UNTIL_S + 1)
+    )
     assert (before.up, before.xid.counts) == (True, {})
     assert (lost.up, lost.down_reason, lost.since_wall_s) == (False, "gpu_is_lost", START + LOST_FROM_S)
     assert lost.identity == before.identity

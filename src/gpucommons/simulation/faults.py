@@ -10,7 +10,8 @@ from gpucommons.model.gpu import RECENT_S, Gpu, GpuReading, XidRecord
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenario import DAY_S
 
-LOST_GPU, LOST_FROM_S, LOST_UNTIL_S = 3, 20.0, 320.0
+# Soon, but after the first readings: that a GPU was there before is what makes it lost.
+LOST_GPU, LOST_FROM_S, LOST_UNTIL_S = 3, 6.0, 320.0
 XID_GPU, XID_FROM_S, XID_EVERY_S, XID_BURST = 5, 10.0, 2.0, 12
 HOT_GPU = 1
 _FELL_OFF_THE_BUS, _MMU_FAULT, _RESET_CHANNEL = 79, 31, 45
