@@ -119,6 +119,9 @@ class FakeProgram:
         return self.steps == before
 
     def end(self) -> None:
+        """Also where it is the child of the process that was started: that one would leave it behind."""
+        if key_of(self.pid) == self.key:
+            os.kill(self.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
 
