@@ -7,10 +7,13 @@ not where the commands of this machine look for it.
 The first process of a machine is in session 0, and so are its children. The agent takes that for unknown, as the kernel
 shows it where a session began outside of the pid namespace. A run in session 0 begins a session of its own, so that
 processes that a test starts without one are one job, as they are in a terminal.
+
+A shell without job control lets its background jobs ignore SIGINT, and so would every command that a test interrupts.
 """
 
 import atexit
 import os
+import signal
 import tempfile
 
 from hypothesis import HealthCheck, settings
@@ -29,3 +32,6 @@ os.environ["RUNTIME_DIRECTORY"] = _RUNTIME.name
 
 if os.getsid(0) == 0 and os.getpgrp() != os.getpid():
     os.setsid()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

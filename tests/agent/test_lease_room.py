@@ -43,13 +43,13 @@ def _needs(given: Readings, wall_s: float, now_s: float) -> tuple[RoomNeed, ...]
 
 def test_a_request_that_waits_for_a_gpu_needs_one_that_programs_alone_hold() -> None:
     found = _needs(readings((REQUEST, BUSY)), 100.0, 1000.0)
-    assert found == (RoomNeed(("GPU-a", "GPU-c"), None, 990.0, 1),)
+    assert found == (RoomNeed(("GPU-a", "GPU-c"), None, 990.0, 1, "l1"),)
 
 
 def test_a_request_that_shares_needs_its_memory() -> None:
     shares = replace(REQUEST, share=True, memory_bytes=5)
     held = Lease(replace(REQUEST, id="l0"), ("GPU-c",), 1.0, 50.0)
-    assert _needs(readings((shares, BUSY), leases=(held,)), 100.0, 1000.0) == (RoomNeed(("GPU-a",), 5, 990.0, 1),)
+    assert _needs(readings((shares, BUSY), leases=(held,)), 100.0, 1000.0) == (RoomNeed(("GPU-a",), 5, 990.0, 1, "l1"),)
     assert _needs(readings((replace(shares, memory_bytes=None), BUSY)), 100.0, 1000.0) == ()
 
 
@@ -61,9 +61,9 @@ def test_a_request_that_waits_for_another_reason_needs_no_room() -> None:
 def test_a_gpu_with_as_many_leases_as_may_share_it_is_not_waited_for() -> None:
     shares = replace(REQUEST, share=True, memory_bytes=5)
     leases = tuple(Lease(replace(shares, id=f"l{n}"), ("GPU-a",), 1.0, 50.0) for n in (7, 8))
-    assert _needs(readings((shares, BUSY), leases=leases), 100.0, 1000.0) == (RoomNeed(("GPU-c",), 5, 990.0, 1),)
+    assert _needs(readings((shares, BUSY), leases=leases), 100.0, 1000.0) == (RoomNeed(("GPU-c",), 5, 990.0, 1, "l1"),)
     assert _needs(readings((shares, BUSY), leases=leases[:1]), 100.0, 1000.0) == (
-        RoomNeed(("GPU-a", "GPU-c"), 5, 990.0, 1),
+        RoomNeed(("GPU-a", "GPU-c"), 5, 990.0, 1, "l1"),
     )
 
 

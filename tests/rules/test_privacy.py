@@ -108,7 +108,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
         "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds pauser"
     ),
-    ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals",
+    ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals expected_rooms",
     ParkedProgram: (
         "key name user uid stage gpu_uuid pids gpu_bytes host_bytes since_wall_s cause waits rate_bytes_s remaining_s"
     ),
@@ -130,7 +130,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     Lease: "request slots gpus since_s",
     LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name mps sm_percent",
     MpsReading: "mode unavailable daemons events starts failures deaths",
-    LeaseWait: "position cause start_s detail",
+    LeaseWait: "position cause start_s detail is_guess room_s",
     Reservation: "id uid user gpus from_s until_s slots used_s",
     IdleReading: "after_s action idle_holders steps messages channels events recorded",
     IdleMessage: "id user wall_s step text holder notified_s over",

@@ -6,6 +6,7 @@ What the processes use of the host is asked for every two seconds; the rest come
 import asyncio
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.css.query import NoMatches
 from textual.events import Click, Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
@@ -153,12 +155,17 @@ class Top(App[None]):
     async def _keep_asking(self, node: TopNode) -> None:
         while True:
             await node.ask_host_use()
-            self._draw()
+            self._draw_while_open()
             await asyncio.sleep(_ASK_S)
 
     async def _follow(self, node: TopNode) -> None:
         async for update in node.feed.updates():
             node.apply(update)
+            self._draw_while_open()
+
+    def _draw_while_open(self) -> None:
+        """For the workers: while the app closes they still run, and its widgets are removed one by one."""
+        with suppress(NoMatches):
             self._draw()
 
     def on_resize(self, event: Resize) -> None:
