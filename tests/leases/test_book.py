@@ -102,6 +102,17 @@ def test_a_start_that_nothing_is_known_of_is_not_shown() -> None:
     assert book.waits[fourth].expected_start_s is None, "none has lasted as long as the third"
 
 
+def test_a_start_behind_an_earlier_request_whose_start_is_not_known_is_not_known() -> None:
+    book = opened(whole(0), mig(9, 0))
+    asked(book, ALICE, memory_bytes=100 * GIB)
+    asked(book, BOB, memory_bytes=10 * GIB, limit_s=60.0)
+    assert len(granted(book)) == 2
+    large, small = (asked(book, CHEN, 1.0, memory_bytes=size * GIB) for size in (100, 10))
+    granted(book, 1.0)
+    assert [book.waits[id].cause for id in (large, small)] == [WaitCause.BUSY, WaitCause.EARLIER]
+    assert [book.waits[id].expected_start_s for id in (large, small)] == [None, None]
+
+
 def test_sharing_takes_a_free_slot_first_and_then_joins_others_up_to_the_limit() -> None:
     book = opened(whole(0), whole(1), terms=LeaseTerms(share_limit=2))
     ids = [asked(book, (n, f"user{n}"), share=True) for n in range(5)]

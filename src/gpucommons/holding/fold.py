@@ -23,6 +23,7 @@ from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Place, ProcessShare
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
+from gpucommons.rules.identities import job_of_lease
 
 _GRAPHICS = "graphics"
 _PLAIN = ("", None)
@@ -156,7 +157,10 @@ class _ClaimOf:
             for info, _ in claim.slots
         }
         self._by_lease = {
-            (info, claim.id): claim for claim in claims.claims if claim.kind is kinds.LEASE for info, _ in claim.slots
+            (info, claim.account.job): claim
+            for claim in claims.claims
+            if claim.kind is kinds.LEASE
+            for info, _ in claim.slots
         }
         self._group_of = group_of
         self._lease_of = lease_of
@@ -179,7 +183,7 @@ class _ClaimOf:
             claim = self._by_job.get(workload.job)
         if claim is None and workload.container_id is None and workload.pod is None:
             # A program that was started elsewhere belongs to the lease of its user, to the oldest of several.
-            claim = self._by_lease.get((info, f"lease/{lease}")) or self._leased.get((info, str(workload.uid)))
+            claim = self._by_lease.get((info, job_of_lease(lease))) or self._leased.get((info, str(workload.uid)))
         if claim is None and share.owner is not None:
             claim = _of_process(share, self._group_of)
         return claim

@@ -32,8 +32,11 @@ class LeaseDurations:
 
     def left_s(self, lease: Lease, now_s: float) -> float:
         """A lease that has lasted longer than all before it is expected to last as long again."""
-        age_s = max(0.0, now_s - lease.since_s)
+        age_s = _age_s(lease, now_s)
         return max(0.0, self._expected(lease.request, age_s) - age_s)
+
+    def is_left_guess(self, lease: Lease, now_s: float) -> bool:
+        return self.is_guess(lease.request, _age_s(lease, now_s))
 
     def is_guess(self, request: LeaseRequest, age_s: float = 0.0) -> bool:
         """Whether nothing shows how long it lasts: it has no limit, and no lease has lasted for longer than it."""
@@ -48,6 +51,10 @@ class LeaseDurations:
             if longer:
                 return _quantile(longer)
         return max(2 * age_s, _UNKNOWN_S)
+
+
+def _age_s(lease: Lease, now_s: float) -> float:
+    return max(0.0, now_s - lease.since_s)
 
 
 def _quantile(values: Sequence[float]) -> float:

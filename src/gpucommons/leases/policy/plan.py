@@ -135,6 +135,8 @@ class _Planner:
             self._hold(lease.request, lease.gpus)
         # When the first waiting request of a user starts: no later one of that user starts before.
         self._blocked: dict[int, float] = {}
+        # The users of whose waiting requests one has a start that is a guess.
+        self._guessed: set[int] = set()
         self._grants: list[Lease] = []
         self._waits: dict[str, LeaseWait] = {}
 
@@ -255,7 +257,9 @@ class _Planner:
             return
         start_s = max(starts[-1][0], self._blocked.get(request.uid, self._now_s))
         is_known = not math.isinf(start_s)
-        is_guess = start_s > self._now_s and any(self._seats[number].is_guess for *_, number in starts)
+        # The start of the user's earlier request counts as well.
+        seats_are_guesses = any(self._seats[number].is_guess for *_, number in starts)
+        is_guess = start_s > self._now_s and (seats_are_guesses or request.uid in self._guessed)
         for *_, number in starts:
             seat = self._seats[number]
             if is_known:
@@ -264,6 +268,8 @@ class _Planner:
             if cause is not WaitCause.EARLIER:
                 seat.kept_from_s = min(seat.kept_from_s, self._kept_from_s(request, start_s))
         self._blocked.setdefault(request.uid, start_s)
+        if is_guess:
+            self._guessed.add(request.uid)
         self._wait(request, cause, start_s if is_known else None, is_guess=is_guess)
 
     def _kept_from_s(self, request: LeaseRequest, start_s: float) -> float:
@@ -300,6 +306,5 @@ def _seats(board: LeaseBoard, now_s: float) -> Iterable[_Seat]:
         ready_s = now_s if slot.use is SlotUse.FREE else _NEVER
         ready_s = max((ready_s, *(now_s + left_s[lease.request.id] for lease in here)))
         requests = [lease.request for lease in here]
-        ages = ((lease.request, max(0.0, now_s - lease.since_s)) for lease in here)
-        is_guess = any(board.durations.is_guess(request, age_s) for request, age_s in ages)
+        is_guess = any(board.durations.is_left_guess(lease, now_s) for lease in here)
         yield _Seat(slot, requests, ready_s, uuid in board.settling, windows.get(uuid, []), is_guess=is_guess)

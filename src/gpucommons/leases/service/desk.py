@@ -391,6 +391,8 @@ class LeaseDesk:
         }
 
     def _waits(self) -> Mapping[str, LeaseWait]:
+        if not self._rooms_s:
+            return self._book.waits
         return {id: replace(wait, room_s=self._rooms_s.get(id)) for id, wait in self._book.waits.items()}
 
     def _show_waits(self) -> None:

@@ -9,9 +9,9 @@ _MOST_ANCESTORS = 64
 
 
 def ancestors_from(procfs: str, pid: int) -> Iterator[ProcessKey]:
-    """This process, its parent, the parent of that, and so on. Ends where one cannot be read, and before init."""
+    """This process, its parent, the parent of that, and so on, with init. Ends where one cannot be read."""
     for _ in range(_MOST_ANCESTORS):
-        if pid <= 1:
+        if pid < 1:
             return
         try:
             with open(f"{procfs}/{pid}/stat", "rb") as file:
