@@ -8,6 +8,7 @@ wherever the test itself runs.
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -94,6 +95,16 @@ class SharedNode:
         """A job of its own; without `session` it belongs to the job of all others without one."""
         prefix = _NEW_SESSION if session else ()
         return self.shared.program(solo, phases=phases, gpu=gpu, uid=uid, prefix=prefix, memory_bytes=memory_bytes)
+
+    def leased(
+        self, socket: Path, solo: Activity, memory_bytes: int, *options: str, session: bool = True
+    ) -> SharedProgram:
+        """Started with `gpucommons run --share`; returns once the lease is granted and the program runs."""
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = ("env", f"GPUCOMMONS_LEASES_SOCKET={socket}", f"PYTHONPATH={path}")
+        run = (sys.executable, "-m", "gpucommons", "run", "--share", "--quiet", *options, "--")
+        prefix = (*(_NEW_SESSION if session else ()), *environment, *run)
+        return self.shared.program(solo, memory_bytes=memory_bytes, prefix=prefix, is_child=True)
 
     # -- the scheduler
 

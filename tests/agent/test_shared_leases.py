@@ -2,22 +2,13 @@
 
 import json
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
-from fakes.shared_gpu import MATMUL, SharedProgram
+from fakes.shared_gpu import MATMUL
 from shared_node import SharedNode, shared_node
 from waiting import until
 
 GIB = 1 << 30
-
-
-def shared(node: SharedNode, socket: Path, memory_bytes: int) -> SharedProgram:
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = ("env", f"GPUCOMMONS_LEASES_SOCKET={socket}", f"PYTHONPATH={path}")
-    run = (sys.executable, "-m", "gpucommons", "run", "--share", "--quiet", "--")
-    return node.shared.program(MATMUL[4096], memory_bytes=memory_bytes, prefix=(*environment, *run), is_child=True)
 
 
 def job(node: SharedNode, id: int) -> Any:
@@ -28,7 +19,7 @@ def test_each_has_its_turns_and_its_own_account() -> None:
     with shared_node() as node:
         socket = node.socket.with_name("leases.sock")
         node.start_agent(environment={"GPUCOMMONS_LEASES_SOCKET": str(socket)})
-        programs = [shared(node, socket, size * GIB) for size in (2, 3)]
+        programs = [node.leased(socket, MATMUL[4096], size * GIB, session=False) for size in (2, 3)]
         node.wait_for(lambda: all(node.client(each) for each in programs), "both take part")
         keys = {node.client(each)["program"] for each in programs}  # type: ignore[index]
         assert keys == {f"lease:1@{os.getuid()}", f"lease:2@{os.getuid()}"}

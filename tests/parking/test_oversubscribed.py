@@ -1,8 +1,6 @@
 """Three leased programs on a GPU with room for two: they take long turns under a real agent, and none fails."""
 
 import json
-import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,11 +32,7 @@ def free_bytes(node: SharedNode) -> int:
 
 
 def leased(node: SharedNode, socket: Path) -> SharedProgram:
-    """Started with `gpucommons run`; returns once the lease is granted and the program runs."""
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = ("env", f"GPUCOMMONS_LEASES_SOCKET={socket}", f"PYTHONPATH={path}")
-    run = (sys.executable, "-m", "gpucommons", "run", "--share", "--memory", f"{SIZE // MIB}Mi", "--quiet", "--")
-    return node.shared.program(MATMUL[4096], memory_bytes=SIZE, prefix=("setsid", *environment, *run), is_child=True)
+    return node.leased(socket, MATMUL[4096], SIZE, "--memory", f"{SIZE // MIB}Mi")
 
 
 def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
