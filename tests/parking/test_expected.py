@@ -6,7 +6,7 @@ import pytest
 
 from gpucommons.parking.expected import expected_rooms
 from gpucommons.parking.values import GIB, ParkSituation, ParkStage, ParkTerms, RoomClaims, RoomNeed
-from parking.test_turns import GPU, SIZE, TERMS, Played, World, three
+from parking.test_turns import GPU, SIZE, TERMS, Played, World, several
 
 
 def situation(world: World, **changes: object) -> ParkSituation:
@@ -17,8 +17,11 @@ def situation(world: World, **changes: object) -> ParkSituation:
 
 @pytest.mark.parametrize("in_turns", [False, True])
 @pytest.mark.parametrize("already_s", [1, 30])
-def test_a_program_that_waits_is_back_when_it_was_expected(in_turns: bool, already_s: int) -> None:
-    world = World(three(), in_turns=in_turns)
+@pytest.mark.parametrize("min_residence_s", [20.0, 60.0])
+def test_a_program_that_waits_is_back_when_it_was_expected(
+    in_turns: bool, already_s: int, min_residence_s: float
+) -> None:
+    world = World(several(), replace(TERMS, min_residence_s=min_residence_s), in_turns)
     world.play(already_s)
     (expected_s,) = expected_rooms(world.terms, situation(world)).values()
     third = world.programs[2]
@@ -28,11 +31,11 @@ def test_a_program_that_waits_is_back_when_it_was_expected(in_turns: bool, alrea
 
 
 def test_it_stays_right_while_the_memory_of_another_moves() -> None:
-    world = World(three(), in_turns=True)
+    world = World(several(), in_turns=True)
     while all(one.stage is not ParkStage.PARKING for one in world.programs):
         world.step()
     world.play(10)
-    expected_s = expected_rooms(world.terms, situation(world))["third"]
+    expected_s = expected_rooms(world.terms, situation(world))["waits-0"]
     while world.programs[2].stage is not ParkStage.HELD:
         world.step()
     assert world.now_s == pytest.approx(expected_s, abs=5)

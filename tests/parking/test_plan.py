@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucommons.parking.plan import fresh_room, plan, turn_s
+from gpucommons.parking.plan import fresh_room, plan
 from gpucommons.parking.values import (
     GIB,
     DeviceRoom,
@@ -116,7 +115,6 @@ def test_oversubscribed_programs_take_turns_of_which_moving_is_a_tenth() -> None
     assert plan(turns, situation(works, PARKED, free=2 * GIB)).park == ("works",)
     assert plan(turns, situation(works, IDLE, PARKED, free=2 * GIB)).park == ("notebook",), "idle ones first"
     moving_s = 40 * GIB / 2e9 + 20 * GIB / 5e9
-    assert turn_s(40 * GIB, 20 * GIB, in_turns=False) == pytest.approx(9 * moving_s)
     for resident_s, parked in ((9 * moving_s - 1, ()), (9 * moving_s + 1, ("works",))):
         for since in (
             replace(works, resident_since_s=1000 - resident_s, settled_s=1.0),
@@ -128,18 +126,26 @@ def test_oversubscribed_programs_take_turns_of_which_moving_is_a_tenth() -> None
     assert plan(turns, situation(short, long, PARKED, free=2 * GIB)).park == ("long",), "on the GPU for longest"
 
 
-def test_programs_in_short_turns_change_places_more_often() -> None:
+def test_programs_in_short_turns_change_places_when_one_is_ahead() -> None:
     """The others use the time of the one that moves."""
     turns = replace(TERMS, oversubscribe=True, min_residence_s=10.0)
-    stays_s = turn_s(40 * GIB, 20 * GIB, in_turns=True)
-    assert stays_s == pytest.approx(2 * (40 * GIB / 2e9 + 20 * GIB / 5e9))
-    for in_turns, resident_s, parked in (
-        (True, stays_s + 1, ("works",)),
-        (True, stays_s - 1, ()),
-        (False, stays_s, ()),
+    lead_s = (40 * GIB / 2e9 + 20 * GIB / 5e9) / 2
+    for in_turns, ahead_s, resident_s, parked in (
+        (True, lead_s + 1, 11.0, ("works",)),
+        (True, lead_s - 1, 11.0, ()),
+        (True, lead_s + 1, 9.0, ()),
+        (False, lead_s + 1, 11.0, ()),
     ):
         works = replace(IDLE, key="works", idle_s=0.0, seen_since_s=10.0 - resident_s, in_turns=in_turns)
-        assert plan(turns, situation(works, PARKED, free=2 * GIB)).park == parked
+        attained_s = {"a": {"works": 100.0 + ahead_s, "parked": 100.0}}
+        assert plan(turns, situation(works, PARKED, free=2 * GIB, attained_s=attained_s)).park == parked
+
+
+def test_the_program_that_had_most_of_the_gpu_makes_room() -> None:
+    turns = replace(TERMS, oversubscribe=True)
+    old, new = (replace(IDLE, key=key, idle_s=0.0, seen_since_s=since_s) for key, since_s in (("o", -999), ("n", -900)))
+    for had, parked in ({"o": 1.0, "n": 2.0}, ("n",)), ({"o": 2.0, "n": 1.0}, ("o",)), ({"parked": 3.0, "o": 2.0}, ()):
+        assert plan(turns, situation(new, old, PARKED, free=2 * GIB, attained_s={"a": had})).park == parked
 
 
 def test_a_program_that_made_room_comes_after_those_that_waited_before_it() -> None:
@@ -176,6 +182,7 @@ programs = st.builds(
     resident_since_s=st.none() | times,
     seen_since_s=times,
     in_turns=st.booleans(),
+    uses_gpu=st.booleans(),
     idle_s=times,
     obstacle=st.none() | refusals,
     container_room_bytes=st.none() | sizes,
@@ -189,6 +196,7 @@ needs = st.builds(
     st.none() | sizes,
     times,
     st.integers(1, 2),
+    st.just("need"),
 )
 situations = st.builds(
     ParkSituation,
@@ -201,6 +209,7 @@ situations = st.builds(
         st.dictionaries(st.sampled_from(DEVICES), sizes),
     ),
     st.just(300.0),
+    st.dictionaries(st.sampled_from(DEVICES), st.dictionaries(st.sampled_from(["p0", "p1", "p2", "need"]), times)),
 )
 terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.booleans(), st.floats(0, 50), times)
 

@@ -6,7 +6,8 @@ An estimate for people: programs may end, grow or become idle before. Nothing is
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpucommons.parking.plan import IN_BYTES_S, OUT_BYTES_S, longest_first, needs_in_order, refusal_of, turn_end_s
+from gpucommons.parking.plan import needs_in_order, refusal_of
+from gpucommons.parking.turns import IN_BYTES_S, OUT_BYTES_S, most_served_first, turn_end_s
 from gpucommons.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
 
 
@@ -30,7 +31,7 @@ def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, f
         options = [
             (served.at_s, device, served)
             for device in need.devices
-            if device in devices and (served := _served(terms, need, devices[device], device)) is not None
+            if device in devices and (served := _served(terms, situation, need, devices[device], device)) is not None
         ]
         if need.number != 1 or not options:
             # What it waits for is not known. It comes before later ones on these devices, so theirs is not either.
@@ -56,19 +57,19 @@ def _device(terms: ParkTerms, situation: ParkSituation, device: str) -> _Device:
             free += program.memory[device]
     staying = [
         program
-        for program in longest_first(situation)
+        for program in most_served_first(situation)
         if device in program.memory and refusal_of(terms, situation, program) is None
     ]
     return _Device(free, at_s, staying)
 
 
-def _served(terms: ParkTerms, need: RoomNeed, at: _Device, device: str) -> _Device | None:
+def _served(terms: ParkTerms, situation: ParkSituation, need: RoomNeed, at: _Device, device: str) -> _Device | None:
     """The device once this need has its room; None where the programs that can be parked do not make it."""
     if need.bytes is None:
         return None
     free, at_s, staying = at.free_bytes - need.bytes, at.at_s, list(at.staying)
     while free < 0 and staying:
         leaves = staying.pop(0)
-        at_s = max(at_s, turn_end_s(terms, leaves, need.bytes)) + leaves.bytes / OUT_BYTES_S
+        at_s = max(at_s, turn_end_s(terms, situation, leaves, need)) + leaves.bytes / OUT_BYTES_S
         free += leaves.memory[device]
     return None if free < 0 else _Device(free, at_s, staying)

@@ -10,15 +10,14 @@
    comes before leases and clients; one that made room for them comes after them.
 5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
 6. With `oversubscribe`, programs that do not fit together take turns: where idle programs do not make the room for one
-   that waits, the program that has been on the GPU for longest is parked, once it has had its turn. A turn is so long
-   that moving costs at most a tenth of the GPU's time. Programs that take short turns with others on the GPU cost it
-   nothing while they are away, because the others use their time; their long turns are twice as long as moving.
+   that waits, a working one does, once it has had its turn (turns.py).
 7. A program that cannot come back, or that host memory or its container cannot hold, is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from gpucommons.parking.turns import most_served_first, turn_end_s
 from gpucommons.parking.values import (
     GIB,
     DeviceRoom,
@@ -32,11 +31,6 @@ from gpucommons.parking.values import (
     WhyNot,
 )
 
-# As measured on an H200.
-OUT_BYTES_S: Final = 2e9
-IN_BYTES_S: Final = 5e9
-_MOVING_RATIO: Final = 0.1
-_TURNS_RATIO: Final = 2.0
 # How long a program that made room waits for those that waited before it to take the room.
 _YIELDS_S: Final = 30.0
 
@@ -162,32 +156,16 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
     for need in needs_in_order(situation, waking):
         found = list(_for_need(terms, situation, need, idle))
         if not found and terms.oversubscribe and need.bytes is not None:
-            others = (program for program in longest_first(situation) if program not in idle)
-            served = [program for program in others if _had_its_turn(terms, situation, program, need.bytes)]
+            others = (program for program in most_served_first(situation) if program not in idle)
+            served = [program for program in others if _had_its_turn(terms, situation, program, need)]
             found = list(_for_need(terms, situation, need, [*idle, *served]))
         yield from found
 
 
-def longest_first(situation: ParkSituation) -> list[ParkProgram]:
-    return sorted(_held(situation), key=lambda one: (one.on_gpu_since_s, one.key))
-
-
-def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, needed: int) -> bool:
+def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> bool:
     if refusal_of(terms, situation, program) is not None:
         return False
-    return situation.now_s >= turn_end_s(terms, program, needed)
-
-
-def turn_end_s(terms: ParkTerms, program: ParkProgram, needed: int) -> float:
-    """When the long turn of a program ends, if another needs its room."""
-    least_s = max(terms.min_residence_s, turn_s(program.bytes, needed, program.in_turns))
-    return program.on_gpu_since_s + least_s
-
-
-def turn_s(out_bytes: int, in_bytes: int, in_turns: bool) -> float:
-    """How long a program stays before another takes its place."""
-    moving_s = out_bytes / OUT_BYTES_S + in_bytes / IN_BYTES_S
-    return moving_s * (_TURNS_RATIO if in_turns else (1 - _MOVING_RATIO) / _MOVING_RATIO)
+    return situation.now_s >= turn_end_s(terms, situation, program, need)
 
 
 def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:

@@ -60,6 +60,7 @@ class ParkProgram:
 
     `settled_s` is when its stage began, `seen_since_s` when it was first seen on the GPU. `resident_since_s` is when it
     was last brought back; None: never. `in_turns`: it takes turns with others, which use its time while it is away.
+    `uses_gpu`: it used the GPU lately, or waits for its turn to.
     `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it
     cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person
     requested to park it.
@@ -74,6 +75,7 @@ class ParkProgram:
     resident_since_s: float | None = None
     seen_since_s: float = float("-inf")
     in_turns: bool = False
+    uses_gpu: bool = True
     idle_s: float = 0.0
     obstacle: ParkRefusal | None = None
     container_room_bytes: int | None = None
@@ -111,7 +113,7 @@ class RoomNeed(NamedTuple):
     """A lease or an nvshare client waits for `number` of these devices, or a parked program for its own.
 
     `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it.
-    `id` is the request for a lease or the key of the program; empty for a client of nvshare.
+    `id` is the request for a lease, the name of the client or the key of the program.
     """
 
     devices: tuple[str, ...]
@@ -131,13 +133,17 @@ class RoomClaims:
 
 @dataclass(frozen=True, slots=True)
 class ParkSituation:
-    """`programs` are all that are known, also those that cannot be parked. A device without a room was not read."""
+    """`programs` are all that are known, also those that cannot be parked. A device without a room was not read.
+
+    `attained_s` is how much of a device's time each program or need has had (attained.py).
+    """
 
     programs: tuple[ParkProgram, ...]
     rooms: Mapping[str, DeviceRoom]
     host: HostMemory | None
     claims: RoomClaims = field(default_factory=RoomClaims)
     now_s: float = 0.0
+    attained_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,7 @@ class HeldPrograms:
             resident_since_s=max(woken, default=None),
             seen_since_s=held.seen_since_s,
             in_turns=held.in_turns,
+            uses_gpu=held.idleness.gpu_s is None,
             idle_s=held.idleness.idle_s(now_s),
             obstacle=self.obstacle(held, parked, now_s),
             container_room_bytes=self._host.container_room_bytes(held.pids) if is_candidate else None,

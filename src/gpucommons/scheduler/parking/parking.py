@@ -10,11 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
+from gpucommons.parking.attained import attained_seconds
 from gpucommons.parking.expected import expected_rooms
 from gpucommons.parking.idleness import ParkedCpu
 from gpucommons.parking.plan import plan
@@ -85,6 +87,8 @@ class Parking:
         )
         # The requests for leases whose room is expected, and when.
         self._expected_s: Mapping[str, float] = {}
+        # That of the last step; None: nothing waited then.
+        self._before: ParkSituation | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -160,14 +164,14 @@ class Parking:
         self._lot.forget_ended()
         await self._looks.look()
         if not self._has_work():
-            self._expected_s = {}
+            self._expected_s, self._before = {}, None
             return
         # Before the rooms: what a lease takes in between is counted twice, never not at all.
         claims, since_s = self._claims(), monotonic()
         rooms = await self._rooms.read(self._devices(), since_s)
         if self._stopping:
             return
-        situation = self._situation(rooms, claims)
+        self._before = situation = self._situation(rooms, claims)
         self._carry_out(plan(self._terms, situation))
         self._expect(expected_rooms(self._terms, situation))
 
@@ -185,7 +189,8 @@ class Parking:
         now = monotonic()
         held = self._held.planned(self._lot.keys, now)
         spots = [spot.planned(now) for spot in self._lot]
-        return ParkSituation((*held, *spots), rooms, self._host.host_memory(), claims, now)
+        found = ParkSituation((*held, *spots), rooms, self._host.host_memory(), claims, now)
+        return replace(found, attained_s=attained_seconds(self._before, found))
 
     def _carry_out(self, found: ParkPlan) -> None:
         for key, refusal in found.refused.items():

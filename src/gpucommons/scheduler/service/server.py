@@ -439,7 +439,12 @@ class SchedulerServer:
         """Leases, and clients of nvshare that wait for more memory than they hold."""
         now, present = monotonic(), self._devices.present
         waiting = [
-            RoomNeed((client.device,), client.need_bytes - (client.nvml_bytes or 0), client.wait_s)
+            RoomNeed(
+                (client.device,),
+                client.need_bytes - (client.nvml_bytes or 0),
+                client.wait_s,
+                id=client_name(client.id),
+            )
             for gpu in self.policy.gpus.values()
             for client in gpu.waiting.values()
             if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
