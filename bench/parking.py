@@ -13,6 +13,7 @@ Every measurement is printed as it is made. Without arguments: cycles.
 import argparse
 import asyncio
 import importlib.util
+import json
 import os
 import shutil
 import statistics
@@ -33,6 +34,8 @@ from bench.table import show  # noqa: E402
 from gpucommons.pauser.client import Pauser, PauserSettings  # noqa: E402
 from gpucommons.pauser.protocol import Reply  # noqa: E402
 from parking.torch_notebooks import Notebook, notebook, nvml_bytes  # noqa: E402
+from running import RunningAgent, running_agent  # noqa: E402
+from scheduler.torch_programs import TorchProgram  # noqa: E402
 
 GB = 1e9
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -190,8 +193,6 @@ CONFIG = "[parking]\nidle_after_s = 3\neager = true\nmin_residence_s = 1\n"
 
 
 def agent(gib: float) -> None:
-    from running import running_agent
-
     with tempfile.TemporaryDirectory() as name, notebook(gib) as program:
         config = Path(name) / "config.toml"
         config.write_text(CONFIG)
@@ -300,10 +301,16 @@ async def faster() -> None:
 TURNS_CONFIG = "[parking]\noversubscribe = true\nmin_residence_s = 20\n[leases]\nenabled = true\n"
 
 
-def turns(seconds: float) -> None:
-    from running import running_agent
-    from scheduler.torch_programs import TorchProgram
+def waiting(agent: RunningAgent) -> Iterator[str]:
+    """What the agent shows of those that wait."""
+    parking = json.loads(agent.get("/api/v1/turns")[1])["turns"]["parking"]
+    yield from (f"{program['stage']}: {program['waits']}" for program in parking["programs"].values())
+    for request in json.loads(agent.get("/api/v1/queue")[1])["queue"]["waiting"].values():
+        start_s = request["expected_start_unix_s"]
+        yield "a start that is not known" if start_s is None else f"a start in {start_s - time.time():.0f} s"
 
+
+def turns(seconds: float) -> None:
     run = (sys.executable, "-m", "gpucommons", "run", "--share", "--memory", f"{LARGE_GIB:g}Gi", "--quiet", "--")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
@@ -321,7 +328,8 @@ def turns(seconds: float) -> None:
         while time.monotonic() - begun_s < seconds:
             time.sleep(10)
             now = [program.products for program in programs]
-            note(f"products {now}, in 10 s {[new - old for new, old in zip(now, last, strict=True)]}")
+            done = [new - old for new, old in zip(now, last, strict=True)]
+            note("; ".join([f"products {now}, in 10 s {done}", *waiting(running)]))
             last = now
             assert all(program.process.poll() is None for program in programs), "a program has ended"
         whole = sum(last)

@@ -3,9 +3,7 @@
 As root: the programs take turns.
 """
 
-import importlib.util
 import json
-import os
 import re
 import shutil
 import signal
@@ -14,22 +12,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
 
-from gpucommons.leases.protocol.client import answer_of
-from open_folder import open_folder
-from running import RunningAgent, command, running_agent
+from leases.gpu_node import NEEDS_GPU, GpuNode, gpu_node
+from running import command
 from scheduler.torch_programs import PROGRAM
 from waiting import until
 
 pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    *NEEDS_GPU,
     pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs nvidia-smi"),
 ]
 SHARED_S, ALONE_S = 30.0, 10.0
@@ -62,71 +56,48 @@ def smi_memory_mib() -> dict[int, int]:
     return {int(pid): int(used) for pid, used in (line.split(",") for line in found.splitlines())}
 
 
-class GpuNode:
-    def __init__(self, agent: RunningAgent, environment: dict[str, str], directory: Path) -> None:
-        self.agent, self._environment, self._directory = agent, environment, directory
+def start(node: GpuNode, gib: float, *options: str) -> "subprocess.Popen[str]":
+    """A program that multiplies matrices until it is ended."""
+    counter = node.directory / f"counter-{time.monotonic_ns()}"
+    counter.write_bytes(bytes(8))
+    return node.run(options, (sys.executable, str(PROGRAM), "4096", str(counter), "0", str(gib)))
 
-    def queue(self) -> Any:
-        path = Path(self._environment["GPUCOMMONS_LEASES_SOCKET"])
-        return answer_of([path], {"request": "queue"}, timeout_s=30)["answer"]
 
-    def run(self, gib: float, *options: str) -> "subprocess.Popen[str]":
-        counter = self._directory / f"counter-{time.monotonic_ns()}"
-        counter.write_bytes(bytes(8))
-        program = (sys.executable, str(PROGRAM), "4096", str(counter), "0", str(gib))
-        return subprocess.Popen(
-            [sys.executable, "-m", "gpucommons", "run", *options, "--", *program],
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self._environment},
-        )
+def end(*processes: "subprocess.Popen[str]") -> list[str]:
+    """What each `run` printed at the end."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    printed = [process.communicate(timeout=60)[1] for process in processes]
+    assert {process.returncode for process in processes} == {128 + signal.SIGTERM}, printed
+    return printed
 
-    def end(self, *processes: "subprocess.Popen[str]") -> list[str]:
-        """What each `run` printed at the end."""
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        printed = [process.communicate(timeout=60)[1] for process in processes]
-        assert {process.returncode for process in processes} == {128 + signal.SIGTERM}, printed
-        return printed
 
-    def job(self, id: str) -> Any:
-        answer = command("report", "--job", f"lease-{id}", "--json", "--connect", self.agent.url)
-        assert answer.returncode == 0, answer.stderr
-        return json.loads(answer.stdout)["job"]
+def job_report(node: GpuNode, id: str) -> Any:
+    answer = command("report", "--job", f"lease-{id}", "--json", "--connect", node.agent.url)
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)["job"]
 
-    def jobs(self) -> Any:
-        answer = command("report", "--by", "job", "--json", "--connect", self.agent.url)
-        return json.loads(answer.stdout)["accounts"]["30d"]["jobs"]
+
+def reports_by_job(node: GpuNode) -> Any:
+    answer = command("report", "--by", "job", "--json", "--connect", node.agent.url)
+    return json.loads(answer.stdout)["accounts"]["30d"]["jobs"]
 
 
 @pytest.fixture
 def node() -> Iterator[GpuNode]:
-    with open_folder() as directory:
-        environment = {
-            "GPUCOMMONS_LEASES_SOCKET": str(directory / "leases.sock"),
-            "GPUCOMMONS_LEASES_ENABLED": "true",
-            "GPUCOMMONS_SCHEDULER_SOCKET": str(directory / "scheduler.sock"),
-            "GPUCOMMONS_ACCOUNTS_PRICE_PER_GPU_HOUR": "*=3",
-            "GPUCOMMONS_ACCOUNTS_CURRENCY": "EUR",
-            "RUNTIME_DIRECTORY": str(directory),
-        }
-        with running_agent("--scheduler", "--share", environment=environment) as agent:
-            if "gpucommons_gpu_up{" not in agent.get("/metrics")[1]:
-                pytest.skip("needs a real NVIDIA GPU")
-            node = GpuNode(agent, environment, directory)
-            until(lambda: node.queue()["off"] is None, "leases are given")
-            yield node
+    prices = {"GPUCOMMONS_ACCOUNTS_PRICE_PER_GPU_HOUR": "*=3", "GPUCOMMONS_ACCOUNTS_CURRENCY": "EUR"}
+    with gpu_node("--scheduler", "--share", settings=prices) as made:
+        yield made
 
 
 def test_two_commands_share_a_gpu_and_a_third_waits(node: GpuNode) -> None:
     watch = Watch()
     begun_s = time.monotonic()
-    sharing = [node.run(gib, "--share", "--memory", "20GiB") for gib in HELD_GIB]
+    sharing = [start(node, gib, "--share", "--memory", "20GiB") for gib in HELD_GIB]
     until(lambda: len(node.queue()["leases"]) == 2, "both have the GPU", within_s=30)
     # They are listed by age; the order in which the two asked is not known.
     ids = list(node.queue()["leases"])
-    third = node.run(1.0)
+    third = start(node, 1.0)
     until(lambda: len(node.queue()["waiting"]) == 1, "the third waits", within_s=30)
     until(lambda: len(smi_memory_mib()) == 2, "both programs use the GPU", within_s=60)
     time.sleep(SHARED_S)
@@ -134,21 +105,21 @@ def test_two_commands_share_a_gpu_and_a_third_waits(node: GpuNode) -> None:
     assert list(node.queue()["waiting"]), "it still waits"
     assert "in turns" in command("scheduler", "status", "--connect", node.agent.url).stdout
     shared_end_s = time.monotonic()
-    printed = node.end(*sharing)
+    printed = end(*sharing)
     until(lambda: not node.queue()["waiting"], "the third has the GPU", within_s=10)
     begun_alone_s = time.monotonic()
     until(lambda: len(smi_memory_mib()) == 1, "its program uses the GPU", within_s=60)
     time.sleep(ALONE_S)
     (last,) = node.queue()["leases"]
-    printed += node.end(third)
+    printed += end(third)
     watch.process.kill()
-    jobs = [node.job(id) for id in (*ids, last)]
+    jobs = [job_report(node, id) for id in (*ids, last)]
 
     # The report of each command is that of the ledger.
     for text in printed:
         hours = float(re.findall(r"([0-9.]+) GPU-hours", text)[0])
         assert any(round(job["total"]["held_gpu_hours"], 3) == hours for job in jobs), (hours, jobs)
-    by_job = node.jobs()
+    by_job = reports_by_job(node)
     for id, job in zip((*ids, last), jobs, strict=True):
         assert by_job[f"lease-{id}"] == job["total"]
     # Memory as nvidia-smi listed it.

@@ -1,18 +1,17 @@
 """On a real GPU with the real driver: an unmodified torch program with 10 GiB and a CUDA graph is parked and woken."""
 
 import time
-from pathlib import Path
 
 import pytest
 
 from gpucommons.pauser import cuda
 from gpucommons.pauser.backend import Failure
 from gpucommons.pauser.client import Pauser, PauserSettings
-from needs import needs_root
+from leases.gpu_node import NEEDS_GPU, gpu_node
 from pauser.rig import environment, run_with
-from running import command, running_agent
+from running import command
 
-pytestmark = pytest.mark.gpu
+pytestmark = NEEDS_GPU
 pytest.importorskip("torch")
 
 from parking.torch_notebooks import notebook, nvml_bytes  # noqa: E402
@@ -45,21 +44,17 @@ def test_memory_and_graph_survive_twenty_cycles(tmp_path_factory: pytest.TempPat
         run_with(given, body)
 
 
-def test_an_idle_program_makes_room_for_a_lease_and_wakes_with_its_next_cell(tmp_path: Path) -> None:
-    needs_root()
-    if isinstance(cuda.load(), Failure):
-        pytest.skip("needs a real NVIDIA GPU with driver r570 or newer")
-    config = tmp_path / "config.toml"
-    config.write_text(f"[parking]\nidle_after_s = {IDLE_AFTER_S}\n[leases]\nenabled = true\n")
-    sockets = {f"GPUCOMMONS_{part}_SOCKET": str(tmp_path / f"{part.lower()}.sock") for part in ("SCHEDULER", "LEASES")}
+def test_an_idle_program_makes_room_for_a_lease_and_wakes_with_its_next_cell() -> None:
     with notebook(GIB) as program:
         first = program.run_cell()
         assert first is not None
         held = nvml_bytes(program.key.pid)
-        with running_agent("--scheduler", "--share", "--config", str(config), environment=sockets):
+        with gpu_node(
+            "--scheduler", "--share", settings={"GPUCOMMONS_PARKING_IDLE_AFTER_S": str(IDLE_AFTER_S)}
+        ) as node:
             time.sleep(2 * IDLE_AFTER_S)
             assert nvml_bytes(program.key.pid) == held, "nothing needs the room"
-            given = command("run", "--quiet", "--max-wait", "40s", "true", environment=sockets)
+            given = command("run", "--quiet", "--max-wait", "40s", "true", environment=node.environment)
             assert given.returncode == 0, given.stderr
             assert nvml_bytes(program.key.pid) == 0
             begun_s = time.monotonic()
