@@ -35,7 +35,7 @@ class Played:
     resident_s: float = 0.0
     worked_s: float = 0.0
 
-    def planned(self, in_turns: bool) -> ParkProgram:
+    def planned(self, in_turns: bool, was_in_turns: bool) -> ParkProgram:
         return ParkProgram(
             self.key,
             self.stage,
@@ -44,6 +44,7 @@ class Played:
             self.resident_since_s,
             seen_since_s=0.0,
             in_turns=in_turns,
+            was_in_turns=was_in_turns,
             wakes_since_s=self.wakes_since_s,
             for_turn=True,
         )
@@ -91,7 +92,7 @@ class World:
         room = DeviceRoom(TOTAL - on_gpu * SIZE, self.now_s)
         host = HostMemory(self.host_bytes, self.host_bytes - 8 * GIB - in_host * SIZE)
         several = sum(one.stage is ParkStage.HELD for one in self.programs) > 1
-        programs = tuple(one.planned(self.in_turns and several) for one in self.programs)
+        programs = tuple(one.planned(self.in_turns and several, self.in_turns) for one in self.programs)
         found = ParkSituation(programs, {GPU: room}, host, now_s=self.now_s)
         return replace(found, attained_s=attained_seconds(self.before, found))
 

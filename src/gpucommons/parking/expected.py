@@ -4,7 +4,7 @@ An estimate for people: programs may end, grow or become idle before. Nothing is
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpucommons.parking.plan import needs_in_order, refusal_of
 from gpucommons.parking.turns import IN_BYTES_S, OUT_BYTES_S, most_served_first, turn_end_s
@@ -24,7 +24,9 @@ def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, f
     """The monotonic time at which each has its memory, by the id of the need; left out where it is not known."""
     if not terms.oversubscribe:
         return {}
-    devices = {device: _device(terms, situation, device) for device in situation.rooms}
+    # While a program is brought back it is not known how much of the room it has already taken.
+    changing = {device for one in situation.programs if one.stage is ParkStage.WAKING for device in one.memory}
+    devices = {device: _device(terms, situation, device) for device in situation.rooms.keys() - changing}
     parked = {program.key for program in situation.programs if program.stage is ParkStage.PARKED}
     found: dict[str, float] = {}
     for need in needs_in_order(situation, frozenset()):
@@ -55,12 +57,11 @@ def _device(terms: ParkTerms, situation: ParkSituation, device: str) -> _Device:
         if device in program.memory and program.stage is ParkStage.PARKING:
             at_s = max(at_s, program.settled_s + program.bytes / OUT_BYTES_S)
             free += program.memory[device]
-    staying = [
-        program
-        for program in most_served_first(situation)
-        if device in program.memory and refusal_of(terms, situation, program) is None
-    ]
-    return _Device(free, at_s, staying)
+    there = [program for program in most_served_first(situation) if device in program.memory]
+    # One that is alone while another moves takes no turns for these seconds.
+    in_turns = any(program.in_turns or program.was_in_turns for program in there)
+    can_leave = (program for program in there if refusal_of(terms, situation, program) is None)
+    return _Device(free, at_s, [replace(program, in_turns=in_turns) for program in can_leave])
 
 
 def _served(terms: ParkTerms, situation: ParkSituation, need: RoomNeed, at: _Device, device: str) -> _Device | None:

@@ -60,8 +60,8 @@ class ParkProgram:
 
     `settled_s` is when its stage began, `seen_since_s` when it was first seen on the GPU. `resident_since_s` is when it
     was last brought back; None: never. `in_turns`: it takes turns with others, which use its time while it is away.
-    `uses_gpu`: it used the GPU lately, or waits for its turn to.
-    `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it
+    `was_in_turns`: it did so lately, and is expected to do so again. `uses_gpu`: it used the GPU lately, or waits for
+    its turn to. `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it
     cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person
     requested to park it.
     `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
@@ -75,6 +75,7 @@ class ParkProgram:
     resident_since_s: float | None = None
     seen_since_s: float = float("-inf")
     in_turns: bool = False
+    was_in_turns: bool = False
     uses_gpu: bool = True
     idle_s: float = 0.0
     obstacle: ParkRefusal | None = None

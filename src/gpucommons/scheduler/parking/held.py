@@ -18,6 +18,8 @@ from gpucommons.scheduler.programs.matching import names
 
 NEVER_S: Final = float("inf")
 _PLACES: Final = 3
+# For so long after its last short turn a program is expected to take turns again: longer than moving another one takes.
+_TURNS_AGAIN_S: Final = 120.0
 
 
 @dataclass(slots=True)
@@ -31,6 +33,7 @@ class HeldProgram:
     # Where it slept at the last looks.
     places: deque[tuple[int, ...] | None] = field(default_factory=lambda: deque(maxlen=_PLACES))
     in_turns: bool = False
+    last_in_turns_s: float = -NEVER_S
     asked: bool = False
 
     @property
@@ -110,8 +113,10 @@ class HeldPrograms:
             if known is not None and known.program.process_keys & program.process_keys:
                 held.asked = known.asked
                 held.idleness, held.places = known.idleness, known.places
-                held.seen_since_s = known.seen_since_s
+                held.seen_since_s, held.last_in_turns_s = known.seen_since_s, known.last_in_turns_s
             held.in_turns = program.key in in_turns
+            if held.in_turns:
+                held.last_in_turns_s = as_of_s
             idle = program.activity is ProgramActivity.IDLE and program.key not in paused
             held.idleness = after_gpu(held.idleness, idle, as_of_s)
             self._rows[program.key] = held
@@ -159,6 +164,7 @@ class HeldPrograms:
             resident_since_s=max(woken, default=None),
             seen_since_s=held.seen_since_s,
             in_turns=held.in_turns,
+            was_in_turns=now_s - held.last_in_turns_s < _TURNS_AGAIN_S,
             uses_gpu=held.idleness.gpu_s is None,
             idle_s=held.idleness.idle_s(now_s),
             obstacle=self.obstacle(held, parked, now_s),

@@ -1,0 +1,37 @@
+"""The programs on a GPU, as the planner sees them after readings."""
+
+from gpucommons.model.ownership import Workload
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.parking.values import ParkProgram
+from gpucommons.scheduler.parking.held import HeldPrograms
+from gpucommons.scheduler.programs.activity import ProgramActivity
+from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, group
+
+KEY = "process:7"
+
+
+def see(held: HeldPrograms, as_of_s: float, *, activity: ProgramActivity, in_turns: bool) -> ParkProgram:
+    use = DeviceUse("GPU-0", "compute", 1 << 30, activity)
+    process = GpuUser(7, ProcessKey(7, 1), KEY, (use,), Workload(uid=0, user="root"))
+    keys = frozenset({KEY}) if in_turns else frozenset()
+    held.see(group([process]), (), frozenset(), keys, frozenset(), as_of_s)
+    (planned,) = held.planned(frozenset(), as_of_s)
+    return planned
+
+
+def test_short_turns_are_expected_again_for_a_while() -> None:
+    held = HeldPrograms(0.0, movable=True)
+    before = see(held, 0.0, activity=ProgramActivity.ACTIVE, in_turns=False)
+    assert (before.in_turns, before.was_in_turns) == (False, False)
+    now = see(held, 10.0, activity=ProgramActivity.ACTIVE, in_turns=True)
+    assert (now.in_turns, now.was_in_turns) == (True, True)
+    alone = see(held, 100.0, activity=ProgramActivity.ACTIVE, in_turns=False)
+    assert (alone.in_turns, alone.was_in_turns) == (False, True)
+    later = see(held, 131.0, activity=ProgramActivity.ACTIVE, in_turns=False)
+    assert not later.was_in_turns
+
+
+def test_a_program_that_only_holds_memory_does_not_use_the_gpu() -> None:
+    held = HeldPrograms(0.0, movable=True)
+    assert see(held, 0.0, activity=ProgramActivity.ACTIVE, in_turns=False).uses_gpu
+    assert not see(held, 1.0, activity=ProgramActivity.IDLE, in_turns=False).uses_gpu
