@@ -1,11 +1,12 @@
 """Parking on a real GPU: rates to host memory and back, whether memory and CUDA graphs survive, the time to wake.
 
-python -m bench.parking [cycles] [agent] [faster] [turns] [--gib 10] [--cycles 20] [--seconds 140]    As root.
+python -m bench.parking [cycles] [agent] [faster] [turns] [--gib 10] [--cycles 20] [--seconds 140]
+    [--leases 50 50 50]    As root.
 
 cycles: parks and wakes a torch program with a CUDA graph, again and again, with the pauser alone.
 agent: an agent parks the program because it is idle, and brings it back when a cell runs.
 faster: what changes the rate to host memory: huge pages, binding to a NUMA node, two programs at once.
-turns: three leases of 50 GiB, which do not fit into one GPU together, for --seconds; each has a program that computes.
+turns: --leases of so many GiB, which do not fit into one GPU together, for --seconds; each has a program that computes.
 
 Every measurement is printed as it is made. Without arguments: cycles.
 """
@@ -20,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +42,6 @@ GB = 1e9
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PARTS = ("cycles", "agent", "faster", "turns")
 SMALL_GIB = 4.0
-LARGE_GIB = 50.0
 BEGUN_S = time.monotonic()
 
 
@@ -310,8 +310,8 @@ def waiting(agent: RunningAgent) -> Iterator[str]:
         yield "a start that is not known" if start_s is None else f"a start in {start_s - time.time():.0f} s"
 
 
-def turns(seconds: float) -> None:
-    run = (sys.executable, "-m", "gpucommons", "run", "--share", "--memory", f"{LARGE_GIB:g}Gi", "--quiet", "--")
+def turns(seconds: float, leases_gib: Sequence[float]) -> None:
+    run = (sys.executable, "-m", "gpucommons", "run", "--share", "--quiet", "--memory")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
         config = directory / "config.toml"
@@ -321,10 +321,10 @@ def turns(seconds: float) -> None:
             running_agent("--scheduler", "--share", "--config", str(config), environment=sockets)
         )
         os.environ |= {**sockets, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        programs = [TorchProgram(4096, directory, gib=LARGE_GIB - 1, prefix=run) for _ in range(3)]
+        programs = [TorchProgram(4096, directory, gib=gib - 1, prefix=(*run, f"{gib:g}Gi", "--")) for gib in leases_gib]
         for program in programs:
             stack.callback(program.stop)
-        begun_s, last = time.monotonic(), [0, 0, 0]
+        begun_s, last = time.monotonic(), [0] * len(programs)
         while time.monotonic() - begun_s < seconds:
             time.sleep(10)
             now = [program.products for program in programs]
@@ -334,9 +334,9 @@ def turns(seconds: float) -> None:
             assert all(program.process.poll() is None for program in programs), "a program has ended"
         whole = sum(last)
         show(
-            f"Three leases of {LARGE_GIB:g} GiB in turns for {seconds:g} s",
-            ["program", "products", "share"],
-            [[str(number), str(done), f"{done / whole:.2f}"] for number, done in enumerate(last, 1)],
+            f"Leases that do not fit together, in turns for {seconds:g} s",
+            ["lease", "products", "share"],
+            [[f"{gib:g} GiB", str(done), f"{done / whole:.2f}"] for gib, done in zip(leases_gib, last, strict=True)],
         )
         for line in running.lines:
             if "parking" in line:
@@ -349,6 +349,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=10.0)
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=140.0)
+    parser.add_argument("--leases", type=float, nargs="+", default=[50.0, 50.0, 50.0], metavar="GIB")
     given = parser.parse_args()
     if shutil.which("nvidia-smi") is None or importlib.util.find_spec("torch") is None:
         print("skipped: bench.parking needs a GPU and torch")
@@ -361,7 +362,7 @@ def main() -> None:
     if "faster" in parts:
         asyncio.run(faster())
     if "turns" in parts:
-        turns(given.seconds)
+        turns(given.seconds, given.leases)
     note("done")
 
 

@@ -20,7 +20,7 @@ from gpucommons.config.leases import LeaseQuotaSettings, LeasesSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 from gpucommons.holding.stage import AllocationStage
-from gpucommons.leases.policy.values import SlotUse
+from gpucommons.leases.policy.values import KeptRoom, SlotUse
 from gpucommons.leases.protocol.client import LeaseConnection, answer_of
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
@@ -74,17 +74,18 @@ def test_memory_that_programs_are_about_to_take_back_is_not_free() -> None:
     readings = lab()
     assert readings.sharing is not None
     (slot,) = (one for one in leasable_slots(readings, {}) or () if one.name == "0")
-    assert slot.free_bytes is not None
 
-    def free(stage: ParkStage) -> int | None:
+    def kept(stage: ParkStage, comes_after: frozenset[str] | None) -> tuple[KeptRoom, ...]:
         program = ParkedProgram("a", "a", "bob", 1001, stage, slot.uuid, (1,), 2 * GIB, 2 * GIB, 0.0, TURN)
+        program = program._replace(comes_after=comes_after)
         assert readings.sharing is not None
         sharing = replace(readings.sharing, parking=ParkingReading(programs=(program,)))
         (found,) = (one for one in leasable_slots(replace(readings, sharing=sharing), {}) or () if one.name == "0")
-        return found.free_bytes
+        return found.kept
 
-    assert free(ParkStage.WAKING) == slot.free_bytes - 2 * GIB
-    assert free(ParkStage.PARKED) == slot.free_bytes
+    assert kept(ParkStage.WAKING, frozenset()) == (KeptRoom(2 * GIB),)
+    assert kept(ParkStage.PARKED, frozenset({"7"})) == (KeptRoom(2 * GIB, frozenset({"7"})),)
+    assert kept(ParkStage.PARKED, None) == ()
 
 
 def test_a_slot_is_not_free_because_its_holders_are_unknown() -> None:

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from gpucommons.leases.policy.book import HOLD_LEASE_S, HOLD_PLACE_S, LeaseBook, LeaseDemand
-from gpucommons.leases.policy.values import LeasableSlot, LeaseQuota, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.leases.policy.values import (
+    KeptRoom,
+    LeasableSlot,
+    LeaseQuota,
+    LeaseRefused,
+    LeaseTerms,
+    SlotUse,
+    UserFacts,
+)
 from gpucommons.model.leases import Lease, WaitCause
 from leases.book_world import GIB, mig, whole
 
@@ -39,6 +47,29 @@ def test_the_user_with_the_fewest_gpus_comes_first_then_the_oldest() -> None:
     assert granted(book, 5.0) == {of_chen: ("GPU-1",)}
     book.end(first, 6.0)
     assert granted(book, 6.0) == {of_alice: ("GPU-0",)}
+
+
+def test_room_that_a_parked_program_is_about_to_take_is_not_given_away() -> None:
+    kept = KeptRoom(50 * GIB, frozenset({"1"}))
+    crowded = whole(0, free_bytes=90 * GIB, use=SlotUse.USED, kept=(kept,))
+    book = opened(crowded)
+    first = asked(book, ALICE, share=True, memory_bytes=50 * GIB)
+    second = asked(book, BOB, share=True, memory_bytes=50 * GIB)
+    assert (first, second) == ("1", "2")
+    assert set(granted(book)) == {first}, "the program made room for it"
+    book.end(first, 5.0)
+    book.update_slots([replace(crowded, free_bytes=99 * GIB)], 6.0, UserFacts())
+    assert granted(book, 6.0) == {}, "it comes after the program"
+    book.update_slots([replace(crowded, free_bytes=100 * GIB)], 7.0, UserFacts())
+    assert set(granted(book, 7.0)) == {second}, "there is room for both"
+
+
+def test_a_gpu_to_which_a_parked_program_comes_back_is_not_free() -> None:
+    book = opened(whole(0, kept=(KeptRoom(GIB),)))
+    alone = asked(book, ALICE)
+    assert granted(book) == {}
+    book.update_slots([whole(0)], 5.0, UserFacts())
+    assert set(granted(book, 5.0)) == {alone}
 
 
 def test_requests_of_a_user_keep_their_order_though_a_later_one_would_fit() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from fakes.gpu.account import Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.scheduler.service.control_socket import control_path
+from parking.state import parking_state
 from running import command
 from shared_node import SharedNode, kill, shared_node
 from waiting import until
@@ -62,11 +62,7 @@ def park_order(node: SharedNode, order: str, target: str, uid: int = 0) -> Any:
 
 
 def parked(node: SharedNode) -> Any:
-    """The state at this moment."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(control_path(str(node.socket)))
-        connection.sendall(b'{"command": "status"}\n')
-        return json.loads(connection.makefile("rb").readline())["answer"]["parking"]
+    return parking_state(node.socket)
 
 
 def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: SharedNode) -> None:

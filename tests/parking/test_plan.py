@@ -163,6 +163,35 @@ def test_a_program_that_made_room_comes_after_those_that_waited_before_it() -> N
     assert plan(TERMS, unused).wake == ("parked",), "the room was not taken"
 
 
+def test_room_is_kept_for_a_program_that_comes_back_but_not_from_those_for_which_it_was_made() -> None:
+    fits = {"free": 21 * GIB}
+    assert plan(TERMS, situation(PARKED, **fits)).claims == {"parked": frozenset()}
+    assert plan(TERMS, situation(PARKED, free=20 * GIB)).claims == {}, "others may use what is too small for it"
+    moves = replace(IDLE, stage=ParkStage.PARKING)
+    assert plan(TERMS, situation(PARKED, moves)).claims == {"parked": frozenset()}, "room is being made"
+    assert plan(TERMS, situation(replace(PARKED, wakes_since_s=None), **fits)).claims == {}, "it sleeps"
+    made_room = replace(PARKED, for_turn=True, settled_s=5.0)
+    needs = [RoomNeed(("a",), 30 * GIB, since_s, id=id) for id, since_s in (("before", 4.0), ("later", 6.0))]
+    large = RoomNeed(("a",), 90 * GIB, 4.0, id="large")
+    claims = RoomClaims((*needs, large))
+    assert plan(TERMS, situation(made_room, claims=claims, **fits)).claims == {"parked": frozenset({"before"})}, (
+        "host memory could not hold the large one when the program comes back"
+    )
+
+
+def test_a_working_program_makes_room_only_if_host_memory_can_hold_both() -> None:
+    turns = replace(TERMS, oversubscribe=True)
+    works = replace(IDLE, key="works", idle_s=0.0)
+    need = RoomNeed(("a",), 30 * GIB, 1.0, id="lease")
+    for available, parked in ((70 * GIB, ("works",)), (69 * GIB, ())):
+        host = HostMemory(128 * GIB, available + 128 * GIB // 10 + 1)
+        at = situation(works, host=host, claims=RoomClaims((need,)))
+        assert plan(turns, at).park == parked
+    # One that is in host memory already does not need more of it.
+    host = HostMemory(128 * GIB, 40 * GIB + 128 * GIB // 10 + 1)
+    assert plan(turns, situation(works, PARKED, free=2 * GIB, host=host)).park == ("works",)
+
+
 def test_memory_that_a_lease_was_promised_is_not_given_to_a_parked_program() -> None:
     promised = RoomClaims(promised={"a": 40 * GIB})
     assert plan(TERMS, situation(PARKED, free=60 * GIB, claims=promised)).wake == ()

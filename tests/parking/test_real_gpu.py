@@ -1,15 +1,21 @@
-"""On a real GPU with the real driver: an unmodified torch program with 10 GiB and a CUDA graph is parked and woken."""
+"""On a real GPU with the real driver: an unmodified torch program with a CUDA graph is parked and woken."""
 
+import json
+import signal
 import time
+from typing import Any
 
+import psutil
 import pytest
 
 from gpucommons.pauser import cuda
 from gpucommons.pauser.backend import Failure
 from gpucommons.pauser.client import Pauser, PauserSettings
-from leases.gpu_node import NEEDS_GPU, gpu_node
+from leases.gpu_node import NEEDS_GPU, GpuNode, gpu_node
+from parking.state import parking_state
 from pauser.rig import environment, run_with
-from running import command
+from running import command, running_agent
+from waiting import until
 
 pytestmark = NEEDS_GPU
 pytest.importorskip("torch")
@@ -18,6 +24,7 @@ from parking.torch_notebooks import notebook, nvml_bytes  # noqa: E402
 
 CYCLES = 20
 GIB = 10.0
+SMALL_GIB = 2.0
 LANE = "park"
 IDLE_AFTER_S = 3
 
@@ -61,3 +68,62 @@ def test_an_idle_program_makes_room_for_a_lease_and_wakes_with_its_next_cell() -
             cell = program.run_cell(60)
             assert time.monotonic() - begun_s < held / 4e9 + 2
             assert cell == first._replace(replays=first.replays + 1)
+
+
+def test_orders_of_a_person_and_the_agent_that_is_started_after_one_was_killed() -> None:
+    with notebook(SMALL_GIB) as program, gpu_node("--scheduler", "--share", settings={}) as node:
+        first, pid = program.run_cell(), str(program.key.pid)
+        assert first is not None
+        held = nvml_bytes(program.key.pid)
+        assert "parked in" in ordered(node, "park", pid)
+        assert nvml_bytes(program.key.pid) == 0
+        (row,) = parked(node).values()
+        assert (row["stage"], row["host_bytes"], row["processes"]) == ("parked", held, [program.key.pid])
+        until(lambda: program.key.pid not in gpu_pids(node), "who shows no GPU memory")
+        assert "is back on the GPU" in ordered(node, "wake", pid)
+        assert (nvml_bytes(program.key.pid), parked(node)) == (held, {})
+        assert program.run_cell() == first._replace(replays=first.replays + 1)
+        ordered(node, "park", f"pid:{pid}")
+        node.agent.stop(signal.SIGKILL)
+        with running_agent("--scheduler", "--share", environment=node.environment):
+            until(lambda: nvml_bytes(program.key.pid) == held, "the next agent brings it back", within_s=30)
+            assert program.run_cell() == first._replace(replays=first.replays + 2)
+
+
+@pytest.mark.parametrize("stage", ["parking", "waking"])
+def test_resume_all_brings_back_what_a_killed_agent_left_on_its_way(stage: str) -> None:
+    with notebook(GIB) as program, gpu_node("--scheduler", "--share", settings={}) as node:
+        first, pid = program.run_cell(), str(program.key.pid)
+        assert first is not None
+        if stage == "waking":
+            ordered(node, "park", pid)
+        ordered(node, "park" if stage == "parking" else "wake", pid, "--no-wait")
+        until(lambda: [row["stage"] for row in parked(node).values()] == [stage], "its memory moves")
+        agent = psutil.Process(node.agent.process.pid)
+        for process in (*agent.children(), agent):
+            process.kill()
+        node.agent.process.wait()
+        done = command("resume", "--all")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert program.run_cell() == first._replace(replays=first.replays + 1)
+
+
+def ordered(node: GpuNode, *order: str) -> str:
+    """What the command prints. At first the agent may not have seen the program."""
+
+    def done() -> str | None:
+        given = command(*order, "--socket", node.environment["GPUCOMMONS_SCHEDULER_SOCKET"])
+        return given.stdout if given.returncode == 0 else None
+
+    return until(done, f"{order} is carried out", within_s=30)
+
+
+def parked(node: GpuNode) -> Any:
+    """The programs that are parked or on their way, by key."""
+    return parking_state(node.environment["GPUCOMMONS_SCHEDULER_SOCKET"])["programs"]
+
+
+def gpu_pids(node: GpuNode) -> set[int]:
+    """The processes that `who` shows with GPU memory."""
+    rows = json.loads(node.agent.get("/api/v1/who")[1])["who"]["processes"].values()
+    return {row["pid"] for row in rows if row["memory_bytes"]}

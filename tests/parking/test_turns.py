@@ -1,5 +1,6 @@
 """Three programs of 50 GiB on a GPU of 139 GiB and a host of 128 GiB, played with the planner."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,6 +15,8 @@ from gpucommons.parking.values import (
     ParkSituation,
     ParkStage,
     ParkTerms,
+    RoomClaims,
+    RoomNeed,
 )
 
 GPU = "a"
@@ -34,6 +37,7 @@ class Played:
     # How long it was on the GPU, and its part of the GPU's time.
     resident_s: float = 0.0
     worked_s: float = 0.0
+    seen_since_s: float = 0.0
 
     def planned(self, in_turns: bool, was_in_turns: bool) -> ParkProgram:
         return ParkProgram(
@@ -42,7 +46,7 @@ class Played:
             {GPU: SIZE},
             self.settled_s,
             self.resident_since_s,
-            seen_since_s=0.0,
+            seen_since_s=self.seen_since_s,
             in_turns=in_turns,
             was_in_turns=was_in_turns,
             wakes_since_s=self.wakes_since_s,
@@ -58,6 +62,9 @@ class World:
     host_bytes: int = HOST_TOTAL
     now_s: float = 1.0
     before: ParkSituation | None = None
+    # Requests for leases that wait for room, and the programs for which room is kept, as planned in the last step.
+    requests: list[RoomNeed] = field(default_factory=list)
+    claims: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def play(self, lasts_s: int) -> None:
         for _ in range(lasts_s):
@@ -73,12 +80,14 @@ class World:
         self.now_s += 1
         for one in self.programs:
             self._finish(one)
+        self._grant()
         on_gpu = sum(one.stage is not ParkStage.PARKED for one in self.programs)
         in_host = sum(one.stage is not ParkStage.HELD for one in self.programs)
         assert on_gpu * SIZE <= TOTAL, "a restore would strand the program"
         assert in_host * SIZE <= self.host_bytes * 0.9, "more than the host can hold"
         self.before = self._situation(on_gpu, in_host)
         found = plan(self.terms, self.before)
+        self.claims = {key: before for key, before in found.claims.items() if key not in found.wake}
         for one in self.programs:
             if one.key in found.park or one.key in found.wake:
                 one.stage = ParkStage.PARKING if one.key in found.park else ParkStage.WAKING
@@ -93,8 +102,17 @@ class World:
         host = HostMemory(self.host_bytes, self.host_bytes - 8 * GIB - in_host * SIZE)
         several = sum(one.stage is ParkStage.HELD for one in self.programs) > 1
         programs = tuple(one.planned(self.in_turns and several, self.in_turns) for one in self.programs)
-        found = ParkSituation(programs, {GPU: room}, host, now_s=self.now_s)
+        found = ParkSituation(programs, {GPU: room}, host, RoomClaims(tuple(self.requests)), self.now_s)
         return replace(found, attained_s=attained_seconds(self.before, found))
+
+    def _grant(self) -> None:
+        taken = sum(one.stage is not ParkStage.PARKED for one in self.programs)
+        for request in self.requests:
+            kept = sum(request.id not in before for before in self.claims.values())
+            if (taken + kept + 1) * SIZE + self.terms.gpu_reserve_bytes <= TOTAL:
+                self.programs.append(Played(request.id, ParkStage.HELD, seen_since_s=self.now_s))
+                self.requests.remove(request)
+                return
 
     def _finish(self, one: Played) -> None:
         """The end of a move."""
@@ -143,3 +161,16 @@ def test_a_program_that_comes_later_gets_its_share_but_not_the_time_before() -> 
     assert later.worked_s == pytest.approx(1800 / 4, rel=0.1)
     since = [one.worked_s - before_s[one.key] for one in world.programs[:3]]
     assert min(since) >= 0.8 * max(since), since
+
+
+def test_a_lease_that_host_memory_could_not_give_turns_to_does_not_stop_the_others() -> None:
+    """Two of 50 GiB in host memory would leave no room to change places: both would wait for the others to end."""
+    requests = [RoomNeed((GPU,), SIZE, 1.0, id=name) for name in ("third", "fourth")]
+    world = World(several(2), ParkTerms(oversubscribe=True, min_residence_s=20.0), in_turns=True, requests=requests)
+    world.play(1800)
+    assert [one.key for one in world.programs] == ["on-0", "on-1", "third"]
+    assert [request.id for request in world.requests] == ["fourth"]
+    assert min(world.shares) >= 0.8 * max(world.shares), world.shares
+    world.programs = world.programs[:2]
+    world.play(300)
+    assert [one.key for one in world.programs] == ["on-0", "on-1", "fourth"], "it has the room of one that ended"

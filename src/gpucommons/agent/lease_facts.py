@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpucommons.agent.lease_room import parked_for_turns, waking_bytes
+from gpucommons.agent.lease_room import parked_for_turns, rooms_kept
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
@@ -45,15 +45,9 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
         return None
     sharing = readings.sharing
     parking = None if sharing is None else sharing.parking
-    waking = waking_bytes(parking)
+    kept = rooms_kept(parking)
     slots = _slots(gpus, allocations, before, parked_for_turns(parking), devices_in_turns(sharing))
-    return tuple(_without(slot, waking.get(slot.uuid, 0)) for slot in slots)
-
-
-def _without(slot: LeasableSlot, taken_bytes: int) -> LeasableSlot:
-    """Less free memory: it is as good as taken."""
-    free = slot.free_bytes
-    return slot if not taken_bytes or free is None else replace(slot, free_bytes=max(0, free - taken_bytes))
+    return tuple(replace(slot, kept=tuple(kept.get(slot.uuid, ()))) for slot in slots)
 
 
 def devices_in_turns(sharing: SharingReading | None) -> frozenset[str]:

@@ -1,11 +1,12 @@
 """Which room on GPUs leases wait for, which parking could make, and which they were promised. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from gpucommons.leases.policy.values import KeptRoom
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, WorkloadKind
 from gpucommons.model.leases import LeasesReading, WaitCause
-from gpucommons.model.parking import TURN, ParkedProgram, ParkingReading
+from gpucommons.model.parking import TURN, ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.parking.values import ParkStage, RoomClaims, RoomNeed
 from gpucommons.rules.identities import job_of_lease
@@ -26,20 +27,20 @@ def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: flo
     )
 
 
-def waking_bytes(parking: ParkingReading | None) -> Mapping[str, int]:
-    """The memory of each GPU that programs are about to take, because they are brought back."""
-    return _bytes_by_gpu(parking, lambda program: program.stage == ParkStage.WAKING)
+def rooms_kept(parking: ParkingReading | None) -> Mapping[str, Sequence[KeptRoom]]:
+    """The memory of each GPU that parked programs are about to take."""
+    found: dict[str, list[KeptRoom]] = {}
+    for program in () if parking is None else parking.programs:
+        if program.comes_after is not None:
+            found.setdefault(program.gpu_uuid, []).append(KeptRoom(program.gpu_bytes, program.comes_after))
+    return found
 
 
 def parked_for_turns(parking: ParkingReading | None) -> Mapping[str, int]:
     """The memory of each GPU's working programs that is in host memory, while they wait for their turn."""
-    return _bytes_by_gpu(parking, lambda program: program.cause == TURN and program.stage == ParkStage.PARKED)
-
-
-def _bytes_by_gpu(parking: ParkingReading | None, counts: Callable[[ParkedProgram], bool]) -> Mapping[str, int]:
     found: Counter[str] = Counter()
     for program in () if parking is None else parking.programs:
-        if counts(program):
+        if program.cause == TURN and program.stage == ParkStage.PARKED:
             found[program.gpu_uuid] += program.gpu_bytes
     return found
 

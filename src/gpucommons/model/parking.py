@@ -18,6 +18,8 @@ class ParkedProgram(NamedTuple):
     idle, asked, turn (of another program, with oversubscribe), or left by an earlier agent. `waits` says why it is not
     brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
     waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
+    `comes_after` are the requests for leases that come before it, where it is next to get room on its GPU; None: it is
+    not.
     """
 
     key: str
@@ -34,6 +36,7 @@ class ParkedProgram(NamedTuple):
     waits: str = ""
     rate_bytes_s: float | None = None
     remaining_s: float | None = None
+    comes_after: frozenset[str] | None = None
 
 
 class ParkEvent(NamedTuple):

@@ -6,7 +6,7 @@ An estimate for people: programs may end, grow or become idle before. Nothing is
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.parking.plan import needs_in_order, refusal_of
+from gpucommons.parking.plan import can_take_turns, needs_in_order
 from gpucommons.parking.turns import IN_BYTES_S, OUT_BYTES_S, most_served_first, turn_end_s
 from gpucommons.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
 
@@ -60,8 +60,7 @@ def _device(terms: ParkTerms, situation: ParkSituation, device: str) -> _Device:
     there = [program for program in most_served_first(situation) if device in program.memory]
     # One that is alone while another moves takes no turns for these seconds.
     in_turns = any(program.in_turns or program.was_in_turns for program in there)
-    can_leave = (program for program in there if refusal_of(terms, situation, program) is None)
-    return _Device(free, at_s, [replace(program, in_turns=in_turns) for program in can_leave])
+    return _Device(free, at_s, [replace(program, in_turns=in_turns) for program in there])
 
 
 def _served(terms: ParkTerms, situation: ParkSituation, need: RoomNeed, at: _Device, device: str) -> _Device | None:
@@ -69,8 +68,9 @@ def _served(terms: ParkTerms, situation: ParkSituation, need: RoomNeed, at: _Dev
     if need.bytes is None:
         return None
     free, at_s, staying = at.free_bytes - need.bytes, at.at_s, list(at.staying)
-    while free < 0 and staying:
-        leaves = staying.pop(0)
-        at_s = max(at_s, turn_end_s(terms, situation, leaves, need)) + leaves.bytes / OUT_BYTES_S
-        free += leaves.memory[device]
+    for leaves in at.staying:
+        if free < 0 and can_take_turns(terms, situation, leaves, need):
+            at_s = max(at_s, turn_end_s(terms, situation, leaves, need)) + leaves.bytes / OUT_BYTES_S
+            free += leaves.memory[device]
+            staying.remove(leaves)
     return None if free < 0 else _Device(free, at_s, staying)

@@ -10,7 +10,8 @@
    comes before leases and clients; one that made room for them comes after them.
 5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
 6. With `oversubscribe`, programs that do not fit together take turns: where idle programs do not make the room for one
-   that waits, a working one does, once it has had its turn (turns.py).
+   that waits, a working one does, once it has had its turn (turns.py). Host memory has to hold both at once, because
+   that is how they change places later.
 7. A program that cannot come back, or that host memory or its container cannot hold, is refused.
 """
 
@@ -42,7 +43,7 @@ def plan(terms: ParkTerms, situation: ParkSituation) -> ParkPlan:
         for program in _held(situation)
         if program.asked and (refusal := refusal_of(terms, situation, program)) is not None
     }
-    return ParkPlan(tuple(_parks(terms, situation, wake)), wake, waits, refused)
+    return ParkPlan(tuple(_parks(terms, situation, wake)), wake, waits, refused, _claims(terms, situation))
 
 
 def refusal_of(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> ParkRefusal | None:
@@ -100,7 +101,8 @@ def _no_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
         room = fresh_room(situation, device)
         if room is None:
             return "the free memory of its GPU is not known yet"
-        claimed = situation.claims.promised.get(device, 0) + _needed_before(situation, program, device)
+        before = sum(need.bytes or 0 for need in _needs_before(terms, situation, program) if device in need.devices)
+        claimed = situation.claims.promised.get(device, 0) + before
         if room.free_bytes < needed + claimed + terms.gpu_reserve_bytes:
             others = f", {_gib(claimed)} for leases and clients that come first" if claimed else ""
             return (
@@ -110,13 +112,31 @@ def _no_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
     return None
 
 
-def _needed_before(situation: ParkSituation, program: ParkProgram, device: str) -> int:
-    """What those need for whom the program may have made room."""
-    if not program.for_turn or situation.now_s - program.settled_s > _YIELDS_S:
-        return 0
+def _needs_before(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> list[RoomNeed]:
+    """Those for which the program may have made room. Host memory could hold them as well, when it is their turn."""
+    if not program.for_turn or situation.now_s - program.settled_s > _YIELDS_S or situation.host is None:
+        return []
     before_s = program.settled_s if program.wakes_since_s is None else program.wakes_since_s
-    needs = (need for need in situation.claims.needs if device in need.devices and need.since_s < before_s)
-    return sum(need.bytes or 0 for need in needs)
+    budget = situation.host.budget_bytes(terms.host_reserve_percent)
+    return [need for need in situation.claims.needs if need.since_s < before_s and (need.bytes or 0) <= budget]
+
+
+def _claims(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, frozenset[str]]:
+    """For which programs room is kept: a lease must not take what was made for another."""
+    making = {device for one in situation.programs if one.stage is ParkStage.PARKING for device in one.memory}
+    return {
+        program.key: frozenset(need.id for need in _needs_before(terms, situation, program))
+        for program in _waiters(situation)
+        if not making.isdisjoint(program.memory) or _fits(terms, situation, program)
+    }
+
+
+def _fits(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:
+    rooms = {device: fresh_room(situation, device) for device in program.memory}
+    return all(
+        room is None or room.free_bytes >= program.memory[device] + terms.gpu_reserve_bytes
+        for device, room in rooms.items()
+    )
 
 
 def fresh_room(situation: ParkSituation, device: str) -> DeviceRoom | None:
@@ -163,9 +183,18 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
 
 
 def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> bool:
-    if refusal_of(terms, situation, program) is not None:
+    return can_take_turns(terms, situation, program, need) and (
+        situation.now_s >= turn_end_s(terms, situation, program, need)
+    )
+
+
+def can_take_turns(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> bool:
+    """Whether the program may make room for the one that waits, and could come back in its place."""
+    if refusal_of(terms, situation, program) is not None or situation.host is None:
         return False
-    return situation.now_s >= turn_end_s(terms, situation, program, need)
+    in_host = any(one.key == need.id and one.stage is ParkStage.PARKED for one in situation.programs)
+    comes_bytes = 0 if in_host else need.bytes or 0
+    return program.bytes + comes_bytes <= situation.host.budget_bytes(terms.host_reserve_percent)
 
 
 def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:

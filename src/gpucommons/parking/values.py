@@ -61,9 +61,9 @@ class ParkProgram:
     `settled_s` is when its stage began, `seen_since_s` when it was first seen on the GPU. `resident_since_s` is when it
     was last brought back; None: never. `in_turns`: it takes turns with others, which use its time while it is away.
     `was_in_turns`: it did so lately, and is expected to do so again. `uses_gpu`: it used the GPU lately, or waits for
-    its turn to. `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is why it
-    cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a person
-    requested to park it.
+    its turn to. `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is
+    why it cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a
+    person requested to park it.
     `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
     worked, for the turn of another.
     """
@@ -149,9 +149,13 @@ class ParkSituation:
 
 @dataclass(frozen=True, slots=True)
 class ParkPlan:
-    """Keys of programs. `waits` says why a program that should wake does not yet; `refused` why one is not parked."""
+    """Keys of programs. `waits` says why a program that should wake does not yet; `refused` why one is not parked.
+
+    `claims` has the programs for which there is room, or room is being made: with the needs that come before each.
+    """
 
     park: tuple[str, ...] = ()
     wake: tuple[str, ...] = ()
     waits: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, ParkRefusal] = field(default_factory=dict)
+    claims: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -79,7 +79,8 @@ class _Seat:
         if self.settling or not fits(request, self.slot):
             return False
         if not request.share:
-            return not self.leases and self.slot.use is SlotUse.FREE and _has_free(request, self.slot)
+            free = self.slot.use is SlotUse.FREE and not self.slot.kept_bytes(request.id)
+            return free and not self.leases and _has_free(request, self.slot)
         return self.may_join(request, terms.share_limit) and self._has_memory(request) and self._has_threads(request)
 
     def _has_memory(self, request: LeaseRequest) -> bool:
@@ -90,7 +91,8 @@ class _Seat:
         if left is None or request.memory_bytes > left:
             return False
         # Programs without a lease may use the slot, too; and what a lease was promised may not be in use yet.
-        return _has_free(request, self.slot, max(0, promised - self.slot.leased_bytes))
+        unused = max(0, promised - self.slot.leased_bytes)
+        return _has_free(request, self.slot, unused + self.slot.kept_bytes(request.id))
 
     def _has_threads(self, request: LeaseRequest) -> bool:
         promised = sum(lease.sm_percent or 0 for lease in self.leases)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class SlotUse(StrEnum):
@@ -18,13 +19,20 @@ class SlotUse(StrEnum):
     LOST = "lost"
 
 
+class KeptRoom(NamedTuple):
+    """Memory that a parked program is about to take. `after` are the requests that come before it."""
+
+    bytes: int
+    after: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class LeasableSlot:
     """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
 
     `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
     `parked_bytes` is the memory of working programs of it that is in host memory: they wait for their turn.
-    `leased_bytes` is what the programs of leases use.
+    `leased_bytes` is what the programs of leases use. `kept` is room for programs that are brought back.
     """
 
     uuid: str
@@ -37,6 +45,11 @@ class LeasableSlot:
     parked_bytes: int = 0
     leased_bytes: int = 0
     in_turns: bool = False
+    kept: tuple[KeptRoom, ...] = ()
+
+    def kept_bytes(self, request_id: str) -> int:
+        """What this request must leave free."""
+        return sum(room.bytes for room in self.kept if request_id not in room.after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class Parking:
             refused.asked = False
             self.log.refused_program(refused.program, refusal)
         for key, sentence in found.waits.items():
-            self._lot[key].waits = sentence
+            self._lot[key].waits, self._lot[key].comes_after = sentence, found.claims.get(key)
         for key in found.wake:
             self._transfers.wake(self._lot[key])
         for key in found.park:

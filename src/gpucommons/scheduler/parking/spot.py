@@ -27,8 +27,9 @@ class Spot:
 
     `settled_s` is when its stage began, `since_wall_s` when it was last on the GPU. `retry_s`: not to be brought back
     before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
-    which it slept elsewhere. `expected_s` is when it will be back; None: not known. `unsure`: the pauser ended during a
-    move, and the next one knows what came of it.
+    which it slept elsewhere. `expected_s` is when it will be back; None: not known. `comes_after` are the requests that
+    come before it; None: no room is kept for it. `unsure`: the pauser ended during a move, and the next one knows what
+    came of it.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Spot:
     looks_elsewhere: int = 0
     waits: str = ""
     expected_s: float | None = None
+    comes_after: frozenset[str] | None = None
     unsure: bool = False
     resident_before: int = 0
     nvml_bytes: int | None = None
@@ -87,6 +89,8 @@ class Spot:
 
     def begin(self, stage: ParkStage, now_s: float) -> None:
         self.stage, self.settled_s, self.waits, self.expected_s = stage, now_s, "", None
+        # Nothing passes a program whose memory is on its way back.
+        self.comes_after = frozenset() if stage is ParkStage.WAKING else None
         self.resident_before = self.host.resident_bytes(self.pids)
 
     def go_on(self, now_s: float) -> None:
@@ -120,6 +124,7 @@ class Spot:
             self.waits + when,
             rate,
             back_in_s if rate is None else (total - done) / rate,
+            self.comes_after,
         )
 
     def _moved_bytes(self) -> int:
