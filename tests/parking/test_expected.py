@@ -16,7 +16,7 @@ def situation(world: World, **changes: object) -> ParkSituation:
 
 
 @pytest.mark.parametrize("in_turns", [False, True])
-@pytest.mark.parametrize("already_s", [1, 30])
+@pytest.mark.parametrize("already_s", [30, 35])
 @pytest.mark.parametrize("min_residence_s", [20.0, 60.0])
 def test_a_program_that_waits_is_back_when_it_was_expected(
     in_turns: bool, already_s: int, min_residence_s: float
@@ -52,13 +52,39 @@ def need(id: str, number: int = 1, size: int | None = SIZE) -> RoomNeed:
     return RoomNeed((GPU,), size, 1.0, number, id)
 
 
+def settled() -> World:
+    """Two programs that have been on the GPU for a minute."""
+    return World([Played(key, ParkStage.HELD, seen_since_s=-60.0) for key in ("first", "second")])
+
+
+def test_nothing_is_expected_while_it_is_measured_how_programs_share_the_gpu() -> None:
+    world = World(several())
+    world.play(10)
+    assert expected_rooms(TERMS, situation(world)) == {}
+    world.programs[0].stage = ParkStage.WAKING
+    world.now_s += 60
+    assert expected_rooms(TERMS, situation(world)) == {}, "one takes its room at this moment"
+
+
 def test_leases_wait_for_one_program_each() -> None:
-    world = World([Played("first", ParkStage.HELD), Played("second", ParkStage.HELD)])
+    world = settled()
     claims = RoomClaims((need("one"), need("two"), need("three")))
     found = expected_rooms(TERMS, situation(world, claims=claims))
     # Each waits for the end of a turn, and for one more program to be moved. No program is left for the third.
     assert list(found) == ["one", "two"]
     assert found["two"] - found["one"] == pytest.approx(SIZE / 2e9)
+
+
+def test_a_program_that_made_room_is_back_after_the_lease_for_which_it_did() -> None:
+    world = settled()
+    world.programs.append(Played("waits-0", ParkStage.PARKED))
+    made_room = world.programs[2]
+    made_room.settled_s, made_room.wakes_since_s = world.now_s, world.now_s
+    world.programs.pop(1)
+    claims = RoomClaims((need("lease")._replace(since_s=0.0),))
+    found = expected_rooms(TERMS, situation(world, claims=claims))
+    assert found["lease"] == world.now_s, "there is room for it"
+    assert found["waits-0"] > world.now_s + SIZE / 2e9, "another program has to be moved first"
 
 
 @pytest.mark.parametrize(
@@ -71,5 +97,5 @@ def test_leases_wait_for_one_program_each() -> None:
     ],
 )
 def test_what_is_not_known_is_left_out(terms: ParkTerms, claims: RoomClaims) -> None:
-    world = World([Played("first", ParkStage.HELD), Played("second", ParkStage.HELD)])
+    world = settled()
     assert expected_rooms(terms, situation(world, claims=claims)) == {}

@@ -45,6 +45,9 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
     node.program(phases=[Phase(None)], memory_bytes=free_bytes(node) - ROOM)
     node.wait_for(lambda: free_bytes(node) <= ROOM, "the GPU is nearly full")
     programs = [leased(node, socket) for _ in range(2)]
+    for program in programs:
+        # So slow that what is expected is shown meanwhile.
+        program.program.move_at(SIZE // 2)
     shown: list[str] = []
     third = threading.Thread(target=lambda: programs.append(leased(node, socket)))
     third.start()

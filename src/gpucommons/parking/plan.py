@@ -75,7 +75,7 @@ def _wakes(terms: ParkTerms, situation: ParkSituation) -> tuple[tuple[str, ...],
     taken = {device for program in situation.programs if program.stage is ParkStage.WAKING for device in program.memory}
     wake: list[str] = []
     waits: dict[str, str] = {}
-    for program in _waiters(situation):
+    for program in waiters(situation):
         if not taken.isdisjoint(program.memory):
             waits[program.key] = "another program is brought back first"
         elif (obstacle := _no_room(terms, situation, program)) is not None:
@@ -86,7 +86,7 @@ def _wakes(terms: ParkTerms, situation: ParkSituation) -> tuple[tuple[str, ...],
     return tuple(wake), waits
 
 
-def _waiters(situation: ParkSituation) -> list[ParkProgram]:
+def waiters(situation: ParkSituation) -> list[ParkProgram]:
     """Those that wait to be brought back, the longest first."""
     found = [
         (program.wakes_since_s, program.key, program)
@@ -101,7 +101,7 @@ def _no_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
         room = fresh_room(situation, device)
         if room is None:
             return "the free memory of its GPU is not known yet"
-        before = sum(need.bytes or 0 for need in _needs_before(terms, situation, program) if device in need.devices)
+        before = sum(need.bytes or 0 for need in needs_before(terms, situation, program) if device in need.devices)
         claimed = situation.claims.promised.get(device, 0) + before
         if room.free_bytes < needed + claimed + terms.gpu_reserve_bytes:
             others = f", {_gib(claimed)} for leases and clients that come first" if claimed else ""
@@ -112,7 +112,7 @@ def _no_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
     return None
 
 
-def _needs_before(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> list[RoomNeed]:
+def needs_before(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> list[RoomNeed]:
     """Those for which the program may have made room. Host memory could hold them as well, when it is their turn."""
     if not program.for_turn or situation.now_s - program.settled_s > _YIELDS_S or situation.host is None:
         return []
@@ -125,8 +125,8 @@ def _claims(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, frozense
     """For which programs room is kept: a lease must not take what was made for another."""
     making = {device for one in situation.programs if one.stage is ParkStage.PARKING for device in one.memory}
     return {
-        program.key: frozenset(need.id for need in _needs_before(terms, situation, program))
-        for program in _waiters(situation)
+        program.key: frozenset(need.id for need in needs_before(terms, situation, program))
+        for program in waiters(situation)
         if not making.isdisjoint(program.memory) or _fits(terms, situation, program)
     }
 
@@ -209,7 +209,7 @@ def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
 
 def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> Iterator[RoomNeed]:
     """Programs that wait to be brought back, then the others, each in the order of waiting."""
-    for program in _waiters(situation):
+    for program in waiters(situation):
         if program.key not in waking:
             for device, needed in program.memory.items():
                 yield RoomNeed((device,), needed, program.wakes_since_s or 0.0, id=program.key)
