@@ -11,6 +11,7 @@ from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
@@ -23,12 +24,20 @@ GPU = "GPU-0"
 class ParkingRig:
     """One fake GPU of `total` bytes. `reserve` stands for the reserve of a restore, whose real size is above it."""
 
-    def __init__(self, cuda: FakeCuda, record: Path, total: int, given: ParkingSettings, reserve: int = 0) -> None:
+    def __init__(
+        self,
+        cuda: FakeCuda,
+        record: Path,
+        total: int,
+        given: ParkingSettings,
+        reserve: int = 0,
+        host: ParkHost = THIS_HOST,
+    ) -> None:
         cuda.gpu_has(total)
         self.cuda, self.total, self.reserve = cuda, total, reserve
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
-        self.parking = Parking(given, self.pauser, self.rooms, self._part_with, lambda: RoomClaims(self.needs))
+        self.parking = Parking(given, self.pauser, self.rooms, self._part_with, self._claims, host=host)
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()
@@ -41,6 +50,9 @@ class ParkingRig:
 
     def living(self) -> list[FakeProgram]:
         return [one for one in self.cuda.programs if one.process.poll() is None]
+
+    def _claims(self) -> RoomClaims:
+        return RoomClaims(self.needs)
 
     async def _part_with(self, key: str) -> None:
         return

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.backend import State
 from gpucommons.scheduler.parking.held import HeldPrograms
+from gpucommons.scheduler.parking.park_host import ThisHost
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
 from parking.rig import GPU, ParkingRig
 from pauser.conftest import cuda, cuda_files, record
@@ -26,8 +28,8 @@ MIB = 1 << 20
 SIZE = 32 * MIB
 SLOW = 64 * MIB
 SETTINGS = ParkingSettings(min_residence_s=0)
-# One run of many small ones; GPUCOMMONS_PARKING_RUNS=1000 for a night.
-RUNS = int(os.environ.get("GPUCOMMONS_PARKING_RUNS", "6"))
+# One run of many small ones; PARKING_RUNS=1000 takes half an hour.
+RUNS = int(os.environ.get("PARKING_RUNS", "6"))
 
 
 def started(cuda: FakeCuda, number: int = 1, size: int = SIZE) -> list[FakeProgram]:
@@ -161,6 +163,34 @@ def test_three_programs_that_do_not_fit_together_all_go_on(cuda: FakeCuda, recor
         turns = {event.key for event in rig.parking.reading().events if "(turn)" in event.sentence}
         assert turns, "they were parked for each other"
         assert rig.none_stranded()
+
+    rig.run(body)
+
+
+class ContainerHost(ThisHost):
+    """Each program is in a container with so much room for its memory."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self.room_bytes = room_bytes
+
+    def container_room_bytes(self, pids: Iterable[int]) -> int | None:
+        return self.room_bytes
+
+
+def test_the_memory_limit_of_a_container_counts_for_a_working_program(cuda: FakeCuda, record: Path) -> None:
+    """Its pages would be charged there, and the kernel would kill it."""
+    (program,) = started(cuda)
+    host = ContainerHost(SIZE - 1)
+    rig = ParkingRig(cuda, record, SIZE, replace(SETTINGS, oversubscribe=True), host=host)
+    rig.needs = (RoomNeed((GPU,), SIZE - MIB, 0.0, id="lease"),)
+
+    async def body() -> None:
+        for _ in range(20):
+            rig.read()
+            await asyncio.sleep(0.1)
+        assert rig.stage(program) == "held"
+        host.room_bytes = SIZE
+        await rig.until(lambda: rig.stage(program) == "parked", "it is parked where there is room")
 
     rig.run(body)
 

@@ -67,10 +67,13 @@ class HeldProgram:
 
 
 class HeldPrograms:
-    """`movable` is false where the pauser cannot move memory."""
+    """`movable` is false where the pauser cannot move memory. `oversubscribe`: working programs are parked, too."""
 
-    def __init__(self, idle_after_s: float, movable: bool, host: ParkHost = THIS_HOST) -> None:
+    def __init__(
+        self, idle_after_s: float, movable: bool, host: ParkHost = THIS_HOST, oversubscribe: bool = False
+    ) -> None:
         self._idle_after_s = idle_after_s
+        self._oversubscribe = oversubscribe
         self._movable = movable
         self._host = host
         self._rows: dict[str, HeldProgram] = {}
@@ -154,7 +157,7 @@ class HeldPrograms:
 
     def _planned(self, held: HeldProgram, parked: AbstractSet[str], now_s: float) -> ParkProgram:
         program = held.program
-        is_candidate = held.asked or self.is_idle(held, now_s)
+        is_candidate = held.asked or self._oversubscribe or self.is_idle(held, now_s)
         woken = [at_s for process in program.process_keys if (at_s := self._woken_s.get(process)) is not None]
         return ParkProgram(
             program.key,

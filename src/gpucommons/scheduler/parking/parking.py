@@ -75,7 +75,7 @@ class Parking:
         self._claims = claims
         self._host = host
         self._wake_up = asyncio.Event()
-        self._held = HeldPrograms(settings.idle_after_s, movable=backend == "cuda", host=host)
+        self._held = HeldPrograms(settings.idle_after_s, backend == "cuda", host, settings.oversubscribe)
         self._lot = Lot(host)
         self._rooms = Rooms(rooms)
         self._looks = ParkLooks(self._held, self._lot, host, parks_idle=settings.idle_after_s > 0)
