@@ -53,14 +53,15 @@ def clean(request: pytest.FixtureRequest, dist: Dist, tmp_path_factory: pytest.T
     return place
 
 
-def outside(place: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a command outside of the tree."""
+def outside(place: Path | None, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a command outside of the tree. With the sources on the path pip takes them for installed."""
     ours = {"STATE_DIRECTORY": str(place), "RUNTIME_DIRECTORY": str(place), "GPUCOMMONS_WEB_LISTEN": ""}
-    return {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **ours, **(more or {})}
+    theirs = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**theirs, **(ours if place else {}), **(more or {})}
 
 
 def checked_run(arguments: list[str], place: Path | None = None, more: Mapping[str, str] | None = None) -> str:
-    environment = outside(place, more) if place else None
+    environment = outside(place, more)
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=200, cwd=place, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
