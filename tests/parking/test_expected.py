@@ -6,13 +6,11 @@ import pytest
 
 from gpucommons.parking.expected import expected_rooms
 from gpucommons.parking.values import GIB, ParkSituation, ParkStage, ParkTerms, RoomClaims, RoomNeed
-from parking.test_turns import GPU, SIZE, TERMS, Played, World, several
+from parking.turns_world import GPU, SIZE, TERMS, Played, World, several
 
 
 def situation(world: World, **changes: object) -> ParkSituation:
-    on_gpu = sum(one.stage is not ParkStage.PARKED for one in world.programs)
-    in_host = sum(one.stage is not ParkStage.HELD for one in world.programs)
-    return replace(world._situation(on_gpu, in_host), **changes)  # type: ignore[arg-type]
+    return replace(world.situation(), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("in_turns", [False, True])
@@ -79,7 +77,7 @@ def test_a_program_that_made_room_is_back_after_the_lease_for_which_it_did() -> 
     world = settled()
     world.programs.append(Played("waits-0", ParkStage.PARKED))
     made_room = world.programs[2]
-    made_room.settled_s, made_room.wakes_since_s = world.now_s, world.now_s
+    made_room.settled_s, made_room.wakes_since_s, made_room.made_for = world.now_s, world.now_s, "lease"
     world.programs.pop(1)
     claims = RoomClaims((need("lease")._replace(since_s=0.0),))
     found = expected_rooms(TERMS, situation(world, claims=claims))

@@ -26,7 +26,7 @@ IDLE = ParkProgram("notebook", ParkStage.HELD, {"a": 40 * GIB}, settled_s=-1.0, 
 PARKED = ParkProgram("parked", ParkStage.PARKED, {"a": 20 * GIB}, settled_s=-1.0, wakes_since_s=5.0)
 
 
-def situation(*programs: ParkProgram, free: int = 0, **more: object) -> ParkSituation:
+def situation(*programs: ParkProgram, free: int = GIB, **more: object) -> ParkSituation:
     given = ParkSituation(programs, {"a": DeviceRoom(free, 9.0)}, HOST, now_s=10.0)
     return replace(given, **more)  # type: ignore[arg-type]
 
@@ -79,6 +79,15 @@ def test_host_memory_and_the_container_limit_what_is_parked() -> None:
     assert within.refused["notebook"].why is WhyNot.CONTAINER_MEMORY
     unread = plan(TERMS, situation(asked, host=None))
     assert unread.refused["notebook"].why is WhyNot.HOST_MEMORY
+
+
+def test_a_program_that_fills_its_gpu_could_not_come_back() -> None:
+    asked = replace(IDLE, asked=True)
+    assert plan(TERMS, situation(asked, free=GIB)).park == ("notebook",)
+    full = plan(TERMS, situation(asked, free=GIB - 1))
+    assert (full.park, full.refused["notebook"].why) == ((), WhyNot.GPU_MEMORY)
+    other = replace(IDLE, key="other", memory={"a": GIB}, idle_s=0.0)
+    assert plan(TERMS, situation(asked, other, free=0)).park == ("notebook",), "the other may leave"
 
 
 def test_a_program_comes_back_only_where_there_is_room_and_a_reserve() -> None:
@@ -149,16 +158,19 @@ def test_the_program_that_had_most_of_the_gpu_makes_room() -> None:
 
 
 def test_a_program_that_made_room_comes_after_those_that_waited_before_it() -> None:
-    made_room = replace(PARKED, for_turn=True, settled_s=5.0)
-    need = RoomNeed(("a",), 30 * GIB, 4.0)
+    made_room = replace(PARKED, for_turn=True, settled_s=5.0, made_for="lease")
+    need = RoomNeed(("a",), 30 * GIB, 4.0, id="lease")
     before = RoomClaims((need,))
     assert plan(TERMS, situation(made_room, free=51 * GIB, claims=before)).wake == ("parked",), "room for both"
     found = plan(TERMS, situation(made_room, free=50 * GIB, claims=before))
     assert found.wake == ()
     assert "30.0 GiB for leases and clients that come first" in found.waits["parked"]
     assert plan(TERMS, situation(PARKED, free=50 * GIB, claims=before)).wake == ("parked",), "its user goes on"
-    later = RoomClaims((need._replace(since_s=6.0),))
-    assert plan(TERMS, situation(made_room, free=50 * GIB, claims=later)).wake == ("parked",)
+    other = RoomClaims((need._replace(id="other"),))
+    assert plan(TERMS, situation(made_room, free=50 * GIB, claims=other)).wake == ("parked",)
+    moves = replace(made_room, key="moves", stage=ParkStage.PARKING, settled_s=20.0)
+    still = situation(made_room, moves, claims=before, now_s=60.0, rooms={"a": DeviceRoom(30 * GIB, 59.5)})
+    assert plan(TERMS, still).wake == (), "more room is made for the same lease"
     unused = situation(made_room, claims=before, now_s=36.0, rooms={"a": DeviceRoom(50 * GIB, 35.5)})
     assert plan(TERMS, unused).wake == ("parked",), "the room was not taken"
 
@@ -170,23 +182,35 @@ def test_room_is_kept_for_a_program_that_comes_back_but_not_from_those_for_which
     moves = replace(IDLE, stage=ParkStage.PARKING)
     assert plan(TERMS, situation(PARKED, moves)).claims == {"parked": frozenset()}, "room is being made"
     assert plan(TERMS, situation(replace(PARKED, wakes_since_s=None), **fits)).claims == {}, "it sleeps"
-    made_room = replace(PARKED, for_turn=True, settled_s=5.0)
-    needs = [RoomNeed(("a",), 30 * GIB, since_s, id=id) for id, since_s in (("before", 4.0), ("later", 6.0))]
-    large = RoomNeed(("a",), 90 * GIB, 4.0, id="large")
-    claims = RoomClaims((*needs, large))
-    assert plan(TERMS, situation(made_room, claims=claims, **fits)).claims == {"parked": frozenset({"before"})}, (
-        "host memory could not hold the large one when the program comes back"
-    )
+    claims = RoomClaims(tuple(RoomNeed(("a",), 30 * GIB, 4.0, id=id) for id in ("lease", "other")))
+    made_room = replace(PARKED, for_turn=True, settled_s=5.0, made_for="lease")
+    for changes in ({}, {"stage": ParkStage.PARKING}, {"for_turn": False, "wakes_since_s": None}):
+        one = replace(made_room, **changes)
+        assert plan(TERMS, situation(one, claims=claims, **fits)).claims == {"parked": frozenset({"lease"})}
+    goes_on = replace(made_room, for_turn=False)
+    assert plan(TERMS, situation(goes_on, claims=claims, **fits)).claims == {"parked": frozenset()}
+
+
+def test_a_lease_takes_free_room_only_if_all_can_still_take_turns() -> None:
+    """One of those that take turns always waits: a small lease must not wait for ever because of that."""
+    turns = replace(TERMS, oversubscribe=True)
+    works = replace(IDLE, key="works", idle_s=0.0, resident_since_s=9.0)
+    waits = replace(PARKED, memory={"a": 45 * GIB}, for_turn=True)
+    claims = RoomClaims(tuple(RoomNeed(("a",), gib * GIB, 4.0, id=str(gib)) for gib in (10, 30)))
+    # 45 GiB fit if the 40 GiB leave, with 20 GiB free; with 10 GiB free more would have to leave than the host holds.
+    host = HostMemory(128 * GIB, 50 * GIB + 128 * GIB // 10 + 1)
+    found = plan(turns, situation(works, waits, free=31 * GIB, host=host, claims=claims))
+    assert found.claims == {"parked": frozenset({"10"})}
 
 
 def test_a_working_program_makes_room_only_if_host_memory_can_hold_both() -> None:
     turns = replace(TERMS, oversubscribe=True)
     works = replace(IDLE, key="works", idle_s=0.0)
     need = RoomNeed(("a",), 30 * GIB, 1.0, id="lease")
-    for available, parked in ((70 * GIB, ("works",)), (69 * GIB, ())):
+    for available, parked in ((70 * GIB, {"works": "lease"}), (69 * GIB, {})):
         host = HostMemory(128 * GIB, available + 128 * GIB // 10 + 1)
         at = situation(works, host=host, claims=RoomClaims((need,)))
-        assert plan(turns, at).park == parked
+        assert plan(turns, at).made_for == parked
     # One that is in host memory already does not need more of it.
     host = HostMemory(128 * GIB, 40 * GIB + 128 * GIB // 10 + 1)
     assert plan(turns, situation(works, PARKED, free=2 * GIB, host=host)).park == ("works",)
@@ -218,6 +242,7 @@ programs = st.builds(
     asked=st.booleans(),
     wakes_since_s=st.none() | times,
     for_turn=st.booleans(),
+    made_for=st.sampled_from(["", "need"]),
 )
 needs = st.builds(
     RoomNeed,

@@ -1,132 +1,11 @@
-"""Three programs of 50 GiB on a GPU of 139 GiB and a host of 128 GiB, played with the planner."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+"""Long turns of programs that do not fit into one GPU together."""
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
-from gpucommons.parking.attained import attained_seconds
-from gpucommons.parking.plan import plan
-from gpucommons.parking.values import (
-    GIB,
-    DeviceRoom,
-    HostMemory,
-    ParkProgram,
-    ParkSituation,
-    ParkStage,
-    ParkTerms,
-    RoomClaims,
-    RoomNeed,
-)
-
-GPU = "a"
-SIZE = 50 * GIB
-TOTAL = 139 * GIB
-HOST_TOTAL = 128 * GIB
-OUT_S, IN_S = SIZE / 2e9, SIZE / 5e9
-TERMS = ParkTerms(oversubscribe=True, min_residence_s=60.0)
-
-
-@dataclass
-class Played:
-    key: str
-    stage: ParkStage
-    settled_s: float = 0.0
-    resident_since_s: float | None = None
-    wakes_since_s: float | None = None
-    # How long it was on the GPU, and its part of the GPU's time.
-    resident_s: float = 0.0
-    worked_s: float = 0.0
-    seen_since_s: float = 0.0
-
-    def planned(self, in_turns: bool, was_in_turns: bool) -> ParkProgram:
-        return ParkProgram(
-            self.key,
-            self.stage,
-            {GPU: SIZE},
-            self.settled_s,
-            self.resident_since_s,
-            seen_since_s=self.seen_since_s,
-            in_turns=in_turns,
-            was_in_turns=was_in_turns,
-            wakes_since_s=self.wakes_since_s,
-            for_turn=True,
-        )
-
-
-@dataclass
-class World:
-    programs: list[Played] = field(default_factory=list)
-    terms: ParkTerms = TERMS
-    in_turns: bool = False
-    host_bytes: int = HOST_TOTAL
-    now_s: float = 1.0
-    before: ParkSituation | None = None
-    # Requests for leases that wait for room, and the programs for which room is kept, as planned in the last step.
-    requests: list[RoomNeed] = field(default_factory=list)
-    claims: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-    def play(self, lasts_s: int) -> None:
-        for _ in range(lasts_s):
-            self.step()
-
-    @property
-    def shares(self) -> list[float]:
-        """The part of all work that each program has done."""
-        whole_s = sum(one.worked_s for one in self.programs)
-        return [one.worked_s / whole_s for one in self.programs]
-
-    def step(self) -> None:
-        self.now_s += 1
-        for one in self.programs:
-            self._finish(one)
-        self._grant()
-        on_gpu = sum(one.stage is not ParkStage.PARKED for one in self.programs)
-        in_host = sum(one.stage is not ParkStage.HELD for one in self.programs)
-        assert on_gpu * SIZE <= TOTAL, "a restore would strand the program"
-        assert in_host * SIZE <= self.host_bytes * 0.9, "more than the host can hold"
-        self.before = self._situation(on_gpu, in_host)
-        found = plan(self.terms, self.before)
-        self.claims = {key: before for key, before in found.claims.items() if key not in found.wake}
-        for one in self.programs:
-            if one.key in found.park or one.key in found.wake:
-                one.stage = ParkStage.PARKING if one.key in found.park else ParkStage.WAKING
-                one.settled_s = self.now_s
-        held = [one for one in self.programs if one.stage is ParkStage.HELD]
-        for one in held:
-            one.resident_s += 1
-            one.worked_s += 1 / len(held)
-
-    def _situation(self, on_gpu: int, in_host: int) -> ParkSituation:
-        room = DeviceRoom(TOTAL - on_gpu * SIZE, self.now_s)
-        host = HostMemory(self.host_bytes, self.host_bytes - 8 * GIB - in_host * SIZE)
-        several = sum(one.stage is ParkStage.HELD for one in self.programs) > 1
-        programs = tuple(one.planned(self.in_turns and several, self.in_turns) for one in self.programs)
-        found = ParkSituation(programs, {GPU: room}, host, RoomClaims(tuple(self.requests)), self.now_s)
-        return replace(found, attained_s=attained_seconds(self.before, found))
-
-    def _grant(self) -> None:
-        taken = sum(one.stage is not ParkStage.PARKED for one in self.programs)
-        for request in self.requests:
-            kept = sum(request.id not in before for before in self.claims.values())
-            if (taken + kept + 1) * SIZE + self.terms.gpu_reserve_bytes <= TOTAL:
-                self.programs.append(Played(request.id, ParkStage.HELD, seen_since_s=self.now_s))
-                self.requests.remove(request)
-                return
-
-    def _finish(self, one: Played) -> None:
-        """The end of a move."""
-        passed_s = self.now_s - one.settled_s
-        if one.stage is ParkStage.PARKING and passed_s >= OUT_S:
-            one.stage, one.settled_s, one.wakes_since_s = ParkStage.PARKED, self.now_s - 0.5, self.now_s
-        elif one.stage is ParkStage.WAKING and passed_s >= IN_S:
-            one.stage, one.settled_s, one.wakes_since_s = ParkStage.HELD, self.now_s - 0.5, None
-            one.resident_since_s = self.now_s
-
-
-def several(number: int = 3, on_gpu: int = 2) -> list[Played]:
-    held = [Played(f"on-{n}", ParkStage.HELD) for n in range(on_gpu)]
-    return held + [Played(f"waits-{n}", ParkStage.PARKED, wakes_since_s=1.0) for n in range(number - on_gpu)]
+from gpucommons.parking.values import GIB, ParkStage, ParkTerms, RoomNeed
+from parking.turns_world import GPU, HOST_TOTAL, SIZE, Played, World, several
 
 
 def test_all_make_progress_in_proportion_and_moving_takes_a_tenth() -> None:
@@ -174,3 +53,34 @@ def test_a_lease_that_host_memory_could_not_give_turns_to_does_not_stop_the_othe
     world.programs = world.programs[:2]
     world.play(300)
     assert [one.key for one in world.programs] == ["on-0", "on-1", "fourth"], "it has the room of one that ended"
+
+
+ENDS_S = 1800
+requests = st.lists(
+    st.tuples(st.integers(5, 70).map(lambda gib: gib * GIB), st.integers(0, ENDS_S), st.booleans()),
+    min_size=2,
+    max_size=7,
+)
+
+
+@settings(max_examples=12, phases=[Phase.generate])
+@given(requests, st.sampled_from([64, 128, 256]), st.booleans())
+def test_none_waits_for_ever(given: list[tuple[int, int, bool]], host_gib: int, in_turns: bool) -> None:
+    """Leases of any size come at any time, and some of them end. Each of the others has its turns in the end."""
+    terms = ParkTerms(oversubscribe=True, min_residence_s=20.0)
+    world = World([], terms, in_turns, host_gib * GIB)
+    ending = {str(number) for number, (_, _, ends) in enumerate(given) if ends}
+    for second in range(ENDS_S):
+        world.requests += [
+            RoomNeed((GPU,), size, world.now_s, id=str(number))
+            for number, (size, at_s, _) in enumerate(given)
+            if at_s == second
+        ]
+        world.step()
+    world.programs = [one for one in world.programs if one.key not in ending]
+    world.play(1800)
+    worked_s = {one.key: one.worked_s for one in world.programs}
+    world.play(3600)
+    for one in world.programs:
+        if one.key in worked_s:
+            assert one.worked_s > worked_s[one.key], (one, world.programs)

@@ -18,8 +18,7 @@ class ParkedProgram(NamedTuple):
     idle, asked, turn (of another program, with oversubscribe), or left by an earlier agent. `waits` says why it is not
     brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
     waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
-    `comes_after` are the requests for leases that come before it, where it is next to get room on its GPU; None: it is
-    not.
+    `comes_after` are the requests for leases from which its room on the GPU is not kept; None: it is kept from none.
     """
 
     key: str

@@ -39,7 +39,7 @@ def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, f
     devices = {device: _device(terms, situation, device) for device in situation.rooms.keys() - changing}
     parked = {program.key for program in situation.programs if program.stage is ParkStage.PARKED}
     found: dict[str, float] = {}
-    first = {need.id for program in waiters(situation) for need in needs_before(terms, situation, program)}
+    first = {need.id for program in waiters(situation) for need in needs_before(situation, program)}
     for need in sorted(needs_in_order(situation, frozenset()), key=lambda need: need.id not in first):
         options = [
             (served.at_s, device, served)

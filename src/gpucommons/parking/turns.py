@@ -8,6 +8,7 @@
    half of the time that moving takes, otherwise at all.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpucommons.parking.attained import programs_at_work
@@ -18,6 +19,8 @@ OUT_BYTES_S: Final = 2e9
 IN_BYTES_S: Final = 5e9
 _MOVING_RATIO: Final = 0.1
 _LEAD_RATIO: Final = 0.5
+# Their number doubles the work of a check; with more programs than this there is nearly always a way.
+_MOST_STAYING: Final = 10
 
 
 def most_served_first(situation: ParkSituation) -> list[ParkProgram]:
@@ -47,3 +50,14 @@ def _ahead_s(situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> 
     """How much more than the one that waits the program has had, on each device that they have in common."""
     found = (situation.attained_s.get(device, {}) for device in program.memory if device in need.devices)
     return [attained_s.get(program.key, 0.0) - attained_s.get(need.id, 0.0) for attained_s in found]
+
+
+def can_change_places(parked: Iterable[int], staying: Sequence[int], free_bytes: int, host_bytes: int) -> bool:
+    """Whether each parked program could take the place of some that stay. All are sizes in bytes.
+
+    Those that make room are in host memory together with all that are parked: it has `host_bytes` left for them.
+    """
+    sums = {0}
+    for size in staying[:_MOST_STAYING]:
+        sums |= {before + size for before in sums}
+    return all(any(size - free_bytes <= moved <= host_bytes for moved in sums) for size in parked)

@@ -31,6 +31,7 @@ class WhyNot(StrEnum):
     LEFT_ALONE = "left_alone"
     HOST_MEMORY = "host_memory"
     CONTAINER_MEMORY = "container_memory"
+    GPU_MEMORY = "gpu_memory"
     NOT_LOCKED = "not_locked"
     FAILED = "failed"
     UNAVAILABLE = "unavailable"
@@ -65,7 +66,7 @@ class ParkProgram:
     why it cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a
     person requested to park it.
     `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
-    worked, for the turn of another.
+    worked, for the turn of another. `made_for` is the need for which it made room; empty: none.
     """
 
     key: str
@@ -83,6 +84,7 @@ class ParkProgram:
     asked: bool = False
     wakes_since_s: float | None = None
     for_turn: bool = False
+    made_for: str = ""
 
     @property
     def bytes(self) -> int:
@@ -151,7 +153,8 @@ class ParkSituation:
 class ParkPlan:
     """Keys of programs. `waits` says why a program that should wake does not yet; `refused` why one is not parked.
 
-    `claims` has the programs for which there is room, or room is being made: with the needs that come before each.
+    `made_for` is the need for which a program of `park` makes room. `claims` has the programs whose room is kept from
+    leases, with the needs from which it is not.
     """
 
     park: tuple[str, ...] = ()
@@ -159,3 +162,4 @@ class ParkPlan:
     waits: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, ParkRefusal] = field(default_factory=dict)
     claims: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    made_for: Mapping[str, str] = field(default_factory=dict)

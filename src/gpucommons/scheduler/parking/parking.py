@@ -198,11 +198,14 @@ class Parking:
             refused.asked = False
             self.log.refused_program(refused.program, refusal)
         for key, sentence in found.waits.items():
-            self._lot[key].waits, self._lot[key].comes_after = sentence, found.claims.get(key)
+            self._lot[key].waits = sentence
+        for spot in self._lot:
+            if spot.stage is not ParkStage.WAKING:
+                spot.comes_after = found.claims.get(spot.key)
         for key in found.wake:
             self._transfers.wake(self._lot[key])
         for key in found.park:
-            self._transfers.park(self._spot_for(self._held.pop(key)))
+            self._transfers.park(self._spot_for(self._held.pop(key), found.made_for.get(key, "")))
 
     def _expect(self, rooms_s: Mapping[str, float]) -> None:
         for spot in self._lot:
@@ -210,11 +213,12 @@ class Parking:
                 spot.expected_s = rooms_s.get(spot.key)
         self._expected_s = {id: at_s for id, at_s in rooms_s.items() if id not in self._lot.keys}
 
-    def _spot_for(self, parting: HeldProgram) -> Spot:
+    def _spot_for(self, parting: HeldProgram, made_for: str) -> Spot:
         is_idle = self._held.is_idle(parting, monotonic())
         cause = ASKED if parting.asked else IDLE if is_idle else TURN
         # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
         cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == IDLE else None)
         spot = spot_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
         spot.waited_in = parting.waits_in if cause == IDLE else None
+        spot.made_for = made_for
         return spot

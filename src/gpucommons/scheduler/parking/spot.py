@@ -27,9 +27,9 @@ class Spot:
 
     `settled_s` is when its stage began, `since_wall_s` when it was last on the GPU. `retry_s`: not to be brought back
     before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
-    which it slept elsewhere. `expected_s` is when it will be back; None: not known. `comes_after` are the requests that
-    come before it; None: no room is kept for it. `unsure`: the pauser ended during a move, and the next one knows what
-    came of it.
+    which it slept elsewhere. `expected_s` is when it will be back; None: not known. `made_for` is the need for which it
+    made room; empty: none. `comes_after` are the requests from which its room is not kept; None: it is kept from none.
+    `unsure`: the pauser ended during a move, and the next one knows what came of it.
     """
 
     key: str
@@ -49,6 +49,7 @@ class Spot:
     looks_elsewhere: int = 0
     waits: str = ""
     expected_s: float | None = None
+    made_for: str = ""
     comes_after: frozenset[str] | None = None
     unsure: bool = False
     resident_before: int = 0
@@ -85,12 +86,15 @@ class Spot:
             self.settled_s,
             wakes_since_s=wakes_since_s,
             for_turn=self.cause == TURN,
+            made_for=self.made_for,
         )
 
     def begin(self, stage: ParkStage, now_s: float) -> None:
         self.stage, self.settled_s, self.waits, self.expected_s = stage, now_s, "", None
-        # Nothing passes a program whose memory is on its way back.
+        # No lease passes a program whose memory is on its way back.
         self.comes_after = frozenset() if stage is ParkStage.WAKING else None
+        if stage is ParkStage.PARKING and self.made_for:
+            self.comes_after = frozenset({self.made_for})
         self.resident_before = self.host.resident_bytes(self.pids)
 
     def go_on(self, now_s: float) -> None:
