@@ -57,6 +57,7 @@ def test_room_that_a_parked_program_is_about_to_take_is_not_given_away() -> None
     second = asked(book, BOB, share=True, memory_bytes=50 * GIB)
     assert (first, second) == ("1", "2")
     assert set(granted(book)) == {first}, "the program made room for it"
+    assert book.waits[second].cause is WaitCause.BUSY, "parking may admit it"
     book.end(first, 5.0)
     book.update_slots([replace(crowded, free_bytes=99 * GIB)], 6.0, UserFacts())
     assert granted(book, 6.0) == {}, "it comes after the program"
@@ -68,6 +69,7 @@ def test_a_gpu_to_which_a_parked_program_comes_back_is_not_free() -> None:
     book = opened(whole(0, kept=(KeptRoom(GIB),)))
     alone = asked(book, ALICE)
     assert granted(book) == {}
+    assert book.waits[alone].cause is WaitCause.BUSY
     book.update_slots([whole(0)], 5.0, UserFacts())
     assert set(granted(book, 5.0)) == {alone}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucommons.parking.plan import fresh_room, plan
+from gpucommons.parking.plan import plan
 from gpucommons.parking.values import (
     GIB,
     DeviceRoom,
@@ -279,7 +279,7 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
         restoring = [p for p in at.programs if p.stage is ParkStage.WAKING and device in p.memory]
         assert len(on) + len(restoring) <= 1 or not on, "one restore at a time on a device"
         for program in on:
-            room = fresh_room(at, device)
+            room = at.fresh_room(device)
             assert room is not None
             promised = at.claims.promised.get(device, 0)
             needed = program.memory[device] + promised + given_terms.gpu_reserve_bytes

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpucommons.parking.attained import programs_at_work
-from gpucommons.parking.plan import can_take_turns, needs_before, needs_in_order, waiters
+from gpucommons.parking.making_room import can_take_turns
+from gpucommons.parking.needs import needs_before, needs_in_order, waiters
 from gpucommons.parking.turns import IN_BYTES_S, OUT_BYTES_S, most_served_first, turn_end_s
 from gpucommons.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpucommons.parking.attained import programs_at_work
-from gpucommons.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
+from gpucommons.parking.values import ParkProgram, ParkSituation, ParkTerms, RoomNeed
 
 # As measured on an H200.
 OUT_BYTES_S: Final = 2e9
@@ -25,8 +25,7 @@ _MOST_STAYING: Final = 10
 
 def most_served_first(situation: ParkSituation) -> list[ParkProgram]:
     """The programs on GPUs, in the order in which they make room."""
-    held = (program for program in situation.programs if program.stage is ParkStage.HELD)
-    return sorted(held, key=lambda one: (-_attained_s(situation, one), one.on_gpu_since_s, one.key))
+    return sorted(situation.held, key=lambda one: (-_attained_s(situation, one), one.on_gpu_since_s, one.key))
 
 
 def turn_end_s(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> float:

@@ -148,6 +148,21 @@ class ParkSituation:
     now_s: float = 0.0
     attained_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
+    @property
+    def held(self) -> list[ParkProgram]:
+        """The programs on GPUs."""
+        return [program for program in self.programs if program.stage is ParkStage.HELD]
+
+    def fresh_room(self, device: str) -> DeviceRoom | None:
+        """None where the room is not known, or was read before the last move on this device ended."""
+        room = self.rooms.get(device)
+        settled = (program.settled_s for program in self.programs if device in program.memory)
+        return None if room is None or room.as_of_s <= max(settled, default=float("-inf")) else room
+
+    def host_budget(self, terms: ParkTerms) -> int:
+        """How much host memory programs may take; 0 where it could not be read."""
+        return 0 if self.host is None else self.host.budget_bytes(terms.host_reserve_percent)
+
 
 @dataclass(frozen=True, slots=True)
 class ParkPlan:
