@@ -46,6 +46,13 @@ def test_an_idle_program_is_parked_for_a_need_that_this_meets() -> None:
     assert plan(replace(TERMS, idle_after_s=0.0), situation(IDLE, claims=RoomClaims((need,)))).park == (), "off"
 
 
+def test_no_more_programs_are_parked_than_have_to_be() -> None:
+    small = replace(IDLE, key="small", memory={"a": 5 * GIB}, idle_s=7200.0)
+    for needed, parked in ((30, "notebook"), (42, "small"), (5, "small")):
+        claims = RoomClaims((RoomNeed(("a",), needed * GIB, 1.0),))
+        assert plan(TERMS, situation(small, IDLE, claims=claims)).park == (parked,)
+
+
 def test_a_lease_gets_a_gpu_that_idle_programs_alone_are_on() -> None:
     need = RoomNeed(("a", "b"), None, 1.0)
     other = replace(IDLE, key="busy", idle_s=0.0)

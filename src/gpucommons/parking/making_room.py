@@ -46,6 +46,11 @@ def _to_free(
             found.append(program)
             missing -= program.memory[device]
             host_bytes -= program.bytes
+    for program in tuple(found):
+        # A later one may have made so much room that this one can stay.
+        if missing + program.memory[device] <= 0:
+            found.remove(program)
+            missing += program.memory[device]
     return found if missing <= 0 else None
 
 
