@@ -63,6 +63,8 @@ def test_every_section_shows_the_documents_of_the_api(
     browser: Browser, playing: Mapping[str, str], name: str, sections: set[str]
 ) -> None:
     with opened(browser, playing[name], height=TALL) as page:
+        # The charts are loaded one after another; this is the last.
+        page.locator('#history [data-f="gpu_temperature_celsius.now"]').first.wait_for()
         at_a_delta(page)
         result: Any = page.evaluate(SHOWN)
         assert result["wrong"] == []

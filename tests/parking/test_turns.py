@@ -63,7 +63,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=12, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 @given(requests, st.sampled_from([64, 128, 256]), st.booleans())
 def test_none_waits_for_ever(given: list[tuple[int, int, bool]], host_gib: int, in_turns: bool) -> None:
     """Leases of any size come at any time, and some of them end. Each of the others has its turns in the end."""
