@@ -345,6 +345,25 @@ def test_what_cannot_be_parked_goes_on(cuda: FakeCuda, record: Path) -> None:
     run_with(settings(cuda, record), body)
 
 
+def stand_still_s(seconds: float) -> None:
+    """The whole agent, for longer than it waits for a reply."""
+    time.sleep(seconds)
+
+
+def test_a_program_does_not_stay_paused_because_the_agent_read_the_reply_too_late(cuda: FakeCuda, record: Path) -> None:
+    program = cuda.start()
+
+    async def body(pauser: Pauser) -> None:
+        lock = asyncio.create_task(pauser.lock(program.key, lane=LANE, timeout_ms=1))
+        await asyncio.sleep(0)
+        stand_still_s(2.2)
+        assert code_of(await lock) == Code.DEADLINE
+        program.runs()
+        assert await _listed(pauser) == ()
+
+    run_with(settings(cuda, record), body)
+
+
 def test_an_over_full_restore_strands_and_is_reported(cuda: FakeCuda, record: Path) -> None:
     program, other = cuda.start(1 << 20), cuda.start()
 

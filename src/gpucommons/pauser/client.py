@@ -198,6 +198,9 @@ class Pauser:
         else:
             self.counters.timeouts += reply.failure.code == Code.TIMEOUT
             self.refusals.failed(process, reply.failure, time.monotonic())
+            if reply.failure.code == Code.DEADLINE:
+                # The reply may only be late, and the program paused: the caller does not know that it has to resume it.
+                await self.resume({process: lane}, process)
         return reply
 
     async def unlock(self, process: ProcessKey, *, lane: str) -> Reply:
