@@ -6,9 +6,11 @@
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,7 +40,7 @@ class World:
     def __init__(self, starter: "subprocess.Popen[str]", programs: list[FakeProgram]) -> None:
         self.starter = starter
         self.programs = programs
-        self.took_s: list[float] = []
+        self.took_s: defaultdict[str, list[float]] = defaultdict(list)
         self.start()
 
     def start(self) -> None:
@@ -60,11 +62,12 @@ class World:
         until(lambda: any(program.state is State.LOCKED for program in self.programs), "programs are paused")
         time.sleep(random.uniform(0, 0.02))
 
-    def all_run(self) -> None:
+    def all_run(self, after: str) -> None:
+        """Until all of them run, and how long that takes after what was done."""
         begun = time.monotonic()
         for program in self.programs:
             program.runs()
-        self.took_s.append(time.monotonic() - begun)
+        self.took_s[after].append(time.monotonic() - begun)
 
 
 @contextmanager
@@ -104,9 +107,9 @@ def is_gone(pid: int) -> bool:
 def kill_agent(world: World) -> None:
     pauser = world.pauser()
     kill(world.agent)
-    world.all_run()
+    world.all_run("the agent is killed")
     until(lambda: pauser is None or is_gone(pauser), "the pauser has ended, too")
-    world.all_run()
+    world.all_run("the pauser has ended")
     assert all(program.state is State.RUNNING for program in world.programs)
     world.start()
 
@@ -114,7 +117,7 @@ def kill_agent(world: World) -> None:
 def kill_pauser(world: World) -> None:
     if (pauser := world.pauser()) is not None:
         kill(pauser)
-    world.all_run()
+    world.all_run("the pauser is killed")
 
 
 def kill_both(world: World) -> bool:
@@ -145,8 +148,8 @@ def resumed_here(cuda: FakeCuda, record: Path) -> None:
         opened.close()
 
 
-def kill_and_look(cuda: FakeCuda, record: Path, kills: int) -> tuple[list[float], int]:
-    """How long it took each time until all programs ran, and how often killing both left something paused."""
+def kill_and_look(cuda: FakeCuda, record: Path, kills: int) -> tuple[dict[str, list[float]], int]:
+    """How long it took until all programs ran, by what was done, and how often killing both left something paused."""
     left_paused = 0
     with world(cuda, record) as made:
         for number in range(kills):
@@ -160,11 +163,11 @@ def kill_and_look(cuda: FakeCuda, record: Path, kills: int) -> tuple[list[float]
                 if number % 8 == 3:
                     (resumed_by_command if number % 32 == 3 else resumed_here)(cuda, record)
                     assert all(program.state is State.RUNNING for program in made.programs)
-                    made.all_run()
+                    made.all_run("a person resumes all")
                     made.start()
                 else:
                     made.start()
-                    made.all_run()
+                    made.all_run("the next agent is started")
     return made.took_s, left_paused
 
 
@@ -173,11 +176,11 @@ def test_every_program_runs_again(cuda: FakeCuda, record: Path, monkeypatch: pyt
     with ThreadPoolExecutor() as pool:
         worlds = [pool.submit(kill_and_look, cuda, record.with_name(name), KILLS // 2) for name in ("one", "two")]
         found = [one.result() for one in worlds]
-    took_s = [seconds for times, _ in found for seconds in times]
     assert sum(left for _, left in found) > KILLS / 4 / 20, "the kills came while programs were paused"
-    late = [seconds for seconds in took_s if seconds > PROMISED_S]
-    # On a busy machine a new interpreter may take its time.
-    assert len(late) <= len(took_s) / 20, late
+    for after in found[0][0]:
+        took_s = [seconds for times, _ in found for seconds in times[after]]
+        # The median: on a busy machine a new interpreter may take its time.
+        assert statistics.median(took_s) < PROMISED_S, (after, took_s)
 
 
 def test_a_stopped_agent_keeps_nothing_paused(cuda: FakeCuda, record: Path) -> None:
@@ -185,5 +188,5 @@ def test_a_stopped_agent_keeps_nothing_paused(cuda: FakeCuda, record: Path) -> N
         for _ in range(3):
             made.busy()
             kill(made.agent, signal.SIGSTOP)
-            made.all_run()
+            made.all_run("the agent is stopped")
             kill(made.agent, signal.SIGCONT)
