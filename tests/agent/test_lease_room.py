@@ -76,8 +76,12 @@ def test_what_a_new_lease_does_not_use_yet_is_promised() -> None:
     given = replace(given, allocations=replace(given.allocations, allocations=(uses,)))
     assert lease_claims(given, 4, 100.0, 1000.0).promised == {"GPU-a": 55}
     assert lease_claims(given, 4, 1000.0, 1000.0).promised == {}, "it had its time to take it"
-    turn = ParkedProgram("a", "a", "bob", 1001, "parked", "GPU-a", (1,), 50, 50, 0.0, TURN)
+    turn = ParkedProgram("lease:l8@1001", "a", "bob", 1001, "parked", "GPU-a", (1,), 50, 50, 0.0, TURN)
     parked = replace(given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn,))))
     assert lease_claims(parked, 4, 100.0, 1000.0).promised == {"GPU-a": 5}
+    other = replace(
+        given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn._replace(key="unit:a@1001"),)))
+    )
+    assert lease_claims(other, 4, 100.0, 1000.0).promised == {"GPU-a": 55}, "a program without a lease"
     idle = replace(given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn._replace(cause=IDLE),))))
     assert lease_claims(idle, 4, 100.0, 1000.0).promised == {"GPU-a": 55}

@@ -179,11 +179,37 @@ def test_what_a_lease_does_not_use_yet_is_kept_next_to_programs_without_a_lease(
     first = asked(book, ALICE, share=True, memory_bytes=30 * GIB)
     second = asked(book, BOB, share=True, memory_bytes=30 * GIB)
     assert granted(book).keys() == {first}
-    book.update_slots((replace(slot, free_bytes=25 * GIB, leased_bytes=25 * GIB),), 1.0, UserFacts())
+    book.update_slots((replace(slot, free_bytes=25 * GIB, used={first: 25 * GIB}),), 1.0, UserFacts())
     assert granted(book, 1.0) == {}
     # Those without a lease release 10 GiB: of 35 free ones, 5 are promised.
-    book.update_slots((replace(slot, free_bytes=35 * GIB, leased_bytes=25 * GIB),), 2.0, UserFacts())
+    book.update_slots((replace(slot, free_bytes=35 * GIB, used={first: 25 * GIB}),), 2.0, UserFacts())
     assert granted(book, 2.0).keys() == {second}
+
+
+def test_a_lease_that_uses_more_than_it_declared_leaves_the_room_of_the_others() -> None:
+    """Alice uses 70 GiB instead of 10, Bob nothing yet of his 30: of 70 free GiB, 40 can be given."""
+    book = opened(whole(0))
+    alice = asked(book, ALICE, share=True, memory_bytes=10 * GIB)
+    bob = asked(book, BOB, share=True, memory_bytes=30 * GIB)
+    assert granted(book).keys() == {alice, bob}
+    book.update_slots((whole(0, free_bytes=70 * GIB, used={alice: 70 * GIB}),), 1.0, UserFacts())
+    chen = asked(book, CHEN, share=True, memory_bytes=41 * GIB)
+    assert granted(book, 1.0) == {}
+    book.end(chen, 1.0)
+    chen = asked(book, CHEN, share=True, memory_bytes=40 * GIB)
+    assert granted(book, 1.0).keys() == {chen}
+
+
+def test_what_a_lease_has_parked_is_not_promised_on_the_gpu() -> None:
+    """Alice's 100 GiB wait in host memory, and Bob's 60 are not used yet."""
+    book = opened(whole(0))
+    alice = asked(book, ALICE, share=True, memory_bytes=100 * GIB)
+    assert granted(book).keys() == {alice}
+    book.update_slots((whole(0, parked={alice: 100 * GIB}),), 1.0, UserFacts())
+    bob = asked(book, BOB, share=True, memory_bytes=60 * GIB)
+    chen = asked(book, CHEN, share=True, memory_bytes=90 * GIB)
+    assert granted(book, 1.0).keys() == {bob}
+    assert chen in book.waiting
 
 
 def test_a_stated_memory_takes_the_smallest_slot_and_no_memory_the_largest() -> None:

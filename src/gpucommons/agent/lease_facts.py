@@ -1,10 +1,10 @@
 """What a snapshot shows about the slots: free, used, allocated or lost; and which programs are on them. Pure."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpucommons.agent.lease_room import parked_for_turns, rooms_kept
+from gpucommons.agent.lease_memory import memory_of_leases, processes_on
+from gpucommons.agent.lease_room import rooms_kept
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.facts import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
@@ -44,10 +44,18 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
     if gpus is None or allocations is None:
         return None
     sharing = readings.sharing
-    parking = None if sharing is None else sharing.parking
-    kept = rooms_kept(parking)
-    slots = _slots(gpus, allocations, before, parked_for_turns(parking), devices_in_turns(sharing))
-    return tuple(replace(slot, kept=tuple(kept.get(slot.uuid, ()))) for slot in slots)
+    kept = rooms_kept(None if sharing is None else sharing.parking)
+    memory, in_turns = memory_of_leases(readings), devices_in_turns(sharing)
+    return tuple(
+        replace(
+            slot,
+            in_turns=slot.uuid in in_turns,
+            used=memory.used_on(slot.uuid),
+            parked=memory.parked_for(slot.uuid),
+            kept=tuple(kept.get(slot.uuid, ())),
+        )
+        for slot in _slots(gpus, allocations, before)
+    )
 
 
 def devices_in_turns(sharing: SharingReading | None) -> frozenset[str]:
@@ -59,19 +67,10 @@ def devices_in_turns(sharing: SharingReading | None) -> frozenset[str]:
     return frozenset(taking_turns | {program.gpu_uuid for program in parked})
 
 
-def _slots(
-    gpus: GpuReading,
-    reading: AllocationReading,
-    before: Mapping[str, SlotUse],
-    parked: Mapping[str, int],
-    in_turns: frozenset[str],
-) -> Iterator[LeasableSlot]:
+def _slots(gpus: GpuReading, reading: AllocationReading, before: Mapping[str, SlotUse]) -> Iterator[LeasableSlot]:
     holders: dict[str, list[Allocation]] = {}
-    leased: Counter[str] = Counter()
     for allocation in reading.allocations:
-        if allocation.kind is WorkloadKind.LEASE:
-            leased[allocation.slot.uuid] += allocation.memory_bytes or 0
-        elif not allocation.is_access_only:
+        if allocation.kind is not WorkloadKind.LEASE and not allocation.is_access_only:
             holders.setdefault(allocation.slot.uuid, []).append(allocation)
     by_uuid = {gpu.identity.uuid: gpu for gpu in gpus.gpus}
     for info in reading.slots:
@@ -80,8 +79,7 @@ def _slots(
             use = _use(holders.get(uuid, ()))
             if use is SlotUse.FREE and not (reading.complete and info.processes_known):
                 use = before.get(uuid, SlotUse.FREE)
-            slot = _slot(info, by_uuid[info.slot.gpu_uuid], use, parked.get(uuid, 0))
-            yield replace(slot, in_turns=uuid in in_turns, leased_bytes=leased[uuid])
+            yield _slot(info, by_uuid[info.slot.gpu_uuid], use)
     for gpu in gpus.gpus:
         if not gpu.up:
             yield LeasableSlot(gpu.identity.uuid, str(gpu.identity.index), SlotUse.LOST)
@@ -92,7 +90,7 @@ def _use(holders: Iterable[Allocation]) -> SlotUse:
     return SlotUse.ALLOCATED if any(managed) else SlotUse.USED if managed else SlotUse.FREE
 
 
-def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse, parked_bytes: int) -> LeasableSlot:
+def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse) -> LeasableSlot:
     slot = info.slot
     part = 1.0 if slot.slices is None else slot.slices / slot.of
     if info.mig_enabled:
@@ -102,11 +100,17 @@ def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse, parked_bytes: int) -> Leasable
         # What the driver keeps for itself cannot be promised.
         total = _minus(gpu.readings.memory_total_bytes, gpu.readings.memory_reserved_bytes)
         free = gpu.readings.memory_free_bytes
-    return LeasableSlot(slot.uuid, slot.name, use, part, info.mig_enabled, total, free, parked_bytes)
+    used = sum(process.used_memory_bytes or 0 for process in processes_on(info, gpu))
+    return LeasableSlot(slot.uuid, slot.name, use, part, info.mig_enabled, total, _still_free(free, total, used))
 
 
 def _minus(total: int | None, reserved: int | None) -> int | None:
     return None if total is None else total - (reserved or 0)
+
+
+def _still_free(free: int | None, total: int | None, used: int) -> int | None:
+    """Free memory is read before the processes: what they took between the two readings is not free."""
+    return free if free is None or total is None else min(free, max(0, total - used))
 
 
 def user_facts(readings: Readings) -> UserFacts:

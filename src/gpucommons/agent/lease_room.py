@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpucommons.agent.lease_memory import LeaseMemory, memory_of_leases
 from gpucommons.leases.policy.values import KeptRoom
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, WorkloadKind
 from gpucommons.model.leases import LeasesReading, WaitCause
-from gpucommons.model.parking import TURN, ParkingReading
+from gpucommons.model.parking import ParkingReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.parking.values import ParkStage, RoomClaims, RoomNeed
-from gpucommons.rules.identities import job_of_lease
+from gpucommons.parking.values import RoomClaims, RoomNeed
 
 # A program takes its memory within this time. What it has not taken then is not kept for it.
 _PROMISED_S = 300.0
@@ -20,10 +20,9 @@ def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: flo
     leases, allocations = readings.leases, readings.allocations
     if leases is None or allocations is None:
         return RoomClaims()
-    parked = parked_for_turns(None if readings.sharing is None else readings.sharing.parking)
     return RoomClaims(
         tuple(_needs(leases, allocations, share_limit, wall_s, now_s)),
-        _promised(leases, allocations, parked, wall_s),
+        _promised(leases, memory_of_leases(readings), wall_s),
     )
 
 
@@ -33,15 +32,6 @@ def rooms_kept(parking: ParkingReading | None) -> Mapping[str, Sequence[KeptRoom
     for program in () if parking is None else parking.programs:
         if program.comes_after is not None:
             found.setdefault(program.gpu_uuid, []).append(KeptRoom(program.gpu_bytes, program.comes_after))
-    return found
-
-
-def parked_for_turns(parking: ParkingReading | None) -> Mapping[str, int]:
-    """The memory of each GPU's working programs that is in host memory, while they wait for their turn."""
-    found: Counter[str] = Counter()
-    for program in () if parking is None else parking.programs:
-        if program.cause == TURN and program.stage == ParkStage.PARKED:
-            found[program.gpu_uuid] += program.gpu_bytes
     return found
 
 
@@ -66,20 +56,14 @@ def _needs(
         yield RoomNeed(devices, amount, since_s, request.gpus, request.id)
 
 
-def _promised(
-    leases: LeasesReading, allocations: AllocationReading, parked: Mapping[str, int], wall_s: float
-) -> Mapping[str, int]:
+def _promised(leases: LeasesReading, memory: LeaseMemory, wall_s: float) -> Mapping[str, int]:
     """What the leases of the last minutes declared, less what they use or have parked."""
     found: Counter[str] = Counter()
-    new = {job_of_lease(each.request.id): each for each in leases.leases if wall_s - each.since_s < _PROMISED_S}
-    for lease in new.values():
-        for uuid in lease.slots:
-            found[uuid] += lease.request.memory_bytes or 0
-    for each in allocations.allocations:
-        if each.account.job in new:
-            found[each.slot.uuid] -= each.memory_bytes or 0
-    left = {uuid: amount - parked.get(uuid, 0) for uuid, amount in found.items()}
-    return {uuid: amount for uuid, amount in left.items() if amount > 0}
+    for lease in leases.leases:
+        if wall_s - lease.since_s < _PROMISED_S:
+            for uuid in lease.slots:
+                found[uuid] += memory.unused(lease.request, uuid)
+    return {uuid: amount for uuid, amount in found.items() if amount > 0}
 
 
 def _usable(reading: AllocationReading) -> Iterator[str]:

@@ -86,13 +86,14 @@ class _Seat:
     def _has_memory(self, request: LeaseRequest) -> bool:
         if request.memory_bytes is None:
             return True
-        promised = max(0, sum(lease.memory_bytes or 0 for lease in self.leases) - self.slot.parked_bytes)
-        left = None if self.slot.total_bytes is None else self.slot.total_bytes - promised
-        if left is None or request.memory_bytes > left:
+        slot = self.slot
+        promised = {lease.id: max(0, (lease.memory_bytes or 0) - slot.parked.get(lease.id, 0)) for lease in self.leases}
+        if slot.total_bytes is None or request.memory_bytes > slot.total_bytes - sum(promised.values()):
             return False
-        # Programs without a lease may use the slot, too; and what a lease was promised may not be in use yet.
-        unused = max(0, promised - self.slot.leased_bytes)
-        return _has_free(request, self.slot, unused + self.slot.kept_bytes(request.id))
+        # Programs without a lease may use the slot, too; and what a lease was promised may not be in use yet. A lease
+        # that uses more than it was promised does not make the room of another one smaller.
+        unused = sum(max(0, amount - slot.used.get(id, 0)) for id, amount in promised.items())
+        return _has_free(request, slot, unused + slot.kept_bytes(request.id))
 
     def _has_threads(self, request: LeaseRequest) -> bool:
         promised = sum(lease.sm_percent or 0 for lease in self.leases)

@@ -31,8 +31,8 @@ class LeasableSlot:
     """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
 
     `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
-    `parked_bytes` is the memory of working programs of it that is in host memory: they wait for their turn.
-    `leased_bytes` is what the programs of leases use. `kept` is room for programs that are brought back.
+    `used` is what the programs of each lease use of it, by the lease's id, and `parked` what they have in host memory
+    while they wait for their turn. `kept` is room for programs that are brought back.
     """
 
     uuid: str
@@ -42,9 +42,9 @@ class LeasableSlot:
     is_mig: bool = False
     total_bytes: int | None = None
     free_bytes: int | None = None
-    parked_bytes: int = 0
-    leased_bytes: int = 0
     in_turns: bool = False
+    used: Mapping[str, int] = field(default_factory=dict)
+    parked: Mapping[str, int] = field(default_factory=dict)
     kept: tuple[KeptRoom, ...] = ()
 
     def kept_bytes(self, request_id: str) -> int:

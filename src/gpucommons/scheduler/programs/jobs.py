@@ -299,6 +299,12 @@ def _named_job(workload: Workload, context: ProcessContext, lease: str | None) -
     return next((f"{kind}:{name}" for kind, name in jobs if name), None)
 
 
+def lease_of_program(key: str) -> str | None:
+    """The id of the lease that has started a program, by the program's key."""
+    kind, _, name = key.partition(":")
+    return name.rpartition("@")[0] if kind == "lease" else None
+
+
 def _together(device: str, uses: Iterable[DeviceUse]) -> DeviceUse:
     rows = list(uses)
     known = [use.memory_bytes for use in rows if use.memory_bytes is not None]
