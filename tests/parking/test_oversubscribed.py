@@ -46,8 +46,8 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
     node.wait_for(lambda: free_bytes(node) <= ROOM, "the GPU is nearly full")
     programs = [leased(node, socket) for _ in range(2)]
     for program in programs:
-        # So slow that what is expected is shown meanwhile.
-        program.program.move_at(SIZE // 2)
+        # So slow that it has not ended when what is expected is shown.
+        program.program.move_at(SIZE // 60)
     shown: list[str] = []
     third = threading.Thread(target=lambda: programs.append(leased(node, socket)))
     third.start()
@@ -57,7 +57,10 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
         return next((one["expected_start_unix_s"] for one in waiting), None)
 
     until(expected_start, "the start of the third is expected")
+    for program in programs:
+        program.program.move_at(SIZE // 2)
     third.join(60)
+    assert len(programs) == 3, "the third has started"
 
     before = [program.progress() for program in programs]
     parked: set[int] = set()

@@ -85,11 +85,18 @@ static uint64_t gpu_used(void)
 static void may_run(int may) { if (gpus) gpus_set_may_run(gpus, job, may); }
 static void holds(uint64_t bytes) { if (gpus) gpus_set_memory(gpus, job, bytes); }
 
+/* The time that moving takes. The rate may change meanwhile. */
 static void take_time(uint64_t bytes)
 {
-    uint64_t rate = self->move_bytes_per_s;
-    if (rate)
-        usleep((useconds_t)(bytes * 1000000 / rate));
+    double left = (double)bytes;
+    uint64_t rate, before = now_us();
+    while ((rate = self->move_bytes_per_s) && left > 0) {
+        double needed_us = left * 1e6 / (double)rate;
+        usleep(needed_us < 10000 ? (useconds_t)needed_us + 1 : 10000);
+        uint64_t now = now_us();
+        left -= (double)rate * (double)(now - before) / 1e6;
+        before = now;
+    }
 }
 
 /* Submitted work drains; then the lock holds. Work that takes longer than the timeout leaves it running. */
