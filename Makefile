@@ -20,7 +20,8 @@ test: $(VENV)/.ready-test
 	# Meanwhile the tests are compiled, once for all processes that run them.
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null & $(BIN)/mypy; status=$$?; wait; exit $$status
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile || $(MAKE) --no-print-directory test-again
+	# In the order of the files: otherwise files with one long test come last, and the other processes wait for them.
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder || $(MAKE) --no-print-directory test-again
 
 # A failed test once more, alone: a machine that stalls for seconds disturbs tests with real processes and clocks.
 test-again:

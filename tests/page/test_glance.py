@@ -45,8 +45,12 @@ def faults() -> Iterator[str]:
         yield agent.url
 
 
+def problems_of(page: Page) -> Any:
+    return page.evaluate("fetch('/api/v1/problems').then(a => a.json())")
+
+
 def summary_of(page: Page) -> Any:
-    return page.evaluate("fetch('/api/v1/problems').then(a => a.json()).then(a => a.summary)")
+    return problems_of(page)["summary"]
 
 
 def part(page: Page, name: str) -> Any:
@@ -89,7 +93,7 @@ def test_the_first_screen_of_a_good_day_answers(browser: Browser, lab: str, widt
         shown = page.evaluate(FIRST_SCREEN)
         expect_free_and_idle(page, shown)
         assert "lost" not in shown
-        assert "No problem." in shown
+        assert "No problem." in shown, problems_of(page)
 
 
 def test_the_first_screen_counts_only_what_is_visible(browser: Browser, lab: str) -> None:
