@@ -97,14 +97,18 @@ class SharedNode:
         return self.shared.program(solo, phases=phases, gpu=gpu, uid=uid, prefix=prefix, memory_bytes=memory_bytes)
 
     def leased(
-        self, socket: Path, solo: Activity, memory_bytes: int, *options: str, session: bool = True
+        self, socket: Path, solo: Activity | None, memory_bytes: int, *options: str, session: bool = True
     ) -> SharedProgram:
-        """Started with `gpucommons run --share`; returns once the lease is granted and the program runs."""
+        """Started with `gpucommons run --share`; returns once the lease is granted and the program runs.
+
+        `solo` is None for a program that is idle.
+        """
         path = os.pathsep.join(filter(None, sys.path))
         environment = ("env", f"GPUCOMMONS_LEASES_SOCKET={socket}", f"PYTHONPATH={path}")
         run = (sys.executable, "-m", "gpucommons", "run", "--share", "--quiet", *options, "--")
         prefix = (*(_NEW_SESSION if session else ()), *environment, *run)
-        return self.shared.program(solo, memory_bytes=memory_bytes, prefix=prefix, is_child=True)
+        idle = () if solo is not None else (Phase(None),)
+        return self.shared.program(solo, phases=idle, memory_bytes=memory_bytes, prefix=prefix, is_child=True)
 
     # -- the scheduler
 

@@ -84,4 +84,4 @@ def test_what_a_new_lease_does_not_use_yet_is_promised() -> None:
     )
     assert lease_claims(other, 4, 100.0, 1000.0).promised == {"GPU-a": 55}, "a program without a lease"
     idle = replace(given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn._replace(cause=IDLE),))))
-    assert lease_claims(idle, 4, 100.0, 1000.0).promised == {"GPU-a": 55}
+    assert lease_claims(idle, 4, 100.0, 1000.0).promised == {"GPU-a": 5}

@@ -11,6 +11,7 @@ from fakes.gpu.account import Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.leftovers import RESERVE_BYTES
+from running import command
 from shared_node import SharedNode, shared_node
 from waiting import until
 
@@ -78,3 +79,20 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
     assert any("; back in about " in sentence for sentence in shown), shown
     assert all(program.process.poll() is None for program in programs)
     assert all(program.program.state is not State.FAILED for program in programs)
+
+
+def test_an_idle_lease_makes_room_for_another_and_comes_back_when_that_has_ended(node: SharedNode) -> None:
+    socket = node.socket.with_name("leases.sock")
+    environment = {"GPUCOMMONS_LEASES_SOCKET": str(socket)}
+    node.start_agent(sections="[parking]\nidle_after_s = 1\nmin_residence_s = 0\n", environment=environment)
+    node.program(phases=[Phase(None)], memory_bytes=free_bytes(node) - ROOM + SIZE)
+    node.wait_for(lambda: free_bytes(node) <= ROOM - SIZE, "the GPU is nearly full")
+    first = node.leased(socket, None, SIZE, "--memory", f"{SIZE // MIB}Mi")
+    first.program.wait_for_user()
+    done = command(
+        "run", "--share", "--memory", f"{SIZE // MIB}Mi", "--max-wait", "30s", "--", "true", environment=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert first.program.state is State.CHECKPOINTED
+    first.program.run_cell()
+    node.wait_for(lambda: first.program.cells == 1, "its cell ends")

@@ -1,4 +1,4 @@
-"""The memory that the programs of each lease have on the slots, and in host memory while they wait for a turn. Pure."""
+"""The memory that the programs of each lease have on the slots, and in host memory while they are parked. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from gpucommons.model.allocations import AllocationReading, SlotInfo
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.leases import LeaseRequest, LeasesReading
-from gpucommons.model.parking import TURN, ParkingReading
+from gpucommons.model.parking import ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.parking.values import ParkStage
 from gpucommons.rules.identities import job_of_lease
@@ -84,8 +84,8 @@ def _billed(leases: LeasesReading, allocations: AllocationReading) -> Iterator[_
 
 
 def _parked(parking: ParkingReading) -> Iterator[_Amount]:
-    """Working programs that wait for their turn."""
+    """Whether it is idle or waits for its turn: others may have its room until it comes back."""
     for program in parking.programs:
         lease = lease_of_program(program.key)
-        if lease is not None and program.cause == TURN and program.stage == ParkStage.PARKED:
+        if lease is not None and program.stage == ParkStage.PARKED:
             yield _Amount(program.gpu_uuid, lease, program.gpu_bytes)

@@ -31,8 +31,8 @@ class LeasableSlot:
     """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
 
     `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
-    `used` is what the programs of each lease use of it, by the lease's id, and `parked` what they have in host memory
-    while they wait for their turn. `kept` is room for programs that are brought back.
+    `used` is what the programs of each lease use of it, by the lease's id, and `parked` what they have in host memory.
+    `kept` is room for programs that are brought back.
     """
 
     uuid: str
