@@ -31,7 +31,16 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.corun": set(),
     "scheduler.policy": {"base", "config", "model", "scheduler.corun", "scheduler.protocol"},
     "scheduler.programs": {"base", "model", "rules", "scheduler.policy"},
-    "scheduler.parking": {"base", "config", "model", "parking", "pauser", "rules", "scheduler.programs"},
+    "scheduler.parking": {
+        "base",
+        "config",
+        "model",
+        "parking",
+        "pauser",
+        "rules",
+        "scheduler.programs",
+        "sources.host",
+    },
     "scheduler.service": {
         "base",
         "config",

@@ -1,13 +1,14 @@
-"""Three leased programs on a GPU with room for two: they take long turns under a real agent, and none fails."""
+"""Leased programs that do not fit into a GPU together, under a real agent: long turns, idle ones, and another agent."""
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fakes.gpu.account import Phase
+from fakes.gpu.account import Activity, Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.leftovers import RESERVE_BYTES
@@ -32,25 +33,25 @@ def free_bytes(node: SharedNode) -> int:
     return int(gpu["memory_free_bytes"])
 
 
-def leased(node: SharedNode, socket: Path) -> SharedProgram:
-    return node.leased(socket, MATMUL[4096], SIZE, "--memory", f"{SIZE // MIB}Mi")
+def lease_socket(node: SharedNode) -> Path:
+    return node.socket.with_name("leases.sock")
+
+
+def leased(node: SharedNode, solo: Activity | None = MATMUL[4096]) -> SharedProgram:
+    return node.leased(lease_socket(node), solo, SIZE, "--memory", f"{SIZE // MIB}Mi")
 
 
 def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
-    socket = node.socket.with_name("leases.sock")
-    node.start_agent(
-        sections="[parking]\noversubscribe = true\nmin_residence_s = 1\n",
-        environment={"GPUCOMMONS_LEASES_SOCKET": str(socket)},
-    )
+    node.start_agent(sections="[parking]\noversubscribe = true\nmin_residence_s = 1\n", environment=environment(node))
     # Host memory cannot hold it: it is never parked.
     node.program(phases=[Phase(None)], memory_bytes=free_bytes(node) - ROOM)
     node.wait_for(lambda: free_bytes(node) <= ROOM, "the GPU is nearly full")
-    programs = [leased(node, socket) for _ in range(2)]
+    programs = [leased(node) for _ in range(2)]
     for program in programs:
         # So slow that it has not ended when what is expected is shown.
         program.program.move_at(SIZE // 60)
     shown: list[str] = []
-    third = threading.Thread(target=lambda: programs.append(leased(node, socket)))
+    third = threading.Thread(target=lambda: programs.append(leased(node)))
     third.start()
 
     def expected_start() -> float | None:
@@ -81,18 +82,46 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
     assert all(program.program.state is not State.FAILED for program in programs)
 
 
-def test_an_idle_lease_makes_room_for_another_and_comes_back_when_that_has_ended(node: SharedNode) -> None:
-    socket = node.socket.with_name("leases.sock")
-    environment = {"GPUCOMMONS_LEASES_SOCKET": str(socket)}
-    node.start_agent(sections="[parking]\nidle_after_s = 1\nmin_residence_s = 0\n", environment=environment)
+def environment(node: SharedNode) -> dict[str, str]:
+    """Its leases outlive the agent."""
+    return {"GPUCOMMONS_LEASES_SOCKET": str(lease_socket(node)), "STATE_DIRECTORY": str(node.run)}
+
+
+@pytest.fixture
+def crowded(node: SharedNode) -> SharedNode:
+    """A GPU with room for one program of this size and the reserve."""
+    node.start_agent(sections="[parking]\nidle_after_s = 1\nmin_residence_s = 0\n", environment=environment(node))
     node.program(phases=[Phase(None)], memory_bytes=free_bytes(node) - ROOM + SIZE)
     node.wait_for(lambda: free_bytes(node) <= ROOM - SIZE, "the GPU is nearly full")
-    first = node.leased(socket, None, SIZE, "--memory", f"{SIZE // MIB}Mi")
+    return node
+
+
+def idle_lease(node: SharedNode) -> SharedProgram:
+    first = leased(node, None)
     first.program.wait_for_user()
-    done = command(
-        "run", "--share", "--memory", f"{SIZE // MIB}Mi", "--max-wait", "30s", "--", "true", environment=environment
-    )
+    return first
+
+
+def run_leased(node: SharedNode, *program: str) -> None:
+    """It needs the room of the idle lease."""
+    options = ("--share", "--memory", f"{SIZE // MIB}Mi", "--max-wait", "30s")
+    done = command("run", *options, "--", *program, environment=environment(node))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_idle_lease_makes_room_for_another_and_comes_back(crowded: SharedNode) -> None:
+    first = idle_lease(crowded)
+    run_leased(crowded, "true")
     assert first.program.state is State.CHECKPOINTED
     first.program.run_cell()
-    node.wait_for(lambda: first.program.cells == 1, "its cell ends")
+    crowded.wait_for(lambda: first.program.cells == 1, "its cell ends")
+
+
+def test_a_lease_that_an_earlier_agent_parked_comes_back_into_its_own_room(crowded: SharedNode) -> None:
+    first = idle_lease(crowded)
+    run_leased(crowded, "true")
+    assert first.program.state is State.CHECKPOINTED
+    crowded.agent.stop(signal.SIGKILL)
+    crowded.start_agent(environment=environment(crowded))
+    crowded.wait_for(lambda: first.program.gpu_bytes == SIZE, "it is brought back")
+    assert len(json.loads(crowded.agent.get("/api/v1/queue")[1])["queue"]["leases"]) == 1

@@ -111,7 +111,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals expected_rooms",
     ParkedProgram: (
         "key name user uid stage gpu_uuid pids gpu_bytes host_bytes since_wall_s cause waits rate_bytes_s remaining_s "
-        "comes_after"
+        "comes_after ancestors"
     ),
     GpuSharing: (
         "uuid index present running request_queue wait_queue running_memory_bytes "

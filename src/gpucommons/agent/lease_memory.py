@@ -11,7 +11,7 @@ from gpucommons.model.parking import ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.parking.values import ParkStage
 from gpucommons.rules.identities import job_of_lease
-from gpucommons.rules.lease_programs import leases_of_processes
+from gpucommons.rules.lease_programs import lease_of_ancestors, leases_by_client, leases_of_processes
 from gpucommons.scheduler.programs.jobs import lease_of_program
 
 _NONE: Final[Mapping[str, int]] = {}
@@ -41,7 +41,7 @@ def memory_of_leases(readings: Readings) -> LeaseMemory:
         return LeaseMemory({}, {})
     parking = None if sharing is None else sharing.parking
     used = _summed((*_started(readings, allocations), *_billed(leases, allocations)))
-    return LeaseMemory(used, _summed(() if parking is None else _parked(parking)))
+    return LeaseMemory(used, _summed(() if parking is None else _parked(parking, leases)))
 
 
 def processes_on(info: SlotInfo, gpu: Gpu) -> Iterator[GpuProcess]:
@@ -83,9 +83,10 @@ def _billed(leases: LeasesReading, allocations: AllocationReading) -> Iterator[_
             yield _Amount(each.slot.uuid, id, each.memory_bytes or 0)
 
 
-def _parked(parking: ParkingReading) -> Iterator[_Amount]:
+def _parked(parking: ParkingReading, leases: LeasesReading) -> Iterator[_Amount]:
     """Whether it is idle or waits for its turn: others may have its room until it comes back."""
+    by_client = leases_by_client(leases)
     for program in parking.programs:
-        lease = lease_of_program(program.key)
+        lease = lease_of_program(program.key) or lease_of_ancestors(program.ancestors, by_client)
         if lease is not None and program.stage == ParkStage.PARKED:
             yield _Amount(program.gpu_uuid, lease, program.gpu_bytes)

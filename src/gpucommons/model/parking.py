@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from gpucommons.model.process_identity import ProcessKey
+
 # The causes of parking: see ParkedProgram.
 IDLE: Final = "idle"
 ASKED: Final = "asked"
@@ -19,6 +21,7 @@ class ParkedProgram(NamedTuple):
     brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
     waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
     `comes_after` are the requests for leases from which its room on the GPU is not kept; None: it is kept from none.
+    `ancestors` are those of a program that an earlier agent left: its key does not name the lease that started it.
     """
 
     key: str
@@ -36,6 +39,7 @@ class ParkedProgram(NamedTuple):
     rate_bytes_s: float | None = None
     remaining_s: float | None = None
     comes_after: frozenset[str] | None = None
+    ancestors: tuple[ProcessKey, ...] = ()
 
 
 class ParkEvent(NamedTuple):

@@ -17,6 +17,7 @@ from gpucommons.scheduler.parking.moves import Places, ProcessMemory
 from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import names
+from gpucommons.sources.host.ancestors import ancestors_from
 
 _MOVING: Final = frozenset({ParkStage.PARKING, ParkStage.WAKING})
 
@@ -29,7 +30,8 @@ class Spot:
     before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
     which it slept elsewhere. `expected_s` is when it will be back; None: not known. `made_for` is the need for which it
     made room; empty: none. `comes_after` are the requests from which its room is not kept; None: it is kept from none.
-    `unsure`: the pauser ended during a move, and the next one knows what came of it.
+    `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended during a move, and the next
+    one knows what came of it.
     """
 
     key: str
@@ -51,6 +53,7 @@ class Spot:
     expected_s: float | None = None
     made_for: str = ""
     comes_after: frozenset[str] | None = None
+    ancestors: tuple[ProcessKey, ...] = ()
     unsure: bool = False
     resident_before: int = 0
     nvml_bytes: int | None = None
@@ -129,6 +132,7 @@ class Spot:
             rate,
             back_in_s if rate is None else (total - done) / rate,
             self.comes_after,
+            self.ancestors,
         )
 
     def _moved_bytes(self) -> int:
@@ -185,4 +189,5 @@ def left_spot(one: Paused, now_s: float, wall_s: float) -> Spot:
         EARLIER_AGENT,
         uid=uid,
         wakes_since_s=now_s,
+        ancestors=tuple(ancestors_from("/proc", pid)),
     )
