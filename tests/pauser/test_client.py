@@ -285,7 +285,7 @@ def test_the_longest_pause_ends_although_the_agent_says_nothing(cuda: FakeCuda, 
     heard: list[Notice] = []
 
     async def whole() -> None:
-        pauser = Pauser(settings(cuda, record, max_pause_s=0.3), on_resumed=heard.append)
+        pauser = Pauser(settings(cuda, record, max_pause_s=1.0), on_resumed=heard.append)
         await pauser.start()
         assert await pauser.wait_available(30)
         assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
@@ -294,10 +294,10 @@ def test_the_longest_pause_ends_although_the_agent_says_nothing(cuda: FakeCuda, 
         assert heard[0].process == program.key
         assert "longest" in heard[0].reason
         assert pauser.counters.forced == 1
-        assert pauser.counters.longest_pause_s > 0.25
+        assert pauser.counters.longest_pause_s > 0.9
         assert code_of(await pauser.unlock(program.key, lane=LANE)) == Code.NOT_PAUSED
         assert code_of(await pauser.lock(program.key, lane=LANE)) == Code.RESTING
-        await asyncio.sleep(0.35)
+        await asyncio.sleep(1.05)
         assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
         await pauser.stop()
 
