@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from browser import chromium, demo_agent
+
+# A page of 4,000 rows takes some seconds where other tests need the processor as well.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")

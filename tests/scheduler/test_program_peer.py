@@ -73,7 +73,7 @@ def test_the_last_request_counts(tmp_path: Path) -> None:
             await asyncio.sleep(0.0004 * number)
             peer.run_freely()
             await peer.settle()
-            assert not programs[0].locked
+            assert not programs[0].locked, (number, pauser.counters)
 
     play(tmp_path, scenario)
 
