@@ -10,8 +10,8 @@ from collections import Counter
 from adversary.budget import Budget
 from adversary.victim import PASSWORD, Victim
 from cli.test_hostile_names import assert_harmless
+from gpucommons.config.runtime_directory import control_path
 from gpucommons.scheduler.protocol.wire import MessageType, Version, encode
-from gpucommons.scheduler.service.control_socket import control_path
 from parsing import parsed
 from running import command
 from scheduler.served import Scripted

@@ -16,8 +16,8 @@ import pytest
 import at_pid
 from fakes.cuda.control import FakeProgram
 from fakes.shared_gpu import MATMUL, SharedProgram
+from gpucommons.config.runtime_directory import control_path
 from gpucommons.pauser.backend import State
-from gpucommons.scheduler.service.control_socket import control_path
 from needs import needs_chosen_pids
 from shared_node import SharedNode, shared_node
 from waiting import until

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from gpucommons.scheduler.service.control_socket import control_path
+from gpucommons.config.runtime_directory import control_path
 
 
 def parking_state(scheduler: str | Path) -> Any:

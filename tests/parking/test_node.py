@@ -11,8 +11,8 @@ import pytest
 
 from fakes.gpu.account import Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
+from gpucommons.config.runtime_directory import control_path
 from gpucommons.pauser.backend import State
-from gpucommons.scheduler.service.control_socket import control_path
 from parking.state import parking_state
 from running import command
 from shared_node import SharedNode, kill, shared_node

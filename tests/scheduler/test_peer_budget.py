@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from gpucommons.config.runtime_directory import control_path
 from gpucommons.faces.documents.turns import turn_pieces, turns_of
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.terms import Mode
-from gpucommons.scheduler.service.control_socket import ControlSocket, Document, control_path
+from gpucommons.scheduler.service.control_socket import ControlSocket, Document
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
 from needs import needs_root
 from scheduler.served import PRIVACY, Scripted, Served, serving

@@ -15,7 +15,7 @@ from gpucommons.agent.process_names import process_names
 from gpucommons.agent.sharing_checks import check_scheduler
 from gpucommons.agent.sharing_rules import client_rules, program_rules
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.config.runtime_directory import own_control_socket
+from gpucommons.config.runtime_directory import control_path, own_control_socket
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
@@ -28,7 +28,6 @@ from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import read_programs
-from gpucommons.scheduler.service.control_socket import control_path
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread

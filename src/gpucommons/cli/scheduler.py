@@ -23,7 +23,7 @@ from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_target
 from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
-from gpucommons.config.runtime_directory import control_sockets, own_control_socket
+from gpucommons.config.runtime_directory import control_path, control_sockets, own_control_socket
 from gpucommons.faces.documents.values import indented, one_line
 
 app = typer.Typer(
@@ -54,9 +54,6 @@ _START = "start it with: gpucommons up --share"
 
 
 def send(config: Path | None, socket_path: str | None, request: dict[str, object]) -> Any:
-    # Imported here: the scheduler takes a tenth of a second to import.
-    from gpucommons.scheduler.service.control_socket import control_path
-
     path = Path(control_path(socket_path or load_settings(config, {}).settings.scheduler.socket))
     # Not Path.exists, which raises an error for a directory that is closed to this user.
     found = [each for each in ((path,) if socket_path else control_sockets(path)) if os.path.exists(each)]

@@ -34,6 +34,11 @@ def lease_sockets(setting: str) -> list[Path]:
     return [Path(setting)] if setting else [each / _LEASES for each in known_directories()]
 
 
+def control_path(scheduler_socket: str) -> str:
+    """The control socket of the node's scheduler: in the directory of its client socket."""
+    return str(Path(scheduler_socket).parent / _CONTROL)
+
+
 def own_control_socket(environment: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
     """For orders to a simulated scheduler, and to that of a user, who may not create the directory of nvshare."""
     return runtime_directory(environment, uid) / _CONTROL

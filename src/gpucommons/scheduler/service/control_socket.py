@@ -14,11 +14,11 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
+from gpucommons.config.runtime_directory import control_path
 from gpucommons.model.parking import ParkedProgram
 from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
@@ -29,7 +29,6 @@ from gpucommons.scheduler.service.server import SchedulerServer
 
 _LONGEST_QUANTUM_S: Final = 86_400
 _AUTO: Final = "auto"
-_SOCKET_NAME: Final = "control.sock"
 _SOCKET_MODE: Final = 0o666
 _MOST_LINE_BYTES: Final = 4096
 _TIMEOUT_S: Final = 5.0
@@ -65,10 +64,6 @@ class Status(NamedTuple):
 
 class ControlError(Exception):
     """A request that cannot be carried out: one line that says what to do."""
-
-
-def control_path(scheduler_socket: str) -> str:
-    return str(Path(scheduler_socket).parent / _SOCKET_NAME)
 
 
 class ControlSocket:
