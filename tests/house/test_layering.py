@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.house_numbers import circles, imports_of, read_tree
+from scripts.house_numbers import SourceTree, circles, imports_of
 
 # The table equals the imports: a permission that no import uses fails as well.
 ROOMS: dict[str, set[str]] = {
@@ -89,37 +89,35 @@ ROOMS: dict[str, set[str]] = {
 # These put the parts together: they may import every room above them.
 ASSEMBLY = ("agent", "cli")
 
-TREE = read_tree()
 
-
-def test_every_room_imports_what_the_table_says() -> None:
-    found = {room: imported for room, imported in TREE.rooms().items() if room not in ASSEMBLY}
+def test_every_room_imports_what_the_table_says(tree: SourceTree) -> None:
+    found = {room: imported for room, imported in tree.rooms().items() if room not in ASSEMBLY}
     assert found == ROOMS
 
 
-def test_rooms_import_only_rooms_above_them() -> None:
+def test_rooms_import_only_rooms_above_them(tree: SourceTree) -> None:
     order = [*ROOMS, *ASSEMBLY]
     wrong = [
         f"{room} imports {imported}"
-        for room, rooms in TREE.rooms().items()
+        for room, rooms in tree.rooms().items()
         for imported in rooms
         if order.index(imported) >= order.index(room)
     ]
     assert not wrong
 
 
-def test_no_circle_of_modules() -> None:
-    assert circles(TREE.imports) == []
+def test_no_circle_of_modules(tree: SourceTree) -> None:
+    assert circles(tree.imports) == []
 
 
-def test_no_circle_of_rooms() -> None:
-    assert circles(TREE.rooms()) == []
+def test_no_circle_of_rooms(tree: SourceTree) -> None:
+    assert circles(tree.rooms()) == []
 
 
-def test_packages_are_not_empty() -> None:
-    for module, path in TREE.files.items():
+def test_packages_are_not_empty(tree: SourceTree) -> None:
+    for module, path in tree.files.items():
         if path.name == "__init__.py":
-            assert any(each.startswith(f"{module}.") for each in TREE.files), f"{path} is the package's only file"
+            assert any(each.startswith(f"{module}.") for each in tree.files), f"{path} is the package's only file"
 
 
 def test_imports_inside_functions_and_of_packages_are_seen(tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 import ast
 from collections import defaultdict
 
-from scripts.house_numbers import REPOSITORY, read_tree
-
-FILES = read_tree().files
+from scripts.house_numbers import REPOSITORY, SourceTree
 
 
-def test_public_class_names_are_unique() -> None:
+def test_public_class_names_are_unique(tree: SourceTree) -> None:
     definitions: dict[str, list[str]] = defaultdict(list)
-    for module, path in FILES.items():
+    for module, path in tree.files.items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 definitions[node.name].append(module)
@@ -18,8 +16,8 @@ def test_public_class_names_are_unique() -> None:
     assert repeated == {}
 
 
-def test_imports_are_absolute() -> None:
-    for path in FILES.values():
+def test_imports_are_absolute(tree: SourceTree) -> None:
+    for path in tree.files.values():
         for node in ast.walk(ast.parse(path.read_text())):
             relative = isinstance(node, ast.ImportFrom) and node.level > 0
             assert not relative, f"{path.relative_to(REPOSITORY)} has a relative import"

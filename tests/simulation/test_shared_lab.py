@@ -129,7 +129,8 @@ def test_simulated_users_hold_leases_and_wait_and_a_real_command_gets_its_place(
             lambda: next((one for one in lab.document("queue")["waiting"].values() if one["name"] == "mine"), None)
         )
         assert mine["position"] > 1, "simulated users wait before it"
-        assert "every GPU that fits is in use" in lab.command("why").stdout
+        # The next snapshot has it.
+        until(lambda: "every GPU that fits is in use" in lab.command("why").stdout, "it is explained")
     finally:
         for one in waiting:
             one.send_signal(signal.SIGINT)

@@ -7,8 +7,8 @@ from gpucommons.scheduler.programs.matching import ProgramRule, addressed, exemp
 from gpucommons.simulation.lab_jobs import JOBS
 from simulation.played_lab import PlayedLab
 
-LAB = PlayedLab().at(6 * 3600.0)
-READING = read_programs(LAB, 6 * 3600.0)
+LAB = PlayedLab().at(600.0)
+READING = read_programs(LAB, 600.0)
 assert READING is not None
 FOUND = divide(READING.processes, Circumstances(ShareScope.ALL, agent_uid=0), 0.0)
 PROGRAMS = {program.first.pid: program for program in FOUND.programs}
