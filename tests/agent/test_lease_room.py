@@ -61,10 +61,18 @@ def test_a_request_that_waits_for_another_reason_needs_no_room() -> None:
 def test_a_gpu_with_as_many_leases_as_may_share_it_is_not_waited_for() -> None:
     shares = replace(REQUEST, share=True, memory_bytes=5)
     leases = tuple(Lease(replace(shares, id=f"l{n}"), ("GPU-a",), 1.0, 50.0) for n in (7, 8))
-    assert _needs(readings((shares, BUSY), leases=leases), 100.0, 1000.0) == (RoomNeed(("GPU-c",), 5, 990.0, 1, "l1"),)
-    assert _needs(readings((shares, BUSY), leases=leases[:1]), 100.0, 1000.0) == (
-        RoomNeed(("GPU-a", "GPU-c"), 5, 990.0, 1, "l1"),
-    )
+    (found,) = _needs(readings((shares, BUSY), leases=leases), 100.0, 1000.0)
+    assert (found.devices, found.bytes) == (("GPU-c",), 5)
+    (found,) = _needs(readings((shares, BUSY), leases=leases[:1]), 100.0, 1000.0)
+    assert (found.devices, found.bytes) == (("GPU-a", "GPU-c"), 5)
+
+
+def test_what_leases_declared_is_kept_from_a_request_however_long_ago() -> None:
+    shares = replace(REQUEST, share=True, memory_bytes=50)
+    leases = tuple(Lease(replace(shares, id=id), ("GPU-a",), 1.0, 90.0) for id in ("l7", "l8"))
+    for wall_s in (100.0, 10_000.0):
+        claims = lease_claims(readings((replace(shares, memory_bytes=5), BUSY), leases=leases), 4, wall_s, wall_s)
+        assert [need.kept for need in claims.needs] == [{"GPU-a": 100}]
 
 
 def test_what_a_new_lease_does_not_use_yet_is_promised() -> None:

@@ -37,8 +37,8 @@ def lease_socket(node: SharedNode) -> Path:
     return node.socket.with_name("leases.sock")
 
 
-def leased(node: SharedNode, solo: Activity | None = MATMUL[4096]) -> SharedProgram:
-    return node.leased(lease_socket(node), solo, SIZE, "--memory", f"{SIZE // MIB}Mi")
+def leased(node: SharedNode, solo: Activity | None = MATMUL[4096], uses: int = SIZE) -> SharedProgram:
+    return node.leased(lease_socket(node), solo, uses, "--memory", f"{SIZE // MIB}Mi")
 
 
 def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
@@ -102,24 +102,33 @@ def idle_lease(node: SharedNode) -> SharedProgram:
     return first
 
 
-def run_leased(node: SharedNode, *program: str) -> None:
-    """It needs the room of the idle lease."""
-    options = ("--share", "--memory", f"{SIZE // MIB}Mi", "--max-wait", "30s")
-    done = command("run", *options, "--", *program, environment=environment(node))
+def run_leased(node: SharedNode, needs: int = SIZE) -> None:
+    options = ("--share", "--memory", f"{needs // MIB}Mi", "--max-wait", "30s")
+    done = command("run", *options, "--", "true", environment=environment(node))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_idle_lease_makes_room_for_another_and_comes_back(crowded: SharedNode) -> None:
     first = idle_lease(crowded)
-    run_leased(crowded, "true")
+    run_leased(crowded)
     assert first.program.state is State.CHECKPOINTED
     first.program.run_cell()
     crowded.wait_for(lambda: first.program.cells == 1, "its cell ends")
 
 
+def test_an_idle_program_makes_room_where_another_lease_keeps_what_is_free(crowded: SharedNode) -> None:
+    small = leased(crowded, None, uses=MIB)
+    idle = crowded.program(phases=[Phase(None)], memory_bytes=SIZE)
+    idle.program.wait_for_user()
+    crowded.wait_for(lambda: free_bytes(crowded) < SIZE, "it has its memory")
+    assert free_bytes(crowded) > RESERVE_BYTES + 20 * MIB, "enough, if it were not kept"
+    run_leased(crowded, needs=20 * MIB)
+    assert (idle.program.state, small.program.state) == (State.CHECKPOINTED, State.RUNNING)
+
+
 def test_a_lease_that_an_earlier_agent_parked_comes_back_into_its_own_room(crowded: SharedNode) -> None:
     first = idle_lease(crowded)
-    run_leased(crowded, "true")
+    run_leased(crowded)
     assert first.program.state is State.CHECKPOINTED
     crowded.agent.stop(signal.SIGKILL)
     crowded.start_agent(environment=environment(crowded))

@@ -46,6 +46,12 @@ def test_an_idle_program_is_parked_for_a_need_that_this_meets() -> None:
     assert plan(replace(TERMS, idle_after_s=0.0), situation(IDLE, claims=RoomClaims((need,)))).park == (), "off"
 
 
+def test_free_memory_that_is_kept_for_others_is_not_room() -> None:
+    need = RoomNeed(("a",), 30 * GIB, 1.0, kept={"a": 20 * GIB})
+    for free, parked in ((31, ("notebook",)), (50, ("notebook",)), (51, ()), (10, ()), (11, ("notebook",))):
+        assert plan(TERMS, situation(IDLE, free=free * GIB, claims=RoomClaims((need,)))).park == parked, free
+
+
 def test_no_more_programs_are_parked_than_have_to_be() -> None:
     small = replace(IDLE, key="small", memory={"a": 5 * GIB}, idle_s=7200.0)
     for needed, parked in ((30, "notebook"), (42, "small"), (5, "small")):

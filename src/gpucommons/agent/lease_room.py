@@ -1,17 +1,17 @@
 """Which room on GPUs leases wait for, which parking could make, and which they were promised. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpucommons.agent.lease_memory import LeaseMemory, memory_of_leases
 from gpucommons.leases.policy.values import KeptRoom
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, WorkloadKind
-from gpucommons.model.leases import LeasesReading, WaitCause
+from gpucommons.model.leases import Lease, LeasesReading, WaitCause
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.parking.values import RoomClaims, RoomNeed
 
-# A program takes its memory within this time. What it has not taken then is not kept for it.
+# A program takes its memory within this time. What it has not taken then a parked program may have, but no other lease.
 _PROMISED_S = 300.0
 
 
@@ -20,9 +20,10 @@ def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: flo
     leases, allocations = readings.leases, readings.allocations
     if leases is None or allocations is None:
         return RoomClaims()
+    memory = memory_of_leases(readings)
     return RoomClaims(
-        tuple(_needs(leases, allocations, share_limit, wall_s, now_s)),
-        _promised(leases, memory_of_leases(readings), wall_s),
+        tuple(_needs(leases, allocations, memory, share_limit, wall_s, now_s)),
+        _unused([lease for lease in leases.leases if wall_s - lease.since_s < _PROMISED_S], memory),
     )
 
 
@@ -36,7 +37,12 @@ def rooms_kept(parking: ParkingReading | None) -> Mapping[str, Sequence[KeptRoom
 
 
 def _needs(
-    leases: LeasesReading, allocations: AllocationReading, share_limit: int, wall_s: float, now_s: float
+    leases: LeasesReading,
+    allocations: AllocationReading,
+    memory: LeaseMemory,
+    share_limit: int,
+    wall_s: float,
+    now_s: float,
 ) -> Iterator[RoomNeed]:
     """One for each request that waits because every GPU is in use.
 
@@ -46,6 +52,7 @@ def _needs(
     leased = Counter(slot for lease in leases.leases for slot in lease.slots)
     crowded = {slot for slot, number in leased.items() if number >= share_limit}
     usable = tuple(_usable(allocations))
+    kept = _unused(leases.leases, memory)
     for request, wait in leases.waiting:
         if wait.cause is not WaitCause.BUSY or (request.share and not request.memory_bytes):
             continue
@@ -53,16 +60,15 @@ def _needs(
         devices = tuple(uuid for uuid in usable if uuid not in closed)
         since_s = now_s - max(0.0, wall_s - request.arrived_s)
         amount = request.memory_bytes if request.share else None
-        yield RoomNeed(devices, amount, since_s, request.gpus, request.id)
+        yield RoomNeed(devices, amount, since_s, request.gpus, request.id, kept)
 
 
-def _promised(leases: LeasesReading, memory: LeaseMemory, wall_s: float) -> Mapping[str, int]:
-    """What the leases of the last minutes declared, less what they use or have parked."""
+def _unused(leases: Iterable[Lease], memory: LeaseMemory) -> Mapping[str, int]:
+    """What leases declared, less what they use or have parked."""
     found: Counter[str] = Counter()
-    for lease in leases.leases:
-        if wall_s - lease.since_s < _PROMISED_S:
-            for uuid in lease.slots:
-                found[uuid] += memory.unused(lease.request, uuid)
+    for lease in leases:
+        for uuid in lease.slots:
+            found[uuid] += memory.unused(lease.request, uuid)
     return {uuid: amount for uuid, amount in found.items() if amount > 0}
 
 

@@ -22,7 +22,8 @@ def room_for(
     for device in need.devices:
         found = _to_empty(situation, device, others) if need.bytes is None else None
         if need.bytes is not None:
-            found = _to_free(terms, situation, device, need.bytes, others, host_bytes)
+            needed = need.bytes + need.kept.get(device, 0)
+            found = _to_free(terms, situation, device, needed, others, host_bytes)
         if found is not None:
             options.append((sum(program.bytes for program in found), device, found))
     options.sort(key=lambda option: option[:2])

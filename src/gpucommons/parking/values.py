@@ -112,11 +112,15 @@ class DeviceRoom(NamedTuple):
     as_of_s: float
 
 
+_NOTHING_KEPT: Final[Mapping[str, int]] = {}
+
+
 class RoomNeed(NamedTuple):
     """A lease or an nvshare client waits for `number` of these devices, or a parked program for its own.
 
     `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it.
-    `id` is the request for a lease, the name of the client or the key of the program.
+    `id` is the request for a lease, the name of the client or the key of the program. `kept` is free memory of each
+    device that it cannot have: a lease does not get what other leases declared, whether they use it or not.
     """
 
     devices: tuple[str, ...]
@@ -124,6 +128,7 @@ class RoomNeed(NamedTuple):
     since_s: float
     number: int = 1
     id: str = ""
+    kept: Mapping[str, int] = _NOTHING_KEPT
 
 
 @dataclass(frozen=True, slots=True)
