@@ -60,7 +60,7 @@ def test_leases_that_do_not_fit_together_take_turns(node: SharedNode) -> None:
 
     until(expected_start, "the start of the third is expected")
     for program in programs:
-        program.program.move_at(SIZE // 2)
+        program.program.move_at(SIZE * 2)
     third.join(60)
     assert len(programs) == 3, "the third has started"
 

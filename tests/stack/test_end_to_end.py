@@ -161,11 +161,17 @@ def test_every_target_is_up(site: Site) -> None:
     }
 
 
+def thread_states(pid: int) -> set[str]:
+    stats = (task.joinpath("stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
+    return {stat.rpartition(") ")[2].split()[0] for stat in stats}
+
+
 def test_an_open_port_without_answers_is_down(site: Site) -> None:
     process = read_pid_file(site.root / "run" / "alertmanager.pid")
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
     try:
+        until(lambda: thread_states(process.pid) == {"T"}, "every thread has stopped")
         healths = {health.service: health.ok for health in site.engine.status()}
     finally:
         os.kill(process.pid, signal.SIGCONT)
