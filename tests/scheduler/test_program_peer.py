@@ -1,9 +1,11 @@
 """A program as a client of the policy, with a real pauser and real processes: it does what was requested last."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import monotonic
+
+import pytest
 
 from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram
 from gpucommons.config.scheduler import SchedulerSettings
@@ -12,7 +14,7 @@ from gpucommons.pauser.backend import Code, failure
 from gpucommons.pauser.client import LOCK_TIMEOUT_MS, Pauser, PauserSettings
 from gpucommons.pauser.protocol import Reply
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import PROGRAM, Client
+from gpucommons.scheduler.policy.state import PROGRAM, Action, Client
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
@@ -75,6 +77,25 @@ def test_the_last_request_counts(tmp_path: Path) -> None:
             await peer.settle()
             assert not programs[0].locked, (number, pauser.counters)
 
+    play(tmp_path, scenario)
+
+
+def test_a_request_at_the_end_of_the_one_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the program is paused, and before the event loop knows that the work for that has ended."""
+    paused = Policy.paused
+
+    def then_resume(policy: Policy, client: Client, now: float) -> Sequence[Action]:
+        assert client.peer is not None
+        asyncio.get_running_loop().call_soon(client.peer.write, b"")
+        return paused(policy, client, now)
+
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        peer.send(MessageType.DROP_LOCK, 0)
+        await peer.settle()
+        assert pauser.counters.locks == 1
+        assert not programs[0].locked
+
+    monkeypatch.setattr(Policy, "paused", then_resume)
     play(tmp_path, scenario)
 
 

@@ -87,21 +87,24 @@ class ProgramPeer:
         self._pause = pause
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._bring_about())
-            self._task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        task.result()
+            self._task.add_done_callback(asyncio.Task.result)
 
     async def _bring_about(self) -> None:
-        while True:
-            pause = self._pause
-            if pause:
-                await self._lock_all()
-            else:
-                await self._unlock_all()
-            if pause == self._pause and (self._locked.keys() >= self.processes.keys() if pause else not self._locked):
-                return
+        try:
+            while not await self._try():
+                pass
+        finally:
+            # Here, and not in a callback of the task: a request that came before the callback would be lost.
+            self._task = None
+
+    async def _try(self) -> bool:
+        """Whether the program is in the state that was requested last."""
+        pause = self._pause
+        if pause:
+            await self._lock_all()
+        else:
+            await self._unlock_all()
+        return pause == self._pause and (self._locked.keys() >= self.processes.keys() if pause else not self._locked)
 
     async def _lock_all(self) -> None:
         running = {process: lane for process, lane in self.processes.items() if process not in self._locked}
