@@ -233,7 +233,7 @@ def empty_panels(api: Api, user: str) -> set[tuple[str, str]]:
 
 
 def a_user(api: Api) -> str:
-    (first, *_) = api.query("topk(1, ds01_user_containers_count)")
+    (first, *_) = until(lambda: api.query("topk(1, ds01_user_containers_count)"), "a user is scraped")
     name: str = first["metric"]["user"]
     return name
 
