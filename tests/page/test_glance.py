@@ -237,8 +237,8 @@ def test_the_address_keeps_the_view(browser: Browser, demo: str) -> None:
 def test_on_a_phone_the_expected_wait_is_on_the_screen(browser: Browser, demo: str) -> None:
     with opened(browser, demo, width=360, height=6000) as page:
         for cell in ("#turns [data-label='Expected wait']:not(:empty)", "#queue [data-label='Expected wait']"):
-            found = page.locator(cell).first.bounding_box()
-            assert found
+            # A cell that is drawn again at this moment has none.
+            found = until(page.locator(cell).first.bounding_box, f"{cell} is drawn")
             assert found["x"] >= 0
             assert found["x"] + found["width"] <= 360
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
