@@ -132,8 +132,10 @@ def test_the_socket_is_on_by_default_for_every_user(lab: Host) -> None:
 
 
 def test_a_simulation_honours_the_files_of_the_settings(lab: Host) -> None:
-    kept = {path.name for path in inside(lab, "/var/lib/gpucommons").iterdir()}
-    assert {"own.sqlite", "own.jsonl"} <= kept
+    def names() -> set[str]:
+        return {path.name for path in inside(lab, "/var/lib/gpucommons").iterdir()}
+
+    kept = until(lambda: found if {"own.sqlite", "own.jsonl"} <= (found := names()) else None, "both are written")
     assert not any(name.startswith(("ledger", "events")) for name in kept)
 
 
