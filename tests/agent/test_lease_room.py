@@ -61,10 +61,12 @@ def test_a_request_that_waits_for_another_reason_needs_no_room() -> None:
 def test_a_gpu_with_as_many_leases_as_may_share_it_is_not_waited_for() -> None:
     shares = replace(REQUEST, share=True, memory_bytes=5)
     leases = tuple(Lease(replace(shares, id=f"l{n}"), ("GPU-a",), 1.0, 50.0) for n in (7, 8))
-    (found,) = _needs(readings((shares, BUSY), leases=leases), 100.0, 1000.0)
-    assert (found.devices, found.bytes) == (("GPU-c",), 5)
-    (found,) = _needs(readings((shares, BUSY), leases=leases[:1]), 100.0, 1000.0)
-    assert (found.devices, found.bytes) == (("GPU-a", "GPU-c"), 5)
+    assert _needs(readings((shares, BUSY), leases=leases), 100.0, 1000.0) == (
+        RoomNeed(("GPU-c",), 5, 990.0, 1, "l1", {"GPU-a": 10}),
+    )
+    assert _needs(readings((shares, BUSY), leases=leases[:1]), 100.0, 1000.0) == (
+        RoomNeed(("GPU-a", "GPU-c"), 5, 990.0, 1, "l1", {"GPU-a": 5}),
+    )
 
 
 def test_what_leases_declared_is_kept_from_a_request_however_long_ago() -> None:

@@ -71,10 +71,11 @@ def test_both_names_have_every_verb(type_in: Command) -> None:
         assert f"  {verb} " in theirs.out
 
 
-def without_targets(status: str) -> dict[str, Any]:
-    """Prometheus finds and scrapes them meanwhile."""
+def settled(status: str) -> dict[str, Any]:
+    """The document without the progress of the targets, which Prometheus finds and scrapes meanwhile."""
     document: dict[str, Any] = json.loads(status)
-    del document["services"]["targets"]
+    for name in ("state", "detail"):
+        del document["services"]["targets"][name]
     return document
 
 
@@ -92,14 +93,14 @@ def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[st
     status = type_in(manage_main, "status", *place)
     assert status.status == 1, "a stack without an agent is not healthy"
     assert "prometheus    UP" in status.out
-    document = without_targets(type_in(manage_main, "status", "--json", *place).out)
+    document = settled(type_in(manage_main, "status", "--json", *place).out)
     assert (document["engine"], document["data_dir"]) == ("local", str(tmp_path / "data"))
     assert f"prometheus: {document['services']['prometheus']['url']}\n" in started.out
     again = type_in(main, "stack", "start", "--json", *place)
-    assert (again.status, without_targets(again.out)) == (0, document)
+    assert (again.status, settled(again.out)) == (0, document)
     assert again.err == "already running; apply changed settings with 'reload' or 'restart'\n"
     reloaded = type_in(main, "stack", "reload", "--json", *place)
-    assert (reloaded.status, without_targets(reloaded.out)) == (0, document)
+    assert (reloaded.status, settled(reloaded.out)) == (0, document)
     assert reloaded.err == "prometheus: reloaded\nalertmanager: reloaded\n"
     assert document["services"]["prometheus"]["state"] == "UP"
     assert document["services"]["agent"]["state"] == "DOWN"

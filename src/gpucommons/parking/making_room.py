@@ -20,8 +20,9 @@ def room_for(
     """
     options: list[tuple[int, str, list[ParkProgram]]] = []
     for device in need.devices:
-        found = _to_empty(situation, device, others) if need.bytes is None else None
-        if need.bytes is not None:
+        if need.bytes is None:
+            found = _to_empty(situation, device, others)
+        else:
             needed = need.bytes + need.kept.get(device, 0)
             found = _to_free(terms, situation, device, needed, others, host_bytes)
         if found is not None:
