@@ -36,14 +36,14 @@ def test_a_client_is_shown_by_its_name() -> None:
 
 def test_the_gain_and_a_coarse_decision_are_in_the_line_of_the_gpu() -> None:
     first, second = (line for line in status_lines(document()) if line.startswith("GPU "))
-    assert first.endswith("; gain over the driver's time-slicing +34 % (measured)")
+    assert first.endswith("; gain over the driver's time-slicing +34 % (estimate)")
     assert second.endswith("; decided by utilisation, which is coarse: SM activity (GPM) cannot be read")
 
 
 def test_a_loss_has_its_sign() -> None:
     gpus = tuple(replace(gpu, gain_ratio=0.9, coarse=False) for gpu in READING.gpus)
     (line, _) = (line for line in status_lines(document(replace(READING, gpus=gpus))) if line.startswith("GPU "))
-    assert "time-slicing -10 % (measured)" in line
+    assert "time-slicing -10 % (estimate)" in line
 
 
 def test_without_a_measurement_there_is_nothing_to_say() -> None:

@@ -1,5 +1,4 @@
-"""A simulated GPU on which the policy runs programs and clients that change what they do, with progress by the additive
-model of corun/world.py.
+"""A simulated GPU on which the policy runs programs and clients that change what they do.
 
 Programs use the GPU in stages. A program joins and withdraws a second after it begins and ceases to use the GPU, as the
 agent's readings allow. Pausing takes time, and may fail. Measurements see exactly what ran between their two moments.
@@ -7,14 +6,15 @@ agent's readings allow. Pausing takes time, and may fail. Measurements see exact
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.coruns import Way
+from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, Measure, Send
 from gpucommons.scheduler.policy.terms import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
-from scheduler.corun.world import KINDS, true_progress
+from scheduler.gpu_models import GpuModel, Kind, MatrixModel
 from scheduler.simulation import Script, Simulation
 
 # From the first use of the GPU to the reading that shows it, and from the last.
@@ -29,7 +29,7 @@ ANSWER_S = 0.001
 
 Event = Callable[[], Sequence[Action]]
 # Length in seconds and kind; None: it does not use the GPU.
-Stage = tuple[float, int | None]
+Stage = tuple[float, Kind | None]
 
 
 @dataclass
@@ -44,14 +44,21 @@ class Job(Script):
     slow: float = 0.0
     failing: float = 0.0
     begun_s: float = 0.0
+    # When it first took part.
+    joined_s: float = float("inf")
     progress_s: float = 0.0
     stops: int = 0
     stopped_s: float | None = None
+    look_until_s: float | None = None
     longest_pause_s: float = 0.0
+    paused_s: float = 0.0
+    # Pauses in which another program was looked at: begin and end.
+    looks: list[tuple[float, float]] = field(default_factory=list)
+    used_s: float = 0.0
     # Answers of the pauser to earlier orders do not count.
     orders: int = 0
 
-    def kind(self, now_s: float) -> int | None:
+    def kind(self, now_s: float) -> Kind | None:
         left_s = now_s - self.begun_s
         for length_s, kind in self.stages:
             if left_s < length_s:
@@ -62,14 +69,25 @@ class Job(Script):
 
 class PhasedSimulation(Simulation):
     def __init__(
-        self, efficiency: float, seed: int = 0, settings: SchedulerSettings | None = None, *, metered: bool = True
+        self,
+        model: GpuModel | float,
+        seed: int = 0,
+        settings: SchedulerSettings | None = None,
+        *,
+        metered: bool = True,
+        reads_use: bool = True,
+        seen_s: float = SEEN_S,
     ) -> None:
         super().__init__(settings)
         self._dice = random.Random(seed)
-        self._efficiency = efficiency
+        self.model = MatrixModel(model) if isinstance(model, float) else model
         # The device's activity, integrated over time.
-        self._active_s = [0.0, 0.0, 0.0]
+        self._active_s = [0.0, 0.0, 0.0, 0.0]
+        self._used_s = 0.0
+        self._seen_s = seen_s
         self.jobs: list[Job] = []
+        if reads_use:
+            self.at(self.now + 1.0, self._read_use)
         self.perform(self.policy.resize(self.gpu, 100 * GIB, self.now))
         self.perform(self.policy.meter(self.gpu, metered, self.now))
 
@@ -92,19 +110,37 @@ class PhasedSimulation(Simulation):
         self.perform(self.policy.register(client, self.now, core))
         when_s = self.now
         for length_s, kind in stages:
-            delay_s = SEEN_S if program or kind is None else REQUEST_S
+            delay_s = self._seen_s if program or kind is None else REQUEST_S
             self.at(when_s + delay_s, lambda: self._check_use(job))
             when_s += length_s
             # The stage ends here: what runs changes.
             self.at(when_s, lambda: ())
-        self.at(when_s + SEEN_S, lambda: self._check_use(job))
+        self.at(when_s + self._seen_s, lambda: self._check_use(job))
         return job
+
+    def end(self, job: Job) -> None:
+        """The process ends."""
+        job.stages, job.orders = (), job.orders + 1
+        self.jobs.remove(job)
+        self.perform(self.policy.disconnect(job.client, self.now))
+
+    def _read_use(self) -> Sequence[Action]:
+        """The driver's samples of the processes, once a second."""
+        seen = [job for job in self.jobs if job.client.is_program and job.client.standing is not ClientStanding.IDLE]
+        ratios = {job.client.id: min(1.0, job.used_s) for job in seen}
+        for job in self.jobs:
+            job.used_s = 0.0
+        self.policy.sample_use(self.gpu, ratios, min(1.0, self._used_s), self.now)
+        self._used_s = 0.0
+        self.at(self.now + 1.0, self._read_use)
+        return ()
 
     def _check_use(self, job: Job) -> Sequence[Action]:
         """What a reading shows: whether the program uses the GPU; or the client's own request."""
         uses = job.kind(self.now) is not None
         standing = job.client.standing
         if uses and standing is ClientStanding.IDLE:
+            job.joined_s = min(job.joined_s, self.now)
             if job.client.is_program:
                 return self.policy.join(job.client, self.now)
             return self.policy.request(job.client, self.now)
@@ -151,12 +187,18 @@ class PhasedSimulation(Simulation):
         job.runs = False
         job.stops += 1
         job.stopped_s = self.now
+        looking = self.gpu.phase is not None and self.gpu.phase.way is Way.MEASURING
+        job.look_until_s = self.gpu.phase_until_s if looking else None
         return self.policy.paused(job.client, self.now)
 
     def _continue(self, job: Job) -> Sequence[Action]:
         job.runs = True
         if job.stopped_s is not None:
             job.longest_pause_s = max(job.longest_pause_s, self.now - job.stopped_s)
+            job.paused_s += self.now - job.stopped_s
+            if job.look_until_s is not None:
+                # A turn of another program may follow the look.
+                job.looks.append((job.stopped_s, min(self.now, job.look_until_s)))
             job.stopped_s = None
         return ()
 
@@ -170,14 +212,18 @@ class PhasedSimulation(Simulation):
     # The device
 
     def pass_until(self, when_s: float) -> None:
-        if when_s > self.now:
+        while when_s > self.now:
+            elapsed_s = min(self.model.step_s, when_s - self.now)
             active = [(job, kind) for job in self.jobs if job.runs and (kind := job.kind(self.now)) is not None]
             kinds = [kind for _, kind in active]
-            elapsed_s = when_s - self.now
-            for (job, kind), part in zip(active, true_progress(kinds, self._efficiency), strict=True):
-                job.progress_s += part * elapsed_s
-                for metric, value in enumerate(KINDS[kind][0]):
-                    self._active_s[metric] += part * value * elapsed_s
+            parts = zip(active, self.model.progress(kinds), self.model.use(kinds), strict=True) if kinds else ()
+            for (job, _), progress, use in parts:
+                job.progress_s += progress * elapsed_s
+                job.used_s += use * elapsed_s
+                self._used_s += use * elapsed_s
+            for metric, value in enumerate(self.model.activity(kinds, self.now)):
+                self._active_s[metric] += (value or 0.0) * elapsed_s
+            self.now += elapsed_s
         super().pass_until(when_s)
 
     def measure(self, action: Measure) -> None:
@@ -208,8 +254,8 @@ class PhasedSimulation(Simulation):
         self.run(seconds)
         return {job.client.id: (job.progress_s - before[job.client.id]) / seconds for job in self.jobs}
 
-    def best(self, kinds: Sequence[int]) -> float:
+    def best(self, kinds: Sequence[Kind]) -> float:
         """The better of always in turns and always together; together only where that leaves every job its share."""
-        together = true_progress(kinds, self._efficiency)
+        together = self.model.progress(kinds)
         fair = min(together) >= 1.0 / len(kinds) - 0.01
         return max(1.0, sum(together) if fair else 1.0)

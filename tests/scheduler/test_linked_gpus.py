@@ -57,9 +57,11 @@ class Node:
 
 def test_a_program_on_two_gpus_runs_on_both_at_once_or_not_at_all() -> None:
     node = Node()
-    one, other, free = (node.program(gpu) for gpu in GPUS)
+    one, other, free = (node.program(gpu, "uid:1001") for gpu in GPUS)
     node.link(("GPU-0", "GPU-1"))
-    wide = node.program("GPU-0")
+    wide = node.program("GPU-0", "uid:1002")
+    # Two programs of one owner and one of another: the owners take turns.
+    node.run(5.0)
     seen = node.run(20.0)
     assert {wide.id, free.id} in seen
     assert not any(wide.id in running and running & {one.id, other.id} for running in seen)

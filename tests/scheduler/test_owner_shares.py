@@ -22,7 +22,7 @@ def share_and_longest_pause(node: Node, client: Client) -> tuple[float, float]:
     return ran_s / OVER_S, longest_s
 
 
-@pytest.mark.parametrize("count", [1, 4, 16, 40])
+@pytest.mark.parametrize("count", [2, 4, 16, 40])
 def test_many_programs_of_one_user_get_what_one_program_of_another_gets(count: int) -> None:
     node = Node()
     bob = node.program(GPUS[0], "uid:1002")
@@ -35,11 +35,16 @@ def test_many_programs_of_one_user_get_what_one_program_of_another_gets(count: i
     assert longest_s < SchedulerSettings().max_pause_s
 
 
-def test_fair_between_clients_counts_programs() -> None:
-    node = Node(SchedulerSettings(fair_between="clients"))
+@pytest.mark.parametrize(
+    ("settings", "others"), [(SchedulerSettings(), 1), (SchedulerSettings(fair_between="clients"), 3)]
+)
+def test_where_each_has_its_share_together_no_program_is_paused(settings: SchedulerSettings, others: int) -> None:
+    """One program of each owner; or any programs, where each client counts for itself."""
+    node = Node(settings)
     bob = node.program(GPUS[0], "uid:1002")
-    for _ in range(3):
+    for _ in range(others):
         node.program(GPUS[0], "uid:1001")
     node.run(5.0)
-    share, _ = share_and_longest_pause(node, bob)
-    assert share == pytest.approx(0.25, abs=0.03)
+    share, longest_s = share_and_longest_pause(node, bob)
+    assert share == pytest.approx(1.0, abs=0.02)
+    assert longest_s <= 0.5

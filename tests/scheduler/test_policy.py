@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.quotas import NO_LIMITS
 from gpucommons.scheduler.policy.state import PROGRAM, ClientProcess, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
@@ -450,18 +449,6 @@ def demands(sim: Simulation, *scripts: Script) -> list[float | None]:
     return [None if activity is None else activity.sm for activity in found]
 
 
-def test_two_that_fill_the_gpu_take_turns() -> None:
-    sim, one, other = pair(0.95, 0.95)
-    assert demands(sim, one, other) == [0.95, 0.95]
-    assert len(sim.gpu.running) == 1
-    waiting = other if runs(one) else one
-    assert wait_reason(sim.policy.terms, waiting.client, sim.now) == "demand"
-    for script in (one, other):
-        assert sim.billed_s(script) / 300.0 == pytest.approx(0.5, abs=0.03)
-    # Turns of a quarter of a second, measuring turns of a few seconds each minute.
-    assert 900 < one.client.turns + other.client.turns < 1300
-
-
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.1, 0.3, 0.5, 0.95])), min_size=2, max_size=6))
 @settings(max_examples=40)
 def test_every_client_gets_its_share_for_any_memory_and_demand(
@@ -509,17 +496,6 @@ def test_a_client_that_stops_slowly_pays_for_it() -> None:
     assert sim.billed_s(other) / 300.0 == pytest.approx(0.5, abs=0.03)
 
 
-def test_a_client_that_does_not_stop_keeps_no_other_waiting() -> None:
-    sim = measurable()
-    sim.perform(sim.policy.meter(sim.gpu, True, sim.now))
-    hanging, *others = (sim.add(version=PROGRAM, obeys=obeys) for obeys in (False, True, True))
-    for _ in range(5):
-        turns = [script.client.turns for script in others]
-        sim.run(4.0)
-        assert runs(hanging)
-        assert all(script.client.turns > before for script, before in zip(others, turns, strict=True))
-
-
 def test_a_program_does_not_queue_behind_clients_that_run_alone() -> None:
     """Where memory is switched, a program is stopped by nothing but its quota."""
     sim = simulation()
@@ -541,52 +517,6 @@ def test_two_that_leave_it_idle_run_together() -> None:
     assert one.client.turns + other.client.turns < 16
 
 
-def test_by_utilisation_a_heavy_and_a_light_one_take_turns() -> None:
-    sim, *_ = pair(0.95, 0.37)
-    assert len(sim.gpu.running) == 1
-
-
-def test_a_demand_that_changed_is_found_out() -> None:
-    sim, one, other = pair(0.95, 0.95)
-    with_utilisation(sim, 300.0, {one.client.id: 0.2, other.client.id: 0.7})
-    assert len(sim.gpu.running) == 2
-    with_utilisation(sim, 10.0, {one.client.id: 0.95, other.client.id: 0.95})
-    assert len(sim.gpu.running) == 1
-
-
-def test_without_utilisation_they_run_together() -> None:
-    sim, *_ = pair(0.95, 0.95)
-    assert len(sim.gpu.running) == 1
-    sim.run(6.0)
-    assert len(sim.gpu.running) == 2
-    bare = simulation()
-    assert [runs(bare.add()), runs(bare.add())] == [True, True]
-
-
-def test_a_newcomer_is_measured_alone_first() -> None:
-    sim = measurable()
-    settled = sim.add(tail_s=0.01)
-    busy = {settled.client.id: 0.3}
-    with_utilisation(sim, 5.0, busy)
-    newcomer = sim.add(tail_s=0.01)
-    busy[newcomer.client.id] = 0.3
-    sim.run(0.1)
-    assert running(sim) == {newcomer.client.id}
-    assert wait_reason(sim.policy.terms, settled.client, sim.now) == "solo"
-    with_utilisation(sim, 3.0, busy)
-    assert len(sim.gpu.running) == 2
-
-
-def test_those_that_came_before_anything_was_measured_are_measured_soon() -> None:
-    sim = simulation()
-    scripts = [sim.add(tail_s=0.01) for _ in range(2)]
-    sim.run(1.0)
-    assert len(sim.gpu.running) == 2, "nothing is known of the device, as without NVML"
-    with_utilisation(sim, 8.0, {script.client.id: 0.95 for script in scripts})
-    assert demands(sim, *scripts) == [0.95, 0.95]
-    assert len(sim.gpu.running) == 1
-
-
 def test_a_missing_measurement_holds_no_client_up() -> None:
     sim = simulation()
     sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))
@@ -596,14 +526,3 @@ def test_a_missing_measurement_holds_no_client_up() -> None:
         sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))
     assert demands(sim, *scripts) == [None] * 3
     assert len(sim.gpu.running) == 3
-
-
-def test_a_solo_turn_is_long_enough_for_measurements_that_are_far_apart() -> None:
-    sim = simulation()
-    sim.perform(sim.policy.sample_busy(sim.gpu, 0.0, 5.2, sim.now))
-    sim.run(1.0)
-    scripts = [sim.add(tail_s=0.01) for _ in range(2)]
-    for _ in range(5):
-        sim.run(5.0)
-        sim.perform(sim.policy.sample_busy(sim.gpu, 0.9, 5.2, sim.now))
-    assert demands(sim, *scripts) == [0.9, 0.9]

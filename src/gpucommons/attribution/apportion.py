@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpucommons.model.ownership import Basis, Portion, Reason
-
-WHOLE_SM = 1_000_000
+from gpucommons.model.ownership import WHOLE_SM, Basis, Portion, Reason
 
 
 class Resident(NamedTuple):

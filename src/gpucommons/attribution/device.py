@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gpucommons.attribution.apportion import WHOLE_SM, DeviceTotals, Resident
+from gpucommons.attribution.apportion import DeviceTotals, Resident
 from gpucommons.model.gpu import Gpu, GpuProcess
-from gpucommons.model.ownership import Reason
+from gpucommons.model.ownership import WHOLE_SM, Reason
 from gpucommons.model.process_identity import PidScope, PidView
 
 _PERCENT = WHOLE_SM // 100

@@ -31,9 +31,9 @@ class SchedulerSettings:
         choices=("auto", "serial", "concurrent"),
         aliases=nvshare_aliases("SCHEDULING_MODE"),
     )
-    corun_gain_percent: float = option(
-        3.0,
-        "mode auto: least gain in percent over turns for which clients run together; less is within the noise",
+    turn_gain_percent: float = option(
+        5.0,
+        "mode auto: gain in percent, in total progress, from which on clients take turns; below it they run together",
         minimum=0,
         maximum=100,
     )

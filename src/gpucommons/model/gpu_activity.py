@@ -4,14 +4,13 @@ from typing import NamedTuple
 
 
 class GpuActivity(NamedTuple):
-    """Shares of the time in which the SMs, the tensor pipes and the DRAM interface were active, 0 to 1.
-
-    `tensor` and `dram` are None where the GPU does not report them.
-    """
+    """Shares of the time in which the SMs, the tensor pipes and the DRAM interface were active, 0 to 1; and in which
+    any kernel ran (`busy`). All but the first are None where the GPU does not report them."""
 
     sm: float
     tensor: float | None = None
     dram: float | None = None
+    busy: float | None = None
 
 
 class ActivityMeasurement(NamedTuple):

@@ -47,6 +47,10 @@ class Basis(StrEnum):
     APPORTIONED = "apportioned"
 
 
+# The unit of SM time is a millionth of it.
+WHOLE_SM = 1_000_000
+
+
 class Portion(NamedTuple):
     """A part of a GPU: bytes of memory, millionths of its SM time, or milliwatts."""
 

@@ -29,6 +29,7 @@ class WaitReason(StrEnum):
     MEMORY = "memory"
     DEMAND = "demand"
     SOLO = "solo"
+    FAIRNESS = "fairness"
     READY = "ready"
 
 
@@ -106,7 +107,7 @@ class LeftAlone(NamedTuple):
 class GpuSharing:
     """One GPU's queues. `way` is how its clients share it now, `way_reason` why.
 
-    Ways: alone, together, turns, mixed (together, and turns alone for a client that loses by it), measuring, linked
+    Ways: alone, together, turns (of owners, or one by one), measuring, linked
     (its clients are in the queue of another GPU, because a program uses both), free.
     `gain_ratio` is the progress per second compared with the driver's time-slicing of the same clients, as measured;
     None while it is not known. `coarse`: there is no measured SM activity, so that utilisation decides.

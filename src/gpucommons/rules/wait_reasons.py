@@ -16,11 +16,12 @@ _SHARING: Final[Mapping[str, str]] = {
     "measuring_demand": "one at a time for a moment: a client is measured",
     "concurrent_mode": "together: concurrent mode",
     "demand_fits": "together: the GPU can serve all clients at once",
-    "together_gains": "together: faster in total than turns, as measured",
+    "together_default": "together: nothing speaks for turns so far",
+    "turns_no_gain": "together: turns would not be faster",
     "turns_gain": "in turns: together the clients would be slower, as measured",
-    "mixed_gains": "together, with turns alone for a client that would fall below its share",
+    "owner_turns": "owners in turns: together, an owner would get less than its share",
     "linked": "in one queue with another GPU: a program uses both",
-    "measuring": "measuring whether the clients are faster together or in turns",
+    "measuring": "one at a time for a moment: a client is measured",
     "demand_unknown": "together: the clients fit in memory, and the GPU's utilisation is not known",
 }
 
@@ -38,6 +39,8 @@ def wait_sentence(client: ClientSharing) -> str:
         return f"needs {gibibytes(client.need_bytes or 0)} of memory, {gibibytes(client.wait.room_bytes)} free"
     if reason is WaitReason.DEMAND:
         return "another client has the turn: together they would be slower"
+    if reason is WaitReason.FAIRNESS:
+        return "another owner has the turn: together, an owner would get less than its share"
     if reason is WaitReason.SOLO and client.demand_ratio is None:
         return "must run alone first, to be measured"
     if reason is WaitReason.SOLO:
@@ -54,9 +57,10 @@ def gain_sentence(gpu: GpuSharing) -> str:
     """What sharing is worth on this GPU, and how well it is known; empty where there is nothing to say."""
     parts = []
     if gpu.gain_ratio is not None:
-        parts.append(f"gain over the driver's time-slicing {100 * (gpu.gain_ratio - 1):+.0f} % (measured)")
+        percent = 100 * (gpu.gain_ratio - 1)
+        parts.append(f"gain over the driver's time-slicing {percent:+.0f} % (estimate)")
     if gpu.coarse:
-        parts.append("decided by utilisation, which is coarse: SM activity (GPM) cannot be read")
+        parts.append("SM activity (GPM) cannot be read: turns are taken for fairness only, not for a gain")
     return "; ".join(parts)
 
 

@@ -8,7 +8,7 @@ as measured on an H200.
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.facts import DeviceActivity
 
 
 class GpuLoad(NamedTuple):
@@ -20,7 +20,7 @@ class GpuLoad(NamedTuple):
     def at_level(self, kernels: float) -> "GpuLoad":
         """The same kind of work with another share of time."""
         part = kernels / self.kernels
-        return GpuLoad(DeviceActivity(*(min(1.0, part * value) for value in self.activity)), kernels)
+        return GpuLoad(DeviceActivity(*(min(1.0, part * value) for value in self.activity.work)), kernels)
 
 
 # As measured on an H200 for loops of matrix products of n x n in bf16.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.simulation.gpu_model import GpuLoad
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
 
@@ -31,7 +31,7 @@ class LabLoad(Protocol):
 
 
 def job_use(load: GpuLoad) -> JobUse:
-    return JobUse(load.kernels, *load.activity)
+    return JobUse(load.kernels, *load.activity.work)
 
 
 def total_use(uses: Sequence[JobUse]) -> JobUse:

@@ -233,7 +233,7 @@ class SharedLoad:
             loads = [load for _, load in running]
             overbooked = overbooking(loads)
             for (track, load), speed in zip(running, speeds(loads, EFFICIENCY), strict=True):
-                rates = (load.kernels / overbooked, *(speed * value for value in load.activity), speed)
+                rates = (load.kernels / overbooked, *(speed * value for value in load.activity.work), speed)
                 track.totals = track.totals.plus((*rates, track.job.cpu_cores), seconds)
         self._now_s = when_s
         if when_s == int(when_s):

@@ -49,7 +49,7 @@ class SimulatedMeter:
         # A job that ended meanwhile takes its totals along.
         rates = [min(1.0, max(0.0, new - old) / seconds) for old, new in zip(begun.totals, after, strict=True)]
         found = dict(zip(JobTotals._fields, rates, strict=True))
-        activity = GpuActivity(found["sm"], found["tensor"], found["dram"])
+        activity = GpuActivity(found["sm"], found["tensor"], found["dram"], found["busy"])
         self._loop.call_soon(self._on_measured, ActivityMeasurement(gpu_uuid, token, activity, begun.begin_s, now_s))
 
     def _totals(self, gpu_uuid: str) -> JobTotals:

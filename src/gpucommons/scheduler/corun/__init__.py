@@ -1,13 +1,27 @@
-"""Whether clients of one GPU run together or take turns, decided by measured progress. Pure: no clock, no driver.
+"""Which clients of one GPU run together and which take turns. Pure: no clock, no driver.
 
-The measure is GPM's activity of the device (SM, tensor, DRAM). It is additive in progress: while several clients run
-together, the device's activity is close to the sum of each client's activity when alone, times its progress.
+Clients run together unless there is a reason for turns. A reason is fairness between owners, or a gain that was
+measured. Quotas and memory that does not fit are the policy's, not of this package.
 
- 1. Alone. The activity of each client is learnt in its own turns (`activity`). A rise counts at once, a fall must last.
- 2. Together. A trial of half a second gives the device's activity with all of them; `progress` estimates from it how
-    fast each one is, as a share of its speed alone.
- 3. Division. Turns give n clients 1/n each. Running together must gain at least `MARGIN` in total, and every client
-    must reach its fair share: one that falls behind gets turns alone for the rest (`division`).
- 4. Evidence. A verdict holds until a client comes, leaves or changes its activity, or the device's activity contradicts
-    it. Trials that end in turns are repeated ever more seldom (`coruns`).
+The measure of progress is GPM's activity of the device (SM, tensor, DRAM). It is additive: while several clients run
+together, the device's activity is close to the sum of each client's activity when alone, times its progress
+(`progress`). What a client does alone and how much of the GPU each process uses is kept in `facts`.
+
+ 1. Light clients. A client that alone keeps the GPU busy for less than half of the time, or in bursts, is light. It
+    always runs, and no client is paused to measure it again. What it uses is charged to its owner.
+ 2. Fairness. Where owners compete and one of them gets less than its share while another gets more, owners take turns.
+    All clients of an owner run in its turn. The cause is structural where the owners have different numbers of
+    programs; else it is seen in what their processes use, for some seconds.
+ 3. Gain. Clients take turns one by one where their total progress together is so low that turns gain at least
+    `turn_gain`. Each of them has been seen alone twice before that is believed.
+ 4. Looks. To see a client alone, the others are paused for a look of 0.3 s. Times in which it is alone anyway come
+    first: before a second client starts, while the others rest, in its own turns. Pauses for looks take at most 3 %
+    of a client's first minute and 1 % of each later one (`PauseBudget`), by construction: a look that would exceed the
+    budget of a client that it pauses does not take place.
+ 5. Doubt. A verdict holds until its set of clients changes. It is checked after two minutes, then ever more seldom, up
+    to once an hour; sooner where a client uses the GPU in another way than before. A verdict for turns is checked by a
+    second together, which pauses no client.
+ 6. Accounts. Time is served to owners, and within an owner to its clients: the one that has had least is next. An
+    account outlives the programs of its owner, so that a new program gains nothing. A look is charged to the owner of
+    the client that is measured. Where turns are taken, a newcomer waits for the turn of its owner.
 """

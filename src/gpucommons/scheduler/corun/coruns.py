@@ -1,66 +1,100 @@
-"""One GPU's clients that fit into its memory: which of them may run now, and until when.
+"""One GPU's clients that fit into its memory: which of them may run now, and until when. The package has the rules.
 
 A phase is a set of clients that run at the same time. `phase` returns the next one; `ended` records how long it
-lasted, `measured` the device's activity in it. The caller runs the phases, bills and throttles: `requesting` holds only
-the clients that may run now.
-
-A client's fair share is its weight over the weights of all requesting clients. Where the device's SM activity cannot
-be measured (`coarse`), its utilisation stands in: clients run together if their utilisations sum to at most 1.
+lasted, `measured` the device's activity in it, `used` what each client's processes had of the GPU. The caller runs the
+phases, bills and throttles: it names only the clients that may run now.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from gpucommons.scheduler.corun.activity import DeviceActivity, SoloActivity
-from gpucommons.scheduler.corun.division import MARGIN, TimeDivision, divide, turns
-from gpucommons.scheduler.corun.progress import misfit, progress_together
+from gpucommons.scheduler.corun.accounts import Accounts
+from gpucommons.scheduler.corun.facts import (
+    LONG_USE_SPAN_S,
+    MAX_SAMPLES,
+    USE_SPAN_S,
+    Activity,
+    ClientFacts,
+    DeviceActivity,
+    Use,
+)
+from gpucommons.scheduler.corun.progress import progress_together
 
 # GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.
 LEAST_MEASURED_S: Final = 0.25
 SETTLE_S: Final = 0.1
-MEASURE_S: Final = 0.5
-TRIAL_S: Final = 0.6
 QUANTUM_S: Final = 0.25
-# Utilisation is read once per span: a whole span must lie within the phase.
-_COARSE_SPANS: Final = 2.5
-_COARSE_EXCESS: Final = 0.1
-# One round of a division that mixes: long enough that switches cost little, short enough to feel fair.
-_ROUND_S: Final = 2.0
-_SHORTEST_S: Final = 0.1
-# How often the device is measured while all run together: a job that begins to work shows within this time.
+# A look at one client, and how much longer it may take until the others have stopped and run again.
+LOOK_S: Final = 0.3
+LOOK_SLACK_S: Final = 0.1
+# A client is looked at this long after it came, and this long after the last look: longer after each.
+_LOOK_AFTER_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 2.0
+_MAX_LOOK_AGAIN_S: Final = 3600.0
+_BETWEEN_LOOKS_S: Final = 1.0
+# How often the device is measured while all run together: until it is known whether turns gain, and later. Clients
+# with a quota may run for less than a second at a time.
+_TRIAL_S: Final = 0.4
 _TOGETHER_S: Final = 1.0
-# While all run together, nothing of each alone is learnt: it is measured again this often.
-_SOLO_FRESH_S: Final = 60.0
-# Before the first trial of a new set of clients they are measured again.
-_NEW_FRESH_S: Final = 4.0
-# The device's activity differs this much from that of the trial: what was learnt may no longer hold. Clients whose
-# activity varies anyway are given more, as long as measuring them again leads to the same verdict.
-_CONTRADICTION: Final = 0.05
-_CONTRADICTION_MOST: Final = 0.4
-# So many times that, if the progress of one client seems to differ: it is less certain than the device's activity.
-_PROGRESS_TOLERANCES: Final = 4.0
-_LEAST_ACTIVITY: Final = 0.1
-# Measurements of a client that changed meanwhile: the activities do not add up, or it seems to be faster than alone.
-_MISFIT: Final = 0.05
-_FASTER_THAN_ALONE: Final = 1.05
-_FASTER: Final = 0.1
-_TRY_AGAIN_S: Final = 30.0
-_TRY_AGAIN_MOST_S: Final = 600.0
-# To measure each alone and to estimate the progress of so many takes long enough.
-MOST_CLIENTS: Final = 64
+# Turns must gain this much over running together; turns that gain less than the second are given up.
+TURN_GAIN: Final = 0.05
+_KEEP_RATIO: Final = 0.4
+_LOOKS_FOR_TURNS: Final = 2
+_SAMPLES_TOGETHER: Final = 2
+# When a verdict is checked: first, and by which factor later each time.
+_CHECK_TOGETHER_S: Final = 120.0
+_CHECK_TURNS_S: Final = 30.0
+_CHECK_FACTOR: Final = 4.0
+_MAX_CHECK_S: Final = 3600.0
+# The device's activity is this far from that of the verdict, as a ratio and at least in points: check it.
+_DRIFT_RATIO: Final = 0.3
+_DRIFT_POINTS: Final = 0.1
+_DRIFT_AFTER_S: Final = 10.0
+# Fairness: an owner is deprived if it has less than this part of its share, over so many seconds. Use is read coarsely:
+# over a short time, only a large difference counts.
+_DEPRIVED: Final = ((0.8, USE_SPAN_S), (0.88, LONG_USE_SPAN_S))
+# A device that is used for less of the time serves all.
+_SATURATED: Final = 0.7
+# An owner with light clients only counts as greedy above the second part of an equal share, where one with heavy
+# clients is below the first.
+_GREEDY: Final = (0.8, 1.1)
+# A client that was not seen alone is taken to be heavy if it uses this much of an equal part.
+_HEAVY_PART: Final = 0.5
+# Use that no process explains: how much of it counts, and how long an owner whose programs came or left is taken to be
+# the cause. Readings of use are a second apart.
+_MIN_UNSEEN: Final = 0.1
+_PASSING_S: Final = 2.5
+_MAX_USE_S: Final = 2.0
+# Without samples of processes, clients of unknown activity count as programs after this time.
+_COUNTS_AFTER_S: Final = 2.0
+_RECHECK_FAIRNESS_S: Final = 60.0
+_FAIRNESS_REMEMBERED_S: Final = 600.0
+_MAX_FAIRNESS: Final = 256
+# How often a lone client is measured: until enough is known of it, and later.
+_ALONE_S: Final = 2.0
+_ALONE_KNOWN_S: Final = 10.0
+# To see each alone and to estimate the progress of so many takes long enough.
+MAX_CLIENTS: Final = 64
 
 Client = TypeVar("Client", bound=Hashable)
 
 
 class Way(StrEnum):
     ALONE = "alone"
-    TURNS = "turns"
     TOGETHER = "together"
-    MIXED = "mixed"
-    TRIAL = "trial"
+    TURNS = "turns"
     MEASURING = "measuring"
+
+
+class Cause(StrEnum):
+    """Why clients take turns or run together."""
+
+    NONE = "none"
+    FAIRNESS = "fairness"
+    GAIN = "gain"
+    NO_GAIN = "no_gain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,41 +105,78 @@ class Phase(Generic[Client]):
     length_s: float
     way: Way
     measure: bool = False
+    cause: Cause = Cause.NONE
+    # Its turn or look, without the light clients that run along.
+    unit: tuple[Client, ...] = ()
 
 
-@dataclass(slots=True)
 class _Verdict:
-    """What a trial of one set of clients led to. It holds for the activities that it was made with."""
+    """Whether turns gain for one set of clients. `turns` is None until it is known."""
 
-    division: TimeDivision
-    device: DeviceActivity
-    progress: tuple[float, ...]
-    versions: tuple[int, ...]
-    made_s: float
-    again_s: float
-    tolerance: float
-    # Time owed to the parts of a round: all together first, then each client alone.
-    owed_s: list[float]
+    __slots__ = ("check_s", "device", "drifts", "interval_s", "progress", "settled_s", "turns")
+
+    def __init__(self) -> None:
+        self.turns: bool | None = None
+        self.progress = 1.0
+        self.device: DeviceActivity | None = None
+        self.settled_s = float("-inf")
+        self.check_s = float("inf")
+        self.interval_s = 0.0
+        self.drifts = 0
+
+    def settle(self, turns: bool, progress: float, device: DeviceActivity, now_s: float) -> None:
+        first_s = _CHECK_TURNS_S if turns else _CHECK_TOGETHER_S
+        same = turns == self.turns
+        self.interval_s = min(_MAX_CHECK_S, _CHECK_FACTOR * self.interval_s) if same else max(first_s, self.interval_s)
+        self.turns, self.progress, self.device = turns, progress, device
+        self.settled_s, self.check_s = now_s, now_s + self.interval_s
+
+
+class _Fairness:
+    """Whether the owners that compete get their shares together. It is looked at again ever more seldom."""
+
+    __slots__ = ("interval_s", "recheck_s", "seen_s", "since_s", "unfair")
+
+    def __init__(self, now_s: float) -> None:
+        self.unfair = False
+        self.seen_s = now_s
+        # Use is judged from here on.
+        self.since_s = now_s
+        self.recheck_s = float("inf")
+        self.interval_s = _RECHECK_FAIRNESS_S
+
+    def find_unfair(self, now_s: float) -> None:
+        self.unfair = True
+        self.recheck_s = now_s + self.interval_s
+        self.interval_s = min(_MAX_CHECK_S, _CHECK_FACTOR * self.interval_s)
+
+    def try_together(self, now_s: float) -> None:
+        self.unfair, self.since_s, self.recheck_s = False, now_s, float("inf")
 
 
 class Coruns(Generic[Client]):
-    """`quantum_s`, `coarse` and `coarse_span_s`, the time that a utilisation spans, may be changed at any time."""
+    """`quantum_s` and `metered`, whether the activity of a phase can be measured, may be changed at any time."""
 
-    def __init__(self, margin: float = MARGIN, quantum_s: float = QUANTUM_S) -> None:
+    def __init__(self, turn_gain: float = TURN_GAIN, quantum_s: float = QUANTUM_S) -> None:
         self.quantum_s = quantum_s
-        self.coarse = False
-        self.coarse_span_s = 1.0
-        self._margin = margin
-        self._solo: dict[Client, SoloActivity] = {}
+        self.metered = True
+        self._turn_gain = turn_gain
+        self._facts: dict[Client, ClientFacts] = {}
+        self._owner_of: dict[Client, str] = {}
+        self._owner_use: dict[str, Use] = {}
+        self._used_s = float("-inf")
+        # Use that is not of any client, and when a client of each owner last came or left.
+        self._unseen = Use()
+        self._passing_s: dict[str, float] = {}
+        self._accounts: Accounts[Client] = Accounts()
+        self._together: dict[frozenset[Client], Activity] = {}
         self._verdicts: dict[frozenset[Client], _Verdict] = {}
-        # Verdicts that were contradicted, until the clients are measured again.
-        self._doubted: dict[frozenset[Client], _Verdict] = {}
-        self._weights: dict[Client, float] = {}
-        # Time alone over the weight: in turns, the client with the least of it is next.
-        self._served_s: dict[Client, float] = {}
-        self._last: Client | None = None
-        self._requesting: frozenset[Client] = frozenset()
-        # In order of arrival: divisions list their shares in this order.
+        self._fairness: dict[frozenset[str], _Fairness] = {}
+        # Owners whose light clients together use more than their share, and until when they count as heavy.
+        self._greedy_until_s: dict[str, float] = {}
+        self._way = Way.ALONE
+        self._looked_s = float("-inf")
+        # In order of arrival: the order of looks.
         self._arrival: dict[Client, int] = {}
         self._arrivals = 0
 
@@ -113,221 +184,349 @@ class Coruns(Generic[Client]):
 
     def measured(self, clients: Sequence[Client], activity: DeviceActivity, now_s: float) -> None:
         """The device's activity over a time in which exactly these clients ran."""
-        clients = self._in_order(clients)
+        facts = {client: self._facts_of(client, now_s) for client in clients}
+        heavy = [client for client in clients if not facts[client].light]
         if len(clients) == 1:
-            self._solo_of(clients[0]).learn(activity, now_s)
-            return
-        solo = [self._solo_of(client) for client in clients]
-        known = [one.known for one in solo if one.known is not None]
-        if len(known) != len(solo):
-            return
-        key = frozenset(clients)
-        before = self._verdicts.get(key)
-        if self.coarse:
-            if before is not None and activity.sm > sum(one.sm for one in known) + _COARSE_EXCESS:
-                self._doubt(key, before)
-            return
-        progress = progress_together(activity, known)
-        if before is not None and self._contradicts(before, activity, progress):
-            # A client may have changed what it does; which one is found by measuring each alone.
-            self._doubt(key, before)
-            return
-        division = divide(progress, self._fair(clients), self._margin)
-        if division.is_mixed and (before is None or not before.division.is_mixed):
-            # This rests on what each one does. A client that changed while it was measured would be far off.
-            for one in solo:
-                one.check()
-        elif division.is_together:
-            # While all run together none is measured alone. One that changed since then is measured once more.
-            goes_on = before is not None and before.division.is_together
-            doubtful = not goes_on and misfit(activity, known, progress) > _MISFIT
-            earlier = before.progress if before is not None and goes_on else (0.0,) * len(solo)
-            for one, part, was in zip(solo, progress, earlier, strict=True):
-                if doubtful or part > max(_FASTER_THAN_ALONE, was + _FASTER):
-                    one.check()
-        versions = tuple(one.version for one in solo)
-        before = before or self._doubted.pop(key, None)
-        self._verdicts[key] = self._verdict(division, activity, progress, versions, before, now_s)
+            facts[clients[0]].learn_alone(activity, now_s)
+        elif len(heavy) == 1:
+            # Light clients ran along. What each of them does alone is not part of this one's.
+            along = (facts[client].alone.mean for client in clients if client != heavy[0])
+            facts[heavy[0]].learn_alone(activity.without(one for one in along if one is not None), now_s)
+        elif heavy and all(facts[client].light is not None for client in heavy):
+            self._together.setdefault(frozenset(heavy), Activity()).learn(activity, now_s)
 
-    def _verdict(
-        self,
-        division: TimeDivision,
-        device: DeviceActivity,
-        progress: tuple[float, ...],
-        versions: tuple[int, ...],
-        before: _Verdict | None,
-        now_s: float,
-    ) -> _Verdict:
-        again_s, tolerance, owed_s = _TRY_AGAIN_S, _CONTRADICTION, [0.0] * (len(versions) + 1)
-        if before is not None and before.division.is_turns == division.is_turns:
-            owed_s, tolerance = before.owed_s, before.tolerance
-            if division.is_turns:
-                again_s = min(_TRY_AGAIN_MOST_S, 2 * before.again_s)
-        return _Verdict(division, device, progress, versions, now_s, again_s, tolerance, owed_s)
+    def used(self, ratios: Mapping[Client, float], owner_of: Mapping[Client, str], total: float, now_s: float) -> None:
+        """The share of the GPU's time that the processes of each client had since the last call. `total` is what the
+        device was used in all, without processes that do not take part: more than the sum of the clients where
+        processes have ended meanwhile, or were not seen yet."""
+        self._owner_of.update(owner_of)
+        before_s, elapsed_s = self._used_s, min(_MAX_USE_S, now_s - self._used_s)
+        self._used_s = now_s
+        unseen = max(0.0, total - sum(ratios.values()))
+        self._unseen.learn(unseen, now_s)
+        owners: dict[str, float] = dict.fromkeys(self._owner_of.values(), 0.0)
+        for client, ratio in ratios.items():
+            self._facts_of(client, now_s).use.learn(ratio, now_s)
+            owner = self._owner_of[client]
+            owners[owner] += ratio
+            if self._way is Way.TOGETHER or self._facts[client].light:
+                # In turns, what a client has is its time. Light clients take no turns, and together there are none.
+                self._accounts.charge(owner, ratio * elapsed_s)
+            elif self._facts[client].since_s > before_s:
+                # A newcomer ran before it was seen.
+                self._accounts.transfer(owner, ratio * elapsed_s)
+        # What is not seen is of owners whose programs come and go.
+        passing = [owner for owner, changed_s in self._passing_s.items() if changed_s >= now_s - _PASSING_S]
+        self._passing_s = {owner: self._passing_s[owner] for owner in passing}
+        for owner in passing:
+            self._accounts.transfer(owner, unseen * elapsed_s / len(passing))
+        for owner, ratio in owners.items():
+            self._owner_use.setdefault(owner, Use()).learn(ratio, now_s)
+        for absent in self._owner_use.keys() - owners.keys():
+            # An owner whose programs come and go is remembered for as long as its use is looked at.
+            self._owner_use[absent].learn(0.0, now_s)
+            if self._owner_use[absent].mean(now_s, span_s=LONG_USE_SPAN_S) == 0.0:
+                del self._owner_use[absent]
+        self._find_greedy(now_s)
 
-    def doubt(self, client: Client) -> None:
-        """The client was away, and may do something else now."""
-        self._solo_of(client).doubt()
+    def _find_greedy(self, now_s: float) -> None:
+        """Many light clients are not light together: those of an owner that keeps another from its share count as
+        heavy for a while."""
+        means = {owner: use.mean(now_s) for owner, use in self._owner_use.items()}
+        used = {owner: value for owner, value in means.items() if value is not None}
+        if len(used) < 2 or sum(used.values()) < _SATURATED:
+            return
+        fair = sum(used.values()) / len(used)
+        heavy = {self._owner_of[client] for client in self._owner_of if self._facts[client].light is False}
+        low, high = _GREEDY
+        if any(used.get(owner, fair) < low * fair for owner in heavy):
+            greedy = (owner for owner, value in used.items() if value > high * fair and owner not in heavy)
+            self._greedy_until_s |= dict.fromkeys(greedy, now_s + _RECHECK_FAIRNESS_S)
 
-    def doubt_since(self, begin_s: float) -> None:
-        """Another client used the device since then: what was measured meanwhile is measured again."""
-        for solo in self._solo.values():
-            if solo.measured_s > begin_s:
-                solo.doubt()
+    def forget_since(self, begin_s: float) -> None:
+        """Another client used the device since then: what was measured meanwhile does not count."""
+        for facts in self._facts.values():
+            facts.forget_since(begin_s)
+        for activity in self._together.values():
+            activity.forget_since(begin_s)
 
     def forget(self, client: Client) -> None:
         """The client has left."""
-        self._solo.pop(client, None)
-        for of_client in (self._arrival, self._weights, self._served_s):
-            of_client.pop(client, None)
-        for verdicts in (self._verdicts, self._doubted):
-            for key in [key for key in verdicts if client in key]:
-                del verdicts[key]
+        self._facts.pop(client, None)
+        self._arrival.pop(client, None)
+        owner = self._owner_of.pop(client, None)
+        if owner is not None:
+            self._passing_s[owner] = self._used_s
+            if owner not in self._owner_of.values():
+                self._greedy_until_s.pop(owner, None)
+        self._accounts.forget(client)
+        for of_sets in (self._together, self._verdicts):
+            for key in [key for key in of_sets if client in key]:
+                del of_sets[key]
 
     def solo_activity(self, client: Client) -> DeviceActivity | None:
-        one = self._solo.get(client)
-        return None if one is None else one.known
+        facts = self._facts.get(client)
+        return None if facts is None else facts.alone.mean
 
-    def division(self, requesting: Sequence[Client]) -> TimeDivision | None:
-        """What is in force for these clients; None while it is not known."""
-        verdict = self._verdicts.get(frozenset(requesting))
-        return None if verdict is None else verdict.division
+    def is_light(self, client: Client) -> bool | None:
+        """None until it was seen alone."""
+        facts = self._facts.get(client)
+        return None if facts is None else facts.light
 
-    def gain(self, requesting: Sequence[Client]) -> float | None:
-        """Progress in total over what the driver's time-slicing would give, by the last trial of these clients; None
-        while it is not known, or was not measured."""
-        division = None if self.coarse else self.division(requesting)
-        return None if division is None else division.gain_over_slicing
+    def gain(self, phase: Phase[Client], requesting: Collection[Client]) -> float | None:
+        """Progress in total over that under the driver's time-slicing, as estimated from the activity; None where it is
+        not known. Together, the driver's time-slicing is what happens."""
+        if phase.way is Way.TOGETHER:
+            return 1.0
+        heavy = frozenset(client for client in requesting if not self.is_light(client))
+        verdict = self._verdicts.get(heavy)
+        return 1.0 / verdict.progress if phase.cause is Cause.GAIN and verdict and verdict.turns else None
 
     # Deciding
 
-    def phase(
-        self, requesting: Sequence[Client], now_s: float, weights: Mapping[Client, float] | None = None
-    ) -> Phase[Client]:
-        """The clients that run next. `requesting` is not empty; a client without a weight has 1."""
-        clients = self._in_order(requesting)
-        self._weights |= {client: (weights or {}).get(client, 1.0) for client in clients}
-        self._enter(frozenset(clients))
+    def phase(self, requesting: Mapping[Client, str], now_s: float) -> Phase[Client]:
+        """The clients that run next. `requesting` has the owner of each client, and is not empty."""
+        clients = self._enter(requesting, now_s)
         if len(clients) == 1:
-            return Phase(clients, self.quantum_s, Way.ALONE)
-        verdict = self._verdicts.get(frozenset(clients))
-        unmeasured = self._unmeasured(clients, self._most_fresh_s(verdict), now_s)
-        if unmeasured is not None:
-            return Phase((unmeasured,), self._measure_s(unmeasured), Way.MEASURING, measure=True)
-        if verdict is None or self._is_stale(verdict, clients, now_s):
-            if not self.coarse:
-                return Phase(clients, TRIAL_S, Way.TRIAL, measure=True)
-            verdict = self._verdicts[frozenset(clients)] = self._coarse_verdict(clients, verdict, now_s)
-        division = verdict.division
-        if division.is_turns:
-            measure = not self.coarse and self.quantum_s >= LEAST_MEASURED_S
-            return Phase((self._least_served(clients),), self.quantum_s, Way.TURNS, measure)
-        if division.is_together:
-            return Phase(clients, _TOGETHER_S, Way.TOGETHER, measure=True)
-        return self._next_part(clients, verdict)
+            self._way = Way.ALONE
+            length_s = _ALONE_S if len(self._facts[clients[0]].alone) < MAX_SAMPLES else _ALONE_KNOWN_S
+            return Phase(clients, length_s, Way.ALONE, self.metered, unit=clients)
+        using = max(1, sum((self._facts[client].use.mean(now_s) or 0.0) > 0.0 for client in clients))
+        for client in clients:
+            self._facts[client].reset_if_changed(using, now_s)
+        heavy = [client for client in clients if not self._is_light(client, using, now_s)]
+        light = tuple(client for client in clients if client not in heavy)
+        groups: dict[str, list[Client]] = {}
+        for client in heavy:
+            groups.setdefault(self._owner_of[client], []).append(client)
+        if self._is_unfair(groups, now_s):
+            return self._turn(groups, light, Cause.FAIRNESS, now_s)
+        if self._gains(heavy, now_s):
+            return self._turn(groups, light, Cause.GAIN, now_s)
+        look = self._look(heavy, light, now_s)
+        if look is not None:
+            return look
+        self._way = Way.TOGETHER
+        verdict = self._verdicts.get(frozenset(heavy))
+        cause = Cause.NO_GAIN if verdict is not None and verdict.turns is not None else Cause.NONE
+        length_s = _TOGETHER_S if cause is Cause.NO_GAIN else _TRIAL_S
+        return Phase(clients, length_s, Way.TOGETHER, self.metered, cause)
 
     def ended(self, phase: Phase[Client], length_s: float) -> None:
         """The phase lasted this long, or this much longer: its clients may have stopped slowly."""
-        if phase.way is Way.MIXED:
-            verdict = self._verdicts.get(self._requesting)
-            if verdict is not None and self._requesting.issuperset(phase.clients):
-                clients = self._in_order(tuple(self._requesting))
-                part = 0 if len(phase.clients) > 1 else 1 + clients.index(phase.clients[0])
-                for index, share in enumerate((verdict.division.together, *verdict.division.alone)):
-                    verdict.owed_s[index] += share * length_s
-                verdict.owed_s[part] -= length_s
-        elif len(phase.clients) == 1 and phase.way is not Way.ALONE:
-            client = self._last = phase.clients[0]
-            # A client that has left is not remembered.
-            if client in self._served_s:
-                self._served_s[client] += length_s / self._weights.get(client, 1.0)
+        if phase.way in (Way.TURNS, Way.MEASURING) and phase.unit:
+            owner = self._owner_of.get(phase.unit[0])
+            if owner is not None:
+                self._accounts.charge(owner, length_s, phase.unit)
 
-    def _enter(self, requesting: frozenset[Client]) -> None:
-        """A client that requested nothing for a while has no claim to the time that it did not use."""
-        staying = [self._served_s.get(client, 0.0) for client in requesting & self._requesting]
-        least_s = min(staying, default=0.0)
-        for client in requesting - self._requesting:
-            self._served_s[client] = max(least_s, self._served_s.get(client, 0.0))
-        self._requesting = requesting
-
-    def _least_served(self, clients: Sequence[Client]) -> Client:
-        """Not the last one again for a small lead: the time that it takes to stop is counted once it has stopped."""
-
-        def had_s(client: Client) -> float:
-            stopping_s = self.quantum_s / 2 if client == self._last else 0.0
-            return self._served_s[client] + stopping_s / self._weights[client]
-
-        return min(clients, key=had_s)
-
-    def _fair(self, clients: Sequence[Client]) -> tuple[float, ...]:
-        weights = [self._weights.get(client, 1.0) for client in clients]
-        return tuple(weight / sum(weights) for weight in weights)
-
-    def _next_part(self, clients: tuple[Client, ...], verdict: _Verdict) -> Phase[Client]:
-        """The part of the round that is owed the most time."""
-        shares = (verdict.division.together, *verdict.division.alone)
-        owed = verdict.owed_s
-        part = max(range(len(shares)), key=lambda index: owed[index] + shares[index])
-        length_s = max(_SHORTEST_S, min(_ROUND_S, shares[part] * _ROUND_S + owed[part]))
-        running = clients if part == 0 else (clients[part - 1],)
-        return Phase(running, length_s, Way.MIXED, measure=length_s >= LEAST_MEASURED_S)
-
-    def _coarse_verdict(self, clients: Sequence[Client], before: _Verdict | None, now_s: float) -> _Verdict:
-        solo = [self._solo_of(client) for client in clients]
-        fits = sum(one.known.sm for one in solo if one.known is not None) <= 1.0
-        fair = self._fair(clients)
-        division = TimeDivision(1.0, (0.0,) * len(fair), len(fair)) if fits else turns(fair)
-        device = DeviceActivity(1.0)
-        return self._verdict(division, device, (), tuple(one.version for one in solo), before, now_s)
-
-    # Freshness
-
-    def _unmeasured(self, clients: Sequence[Client], most_fresh_s: float, now_s: float) -> Client | None:
-        """The client to measure alone: one that never was, or the one whose measurement has counted for longest."""
-
-        def due_s(client: Client) -> float:
-            solo = self._solo_of(client)
-            return solo.measured_s + min(most_fresh_s, solo.fresh_s) * max(1.0, len(clients) / 2)
-
-        # Of several that were never measured, the least served: a device that does not answer starves no client.
-        first = min(clients, key=lambda client: (due_s(client), self._served_s[client]))
-        return first if now_s >= due_s(first) else None
-
-    def _most_fresh_s(self, verdict: _Verdict | None) -> float:
-        return _NEW_FRESH_S if verdict is None and not self.coarse else _SOLO_FRESH_S
-
-    def _measure_s(self, client: Client) -> float:
-        if self.coarse:
-            return _COARSE_SPANS * self.coarse_span_s
-        return MEASURE_S if self.solo_activity(client) is None else LEAST_MEASURED_S
-
-    def _is_stale(self, verdict: _Verdict, clients: Sequence[Client], now_s: float) -> bool:
-        if verdict.versions != tuple(self._solo_of(client).version for client in clients):
-            return True
-        return verdict.division.is_turns and now_s - verdict.made_s >= verdict.again_s
-
-    def _contradicts(self, verdict: _Verdict, activity: DeviceActivity, progress: Sequence[float]) -> bool:
-        if verdict.division.is_turns:
-            return False
-        pairs = zip(activity, verdict.device, strict=True)
-        if any(abs(new - old) > verdict.tolerance * max(old, _LEAST_ACTIVITY) for new, old in pairs):
-            return True
-        limit = _PROGRESS_TOLERANCES * verdict.tolerance
-        return any(abs(new - old) > limit for new, old in zip(progress, verdict.progress, strict=True))
-
-    def _doubt(self, key: frozenset[Client], verdict: _Verdict) -> None:
-        del self._verdicts[key]
-        verdict.tolerance = min(_CONTRADICTION_MOST, 2 * verdict.tolerance)
-        self._doubted[key] = verdict
-        for client in key:
-            self._solo_of(client).doubt()
-
-    def _in_order(self, clients: Sequence[Client]) -> tuple[Client, ...]:
-        for client in clients:
+    def _enter(self, requesting: Mapping[Client, str], now_s: float) -> tuple[Client, ...]:
+        for client in requesting:
+            self._facts_of(client, now_s)
             if client not in self._arrival:
                 self._arrivals += 1
                 self._arrival[client] = self._arrivals
-        return tuple(sorted(clients, key=self._arrival.__getitem__))
+                self._passing_s[requesting[client]] = now_s
+        self._owner_of.update(requesting)
+        self._accounts.enter(requesting, now_s)
+        return tuple(sorted(requesting, key=self._arrival.__getitem__))
 
-    def _solo_of(self, client: Client) -> SoloActivity:
-        return self._solo.setdefault(client, SoloActivity())
+    def _is_light(self, client: Client, using: int, now_s: float) -> bool:
+        """Whether it runs at all times. One that was not seen alone yet counts as heavy, except where that cannot be
+        measured: there, what its processes use decides."""
+        facts = self._facts[client]
+        if now_s < self._greedy_until_s.get(self._owner_of[client], float("-inf")):
+            return False
+        if facts.light is not None or self.metered:
+            return bool(facts.light)
+        used = facts.use.mean(now_s)
+        return used is not None and used < _HEAVY_PART / using
+
+    # Fairness
+
+    def _is_unfair(self, groups: Mapping[str, Sequence[Client]], now_s: float) -> bool:
+        """Whether the owners of these clients have to take turns to have their shares."""
+        if len(groups) < 2:
+            return False
+        if self._counts_differ(groups, now_s):
+            return True
+        fairness = self._fairness_of(frozenset(groups), now_s)
+        if fairness.unfair and now_s >= fairness.recheck_s:
+            fairness.try_together(now_s)
+        elif not fairness.unfair and any(
+            self._deprives(groups, ratio, span_s, fairness.since_s, now_s) for ratio, span_s in _DEPRIVED
+        ):
+            fairness.find_unfair(now_s)
+        return fairness.unfair
+
+    def _fairness_of(self, owners: frozenset[str], now_s: float) -> _Fairness:
+        """It is remembered while an owner is away for a moment: owners that come and go gain nothing."""
+        fairness = self._fairness.pop(owners, None)
+        if fairness is None or now_s - fairness.seen_s > _FAIRNESS_REMEMBERED_S:
+            fairness = _Fairness(now_s)
+        elif now_s - fairness.seen_s > _COUNTS_AFTER_S:
+            fairness.since_s = now_s
+        fairness.seen_s = now_s
+        self._fairness[owners] = fairness
+        while len(self._fairness) > _MAX_FAIRNESS:
+            del self._fairness[next(iter(self._fairness))]
+        return fairness
+
+    def _counts_differ(self, groups: Mapping[str, Sequence[Client]], now_s: float) -> bool:
+        """Whether the owners have different numbers of programs. Where use is read, only known ones count."""
+        reads_use = now_s - self._used_s < _COUNTS_AFTER_S
+        counts = set()
+        for clients in groups.values():
+            facts = [self._facts[client] for client in clients]
+            old = (not reads_use and now_s - one.since_s >= _COUNTS_AFTER_S for one in facts)
+            counts.add(sum(one.light is not None or counts_too for one, counts_too in zip(facts, old, strict=True)))
+        return 0 not in counts and len(counts) > 1
+
+    def _deprives(
+        self, groups: Mapping[str, Sequence[Client]], ratio: float, span_s: float, since_s: float, now_s: float
+    ) -> bool:
+        """Whether an owner had less than `ratio` of its share over the span, while another one had more."""
+        means = {owner: use.mean(now_s, since_s, span_s) for owner, use in self._owner_use.items()}
+        used = {owner: value for owner, value in means.items() if value is not None}
+        unseen = self._unseen.mean(now_s, since_s, span_s) or 0.0
+        # The use of an owner whose programs come and go may never have been read.
+        used = dict.fromkeys(self._passing_s, 0.0) | used
+        if not groups.keys() <= used.keys() or sum(used.values()) + unseen < _SATURATED:
+            return False
+        fair = (sum(used[owner] for owner in groups) + unseen) / len(groups)
+        enough = _HEAVY_PART / sum(map(len, groups.values()))
+        deprived = any(
+            used[owner] < ratio * fair and any(self._wants_more(one, enough, now_s) for one in clients)
+            for owner, clients in groups.items()
+        )
+        ahead = any(used[owner] > fair for owner in groups)
+        return deprived and (ahead or (unseen > _MIN_UNSEEN and bool(self._passing_s)))
+
+    def _wants_more(self, client: Client, enough: float, now_s: float) -> bool:
+        """A heavy client; or one that was not seen alone yet, if it uses much of an equal part."""
+        facts = self._facts[client]
+        return facts.light is False or (facts.light is None and (facts.use.mean(now_s) or 0.0) >= enough)
+
+    # Turns
+
+    def _turn(
+        self, groups: Mapping[str, Sequence[Client]], light: tuple[Client, ...], cause: Cause, now_s: float
+    ) -> Phase[Client]:
+        """The turn of the owner that has had least: its clients together, or one of them where that gains."""
+        self._way = Way.TURNS
+        clients = [client for group in groups.values() for client in group]
+        if cause is Cause.GAIN and self._is_trial_due(clients, now_s):
+            return Phase((*clients, *light), _TRIAL_S, Way.TOGETHER, measure=True, cause=cause)
+        slack_s = self.quantum_s / 2
+        group = groups[self._accounts.next_owner(groups, slack_s)]
+        if cause is Cause.GAIN or self._gains(group, now_s):
+            unit = [self._accounts.next_client(group, slack_s)]
+        else:
+            look = self._look(group, (), now_s)
+            unit = list(group) if look is None else list(look.unit)
+        measure = self.metered and self.quantum_s >= LEAST_MEASURED_S
+        return Phase((*unit, *light), self.quantum_s, Way.TURNS, measure, cause, tuple(unit))
+
+    def _is_trial_due(self, clients: Iterable[Client], now_s: float) -> bool:
+        """Whether it is time to see them together again. That pauses no client."""
+        key = frozenset(clients)
+        verdict, together = self._verdicts[key], self._together[key]
+        if now_s >= verdict.check_s:
+            together.clear()
+            verdict.check_s = float("inf")
+        return len(together) == 0
+
+    # Gain
+
+    def _gains(self, clients: Sequence[Client], now_s: float) -> bool:
+        """Whether turns are known to gain for these clients."""
+        if len(clients) < 2 or not self.metered:
+            return False
+        key = frozenset(clients)
+        verdict = self._verdicts.setdefault(key, _Verdict())
+        together = self._together.setdefault(key, Activity())
+        if verdict.turns is False:
+            self._doubt(clients, verdict, together, now_s)
+        device = together.mean
+        alone = [facts.alone.mean for facts in map(self._facts.__getitem__, clients)]
+        known = [activity for activity in alone if activity is not None]
+        if device is None or len(known) < len(alone) or any(self._facts[client].light is None for client in clients):
+            return bool(verdict.turns)
+        progress = max(0.01, sum(progress_together(device, known)))
+        gain = 1.0 / progress - 1.0
+        if verdict.turns:
+            if gain < _KEEP_RATIO * self._turn_gain:
+                verdict.settle(False, progress, device, now_s)
+            elif verdict.check_s == float("inf"):
+                verdict.settle(True, progress, device, now_s)
+            else:
+                verdict.progress = progress
+        elif len(together) >= _SAMPLES_TOGETHER and verdict.check_s == float("inf"):
+            seen = min(len(self._facts[client].alone) for client in clients)
+            if gain < self._turn_gain:
+                verdict.settle(False, progress, device, now_s)
+            elif seen >= _LOOKS_FOR_TURNS:
+                verdict.settle(True, progress, device, now_s)
+        return bool(verdict.turns)
+
+    def _doubt(self, clients: Sequence[Client], verdict: _Verdict, together: Activity, now_s: float) -> None:
+        """The verdict that turns do not gain is checked when its time has come, or the device's activity is another."""
+        device = together.mean
+        due = now_s >= verdict.check_s
+        if not due and device is not None and verdict.device is not None and verdict.check_s != float("inf"):
+            limit = max(_DRIFT_POINTS, _DRIFT_RATIO * verdict.device.sm)
+            wait_s = _DRIFT_AFTER_S * _CHECK_FACTOR**verdict.drifts
+            due = abs(device.sm - verdict.device.sm) > limit and now_s - verdict.settled_s >= wait_s
+            verdict.drifts = min(8, verdict.drifts + due)
+        if due:
+            verdict.check_s = float("inf")
+            for client in clients:
+                self._facts[client].alone.clear()
+
+    # Looks
+
+    def _look(self, heavy: Sequence[Client], light: Sequence[Client], now_s: float) -> Phase[Client] | None:
+        """A look at a client that has to be seen alone, if the budgets of those that it pauses allow it."""
+        if not self.metered or len(heavy) < 2 or now_s < self._looked_s + _BETWEEN_LOOKS_S:
+            return None
+        reads_use = now_s - self._used_s < _COUNTS_AFTER_S
+        for client in sorted(heavy, key=lambda one: self._look_order(one, now_s)):
+            if not self._must_be_seen(client, heavy):
+                continue
+            facts = self._facts[client]
+            paused = [self._facts[one] for one in heavy if one != client]
+            again_s = min(_MAX_LOOK_AGAIN_S, _LOOK_AGAIN_S * 2.0 ** max(0, facts.looks - 2)) if facts.looks else 0.0
+            early = now_s < max(facts.since_s + _LOOK_AFTER_S, facts.looked_s + again_s)
+            if early or (reads_use and any(self._facts[one].awaits_use(now_s) for one in heavy)):
+                continue
+            length_s = LOOK_S + LOOK_SLACK_S
+            if all(one.budget.allows(length_s, now_s) for one in paused):
+                for one in paused:
+                    one.budget.spend(length_s, now_s)
+                self._looked_s = facts.looked_s = now_s
+                facts.looks += 1
+                return Phase((client, *light), LOOK_S, Way.MEASURING, measure=True, unit=(client,))
+        return None
+
+    def _look_order(self, client: Client, now_s: float) -> tuple[bool, float]:
+        """Unknown clients first, and of these the one that uses least: if it is light, it has not been paused, and the
+        others may not have to be seen."""
+        facts = self._facts[client]
+        return facts.light is not None, facts.use.mean(now_s) or 0.0
+
+    def _must_be_seen(self, client: Client, heavy: Sequence[Client]) -> bool:
+        facts = self._facts[client]
+        if facts.light is None or not len(facts.alone):
+            return True
+        key = frozenset(heavy)
+        verdict, together = self._verdicts.get(key), self._together.get(key)
+        if verdict is None or together is None or len(facts.alone) >= _LOOKS_FOR_TURNS:
+            return False
+        # What one look showed speaks for turns, and is to be confirmed.
+        undecided = verdict.turns is None or verdict.check_s == float("inf")
+        return undecided and len(together) >= _SAMPLES_TOGETHER
+
+    def _facts_of(self, client: Client, now_s: float) -> ClientFacts:
+        facts = self._facts.get(client)
+        if facts is None:
+            facts = self._facts[client] = ClientFacts(now_s)
+        return facts

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.corun.coruns import Way
+from gpucommons.scheduler.corun.coruns import Cause, Way
 from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.state import DROP_RESEND_S, Client, ClientStanding, GpuQueue
 from gpucommons.scheduler.policy.terms import GIB, Terms
@@ -31,7 +31,9 @@ def wait_reason(terms: Terms, client: Client, now: float) -> WaitReason | None:
 def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReason | None:
     """Why this client may not run now, its core quota aside; None: it may."""
     if gpu.phase is not None:
-        return SOLO if gpu.phase.way is Way.MEASURING else DEMAND
+        if gpu.phase.way is Way.MEASURING:
+            return SOLO
+        return WaitReason.FAIRNESS if gpu.phase.cause is Cause.FAIRNESS else DEMAND
     if client.is_program:
         # Its memory stays where it is: only phases stop it.
         return None

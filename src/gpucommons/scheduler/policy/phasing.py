@@ -8,8 +8,8 @@ from collections import Counter
 from itertools import chain
 from typing import Final
 
-from gpucommons.scheduler.corun.activity import DeviceActivity
-from gpucommons.scheduler.corun.coruns import MOST_CLIENTS, SETTLE_S, Phase, Way
+from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, MAX_CLIENTS, SETTLE_S, Phase, Way
+from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.grants import Grants
 from gpucommons.scheduler.policy.state import (
@@ -20,6 +20,7 @@ from gpucommons.scheduler.policy.state import (
     DropReason,
     GpuQueue,
     Measure,
+    client_name,
 )
 from gpucommons.scheduler.policy.terms import Terms
 
@@ -47,7 +48,7 @@ class Phasing:
         """Whether the GPU's activity is known, and all clients that request it fit into memory at once."""
         if not knows_activity(self._terms, gpu, now) or gpu.overloaded:
             return False
-        if len(gpu.running) + len(gpu.waiting) > MOST_CLIENTS or len(gpu.clients) > _MOST_REGISTERED:
+        if len(gpu.running) + len(gpu.waiting) > MAX_CLIENTS or len(gpu.clients) > _MOST_REGISTERED:
             return False
         room = gpu.client_limit_bytes - gpu.held_bytes
         for client in gpu.clients.values():
@@ -112,6 +113,9 @@ class Phasing:
             return True
         if gpu.phase_members.issuperset(requesting):
             return False
+        if phase.way is Way.ALONE or phase.way is Way.TOGETHER:
+            # A newcomer runs already, and is not stopped for as long as no rule says so.
+            return True
         # A newcomer does not wait for the end of a long phase.
         gpu.phase_members |= requesting.keys()
         quantum_s = self._quantum_s(requesting, self._weights(requesting))
@@ -120,20 +124,28 @@ class Phasing:
 
     def _begin(self, gpu: GpuQueue, requesting: dict[int, Client], now: float) -> None:
         weights = self._weights(requesting)
-        gpu.coruns.coarse = not gpu.metered
+        gpu.coruns.metered = gpu.metered
         gpu.coruns.quantum_s = self._quantum_s(requesting, weights)
-        phase = gpu.coruns.phase(tuple(requesting), now, weights)
+        phase = gpu.coruns.phase(self.owners(requesting), now)
         overdue = self._overdue(requesting, now)
         # Many programs would wait too long while each is measured.
         if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
+            others = tuple(id for id in requesting if gpu.coruns.is_light(id))
             # With full turns, a user with many programs would take the time of the other users.
             length_s = max(_SHORTEST_QUANTUM_S, gpu.coruns.quantum_s * weights[overdue.id])
-            phase = Phase((overdue.id,), length_s, Way.TURNS)
+            phase = Phase((overdue.id, *others), length_s, Way.TURNS, cause=phase.cause, unit=(overdue.id,))
         gpu.phase = phase
         gpu.phase_members = frozenset(requesting)
         gpu.phase_s = now
         gpu.phase_begun = False
-        gpu.phase_until_s = NEVER
+        # A look ends in time even if those that it pauses stop slowly: they have a budget for it.
+        gpu.phase_until_s = now + LOOK_S + LOOK_SLACK_S if phase.way is Way.MEASURING else NEVER
+
+    def owners(self, clients: dict[int, Client]) -> dict[int, str]:
+        """Those between which time is shared fairly: owners, or each client for itself."""
+        if self._terms.fair_between_owners:
+            return {id: client.owner for id, client in clients.items()}
+        return {id: client_name(id) for id in clients}
 
     def _weights(self, requesting: dict[int, Client]) -> dict[int, float]:
         if not self._terms.fair_between_owners:
@@ -206,12 +218,12 @@ class Phasing:
         """From now on exactly the clients of the phase run: its time begins."""
         gpu.phase_begun = True
         self._count(gpu, gpu.phase_before, now)
-        # A client that was dropped for this phase may request again at any time.
-        if len(gpu.phase_members) > 1:
-            gpu.phase_until_s = now + phase.length_s
+        gpu.phase_until_s = min(gpu.phase_until_s, now + phase.length_s)
         if phase.measure and gpu.metered:
             gpu.measured_phase += 1
-            end_s = now + phase.length_s - _SAMPLE_EARLY_S
+            # A lone client is measured for a moment, to see bursts as they are.
+            length_s = LOOK_S if phase.way is Way.ALONE else gpu.phase_until_s - now
+            end_s = now + length_s - _SAMPLE_EARLY_S
             actions.append(Measure(gpu, gpu.measured_phase, now + SETTLE_S, end_s))
 
     def _kept_until_s(self, gpu: GpuQueue, now: float) -> float:

@@ -4,12 +4,12 @@ The rules are in the package's docstring.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.policy.admission import blocked, is_exclusive, next_client
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.evaluation import Evaluation
@@ -66,7 +66,7 @@ class Policy:
 
     def add_gpu(self, key: str, index: int | None, now: float) -> GpuQueue:
         settings = self.settings
-        gpu = GpuQueue(key, index, now, settings.compute_window_ms / 1000, settings.corun_gain_percent / 100)
+        gpu = GpuQueue(key, index, now, settings.compute_window_ms / 1000, settings.turn_gain_percent / 100)
         self.gpus[key] = gpu
         self._set_total(gpu, int(self.settings.default_gpu_memory_gb * GIB), known=False)
         return gpu
@@ -87,11 +87,15 @@ class Policy:
         """The device was busy for this share of the last `window_s`."""
         if window_s <= _LONGEST_SPAN_S:
             gpu.busy_until_s = now + max(_BUSY_FRESH_S, _BUSY_FRESH_SPANS * window_s)
-            gpu.coruns.coarse_span_s = max(1.0, window_s)
-        if not gpu.metered and gpu.running and not gpu.revoked and gpu.changed_s <= now - window_s:
-            gpu.coruns.coarse = True
-            gpu.coruns.measured(tuple(gpu.running), DeviceActivity(busy_ratio), now)
+        if not gpu.metered and len(gpu.running) == 1 and not gpu.revoked and gpu.changed_s <= now - window_s:
+            gpu.coruns.measured(tuple(gpu.running), DeviceActivity(busy_ratio, busy=busy_ratio), now)
         return self._evaluation.advance((gpu,), now)
+
+    def sample_use(self, gpu: GpuQueue, ratios: Mapping[int, float], total: float, now: float) -> None:
+        """The share of the GPU's time that the processes of each client had since the last reading, and what it was
+        used in total, without processes that take no part."""
+        owners = self._evaluation.phasing.owners({id: gpu.clients[id] for id in ratios})
+        gpu.coruns.used(ratios, owners, total, now)
 
     def meter(self, gpu: GpuQueue, available: bool, now: float) -> list[Action]:
         """Whether the activity of a phase can be measured on this GPU."""
@@ -192,7 +196,7 @@ class Policy:
         """A program competes for the GPU from now on. It runs already: it is not stopped before a rule says so."""
         if client.standing is not IDLE or not self.on:
             return []
-        client.gpu.coruns.doubt_since(now - _UNSEEN_S)
+        client.gpu.coruns.forget_since(now - _UNSEEN_S)
         self._begin_unasked(client, now)
         return self._evaluation.advance((client.gpu,), now)
 
@@ -200,7 +204,6 @@ class Policy:
         gpu = client.gpu
         gpu.clock.advance(now)
         self._transitions.forget_revocation(gpu, client)
-        gpu.coruns.doubt(client.id)
         self._transitions.enqueue_unlimited(gpu, client, now)
         if client.bucket is not None:
             self._quotas.request(client, now)

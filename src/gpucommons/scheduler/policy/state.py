@@ -6,8 +6,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from gpucommons.base.histogram import Histogram
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
-from gpucommons.scheduler.corun.coruns import Coruns, Phase, Way
-from gpucommons.scheduler.corun.division import MARGIN
+from gpucommons.scheduler.corun.coruns import TURN_GAIN, Coruns, Phase, Way
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
@@ -16,7 +15,6 @@ LONG_AGO: Final = float("-inf")
 # How often DROP_LOCK is sent again, and how long the room that it makes is reserved.
 DROP_RESEND_S: Final = 5.0
 _HANDOVERS_PER_STEP: Final = 512
-_DECIDING: Final = (Way.MEASURING, Way.TRIAL)
 # In place of a protocol version: a plain program, which the pauser stops and resumes.
 PROGRAM: Final = 0
 
@@ -285,7 +283,7 @@ class GpuQueue:
     )
 
     def __init__(
-        self, key: str, index: int | None, now_s: float, window_s: float, corun_margin: float = MARGIN
+        self, key: str, index: int | None, now_s: float, window_s: float, turn_gain: float = TURN_GAIN
     ) -> None:
         self.key = key
         self.index = index
@@ -328,7 +326,7 @@ class GpuQueue:
         self.metered = False
         self.busy_until_s = LONG_AGO
         self.changed_s = now_s
-        self.coruns: Coruns[int] = Coruns(corun_margin)
+        self.coruns: Coruns[int] = Coruns(turn_gain)
         # The phase in force: since when time is counted for it, whether exactly its clients run, and the clients that
         # it considered. `phase_before` is the last one that had begun.
         self.phase: Phase[int] | None = None
@@ -361,7 +359,7 @@ class GpuQueue:
     def measured_until_s(self) -> float:
         """Until when the running clients are measured to decide how they share; in the past while they are not."""
         phase = self.phase
-        if phase is None or not self.phase_begun or not self.metered or phase.way not in _DECIDING:
+        if phase is None or not self.phase_begun or not self.metered or phase.way is not Way.MEASURING:
             return LONG_AGO
         return LONG_AGO if self.phase_until_s == NEVER else self.phase_until_s
 

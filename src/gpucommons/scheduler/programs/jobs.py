@@ -25,7 +25,8 @@ from typing import Final, NamedTuple
 
 from gpucommons.base.printable import printable
 from gpucommons.model.containers import Container, all_containers
-from gpucommons.model.ownership import Owner, OwnerKind, ProcessShare, Reason, Workload
+from gpucommons.model.gpu import Gpu, GpuProcess
+from gpucommons.model.ownership import WHOLE_SM, Owner, OwnerKind, ProcessShare, Reason, Workload
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
@@ -48,6 +49,8 @@ class DeviceUse(NamedTuple):
     kind: str
     memory_bytes: int | None
     activity: ProgramActivity
+    # The share of the device's time in which its kernels ran; None where it is not known.
+    busy_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,8 @@ class ProgramReading:
     processes: tuple[GpuUser, ...] = ()
     unlisted: frozenset[str] = frozenset()
     as_of_s: float = 0.0
+    # The share of time in which any kernel ran, by device; only whole GPUs.
+    busy: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
@@ -186,13 +191,17 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
     shares = {(row.place.gpu_uuid, row.place.gpu_instance_id, row.pid): row for row in readings.attribution.processes}
     found: dict[tuple[int, ProcessKey | None], list[tuple[DeviceUse, ProcessShare | None]]] = {}
     unlisted: set[str] = set()
+    busy: dict[str, float] = {}
     for gpu in readings.gpus.present_gpus():
+        if gpu.readings.utilization_percent is not None:
+            busy[gpu.identity.uuid] = gpu.readings.utilization_percent / 100
         if gpu.processes is None:
             unlisted.update((gpu.identity.uuid, *(instance.uuid for instance in gpu.mig)))
         for process in gpu.processes or ():
             share = shares.get((gpu.identity.uuid, process.gpu_instance_id, process.pid))
             activity = activity_of(gpu, process, share)
-            use = DeviceUse(device_of(gpu, process), process.kind, process.used_memory_bytes, activity)
+            ratio = _busy_ratio(gpu, process, share)
+            use = DeviceUse(device_of(gpu, process), process.kind, process.used_memory_bytes, activity, ratio)
             found.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
     surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
     leases = leases_of_processes(readings)
@@ -200,7 +209,15 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
     for (pid, key), uses in found.items():
         context, lease = (_NO_CONTEXT, None) if key is None else (contexts.get(key, _NO_CONTEXT), leases.get(key))
         rows.append(surroundings.describe(pid, key, uses, context, lease))
-    return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s)
+    return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s, busy)
+
+
+def _busy_ratio(gpu: Gpu, process: GpuProcess, share: ProcessShare | None) -> float | None:
+    """By the driver's samples. One without a sample, where others have one, has not used the GPU."""
+    if process.sm_percent is not None:
+        return None if share is None or share.sm is None else share.sm.amount / WHOLE_SM
+    neighbours = (one for one in gpu.processes or () if one.gpu_instance_id == process.gpu_instance_id)
+    return 0.0 if any(one.sm_percent is not None for one in neighbours) else None
 
 
 def group(processes: Iterable[GpuUser]) -> tuple[Program, ...]:
@@ -313,4 +330,5 @@ def _together(device: str, uses: Iterable[DeviceUse]) -> DeviceUse:
         "+".join(sorted({kind for use in rows for kind in use.kind.split("+") if kind})),
         sum(known) if len(known) == len(rows) else None,
         combined(use.activity for use in rows),
+        sum(use.busy_ratio or 0.0 for use in rows) if any(use.busy_ratio is not None for use in rows) else None,
     )

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from gpucommons.model.gpu_activity import ActivityMeasurement, GpuActivity
-from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.facts import DeviceActivity, mean_activity
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, GpuQueue, Measure
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -108,9 +108,4 @@ class Measuring:
 
 def mean(activities: list[GpuActivity]) -> DeviceActivity:
     """Of several GPUs that are one queue. What a GPU does not report counts as 0 in every measurement alike."""
-    count = len(activities)
-    return DeviceActivity(
-        sum(one.sm for one in activities) / count,
-        sum(one.tensor or 0.0 for one in activities) / count,
-        sum(one.dram or 0.0 for one in activities) / count,
-    )
+    return mean_activity(DeviceActivity(one.sm, one.tensor or 0.0, one.dram or 0.0, one.busy) for one in activities)

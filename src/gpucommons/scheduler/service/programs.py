@@ -17,8 +17,8 @@ from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice
-from gpucommons.scheduler.corun.activity import DeviceActivity
 from gpucommons.scheduler.corun.coruns import Way
+from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
@@ -157,10 +157,36 @@ class Programs:
                 self._limits.clear_limit(key)
         for key, program in programs.items():
             self._update(key, program, standings[key].joined, now)
+        self._sample_use(reading, now)
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
             in_turns = {key for key, member in self._members.items() if member.takes_turns}
             self.parking.see(found.programs, found.exempt, paused, in_turns, reading.as_of_s)
+
+    def _sample_use(self, reading: ProgramReading, now: float) -> None:
+        """What the processes of each client used of its GPU since the last reading."""
+        members = {key: member for member in self._members.values() for key in member.program.process_keys}
+        connected = {client.pid: client for client in self._policy.clients.values() if not client.is_program}
+        ratios: dict[str, dict[int, float]] = {}
+        totals = dict(reading.busy)
+        for process in reading.processes:
+            member = None if process.key is None else members.get(process.key)
+            client = connected.get(process.pid) if member is None else member.client
+            for use in process.uses:
+                if use.busy_ratio is None:
+                    continue
+                if client is None:
+                    # It takes no part.
+                    totals[use.device] = totals.get(use.device, 0.0) - use.busy_ratio
+                else:
+                    of_gpu = ratios.setdefault(client.gpu.key, {})
+                    # GPUs that a program links are one queue: its part of that is the mean of its parts of each.
+                    part = use.busy_ratio / len(client.gpu.devices)
+                    of_gpu[client.id] = of_gpu.get(client.id, 0.0) + part
+        for gpu_key, of_gpu in ratios.items():
+            gpu = self._policy.gpus[gpu_key]
+            total = sum(totals.get(device, 0.0) for device in gpu.devices) / len(gpu.devices)
+            self._policy.sample_use(gpu, of_gpu, total, now)
 
     async def part_with(self, key: str) -> None:
         """It is to be parked: it leaves the turns, and runs when this returns."""

@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading, WaitReason
+from gpucommons.scheduler.corun.coruns import Cause, Phase, Way
 from gpucommons.scheduler.policy import admission
 from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.policy import Policy
@@ -135,7 +136,7 @@ def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSha
         wait_seconds=gpu.turns_wait.reading(),
         turn_seconds=gpu.turns_length.reading(),
         drain_seconds=gpu.turns_drain.reading(),
-        gain_ratio=None if gpu.phase is None else gpu.coruns.gain(tuple(gpu.phase_members)),
+        gain_ratio=None if gpu.phase is None else gpu.coruns.gain(gpu.phase, gpu.phase_members),
         coarse=gpu.phase is not None and not gpu.metered,
     )
 
@@ -147,7 +148,7 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
     if len(gpu.running) + len(gpu.waiting) <= 1:
         return "alone", "no_contention"
     if gpu.phase is not None:
-        return _way_of_phases(gpu)
+        return _way_of_phase(gpu.phase)
     if gpu.overloaded:
         return "turns", "memory_overload"
     if blocked is WaitReason.TURN:
@@ -163,15 +164,12 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
     return "together", "demand_fits" if knows_activity(policy.terms, gpu, now) else "demand_unknown"
 
 
-def _way_of_phases(gpu: GpuQueue) -> tuple[str, str]:
-    division = gpu.coruns.division(tuple(gpu.phase_members))
-    if division is None:
+def _way_of_phase(phase: Phase[int]) -> tuple[str, str]:
+    if phase.way is Way.MEASURING:
         return "measuring", "measuring"
-    if division.is_turns:
-        return "turns", "turns_gain" if gpu.metered else "demand"
-    if division.is_together:
-        return "together", "together_gains" if gpu.metered else "demand_fits"
-    return "mixed", "mixed_gains"
+    if phase.way is Way.TURNS:
+        return "turns", "owner_turns" if phase.cause is Cause.FAIRNESS else "turns_gain"
+    return "together", "turns_no_gain" if phase.cause is Cause.NO_GAIN else "together_default"
 
 
 def _quantum_left_s(

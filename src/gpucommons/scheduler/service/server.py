@@ -31,7 +31,7 @@ from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
-from gpucommons.scheduler.corun.activity import DeviceActivity
+from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.parking.rooms import RoomReader

@@ -121,5 +121,5 @@ class ActivityMeter:
         end_s = time.monotonic()
         if reading is None or reading.sm_ratio is None or end_s - request.asked_s > _LATEST_S:
             return None
-        activity = GpuActivity(reading.sm_ratio, reading.tensor_ratio, reading.dram_ratio)
+        activity = GpuActivity(reading.sm_ratio, reading.tensor_ratio, reading.dram_ratio, reading.graphics_ratio)
         return ActivityMeasurement(request.gpu_uuid, request.token, activity, begun.begin_s, end_s)

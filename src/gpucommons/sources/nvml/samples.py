@@ -2,10 +2,15 @@
 
 The driver keeps a buffer of time-stamped samples and returns those after a given time. Samples from the future, from
 long ago, or above 100 % are dropped, and their time stamps are ignored.
+
+On a GPU that several processes use, the driver has no sample of a process for a time in which it was idle. So a process
+whose newest sample is older than that of another one, by more than the time between two samples, has been idle since.
 """
 
 STALE_AFTER_US = 5_000_000
 FUTURE_AFTER_US = 2_000_000
+# Samples of a busy process are 0.2 to 0.8 s apart (H200, driver 580).
+IDLE_AFTER_US = 1_500_000
 
 
 # A plain tuple: there may be one for each process on each GPU, each second.
@@ -61,10 +66,14 @@ class UsageWindow:
         return reason
 
     def current(self, now_us: int) -> dict[int, ProcessSample]:
-        """The newest sample of each process, if it is fresh."""
+        """The newest sample of each process, if it is fresh; zeros for one that has been idle since."""
         oldest_us = now_us - self._stale_after_us
         if any(sample[0] < oldest_us for sample in self._newest.values()):
             self._newest = {pid: sample for pid, sample in self._newest.items() if sample[0] >= oldest_us}
+        idle_us = self._last_seen_us - IDLE_AFTER_US
+        for pid, sample in self._newest.items():
+            if sample[0] < idle_us and any(sample[1:]):
+                self._newest[pid] = (sample[0], 0, 0, 0, 0)
         return self._newest
 
     def clear(self) -> None:

@@ -24,7 +24,7 @@ ON = gauge(
 )
 WAY = gauge(
     "gpucommons_sharing_way_info",
-    "Way in which clients share a GPU (alone, together, turns, mixed, measuring, linked or free) and why; always 1.",
+    "Way in which clients share a GPU (alone, together, turns, measuring, linked or free) and why; always 1.",
     *_GPU,
     "way",
     "reason",

@@ -1,0 +1,192 @@
+"""What is known of one client: what it does alone, how much of the GPU it uses, and how long it was paused for looks.
+
+Nothing here is ever declared wrong by one sample: programs vary from second to second.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Final, NamedTuple
+
+# Less activity than this is idleness.
+IDLE: Final = 0.005
+# A client that is busy for less than this share of the time, when it is alone, is light; and so is one that is less
+# busy than that in more than a quarter of the samples, since it works in bursts.
+_LIGHT_BUSY: Final = 0.5
+_LIGHT_SAMPLES: Final = 0.25
+# Samples of a client alone that count. In turns, one comes every second or so.
+MAX_SAMPLES: Final = 8
+# What a process uses is read once a second, and a reading is coarse.
+USE_SPAN_S: Final = 5.0
+LONG_USE_SPAN_S: Final = 30.0
+_USE_READINGS_PER_S: Final = 0.5
+# A light client does something else where it uses this much more, as a factor and in addition, than its activity alone
+# explains, and at least so much of an equal part.
+_CHANGED_RATIO: Final = 1.3
+_CHANGED_POINTS: Final = 0.15
+_CHANGED_PART: Final = 0.8
+_DOUBT_S: Final = 5.0
+_DOUBT_FACTOR: Final = 4.0
+_MAX_DOUBTS: Final = 6
+# Pauses for looks: the share of a client's first minute, and of each later one.
+_BUDGET_SPAN_S: Final = 60.0
+FIRST_MINUTE_RATIO: Final = 0.03
+LATER_RATIO: Final = 0.01
+
+
+class DeviceActivity(NamedTuple):
+    """Shares of time in which the SMs, the tensor pipes, the DRAM interface and any part of the device were active.
+
+    `busy` is None where it is not measured."""
+
+    sm: float
+    tensor: float = 0.0
+    dram: float = 0.0
+    busy: float | None = None
+
+    @property
+    def work(self) -> tuple[float, float, float]:
+        """The activities that are additive in progress."""
+        return self.sm, self.tensor, self.dram
+
+    def without(self, others: Iterable["DeviceActivity"]) -> "DeviceActivity":
+        """What is left of it when the others' activity is taken away."""
+        rows = list(others)
+        sm, tensor, dram = (max(0.0, own - sum(row.work[m] for row in rows)) for m, own in enumerate(self.work))
+        busy = None if self.busy is None else max(0.0, self.busy - sum(row.busy or 0.0 for row in rows))
+        return DeviceActivity(sm, tensor, dram, busy)
+
+    @property
+    def is_idle(self) -> bool:
+        return max(self.sm, self.tensor, self.dram, self.busy or 0.0) < IDLE
+
+
+def mean_activity(samples: Iterable[DeviceActivity]) -> DeviceActivity:
+    rows = list(samples)
+    busy = [row.busy for row in rows if row.busy is not None]
+    sm, tensor, dram = map(fmean, zip(*(row.work for row in rows), strict=True))
+    return DeviceActivity(sm, tensor, dram, fmean(busy) if busy else None)
+
+
+class Activity:
+    """The mean of the last samples of a client alone, or of a set of clients together."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, DeviceActivity]] = deque(maxlen=MAX_SAMPLES)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @property
+    def mean(self) -> DeviceActivity | None:
+        return mean_activity(sample for _, sample in self._samples) if self._samples else None
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the samples show bursts, or less than half of the time. Without a measurement of that: no."""
+        busy = [sample.busy for _, sample in self._samples if sample.busy is not None]
+        if not busy:
+            return False
+        quiet = sum(value < _LIGHT_BUSY for value in busy)
+        return fmean(busy) < _LIGHT_BUSY or quiet > _LIGHT_SAMPLES * len(busy)
+
+    def learn(self, sample: DeviceActivity, now_s: float) -> None:
+        self._samples.append((now_s, sample))
+
+    def forget_since(self, begin_s: float) -> None:
+        """What was measured since then does not count: another client used the device meanwhile."""
+        kept = [row for row in self._samples if row[0] <= begin_s]
+        self._samples = deque(kept, maxlen=MAX_SAMPLES)
+
+    def clear(self) -> None:
+        self._samples.clear()
+
+
+class Use:
+    """The share of the GPU's time that a client, or an owner, had, as the driver samples it, over the last seconds."""
+
+    __slots__ = ("_readings",)
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, float]] = deque()
+
+    def learn(self, ratio: float, now_s: float) -> None:
+        self._readings.append((now_s, ratio))
+        while self._readings[0][0] < now_s - LONG_USE_SPAN_S:
+            self._readings.popleft()
+
+    def mean(self, now_s: float, since_s: float = float("-inf"), span_s: float = USE_SPAN_S) -> float | None:
+        """None while there are too few readings, a half of those that the span has."""
+        begin_s = max(since_s, now_s - span_s)
+        ratios = [ratio for taken_s, ratio in self._readings if taken_s > begin_s]
+        return fmean(ratios) if len(ratios) > span_s * _USE_READINGS_PER_S else None
+
+
+class PauseBudget:
+    """How long a client may be paused for looks. `since_s` is when its first minute began."""
+
+    __slots__ = ("_pauses", "_since_s")
+
+    def __init__(self, since_s: float) -> None:
+        self._since_s = since_s
+        self._pauses: deque[tuple[float, float]] = deque()
+
+    def allows(self, length_s: float, now_s: float) -> bool:
+        first_end_s = self._since_s + _BUDGET_SPAN_S
+        if now_s < first_end_s:
+            spent_s = sum(paused_s for _, paused_s in self._pauses)
+            if spent_s + length_s > FIRST_MINUTE_RATIO * _BUDGET_SPAN_S:
+                return False
+            if now_s + length_s <= first_end_s:
+                return True
+        begin_s = max(first_end_s, now_s + length_s - _BUDGET_SPAN_S)
+        spent_s = sum(paused_s for start_s, paused_s in self._pauses if start_s + paused_s > begin_s)
+        return spent_s + length_s <= LATER_RATIO * _BUDGET_SPAN_S
+
+    def spend(self, length_s: float, now_s: float) -> None:
+        self._pauses.append((now_s, length_s))
+        while self._pauses[0][0] < now_s - 2 * _BUDGET_SPAN_S:
+            self._pauses.popleft()
+
+
+class ClientFacts:
+    """`looked_s` is when a look at it was last begun; `light` is None until it was seen alone."""
+
+    __slots__ = ("alone", "budget", "doubts", "light", "looked_s", "looks", "since_s", "use")
+
+    def __init__(self, now_s: float) -> None:
+        self.since_s = now_s
+        self.alone = Activity()
+        self.use = Use()
+        self.budget = PauseBudget(now_s)
+        self.light: bool | None = None
+        self.looked_s = float("-inf")
+        self.looks = 0
+        self.doubts = 0
+
+    def learn_alone(self, sample: DeviceActivity, now_s: float) -> None:
+        self.alone.learn(sample, now_s)
+        self.light = self.alone.is_light
+
+    def forget_since(self, begin_s: float) -> None:
+        self.alone.forget_since(begin_s)
+        self.light = self.alone.is_light if len(self.alone) else None
+
+    def awaits_use(self, now_s: float) -> bool:
+        """Whether it came so lately that its use is not known yet."""
+        return now_s - self.since_s < USE_SPAN_S and self.use.mean(now_s) is None
+
+    def reset_if_changed(self, clients: int, now_s: float) -> None:
+        """A light client, one of so many that use the GPU, may do something else now: it has to be seen again."""
+        alone, used = self.alone.mean, self.use.mean(now_s)
+        if not self.light or alone is None or alone.busy is None or used is None:
+            return
+        # After each look that confirmed what was known, the next doubt comes later.
+        if now_s < self.looked_s + _DOUBT_S * _DOUBT_FACTOR**self.doubts:
+            return
+        if used > max(_CHANGED_RATIO * alone.busy + _CHANGED_POINTS, _CHANGED_PART / clients):
+            self.alone.clear()
+            self.light = None
+            self.doubts = min(_MAX_DOUBTS, self.doubts + 1)
