@@ -91,3 +91,14 @@ def test_a_changed_limit_holds_from_then_on() -> None:
     before = simulation.billed_s(script)
     simulation.run(MINUTE_S)
     assert simulation.billed_s(script) - before == pytest.approx(MINUTE_S)
+
+
+@pytest.mark.parametrize("changes_every_s", [0.5, 1.0, 3.0])
+def test_a_changed_limit_keeps_the_debt(changes_every_s: float) -> None:
+    """A client that could cancel its debt by a change of quota would have more than both quotas."""
+    simulation = Simulation()
+    script = simulation.add(core=25, tail_s=1.0)
+    for step in range(round(2 * MINUTE_S / changes_every_s)):
+        simulation.perform(simulation.policy.limit_core(script.client, 25 + step % 2, simulation.now))
+        simulation.run(changes_every_s)
+    assert simulation.billed_s(script) / (2 * MINUTE_S) == pytest.approx(0.255, abs=0.015)
