@@ -45,8 +45,9 @@ class Simulation:
         obeys: bool = True,
         request: bool = True,
         process: ClientProcess | None = None,
+        owner: str = "",
     ) -> Script:
-        client = Client(next(self._ids), self.gpu, version=version, process=process)
+        client = Client(next(self._ids), self.gpu, version=version, process=process, owner=owner)
         script = self.scripts[client.id] = Script(client, tail_s, obeys)
         self.perform(self.policy.register(client, self.now))
         self.perform(self.policy.limit_core(client, core, self.now))

@@ -308,5 +308,5 @@ def test_an_owner_whose_client_leaves_the_queue_keeps_its_place_for_the_next() -
     assert [client.id for client in world.gpu.in_order()] == [p.client.id for p in (first, other, second)]
     world.leave(first)
     world.check()
-    assert [client.id for client in world.gpu.in_order()] == [p.client.id for p in (other, second)]
+    assert [client.id for client in world.gpu.in_order()] == [p.client.id for p in (second, other)]
     assert wait_reason(world.policy.terms, second.client, world.now) == "turn"

@@ -335,13 +335,21 @@ class World:
         assert starts == sorted(starts)
 
     def _check_places(self, gpu: GpuQueue) -> None:
-        """An owner has one place in the queue, and none is needed while it has a turn."""
+        """An owner that waits has one place in the queue, at its service; the anchor's owner has none."""
         assert set(gpu.lines) == {self._owner(client) for client in gpu.clients.values()}
-        placed = Counter(self._owner(client) for client in gpu.places.values())
-        running = {self._owner(client) for client in gpu.running.values()}
-        waiting = {self._owner(client) for client in gpu.waiting.values()}
-        assert not placed or max(placed.values()) == 1
-        assert waiting - running <= set(placed) <= waiting
+        anchor = gpu.anchor
+        assert anchor is None or (anchor.id in gpu.clients and not anchor.is_program)
+        for owner, line in gpu.lines.items():
+            of_owner = [client for client in gpu.clients.values() if self._owner(client) == owner]
+            assert line.running == sum(c.standing is ClientStanding.RUNNING and not c.is_program for c in of_owner)
+            assert line.has_anchor == (anchor in of_owner)
+            waiting = [client for client in of_owner if client.standing is ClientStanding.WAITING]
+            assert sorted(client.id for _, _, client in line.waiting) == sorted(client.id for client in waiting)
+            assert [client.served_s for _, _, client in line.waiting] == sorted(client.served_s for client in waiting)
+            assert (line.place is not None) == (bool(waiting) and not line.has_anchor)
+            assert line.place is None or (line.place in gpu.places and line.place[0] == line.served_s)
+        assert len(gpu.places) == sum(line.place is not None for line in gpu.lines.values())
+        assert [served_s for served_s, _, _ in gpu.places] == sorted(served_s for served_s, _, _ in gpu.places)
         in_order = list(gpu.in_order())
         assert {client.id for client in in_order} == set(gpu.waiting)
         assert len(in_order) == len(gpu.waiting)

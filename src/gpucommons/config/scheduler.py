@@ -68,7 +68,7 @@ class SchedulerSettings:
         "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if the agent is not root "
         "and share_programs is all, or off with leases.enforce = pause; else the agent starts a pauser of its own",
     )
-    max_bypass_s: float = option(0.0, "seconds that smaller clients may delay a larger one; 0: two quanta", minimum=0)
+    max_bypass_s: float = option(0.0, "seconds after which no client passes one that waits; 0: no limit", minimum=0)
     switch_time_mode: str = option(
         "auto",
         "length of a turn: by the memory that a switch moves (auto), or fixed",

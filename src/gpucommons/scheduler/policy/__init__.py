@@ -1,7 +1,8 @@
 """Which clients run on each GPU. Pure: an event and a time go in, actions come out; no clock, socket or thread.
 
 An event is a method of `Policy` (policy.py). It changes the state (state.py) through `Transitions` (transitions.py),
-the only code that changes a client's standing. Then every GPU that it touched is evaluated in full (evaluation.py), by
+the only code that changes a client's standing, and attained.py, the only code that changes the order of the queue. Then
+every GPU that it touched is evaluated in full (evaluation.py), by
 verdicts that change nothing (admission.py). `deadline_s` of a GPU is when `tick` must be called next.
 
 A client is a connection of nvshare (v1 or v2), or a plain program (`is_program`). A program neither requests nor
@@ -39,15 +40,24 @@ The rules, in the order in which an evaluation applies them:
         its process where that is more.
       - auto, while the GPU's activity is known: their activities alone sum to at most 0.75 (SM activity) or 1
         (utilisation). A client of unknown activity runs alone; a turn that begins on an empty GPU is measured.
-    Later clients that fit may pass one that does not, until it has waited `max_bypass_s` or a running client was just
-    dropped: then the room is reserved. A client that waits for memory gets WAIT_FOR_MEM once, and MEM_AVAILABLE before
-    LOCK_OK.
- 7. Making room. While the first client in the queue waits for room, the oldest turns that must end for it are dropped
-    (quantum), all at once, when each has had its quantum. The quantum grows with the memory to be moved.
+    The first client in the order below that does not fit is the front. Its room is reserved: a later client passes it
+    only if that does not delay it. It must fit next to the front, or else it is a guest: it leaves when the room of the
+    front is due, and is admitted only if it gets the shortest turn for its memory until then. No client passes while a
+    running client was just dropped, or once the front has waited `max_bypass_s`, if that is set. A client that waits
+    for memory gets WAIT_FOR_MEM once, and MEM_AVAILABLE before LOCK_OK.
+ 7. Making room. While the front waits, the turns that must end for it are dropped (quantum), all at once, when each has
+    lasted its quantum and its owner has had as much as that of the front. Of several turns whose end would do, those of
+    the owners that had most are dropped. The quantum grows with the memory to be moved.
 
-Order. The queue is first come, first served between owners (`fair_between`): an owner has one place in it. While one of
-its clients has the place or a turn, the others wait behind all places; when its last turn ends, its next client takes a
-place at the end. In phases, clients of one owner share the weight of one client.
+Order (attained.py, with the reason why it is fair). The owner (`fair_between`) whose clients have had turns for the
+least time comes first, and of its clients the one that has. Then follow one client of each other owner, those without a
+turn first, then the others; the owner of the client that was the front last is behind all. An owner that was away, and
+a new one, begins with what the least served present one has had. An owner that disconnects is remembered. In phases,
+clients of one owner share the weight of one client.
+
+Fair means max-min fair in time with a turn: while n owners request the GPU, each has at least 1/n of the time less one
+quantum in total, and each of the k clients of an owner 1/k of that, whatever their memory and activity. What an owner
+does not request is divided among the others. Room that is left over is in addition, for clients that fit.
 
 Each GPU has its own queue, by UUID. Clients whose GPU is not known yet share one queue, whatever they name: two clients
 that may mean the same GPU are never in two queues, so they never both have an exclusive turn. When their GPUs become

@@ -6,8 +6,9 @@ from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import WaitReason
 from gpucommons.scheduler.corun.coruns import Cause, Way
+from gpucommons.scheduler.policy.attained import own_service_s, service_s
 from gpucommons.scheduler.policy.phasing import knows_activity
-from gpucommons.scheduler.policy.state import DROP_RESEND_S, Client, ClientStanding, GpuQueue
+from gpucommons.scheduler.policy.state import DROP_RESEND_S, NEVER, Client, ClientStanding, GpuQueue
 from gpucommons.scheduler.policy.terms import GIB, Terms
 
 TURN, MEMORY, DEMAND, SOLO = WaitReason.TURN, WaitReason.MEMORY, WaitReason.DEMAND, WaitReason.SOLO
@@ -83,55 +84,123 @@ def room_bytes(gpu: GpuQueue, client: Client) -> float:
 
 
 class QueueScan(NamedTuple):
-    """The first client that the running ones block, why they do, and the first client that may pass it and run."""
+    """The first client that the running ones block, why they do, and the first client that may run: if it passes the
+    other, until `guest_until_s`."""
 
     front: Client | None
     reason: WaitReason
     fitting: Client | None
+    guest_until_s: float | None = None
 
 
 def scan_queue(terms: Terms, gpu: GpuQueue, now: float) -> QueueScan:
     front: Client | None = None
     reason = TURN
+    room: _Reservation | None = None
     for client in islice(gpu.in_order(), _BYPASS_WINDOW):
         blocked_by = blocked(terms, gpu, client, now)
         if blocked_by is None:
-            return QueueScan(front, reason, client)
-        if front is None and not blocked_by_revoked(gpu, client):
+            if room is None:
+                return QueueScan(front, reason, client)
+            until_s = room.admits(client, now)
+            if until_s is not None:
+                return QueueScan(front, reason, client, until_s)
+        elif front is None and not blocked_by_revoked(gpu, client):
             front, reason = client, blocked_by
-            if is_exclusive(terms, gpu) or room_is_reserved(terms, gpu, front, reason, now):
+            if is_exclusive(terms, gpu) or is_closed(terms, gpu, front, now):
                 break
+            room = _Reservation(terms, gpu, front, reason, now)
     return QueueScan(front, reason, None)
 
 
-def room_is_reserved(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> bool:
-    """Whether no client may pass `front` any more: it was passed for long enough, or a client was dropped for it."""
+def is_closed(terms: Terms, gpu: GpuQueue, front: Client, now: float) -> bool:
+    """Whether no client may pass `front`: a client was just dropped for it, or it has waited for too long."""
     if any(client.drop_s is not None and now - client.drop_s < DROP_RESEND_S for client in gpu.draining.values()):
         return True
     limit_s = terms.settings.max_bypass_s
-    if not limit_s:
-        holder = next(iter(gpu.running.values()), front)
-        limit_s = 2 * quantum_s(terms, holder, front, reason)
-    return now - front.eligible_s >= limit_s
+    return limit_s > 0 and now - front.eligible_s >= limit_s
 
 
-def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason) -> list[Client]:
-    """The oldest turns that must end before `front` fits, without those that were dropped already."""
+class _Reservation:
+    """The room of `front`, from the time when it is due. A client that passes `front` does not delay it."""
+
+    def __init__(self, terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> None:
+        self._terms = terms
+        self._gpu = gpu
+        self._front = front
+        self._reason = reason
+        leaving = in_the_way(terms, gpu, front, reason, now)
+        self._due_s = room_due_s(terms, leaving, front, reason, now) if leaving else NEVER
+        self._remaining = [c for c in _switched(gpu) if c.drop_s is None and c not in leaving]
+        self._by_activity = knows_activity(terms, gpu, now)
+
+    def admits(self, client: Client, now: float) -> float | None:
+        """Until when the client may run: NEVER if it fits next to `front`, None if it may not."""
+        if self._reason is not TURN and self._reason is not SOLO and self._fits_with_front(client):
+            return NEVER
+        own_s = quantum_s(self._terms, client, client, MEMORY)
+        if self._due_s == NEVER:
+            # What is in the way was dropped, and does not stop.
+            return now + own_s
+        return self._due_s if self._due_s - now >= own_s else None
+
+    def _fits_with_front(self, client: Client) -> bool:
+        gpu, together = self._gpu, (client, self._front, *self._remaining)
+        room = min(room_bytes(gpu, client), room_bytes(gpu, self._front))
+        if gpu.held_bytes + sum(one.need_bytes for one in together) > room:
+            return False
+        return not self._by_activity or sum(_solo_sm(gpu, one) for one in together) <= _light(gpu)
+
+
+def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
+    """The turns that must end before `front` fits, without those that were dropped already: of the owners that have had
+    most. If its own owner has a turn, that one ends before the turns of other owners."""
     staying = [client for client in _switched(gpu) if client.drop_s is None]
-    if front.id not in gpu.places:
-        # Its owner has a turn already: that one ends before the turns of other owners.
-        staying.sort(key=lambda client: client.line is not front.line)
+    staying.sort(
+        key=lambda client: (
+            client.line is not front.line,
+            -service_s(client.line, now),
+            -own_service_s(client, now),
+        )
+    )
     if reason is TURN or reason is SOLO:
         return staying
     need = front.need_bytes + gpu.held_bytes + sum(client.need_bytes for client in staying)
-    busy = sum(_solo_sm(gpu, client) for client in (front, *staying))
+    busy = _solo_sm(gpu, front) + sum(_solo_sm(gpu, client) for client in staying)
     room = room_bytes(gpu, front)
-    for count, client in enumerate(staying):
-        if need <= room and not (reason is DEMAND and busy > _light(gpu)):
-            return staying[:count]
+    most_busy = _light(gpu) if reason is DEMAND else NEVER
+    leaving: list[Client] = []
+    for client in staying:
+        if need <= room and busy <= most_busy:
+            break
+        leaving.append(client)
         need -= client.need_bytes
         busy -= _solo_sm(gpu, client)
-    return staying
+    # The last one may have made so much room that an earlier one need not leave.
+    for client in leaving[-2::-1]:
+        if need + client.need_bytes <= room and busy + _solo_sm(gpu, client) <= most_busy:
+            leaving.remove(client)
+            need += client.need_bytes
+            busy += _solo_sm(gpu, client)
+    return leaving
+
+
+def room_due_s(terms: Terms, leaving: list[Client], front: Client, reason: WaitReason, now: float) -> float:
+    """When the turns that are in the way of `front` have lasted long enough to be ended, all at once."""
+    return max(_turn_due_s(terms, client, front, reason, now) for client in leaving)
+
+
+def _turn_due_s(terms: Terms, holder: Client, front: Client, reason: WaitReason, now: float) -> float:
+    """A turn lasts a quantum, and until its client has had as much as `front`."""
+    behind_s = 0.0
+    if holder.line is front.line:
+        behind_s = front.served_s - own_service_s(holder, now)
+    elif not front.line.has_anchor:
+        behind_s = front.line.served_s - service_s(holder.line, now)
+    due_s = holder.turn_s + quantum_s(terms, holder, front, reason)
+    if behind_s > 0.0:
+        due_s = max(due_s, now + behind_s)
+    return min(due_s, holder.guest_until_s)
 
 
 def _solo_sm(gpu: GpuQueue, client: Client) -> float:
@@ -163,9 +232,14 @@ def biggest_waiter(gpu: GpuQueue) -> Client:
 def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
     """The client that runs when the running one releases, where that is certain: turns are exclusive, and no quota,
     drain or measurement matters."""
-    if not gpu.fast_path or len(gpu.running) != 1:
+    if not gpu.fast_path or len(gpu.running) != 1 or gpu.anchor is None or gpu.anchor.id not in gpu.running:
         return None
-    for first in (gpu.places or gpu.waiting).values():
-        exclusive = terms.serial or (terms.v1_alone and first.blind)
-        return first if exclusive and not first.wait_for_mem_sent else None
-    return None
+    return following_client(terms, gpu)
+
+
+def following_client(terms: Terms, gpu: GpuQueue) -> Client | None:
+    """`next_client` after a hand-over: only who waits has changed."""
+    first = gpu.first_waiting()
+    if first is None or first.wait_for_mem_sent or not (terms.serial or (terms.v1_alone and first.blind)):
+        return None
+    return first

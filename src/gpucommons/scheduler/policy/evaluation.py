@@ -12,9 +12,10 @@ from gpucommons.scheduler.policy.admission import (
     in_the_way,
     is_exclusive,
     next_client,
-    quantum_s,
+    room_due_s,
     scan_queue,
 )
+from gpucommons.scheduler.policy.attained import give_way
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.grants import Grants
@@ -176,14 +177,16 @@ class Evaluation:
             first = gpu.first_waiting()
             assert first is not None
             if blocked(terms, gpu, first, now) is None:
-                self._grant(gpu, first, now, actions)
+                # Where no room had to be made for it, it does not take the anchor's part.
+                fits = gpu.anchor is not None and gpu.anchor.id in gpu.running and first is not gpu.front
+                self._grant(gpu, first, now, actions, NEVER if fits else None)
                 if len(gpu.running) == 1 and is_exclusive(terms, gpu):
                     # The others wait at least the shortest quantum: how long exactly is computed then.
                     return now + terms.shortest_quantum_s if waiting else NEVER
                 continue
-            front, reason, fitting = scan_queue(terms, gpu, now)
+            front, reason, fitting, guest_until_s = scan_queue(terms, gpu, now)
             if fitting is not None:
-                self._grant(gpu, fitting, now, actions)
+                self._grant(gpu, fitting, now, actions, guest_until_s)
             elif front is not None:
                 gpu.biggest_waiter = biggest_waiter(gpu)
                 return self._make_room(gpu, front, reason, now, actions)
@@ -191,9 +194,11 @@ class Evaluation:
                 return NEVER
         return NEVER
 
-    def _grant(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
+    def _grant(
+        self, gpu: GpuQueue, client: Client, now: float, actions: list[Action], guest_until_s: float | None = None
+    ) -> None:
         alone = not gpu.running
-        self._grants.grant(gpu, client, now, actions)
+        self._grants.grant(gpu, client, now, actions, guest_until_s)
         if alone and gpu.metered and (gpu.waiting or gpu.throttled):
             gpu.measured_phase += 1
             begin_s = now + SETTLE_S
@@ -205,12 +210,14 @@ class Evaluation:
         """Drops the turns in the way of `front` once each has had its quantum. Returns the next deadline."""
         by_activity = reason is WaitReason.DEMAND or reason is WaitReason.SOLO
         again_s = gpu.busy_until_s if by_activity and not gpu.metered else NEVER
-        victims = in_the_way(self._terms, gpu, front, reason)
+        gpu.front = front
+        victims = in_the_way(self._terms, gpu, front, reason, now)
         if not victims:
             return again_s
-        due_s = max(victim.turn_s + quantum_s(self._terms, victim, front, reason) for victim in victims)
+        due_s = room_due_s(self._terms, victims, front, reason, now)
         if due_s > now + EPSILON_S:
             return min(due_s, again_s)
         for victim in victims:
+            give_way(victim, front, now)
             self._grants.drop(gpu, victim, DropReason.QUANTUM, now, actions)
         return again_s

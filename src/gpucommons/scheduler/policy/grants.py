@@ -11,9 +11,11 @@ class Grants:
         self._quotas = quotas
         self._transitions = transitions
 
-    def grant(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
-        """A waiting client's turn begins."""
-        self._transitions.begin_turn(gpu, client, now)
+    def grant(
+        self, gpu: GpuQueue, client: Client, now: float, actions: list[Action], guest_until_s: float | None = None
+    ) -> None:
+        """A waiting client's turn begins; `guest_until_s`: in the room that others leave over."""
+        self._transitions.begin_turn(gpu, client, now, guest_until_s)
         if client.wait_for_mem_sent:
             client.wait_for_mem_sent = False
             gpu.mem_available += 1

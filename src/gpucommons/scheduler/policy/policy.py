@@ -10,7 +10,8 @@ from typing import Final
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
 from gpucommons.scheduler.corun.facts import DeviceActivity
-from gpucommons.scheduler.policy.admission import blocked, is_exclusive, next_client
+from gpucommons.scheduler.policy import attained
+from gpucommons.scheduler.policy.admission import blocked, following_client, is_exclusive, next_client
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
 from gpucommons.scheduler.policy.evaluation import Evaluation
 from gpucommons.scheduler.policy.revocations import Revocations
@@ -58,7 +59,7 @@ class Policy:
         self.clients: dict[int, Client] = {}
         self.refusals: Counter[str] = Counter()
         self._quotas = CoreQuotas(settings)
-        self._transitions = Transitions(self._quotas, fair_between_owners=self.terms.fair_between_owners)
+        self._transitions = Transitions(self._quotas, self.terms)
         self._revocations = Revocations()
         self._evaluation = Evaluation(self.terms, self._quotas, self._transitions, self._revocations)
 
@@ -131,11 +132,12 @@ class Policy:
             and gpu.fast_path
             and client.standing is IDLE
             and client.bucket is None
-            and ((gpu.places or client.line.held) if gpu.waiting else self._becomes_first(gpu, client, now))
         ):
-            # It queues, and nothing else changes.
             self._transitions.enqueue_unlimited(gpu, client, now)
-            return ()
+            if gpu.first_waiting() is not client or self._becomes_first(gpu, client, now):
+                # It queues, and nothing else changes.
+                return ()
+            return self._evaluation.advance((gpu,), now)
         actions: list[Action] = []
         if client.standing is not IDLE:
             self._repeated_request(client, actions)
@@ -150,13 +152,12 @@ class Policy:
         return actions
 
     def _becomes_first(self, gpu: GpuQueue, client: Client, now: float) -> bool:
-        """The first client to wait for an exclusive turn: sets when that may have to end. False if it may already."""
+        """The next client after an exclusive turn: sets when that may have to end. False if it may already."""
         due_s = next(iter(gpu.running.values())).turn_s + self.terms.shortest_quantum_s
         if due_s <= now:
             return False
         gpu.deadline_s = min(gpu.deadline_s, due_s)
-        if len(gpu.running) == 1 and (self.terms.serial or client.blind):
-            gpu.next_client = client
+        gpu.next_client = next_client(self.terms, gpu)
         return True
 
     def _repeated_request(self, client: Client, actions: list[Action]) -> None:
@@ -250,7 +251,7 @@ class Policy:
         """A release where `new` is the GPU's `next_client` and was sent LOCK_OK: the same as `release`, but faster."""
         gpu = old.gpu
         self._transitions.hand_over(gpu, old, new, now)
-        gpu.next_client = next_client(self.terms, gpu)
+        gpu.next_client = following_client(self.terms, gpu)
         gpu.deadline_s = now + self.terms.shortest_quantum_s if gpu.waiting else NEVER
 
     def disconnect(self, client: Client, now: float) -> list[Action]:
@@ -282,9 +283,9 @@ class Policy:
             self._transitions.move(client, gpu, now)
         actions: list[Action] = []
         for gpu in touched:
-            self._transitions.line_up(gpu)
-        for key, gpu in targets.items():
             gpu.running = dict(sorted(gpu.running.items(), key=lambda item: item[1].turn_s))
+            attained.order_again(gpu, now)
+        for key, gpu in targets.items():
             if key in met:
                 self._evaluation.keep_oldest(gpu, DropReason.QUANTUM, now, actions)
         for gpu in touched:
@@ -348,6 +349,8 @@ class Policy:
 
     def set_quantum(self, seconds: float | None, now: float) -> list[Action]:
         self.terms.set_quantum(seconds)
+        for gpu in self.gpus.values():
+            gpu.lead_s = self.terms.longest_quantum_s(gpu.total_bytes)
         return self._evaluation.advance(self.gpus.values(), now)
 
     def set_mode(self, mode: Mode, now: float) -> list[Action]:
@@ -374,5 +377,6 @@ class Policy:
     def _set_total(self, gpu: GpuQueue, total_bytes: int, *, known: bool) -> None:
         gpu.total_bytes = total_bytes
         gpu.total_known = known
+        gpu.lead_s = self.terms.longest_quantum_s(total_bytes)
         gpu.safe_limit_bytes = int(total_bytes * (1 - self.settings.memory_reserve_percent / 100))
         gpu.client_limit_bytes = max(0, gpu.safe_limit_bytes - gpu.resident_bytes)

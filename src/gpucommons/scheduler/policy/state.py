@@ -68,18 +68,26 @@ class ClientProcess(NamedTuple):
 
 
 class OwnerLine:
-    """One owner's clients on one GPU. An owner has one place in the queue: while one of them has the place or a turn,
-    the others wait behind it, in the order of their requests.
+    """One owner's clients on one GPU, and what they have had (attained.py).
 
-    `held` is how many of them have a turn or the place, `clients` how many are registered.
+    `waiting` is in the order in which they are served; `running` is how many have a turn, programs aside. `has_anchor`:
+    one of them is the GPU's anchor. If none is and some wait, the owner has a place in the queue. `served_s` is its
+    service until `since_s`, `floor_s` the least that one of its clients had, `ran_s` when its last turn ended.
+    `clients` is how many are registered.
     """
 
-    __slots__ = ("behind", "clients", "held")
+    __slots__ = ("clients", "floor_s", "has_anchor", "place", "ran_s", "running", "served_s", "since_s", "waiting")
 
     def __init__(self) -> None:
-        self.behind: dict[int, Client] = {}
+        self.waiting: list[WaitEntry] = []
+        self.place: PlaceEntry | None = None
         self.clients = 0
-        self.held = 0
+        self.running = 0
+        self.has_anchor = False
+        self.served_s = 0.0
+        self.since_s = 0.0
+        self.floor_s = 0.0
+        self.ran_s = LONG_AGO
 
 
 class Client:
@@ -100,9 +108,11 @@ class Client:
         "drop_reason",
         "drop_s",
         "eligible_s",
+        "entry",
         "gid",
         "gpu",
         "gpu_name",
+        "guest_until_s",
         "held_bytes",
         "id",
         "is_program",
@@ -125,6 +135,7 @@ class Client:
         "requested_again",
         "resident_bytes",
         "revoked",
+        "served_s",
         "settled_mark_s",
         "standing",
         "turn_mark_s",
@@ -201,14 +212,19 @@ class Client:
         self.wait_s = 0.0
         self.eligible_s = 0.0
         self.wait_for_mem_sent = False
+        # Its entry in the queue of its owner while it waits.
+        self.entry: WaitEntry | None = None
 
         # The turn: when it began; the GPU's turn clock then and at the last settlement.
         self.turn_s = 0.0
         self.turn_mark_s = 0.0
         self.settled_mark_s = 0.0
         self.turns = 0
-        # When its last turn ended.
+        # When its last turn ended, and the time of all its turns, as far as it counts for the order.
         self.ran_s = LONG_AGO
+        self.served_s = 0.0
+        # It passed the front of the queue, and leaves when that one's room is due.
+        self.guest_until_s = NEVER
         self.drop_s: float | None = None
         self.drop_again_s = 0.0
         self.drop_reason = DropReason.QUANTUM
@@ -226,9 +242,10 @@ class Client:
 
 class GpuQueue:
     """One device and its queues. `waiting` is in the order of the requests, `running` in the order of the turns.
-    `places` are the waiting clients that have their owner's place, in the order in which they are served."""
+    `places` are the owners that wait, without that of the anchor, in the order in which they are served."""
 
     __slots__ = (
+        "anchor",
         "biggest_waiter",
         "busy_until_s",
         "changed_s",
@@ -237,14 +254,18 @@ class GpuQueue:
         "clock",
         "coruns",
         "deadline_s",
+        "departed_s",
         "devices",
         "draining",
         "drops",
         "fast_path",
+        "floor_s",
+        "front",
         "handovers",
         "held_bytes",
         "index",
         "key",
+        "lead_s",
         "limited",
         "limited_percent",
         "limited_running",
@@ -265,6 +286,7 @@ class GpuQueue:
         "places",
         "programs",
         "refill_s",
+        "requests",
         "resident_bytes",
         "revoked",
         "running",
@@ -299,12 +321,19 @@ class GpuQueue:
 
         self.clients: dict[int, Client] = {}
         self.waiting: dict[int, Client] = {}
-        self.places: dict[int, Client] = {}
+        self.places: list[PlaceEntry] = []
         self.lines: dict[str, OwnerLine] = {}
         self.throttled: dict[int, Client] = {}
         self.running: dict[int, Client] = {}
         self.draining: dict[int, Client] = {}
         self.revoked: dict[int, Client] = {}
+        # Service (attained.py): the client that was the front last, what the least served owner had, how
+        # much more is kept in full, what owners had that left, requests so far.
+        self.anchor: Client | None = None
+        self.floor_s = 0.0
+        self.lead_s = 0.0
+        self.departed_s: dict[str, float] = {}
+        self.requests = 0
 
         # Sums over `running`; `held_bytes` is the memory that revoked clients hold.
         self.running_bytes = 0
@@ -344,6 +373,8 @@ class GpuQueue:
         self.fast_path = True
         self.next_client: Client | None = None
         self.biggest_waiter: Client | None = None
+        # The client that room is made for.
+        self.front: Client | None = None
 
         self.drops = dict.fromkeys(DropReason, 0)
         self.wait_for_mem = 0
@@ -364,16 +395,26 @@ class GpuQueue:
         return LONG_AGO if self.phase_until_s == NEVER else self.phase_until_s
 
     def first_waiting(self) -> Client | None:
-        """The client that is served next: the first place, or, if only owners with a turn wait, the first request."""
-        for client in (self.places or self.waiting).values():
-            return client
-        return None
+        """The client that is served next: of the least served owner; of the anchor's owner only if no other waits."""
+        if self.places:
+            return self.places[0][2].waiting[0][2]
+        anchor = self.anchor
+        return anchor.line.waiting[0][2] if anchor is not None and anchor.line.waiting else None
 
     def in_order(self) -> Iterator[Client]:
-        """The waiting clients in the order in which they are served: the places, then those behind them."""
-        yield from self.places.values()
-        if len(self.places) < len(self.waiting):
-            yield from (client for client in self.waiting.values() if client.id not in self.places)
+        """The waiting clients in the order in which they are served: the first, then one of each owner, those that have
+        no turn first, then the others."""
+        places = self.places
+        for _, _, line in places[:1]:
+            yield line.waiting[0][2]
+        if len(places) > 1:
+            yield from (line.waiting[0][2] for _, _, line in places[1:] if not line.running)
+            yield from (line.waiting[0][2] for _, _, line in places[1:] if line.running)
+        if len(places) < len(self.waiting):
+            for _, _, line in places:
+                yield from (client for _, _, client in line.waiting[1:])
+            if self.anchor is not None:
+                yield from (client for _, _, client in self.anchor.line.waiting)
 
     def possible_bytes(self, claimed_bytes: int) -> int:
         """A claim, at most the memory of the device where that is known."""
@@ -408,6 +449,11 @@ class Measure(NamedTuple):
 
 
 Action = Send | Disconnect | Measure
+
+
+# The order in which clients are served: by service, then by request.
+WaitEntry = tuple[float, int, Client]
+PlaceEntry = tuple[float, int, OwnerLine]
 
 
 def client_name(client_id: int) -> str:

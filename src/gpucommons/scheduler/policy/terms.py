@@ -71,6 +71,13 @@ class Terms:
         self.auto = mode is Mode.AUTO
         self.v1_alone = mode is not Mode.CONCURRENT
 
+    def longest_quantum_s(self, total_bytes: int) -> float:
+        """The longest quantum on a GPU with so much memory."""
+        if self.operator_quantum_s is not None or self.fixed_switch_time:
+            return self.shortest_quantum_s
+        longest_s = self.settings.switch_time_multiplier * total_bytes / GIB
+        return min(max(longest_s, self.SWITCH_TIME_MIN_S), self.SWITCH_TIME_MAX_S)
+
     def set_quantum(self, seconds: float | None) -> None:
         """None: as the settings say."""
         self.operator_quantum_s = seconds

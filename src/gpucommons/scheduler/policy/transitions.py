@@ -4,9 +4,11 @@ With the standing it changes the GPU's queues, its sums over the running clients
 nothing. The GPU's turn clock must have been advanced to `now` before each call.
 """
 
+from gpucommons.scheduler.policy import attained
 from gpucommons.scheduler.policy.billing import TurnClock
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas
-from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue, OwnerLine, client_name
+from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue, client_name
+from gpucommons.scheduler.policy.terms import Terms
 
 IDLE, WAITING, THROTTLED, RUNNING = (
     ClientStanding.IDLE,
@@ -17,9 +19,9 @@ IDLE, WAITING, THROTTLED, RUNNING = (
 
 
 class Transitions:
-    def __init__(self, quotas: CoreQuotas, *, fair_between_owners: bool) -> None:
+    def __init__(self, quotas: CoreQuotas, terms: Terms) -> None:
         self._quotas = quotas
-        self._fair_between_owners = fair_between_owners
+        self._terms = terms
 
     # Waiting
 
@@ -40,12 +42,12 @@ class Transitions:
         """A request of a client without a core limit, or within it."""
         client.wait_s = client.eligible_s = now
         client.standing = WAITING
-        self._queue(gpu, client)
+        attained.queue(gpu, client, now)
 
     def requeue(self, gpu: GpuQueue, client: Client, now: float) -> None:
-        """A throttled client may run again. It is the last in the queue; its wait for other clients begins now."""
+        """A throttled client may run again. Its wait for other clients begins now."""
         del gpu.throttled[client.id]
-        self._queue(gpu, client)
+        attained.queue(gpu, client, now)
         client.standing = WAITING
         client.eligible_s = now
         if client.bucket is not None:
@@ -54,7 +56,7 @@ class Transitions:
     def dequeue(self, gpu: GpuQueue, client: Client, now: float) -> None:
         """A waiting or throttled client withdraws its request; for others nothing changes."""
         if client.standing is WAITING:
-            self._unqueue(gpu, client)
+            attained.unqueue(gpu, client, now)
         elif client.standing is THROTTLED:
             del gpu.throttled[client.id]
         else:
@@ -63,50 +65,11 @@ class Transitions:
         client.wait_for_mem_sent = False
         self._quotas.leave(client, now)
 
-    def _queue(self, gpu: GpuQueue, client: Client) -> None:
-        """At the end of the queue, or behind the client that has its owner's place or a turn."""
-        line, id = client.line, client.id
-        gpu.waiting[id] = client
-        if line.held:
-            line.behind[id] = client
-        else:
-            line.held = 1
-            gpu.places[id] = client
-
-    def _unqueue(self, gpu: GpuQueue, client: Client) -> None:
-        id = client.id
-        del gpu.waiting[id]
-        if gpu.places.pop(id, None) is None:
-            del client.line.behind[id]
-        else:
-            self._hold_less(gpu, client.line)
-
-    def _hold_less(self, gpu: GpuQueue, line: OwnerLine) -> None:
-        """A turn ended or a place was given up. An owner without both gets a place, at the end of the queue."""
-        line.held -= 1
-        if not line.held and line.behind:
-            id, following = next(iter(line.behind.items()))
-            del line.behind[id]
-            gpu.places[id] = following
-            line.held = 1
-
-    def line_up(self, gpu: GpuQueue) -> None:
-        """Orders the queue by the requests, and gives every owner its place again."""
-        gpu.waiting = dict(sorted(gpu.waiting.items(), key=lambda item: item[1].eligible_s))
-        gpu.places = {}
-        for line in gpu.lines.values():
-            line.held = 0
-            line.behind = {}
-        for client in gpu.running.values():
-            client.line.held += 1
-        for client in gpu.waiting.values():
-            self._queue(gpu, client)
-
     # Turns
 
-    def begin_turn(self, gpu: GpuQueue, client: Client, now: float) -> None:
-        client.line.held += 1
-        self._unqueue(gpu, client)
+    def begin_turn(self, gpu: GpuQueue, client: Client, now: float, guest_until_s: float | None = None) -> None:
+        attained.unqueue(gpu, client, now)
+        attained.begin(gpu, client, guest_until_s, now)
         self._occupy(gpu, client)
         client.standing = RUNNING
         client.turn_s = now
@@ -131,8 +94,8 @@ class Transitions:
             client.drop_s = None
             del gpu.draining[client.id]
         self._vacate(gpu, client)
-        self._hold_less(gpu, client.line)
-        gpu.changed_s = client.ran_s = now
+        attained.end(gpu, client, now)
+        gpu.changed_s = now
         gpu.turns_length.observe(now - client.turn_s)
         client.standing = IDLE
 
@@ -152,19 +115,8 @@ class Transitions:
         running = gpu.running
         del running[old.id]
 
-        id = new.id
-        del gpu.waiting[id]
-        if gpu.places.pop(id, None) is None:
-            # Its owner's turn ends and begins.
-            del new.line.behind[id]
-        else:
-            # The place becomes a turn.
-            line = old.line
-            if line.behind:
-                self._hold_less(gpu, line)
-            else:
-                line.held -= 1
-        running[id] = new
+        attained.hand_over(gpu, old, new, now)
+        running[new.id] = new
         new.standing = RUNNING
         new.turn_s = now
         new.turn_mark_s = billed
@@ -222,18 +174,19 @@ class Transitions:
     def enter(self, gpu: GpuQueue, client: Client) -> None:
         gpu.clients[client.id] = client
         gpu.programs += client.is_program
-        key = client.owner if self._fair_between_owners else client_name(client.id)
-        client.line = gpu.lines.setdefault(key, OwnerLine())
-        client.line.clients += 1
+        attained.enter(gpu, client, self._line_key(client))
 
     def leave(self, gpu: GpuQueue, client: Client) -> None:
         del gpu.clients[client.id]
         gpu.programs -= client.is_program
         self._count_resident(gpu, client, 0)
         gpu.coruns.forget(client.id)
-        client.line.clients -= 1
-        if not client.line.clients:
-            del gpu.lines[client.owner if self._fair_between_owners else client_name(client.id)]
+        key = self._line_key(client)
+        # A client without an owner does not come back.
+        attained.leave(gpu, client, key, remember=key != client_name(client.id))
+
+    def _line_key(self, client: Client) -> str:
+        return client.owner if self._terms.fair_between_owners else client_name(client.id)
 
     def _count_resident(self, gpu: GpuQueue, client: Client, resident_bytes: int) -> None:
         gpu.resident_bytes += resident_bytes - client.resident_bytes
@@ -241,10 +194,12 @@ class Transitions:
         gpu.client_limit_bytes = max(0, gpu.safe_limit_bytes - gpu.resident_bytes)
 
     def move(self, client: Client, target: GpuQueue, now: float) -> None:
-        """Moves a client to another GPU as it is: standing, turn, wait and debt. Both GPUs must be lined up again."""
+        """Moves a client to another GPU as it is: standing, turn, wait and debt. Both queues must be ordered again."""
         source, id = client.gpu, client.id
+        served_s = attained.service_s(client.line, now)
         self.leave(source, client)
         self.enter(target, client)
+        attained.carry(client, source, served_s, target)
         if client.revoked:
             source.held_bytes -= client.held_bytes
             target.held_bytes += client.held_bytes

@@ -1,0 +1,315 @@
+"""Attained service: which waiting client is served next. The only code that changes these accounts and that order.
+
+The waiting client whose owner has had least is the front: it gets room within a quantum. When it gets its turn it is
+the anchor, until it stops or the next front has one. Other clients run in the room that is left over. The service of a
+client is the time of its turns. The service of an owner is the time in which its client is the anchor, or in which its
+clients run and none waits: while one waits, it is not charged for left-over room that only another one fits into. The
+order is by least service, first between owners, then between the clients of one owner; the owner of the anchor is
+behind all others. Plain programs are not counted, because admission neither stops them nor lets them wait.
+
+Why that is fair. While a front waits, the anchor's turn ends when it has lasted a quantum T and its owner has had as
+much as that of the front. Then after a time t each of n owners that request all the time has had at least t / n - T: as
+long as one owner has had s, only owners with at most s became the anchor, each was the anchor for at most s + T, and
+there always is an anchor. What an owner does not request is divided among the others in the same way. So the guarantee
+is max-min fair: an owner has the smaller of what it requests and an equal share of what the others leave, and each of
+its clients the same of what the owner has. Clients that fit next to others have more. Of two owners with one client
+each, the one that needs less memory and less of the GPU has no less time: it fits wherever the other does, and is
+preferred when it had less.
+
+Accounts are kept within bounds:
+
+  - Idleness saves nothing. An owner that was away for longer than BACK_WITHIN_S begins at the least service of the
+    owners that are present (`floor_s`), if it had less.
+  - Luck is forgotten. A client that fits next to all others runs most of the time. When a turn ends, what an account
+    has above the least one and the longest quantum (`lead_s`) is halved, and at most two more such quanta: such a
+    client waits a bounded time once it no longer fits, and of two such clients the one that had more still has more.
+  - Leaving pays nothing back. An owner that disconnects with more than the least service is remembered, and has that
+    account when it connects again. It is forgotten once the others have had as much.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Final
+
+from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, OwnerLine, PlaceEntry
+
+# A client that was dropped requests again in a moment: it was not away.
+BACK_WITHIN_S: Final = 2.0
+# Owners that left, per GPU.
+_MAX_DEPARTED: Final = 256
+
+
+def service_s(line: OwnerLine, now: float) -> float:
+    """What an owner has had until now."""
+    charged = line.running and (line.has_anchor or not line.waiting)
+    return line.served_s + (now - line.since_s if charged else 0.0)
+
+
+def own_service_s(client: Client, now: float) -> float:
+    """What a client has had, its present turn included."""
+    return client.served_s + (now - client.turn_s if client.standing is ClientStanding.RUNNING else 0.0)
+
+
+# Owners come and go
+
+
+def enter(gpu: GpuQueue, client: Client, key: str) -> None:
+    line = gpu.lines.get(key)
+    if line is None:
+        line = gpu.lines[key] = OwnerLine()
+        line.served_s = gpu.departed_s.pop(key, 0.0)
+    line.clients += 1
+    client.line = line
+
+
+def leave(gpu: GpuQueue, client: Client, key: str, *, remember: bool) -> None:
+    line = client.line
+    line.clients -= 1
+    if client is gpu.front:
+        gpu.front = None
+    if client is gpu.anchor:
+        gpu.anchor = None
+        line.has_anchor = False
+        if line.waiting:
+            _place(gpu, line)
+    if line.clients:
+        return
+    del gpu.lines[key]
+    if remember and line.served_s > gpu.floor_s:
+        departed_s = gpu.departed_s
+        departed_s[key] = line.served_s
+        if len(departed_s) > _MAX_DEPARTED:
+            for forgotten in [key for key, served_s in departed_s.items() if served_s <= gpu.floor_s]:
+                del departed_s[forgotten]
+        if len(departed_s) > _MAX_DEPARTED:
+            del departed_s[next(iter(departed_s))]
+
+
+# The queue
+
+
+def queue(gpu: GpuQueue, client: Client, now: float) -> None:
+    """A request: the client waits, in the order of service."""
+    line = client.line
+    waiting = line.waiting
+    if now - client.ran_s > BACK_WITHIN_S:
+        _return(gpu, client, now)
+    if line.running and not (line.has_anchor or waiting):
+        # From now on one of its clients waits.
+        _charge(line, now)
+    gpu.requests = number = gpu.requests + 1
+    gpu.waiting[client.id] = client
+    entry = client.entry = (client.served_s, number, client)
+    if waiting and waiting[-1] > entry:
+        insort(waiting, entry)
+    else:
+        waiting.append(entry)
+    if not (line.has_anchor or line.place is not None):
+        _place(gpu, line)
+
+
+def _return(gpu: GpuQueue, client: Client, now: float) -> None:
+    """The client was away, or is new, and so may be its owner."""
+    line = client.line
+    if not (line.running or line.waiting) and now - line.ran_s > BACK_WITHIN_S:
+        gpu.floor_s = max(gpu.floor_s, _least_s(gpu, now, default=gpu.floor_s))
+        line.served_s = max(line.served_s, gpu.floor_s)
+    line.floor_s = max(line.floor_s, _own_least_s(gpu, line, now, default=line.floor_s))
+    client.served_s = max(client.served_s, line.floor_s)
+
+
+def unqueue(gpu: GpuQueue, client: Client, now: float) -> None:
+    """The client no longer waits."""
+    line = client.line
+    _charge(line, now)
+    del gpu.waiting[client.id]
+    assert client.entry is not None
+    del line.waiting[bisect_left(line.waiting, client.entry)]
+    client.entry = None
+    if line.place is not None and not line.waiting:
+        _unplace(gpu, line)
+
+
+def _place(gpu: GpuQueue, line: OwnerLine) -> None:
+    gpu.requests += 1
+    entry: PlaceEntry = (line.served_s, gpu.requests, line)
+    line.place = entry
+    places = gpu.places
+    if places and places[-1] > entry:
+        insort(places, entry)
+    else:
+        places.append(entry)
+
+
+def _unplace(gpu: GpuQueue, line: OwnerLine) -> None:
+    assert line.place is not None
+    del gpu.places[bisect_left(gpu.places, line.place)]
+    line.place = None
+
+
+def order_again(gpu: GpuQueue, now: float) -> None:
+    """Clients came from another queue: lines up all clients again, equal ones in the order of their requests.
+    The oldest turn is the anchor's."""
+    gpu.places = []
+    for line in gpu.lines.values():
+        _charge(line, now)
+        line.running = 0
+        line.has_anchor = False
+        line.waiting = []
+        line.place = None
+    for client in gpu.running.values():
+        client.line.running += not client.is_program
+    gpu.anchor = next((client for client in gpu.running.values() if not client.is_program), None)
+    if gpu.anchor is not None:
+        gpu.anchor.line.has_anchor = True
+    waiting = sorted(gpu.waiting.values(), key=lambda client: client.eligible_s)
+    gpu.waiting = {}
+    for number, client in enumerate(waiting, gpu.requests):
+        gpu.waiting[client.id] = client
+        client.entry = (client.served_s, number, client)
+        insort(client.line.waiting, client.entry)
+    gpu.requests += len(waiting)
+    for client in waiting:
+        if client.line.place is None and not client.line.has_anchor:
+            _place(gpu, client.line)
+
+
+def carry(client: Client, source: GpuQueue, served_s: float, target: GpuQueue) -> None:
+    """The client moved, and is the first of its owner there: it leads the least of the other queue by as much."""
+    if client.line.clients == 1:
+        client.line.served_s = target.floor_s + max(0.0, served_s - source.floor_s)
+
+
+# Turns
+
+
+def begin(gpu: GpuQueue, client: Client, guest_until_s: float | None, now: float) -> None:
+    """The client, which waits no longer, begins a turn: as the anchor, or as a guest until a time."""
+    client.guest_until_s = NEVER if guest_until_s is None else guest_until_s
+    if client.is_program:
+        return
+    line = client.line
+    _charge(line, now)
+    line.running += 1
+    if guest_until_s is None:
+        _set_anchor(gpu, client, now)
+
+
+def end(gpu: GpuQueue, client: Client, now: float) -> None:
+    """The client, which runs no longer, ended a turn. If it is the anchor it stays the anchor until another client is,
+    so that its owner waits behind all others."""
+    line = client.line
+    client.served_s += now - client.turn_s
+    client.ran_s = now
+    if client.is_program:
+        return
+    _charge(line, now)
+    line.running -= 1
+    if not line.running:
+        line.ran_s = now
+    line.floor_s = max(line.floor_s, min(client.served_s, _own_least_s(gpu, line, now, default=NEVER)))
+    client.served_s = _reduced_s(client.served_s, line.floor_s, gpu.lead_s)
+    gpu.floor_s = max(gpu.floor_s, min(line.served_s, _least_s(gpu, now, default=NEVER)))
+    reduced_s = _reduced_s(line.served_s, gpu.floor_s, gpu.lead_s)
+    if line.place is None:
+        line.served_s = reduced_s
+    elif reduced_s < line.served_s:
+        _unplace(gpu, line)
+        line.served_s = reduced_s
+        _place(gpu, line)
+
+
+def _reduced_s(served_s: float, floor_s: float, lead_s: float) -> float:
+    excess_s = served_s - floor_s - lead_s
+    return served_s if excess_s <= 0.0 else floor_s + lead_s + min(excess_s / 2, 2 * lead_s)
+
+
+def hand_over(gpu: GpuQueue, old: Client, new: Client, now: float) -> None:
+    """`end`, `unqueue` and `begin` where turns are exclusive, and `old` is the anchor: the hot path."""
+    line, other, lead_s = old.line, new.line, gpu.lead_s
+    served_s = old.served_s + now - old.turn_s
+    old.ran_s = now
+    waiting = line.waiting
+    least_s = waiting[0][0] if waiting and waiting[0][0] < served_s else served_s
+    if least_s > line.floor_s:
+        line.floor_s = least_s
+    old.served_s = served_s if served_s <= line.floor_s + lead_s else _reduced_s(served_s, line.floor_s, lead_s)
+    line.served_s = served_s = line.served_s + now - line.since_s
+    line.since_s = now
+    gpu.anchor = new
+    new.guest_until_s = NEVER
+    new.entry = None
+    # It is the first of its owner, whose place is the first one.
+    del gpu.waiting[new.id]
+    del other.waiting[0]
+    if line is other:
+        if served_s > gpu.floor_s:
+            gpu.floor_s = served_s
+        return
+    least_s = other.served_s if other.served_s < served_s else served_s
+    if least_s > gpu.floor_s:
+        gpu.floor_s = least_s
+    if served_s > gpu.floor_s + lead_s:
+        line.served_s = _reduced_s(served_s, gpu.floor_s, lead_s)
+    del gpu.places[0]
+    other.place = None
+    other.running = 1
+    other.has_anchor = True
+    other.since_s = line.ran_s = now
+    line.running = 0
+    line.has_anchor = False
+    if waiting:
+        _place(gpu, line)
+
+
+def _set_anchor(gpu: GpuQueue, client: Client, now: float) -> None:
+    """The client has a turn as the front. The owner of the last anchor waits again, if its other clients do."""
+    line, before = client.line, gpu.anchor
+    gpu.anchor = client
+    if line.has_anchor:
+        return
+    if before is not None:
+        last = before.line
+        _charge(last, now)
+        last.has_anchor = False
+        if last.waiting:
+            _place(gpu, last)
+    line.has_anchor = True
+    if line.place is not None:
+        _unplace(gpu, line)
+
+
+def _charge(line: OwnerLine, now: float) -> None:
+    """Brings an owner's account up to now. Must be called before anything changes that it depends on."""
+    if line.running and (line.has_anchor or not line.waiting):
+        line.served_s += now - line.since_s
+    line.since_s = now
+
+
+def give_way(victim: Client, front: Client, now: float) -> None:
+    """A turn ends for `front`. If its owner had less, it forgoes the difference: else it would come first again."""
+    if victim.line is front.line:
+        victim.served_s += max(0.0, front.served_s - own_service_s(victim, now))
+    else:
+        victim.line.served_s += max(0.0, service_s(front.line, now) - service_s(victim.line, now))
+
+
+def _least_s(gpu: GpuQueue, now: float, default: float) -> float:
+    """The least service of the owners that wait or run."""
+    running = (service_s(client.line, now) for client in gpu.running.values() if not client.is_program)
+    least_s = min(running, default=NEVER)
+    if gpu.places:
+        least_s = min(least_s, gpu.places[0][0])
+    return default if least_s == NEVER else least_s
+
+
+def _own_least_s(gpu: GpuQueue, line: OwnerLine, now: float, default: float) -> float:
+    """The least service of the clients of one owner that wait or run."""
+    least_s = min(_running_service_s(gpu, line, now), default=NEVER)
+    if line.waiting:
+        least_s = min(least_s, line.waiting[0][0])
+    return default if least_s == NEVER else least_s
+
+
+def _running_service_s(gpu: GpuQueue, line: OwnerLine, now: float) -> Iterator[float]:
+    return (own_service_s(client, now) for client in gpu.running.values() if client.line is line)

@@ -1,0 +1,252 @@
+"""Every owner has its share of a GPU whose clients do not fit into memory together, whatever they need and do.
+
+The share is max-min fair in time with a turn: while n owners request the GPU, each has at least 1/n of the time, and
+each of the k clients of an owner 1/k of that. A client that fits next to others has more.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import permutations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.policy.terms import GIB, Mode
+from scheduler.simulation import Script, Simulation
+
+# How much less than its share an owner may have.
+SLACK = 0.8
+# A quantum of the largest clients here, 9 GiB.
+QUANTUM_S = 45.0
+SAMPLE_S = 2.0
+
+
+class Gpu(Simulation):
+    """A GPU of 10 GiB, 9 of them safe. `demands` are the activities of its clients alone, if it is measured."""
+
+    def __init__(self, *, measured: bool = False, **changes: object) -> None:
+        super().__init__(SchedulerSettings(default_gpu_memory_gb=10.0, **changes))  # type: ignore[arg-type]
+        self.measured = measured
+        self.demands: dict[int, float] = {}
+        self.ran_s: Counter[int] = Counter()
+        self.owner_ran_s: Counter[str] = Counter()
+        if measured:
+            self.sample()
+
+    def start(self, gib: float, *, owner: str = "", demand: float = 1.0) -> Script:
+        script = self.add(tail_s=0.01, memory=int(gib * GIB), owner=owner, request=False)
+        self.demands[script.client.id] = demand
+        self.request(script)
+        return script
+
+    def request(self, script: Script) -> None:
+        self.perform(self.policy.request(script.client, self.now))
+
+    def rest(self, script: Script) -> None:
+        """The client releases its turn, or no longer waits for one; it requests none until it is asked to."""
+        script.holds = False
+        if script.client.standing is ClientStanding.RUNNING:
+            self.perform(self.policy.release(script.client, self.now))
+        else:
+            self.perform(self.policy.withdraw(script.client, self.now))
+
+    def leave(self, script: Script) -> None:
+        script.holds = False
+        self.perform(self.policy.disconnect(script.client, self.now))
+
+    def sample(self) -> None:
+        busy = min(1.0, sum(self.demands[id] for id in self.gpu.running))
+        self.perform(self.policy.sample_busy(self.gpu, busy, 0.9, self.now))
+
+    def play(self, seconds: float) -> None:
+        end_s = self.now + seconds
+        while self.now < end_s:
+            self.run(min(SAMPLE_S, end_s - self.now))
+            if self.measured:
+                self.sample()
+
+    def pass_until(self, when_s: float) -> None:
+        if when_s > self.now:
+            for client in self.gpu.running.values():
+                self.ran_s[client.id] += when_s - self.now  # type: ignore[assignment]
+            for owner in {client.owner for client in self.gpu.running.values()}:
+                self.owner_ran_s[owner] += when_s - self.now  # type: ignore[assignment]
+        super().pass_until(when_s)
+
+
+@dataclass(frozen=True)
+class Part:
+    owner: str
+    gib: float
+    demand: float
+
+
+PARTS = st.builds(
+    Part,
+    owner=st.sampled_from(["", "", "", "ann", "bob", "cid"]),
+    gib=st.one_of(st.integers(1, 9).map(float), st.floats(0.25, 12.0)),
+    demand=st.one_of(st.sampled_from([0.1, 0.3, 0.5, 0.95, 1.0]), st.floats(0.05, 1.0)),
+)
+CROWDS = st.lists(PARTS, min_size=2, max_size=8)
+
+
+@given(CROWDS, st.sampled_from(Mode), st.booleans())
+@example([Part("", gib, 0.1) for gib in (2, 6, 8, 2, 8, 2)], Mode.AUTO, True)
+@example([Part("ann", gib, 0.1) for gib in (2, 6, 8, 2, 8, 2)], Mode.AUTO, True)
+@example([Part("ann", 1, 0.05), Part("bob", 3, 0.05), Part("bob", 5, 0.2), Part("ann", 8, 0.5)], Mode.AUTO, True)
+@example([Part("ann", 9, 0.3), Part("ann", 6, 0.5), Part("ann", 2, 0.7), Part("", 7, 0.2)], Mode.CONCURRENT, False)
+@example([Part("bob", 3, 1), Part("bob", 6.53, 1), Part("cid", 2.99, 1), Part("cid", 3.43, 1)], Mode.AUTO, False)
+@example([Part("", gib, 1.0) for gib in (2, 4.15, 2.45, 5)], Mode.CONCURRENT, False)
+@example([Part("", gib, 1.0) for gib in (1, 3, 9, 5, 9, 9, 1, 8)], Mode.SERIAL, True)
+def test_every_client_gets_its_share_for_any_memory_and_demand(parts: list[Part], mode: Mode, measured: bool) -> None:
+    gpu = Gpu(mode=mode, measured=measured)
+    scripts = [gpu.start(part.gib, owner=part.owner, demand=part.demand) for part in parts]
+    clients = [script.client for script in scripts]
+    of_owner = Counter(client.owner for client in clients)
+    time_s = 600.0 * len(parts)
+    gpu.play(time_s)
+    share_s = time_s / len(of_owner)
+    for owner, count in of_owner.items():
+        assert gpu.owner_ran_s[owner] >= SLACK * share_s, (owner, gpu.owner_ran_s)
+        for client in clients:
+            if client.owner == owner:
+                assert gpu.ran_s[client.id] >= SLACK * share_s / count, (client.id, gpu.ran_s)
+    for (less, one), (more, other) in permutations(zip(parts, clients, strict=True), 2):
+        alone = of_owner[one.owner] == of_owner[other.owner] == 1
+        if alone and less.gib <= more.gib and less.demand <= more.demand:
+            assert gpu.ran_s[one.id] >= SLACK * gpu.ran_s[other.id], (one.id, other.id, gpu.ran_s)
+
+
+PERIODS = st.lists(st.integers(300, 1500), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), PERIODS), min_size=2, max_size=5),
+    st.sampled_from([Mode.SERIAL, Mode.CONCURRENT]),
+)
+def test_what_one_does_not_request_is_divided_among_the_others(crowd: list[tuple[int, list[int]]], mode: Mode) -> None:
+    """Clients that come and go: each has its share of the time in which it requests the GPU."""
+    gpu = Gpu(mode=mode)
+    scripts = [gpu.start(gib) for gib, _ in crowd]
+    changes_s = [[sum(periods[: n + 1]) for n in range(len(periods))] for _, periods in crowd]
+    asks, share_s = [True] * len(crowd), [0.0] * len(crowd)
+    begin_s = gpu.now
+    for until_s in sorted({when for changes in changes_s for when in changes}):
+        elapsed_s = begin_s + until_s - gpu.now
+        gpu.play(elapsed_s)
+        for index, requests in enumerate(asks):
+            share_s[index] += elapsed_s / sum(asks) if requests else 0.0
+        for index, script in enumerate(scripts):
+            if until_s in changes_s[index]:
+                asks[index] = not asks[index]
+                if asks[index]:
+                    gpu.request(script)
+                else:
+                    gpu.rest(script)
+    for index, script in enumerate(scripts):
+        # A client that returns waits for the turns that have begun.
+        waits_s = QUANTUM_S * 2 * (1 + len(crowd[index][1]) // 2)
+        assert gpu.ran_s[script.client.id] >= SLACK * share_s[index] - waits_s, (index, gpu.ran_s, share_s)
+
+
+def two_of_eight() -> tuple[Gpu, Script, Script]:
+    gpu = Gpu(mode=Mode.CONCURRENT)
+    return gpu, gpu.start(8), gpu.start(8)
+
+
+def gained_s(gpu: Gpu, seconds: float, *scripts: Script) -> list[float]:
+    before_s = [gpu.ran_s[script.client.id] for script in scripts]
+    gpu.play(seconds)
+    return [gpu.ran_s[script.client.id] - before for script, before in zip(scripts, before_s, strict=True)]
+
+
+def test_idleness_saves_nothing() -> None:
+    gpu, one, other = two_of_eight()
+    third = gpu.start(8)
+    gpu.play(500.0)
+    gpu.rest(third)
+    gpu.play(2000.0)
+    gpu.request(third)
+    newcomer = gpu.start(8)
+    for gained in gained_s(gpu, 1600.0, one, other, third, newcomer):
+        assert gained == pytest.approx(400.0, abs=QUANTUM_S)
+
+
+def test_a_time_alone_is_not_held_against_a_client() -> None:
+    gpu = Gpu(mode=Mode.CONCURRENT)
+    first = gpu.start(8)
+    gpu.play(5000.0)
+    gpu.rest(first)
+    gpu.play(10.0)
+    others = [gpu.start(8) for _ in range(2)]
+    gpu.play(10.0)
+    gpu.request(first)
+    for gained in gained_s(gpu, 1200.0, first, *others):
+        assert gained == pytest.approx(400.0, abs=QUANTUM_S)
+
+
+def test_a_client_that_always_fitted_does_not_wait_long_once_it_no_longer_fits() -> None:
+    gpu, _, _ = two_of_eight()
+    small = gpu.start(1)
+    gpu.play(20_000.0)
+    assert gpu.ran_s[small.client.id] > 19_000.0
+    gpu.perform(gpu.policy.update_memory(small.client, 3 * GIB, gpu.now))
+    gpu.play(50.0)
+    assert small.client.standing is ClientStanding.WAITING
+    assert gained_s(gpu, 300.0, small) > [0.0]
+    assert gained_s(gpu, 1200.0, small)[0] >= SLACK * 400.0
+
+
+def test_an_owner_that_connects_again_for_each_turn_gains_nothing() -> None:
+    gpu, one, other = two_of_eight()
+    begin_s, churning = gpu.now, gpu.start(8, owner="cid")
+    while gpu.now < begin_s + 3000.0:
+        gpu.play(1.0)
+        if churning.client.drop_s is not None or (churning.client.turns and not churning.holds):
+            gpu.leave(churning)
+            churning = gpu.start(8, owner="cid")
+    assert gpu.owner_ran_s["cid"] <= 1000.0 + 2 * QUANTUM_S
+    assert min(gpu.ran_s[script.client.id] for script in (one, other)) >= SLACK * 1000.0
+
+
+def test_an_owner_that_leaves_before_its_turn_ends_gains_nothing() -> None:
+    """Its client runs for 30 s, less than a quantum, disconnects, and connects again at once."""
+    gpu, one, other = two_of_eight()
+    begin_s, churning = gpu.now, gpu.start(8, owner="cid")
+    while gpu.now < begin_s + 3000.0:
+        gpu.play(1.0)
+        if churning.holds and gpu.now - churning.client.turn_s >= 30.0:
+            gpu.leave(churning)
+            churning = gpu.start(8, owner="cid")
+    assert gpu.owner_ran_s["cid"] <= 1000.0 + 2 * QUANTUM_S
+    assert min(gpu.ran_s[script.client.id] for script in (one, other)) >= SLACK * 1000.0
+
+
+@pytest.mark.parametrize("life_s", [1, 2, 4, 10])
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 2.0, 3.0, 5.0])
+def test_a_steady_client_keeps_its_half_whatever_another_owner_starts(every_s: float, life_s: float) -> None:
+    gpu = Gpu(mode=Mode.AUTO)
+    steady = gpu.start(6, owner="ann")
+    begin_s, living = gpu.now, []
+    for number in range(round(600.0 / every_s)):
+        due_s = begin_s + number * every_s
+        gpu.play(due_s - gpu.now)
+        living.append((due_s + life_s, gpu.start(6, owner="bob")))
+        for end_s, script in list(living):
+            if gpu.now >= end_s:
+                gpu.leave(script)
+                living.remove((end_s, script))
+    assert gpu.ran_s[steady.client.id] >= 0.45 * (gpu.now - begin_s)
+
+
+def test_few_owners_that_left_are_remembered() -> None:
+    gpu, _, _ = two_of_eight()
+    for number in range(2000):
+        script = gpu.start(0.5, owner=f"uid:{number}")
+        gpu.play(2.0)
+        gpu.leave(script)
+    assert len(gpu.gpu.departed_s) <= 256
+    assert len(gpu.gpu.lines) == 2
