@@ -3,6 +3,7 @@
 import pytest
 
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.quotas import NO_LIMITS
 from gpucommons.scheduler.policy.state import PROGRAM, ClientProcess, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
