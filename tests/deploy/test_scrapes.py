@@ -40,6 +40,15 @@ DEPLOYMENTS = scraped_from_elsewhere()
 BRIDGED = "DS01's Prometheus in Docker"
 # Docker's default bridge, and the bridge of the network that DS01's compose file makes.
 GATEWAY, NETWORK_GATEWAY, CONTAINER = "172.17.0.1", "172.18.0.1", "172.18.0.2"
+# The targets of DS01's prometheus.yml that the agent serves.
+DS01_TARGETS = ("dcgm-exporter:9400", "host.docker.internal:9101", "node-exporter:9100")
+# Targets by name, as the peers' own instructions and manifests name them, and the deployment that serves each.
+NAMED_TARGETS = {
+    "nvshare-scheduler-pod:9402": "nvshare's variables",
+    "dcgm-exporter.gpu-operator.svc:9400": "Kubernetes",
+    "vgpu-monitor-svc.default.svc:8080": "Kubernetes",
+    "node-metrics-agent.monitoring.svc.cluster.local:9100": "Helm",
+}
 PROMETHEUS = "127.0.0.1:9090"
 # As shipped but for the pace.
 PACE = {"scrape_interval": "2s", "scrape_timeout": "2s"}
@@ -119,10 +128,11 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     with ExitStack() as stack:
         scraper, bridged, systemd_host, compose_host = (stack.enter_context(host()) for _ in range(4))
         shown = yaml.safe_load(documented(BRIDGED, "yaml"))
-        (bridged_job,) = shown["scrape_configs"]
-        jobs = [*(_job(number, deployment) for number, deployment in enumerate(DEPLOYMENTS))]
-        jobs.append({**bridged_job, "job_name": BRIDGED})
-        scraper.write("/etc/hosts", _hosts_file(shown["services"]["prometheus"]["extra_hosts"]))
+        jobs = [*(_job(number, deployment) for number, deployment in enumerate(DEPLOYMENTS)), *shown["scrape_configs"]]
+        jobs += [{"job_name": name, "static_configs": [{"targets": [name]}]} for name in NAMED_TARGETS]
+        scraper.write(
+            "/etc/hosts", _hosts_file(shown["services"]["prometheus"]["extra_hosts"]) + _names_of_deployments()
+        )
         _run_prometheus(stack, scraper, folder, jobs)
         _run_systemd_units(stack, systemd_host, folder)
         _run_compose_services(stack, compose_host, folder)
@@ -158,6 +168,12 @@ def _hosts_file(extra_hosts: Sequence[str]) -> str:
     """The effect of Docker's `extra_hosts`: host-gateway is the address of the default bridge."""
     pairs = (entry.replace("host-gateway", GATEWAY).rpartition(":") for entry in extra_hosts)
     return "".join(f"{address} {name}\n" for name, _, address in pairs)
+
+
+def _names_of_deployments() -> str:
+    numbers = {deployment.name: number for number, deployment in enumerate(DEPLOYMENTS)}
+    pairs = ((target.rpartition(":")[0], numbers[name]) for target, name in NAMED_TARGETS.items())
+    return "".join(f"10.77.{number}.1 {name}\n" for name, number in pairs)
 
 
 def _run_prometheus(stack: ExitStack, place: Host, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> None:
@@ -201,8 +217,15 @@ def test_every_target_of_a_deployment_is_up(scraped: Scraped, deployment: Deploy
     assert [verdict for verdict in verdicts(found) if verdict[1] != "up"] == []
 
 
-def test_ds01s_prometheus_in_a_docker_network_reaches_the_agent(scraped: Scraped) -> None:
-    assert verdicts(scraped.from_elsewhere[BRIDGED]) == [("http://host.docker.internal:9101/metrics", "up", "")]
+@pytest.mark.parametrize("target", DS01_TARGETS)
+def test_ds01s_prometheus_in_a_docker_network_reaches_the_agent(scraped: Scraped, target: str) -> None:
+    found = [verdict for job in scraped.from_elsewhere.values() for verdict in verdicts(job)]
+    assert (f"http://{target}/metrics", "up", "") in found
+
+
+@pytest.mark.parametrize("target", NAMED_TARGETS)
+def test_a_target_is_up_under_the_name_that_its_peers_use(scraped: Scraped, target: str) -> None:
+    assert verdicts(scraped.from_elsewhere[target]) == [(f"http://{target}/metrics", "up", "")]
 
 
 @pytest.mark.parametrize("job", AGENT_JOBS)

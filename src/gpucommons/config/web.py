@@ -37,8 +37,8 @@ class WebSettings:
     config_file: str = option("", "web.config.file of Prometheus: TLS, client certificates, passwords; empty: none")
     hosts: str = option(
         "",
-        "further host names of this machine, comma-separated; requests under other names are refused (421), except "
-        "localhost, the machine's host name and numeric addresses; * accepts every name",
+        "further host names of this machine, comma-separated; the main listener refuses requests under other names "
+        "(421), except localhost, the machine's host name and numeric addresses; * accepts every name",
         check=parse_host_names,
     )
     max_connections: int = option(512, "number of HTTP connections that may be open at once", minimum=1)

@@ -1,5 +1,6 @@
 """The Host header: names of this machine are served, foreign names are refused (DNS rebinding)."""
 
+import logging
 import socket
 from pathlib import Path
 
@@ -65,11 +66,10 @@ def test_the_setting() -> None:
             parse_host_names(wrong)
 
 
-@pytest.mark.parametrize("dialect", [None, "node"])
-def test_every_tcp_listener_refuses_foreign_names(dialect: str | None) -> None:
+def test_the_main_listener_refuses_foreign_names() -> None:
     async def check() -> None:
-        async with serving(listeners=[("127.0.0.1:0", dialect)]) as server:
-            for path in ("/metrics", "/", "/healthz"):
+        async with serving(listeners=[("127.0.0.1:0", None)]) as server:
+            for path in ("/metrics", "/metrics/node", "/", "/healthz"):
                 async with await Peer.connect(port_of(server)) as peer:
                     peer.request(path, host="attacker.example")
                     answer = await peer.answer()
@@ -78,6 +78,41 @@ def test_every_tcp_listener_refuses_foreign_names(dialect: str | None) -> None:
             assert server.stats().requests["metrics", 421] == 1
 
     run(check())
+
+
+def test_a_drop_in_listener_serves_every_name() -> None:
+    async def check() -> None:
+        async with (
+            serving(listeners=[("127.0.0.1:0", "node")]) as server,
+            await Peer.connect(port_of(server)) as peer,
+        ):
+            for name in ("node-exporter:9100", "dcgm-exporter.gpu-operator.svc:9400", "attacker.example"):
+                for path in ("/metrics", "/healthz", "/"):
+                    peer.request(path, host=name)
+                    assert (await peer.answer()).status == 200
+
+    run(check())
+
+
+def test_a_refused_name_is_logged_once_with_the_setting_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
+    names = HostNames()
+    for header in ("dcgm-exporter:9400", "DCGM-exporter.", "dcgm-exporter:9460", "localhost", "\x1b[2J\n.example"):
+        names.refusal([header])
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(lines) == 2
+    assert "'dcgm-exporter'" in lines[0]
+    assert "421" in lines[0]
+    assert "hosts in [web]" in lines[0]
+    assert lines[1].isprintable()
+
+
+def test_the_number_and_the_length_of_the_logged_names_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    names = HostNames()
+    for number in range(1000):
+        assert names.refusal([f"{number}{'x' * 8000}.example"]) is not None
+    assert len(caplog.records) == 64
+    assert "without a log line" in caplog.records[-1].getMessage()
+    assert max(len(record.getMessage()) for record in caplog.records) < 500
 
 
 def test_configured_names_are_served_by_the_server() -> None:

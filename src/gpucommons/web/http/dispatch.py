@@ -30,12 +30,15 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """One listener's handler for aiohttp's low-level server. The only holder of the listener's privacy."""
+    """One listener's handler for aiohttp's low-level server. The only holder of the listener's privacy.
+
+    `hosts` is None where every host name is served.
+    """
 
     def __init__(
         self,
         app: App,
-        hosts: HostNames,
+        hosts: HostNames | None,
         access: AccessControl,
         connections: Connections,
         settings: Callable[[], WebConfigSettings],
@@ -84,8 +87,7 @@ class Dispatcher:
     async def _respond(self, http_request: web.BaseRequest, guard: ConnectionGuard) -> Response:
         headers = http_request.headers
         try:
-            # A page of a foreign site cannot make a browser connect to a Unix socket.
-            refusal = None if self._privacy.unix else self._hosts.refusal(headers.getall("Host", ()))
+            refusal = None if self._hosts is None else self._hosts.refusal(headers.getall("Host", ()))
             if refusal is None:
                 authorization = headers.get("Authorization", "")
                 refusal = await self._access.refusal(authorization, guard.origin, self._privacy.unix)

@@ -60,7 +60,7 @@ class WebServer:
 
     `listeners` are (address, dialect), with None for a main listener. `optional_socket` is a main listener that is left
     out, with a warning, where it cannot be opened. Without an `api`, a main listener serves metrics and the plain page
-    only. `hosts` are further host names of this machine.
+    only. `hosts` are further host names of this machine, under which the main listeners serve.
     """
 
     def __init__(
@@ -80,7 +80,9 @@ class WebServer:
         self._provider = provider
         self._configured = [(parse_address(address), dialect) for address, dialect in listeners]
         self._optional_socket = parse_unix_address(optional_socket) if optional_socket else None
-        listened = (address.host for address, _ in self._configured if isinstance(address, Address))
+        listened = (
+            address.host for address, dialect in self._configured if dialect is None and isinstance(address, Address)
+        )
         self._hosts = HostNames((*hosts, *filter(None, listened)))
         self._limits = limits or ConnectionLimits()
         self._api = api
@@ -156,9 +158,11 @@ class WebServer:
             else drop_in_routes(self._provider, dialect, self._stale_after_s)
         )
         app = App(routes, self._provider.latest)
+        # A page of a foreign site cannot make a browser connect to a Unix socket.
+        checks_names = dialect is None and not unix
         dispatcher = Dispatcher(
             app,
-            self._hosts,
+            self._hosts if checks_names else None,
             self._access,
             self._connections,
             lambda: self._config.settings,
