@@ -102,7 +102,7 @@ NO_TIMES = HistogramReading((), (0,), 0.0)
 
 def snapshot_with(request_queue: tuple[str, ...], wait_queue: tuple[str, ...], left_s: float | None) -> Snapshot:
     gpu = GpuSharing(
-        "GPU-0", 0, True, ("a",), request_queue, wait_queue, 0, 0, 0, True, 0, False, "turns", "serial_mode",
+        "GPU-0", 0, True, ("a",), request_queue, wait_queue, 0, 0, 0, 0, True, 0, False, "turns", "serial_mode",
         left_s, 0.0, {}, 0, 0, NO_TIMES, NO_TIMES, NO_TIMES,
     )  # fmt: skip
     sharing = SharingReading(True, "serial", None, (gpu,), (), (), {}, {}, {}, NO_TIMES, 1.0)

@@ -83,6 +83,20 @@ def test_xpushares_variable_wins_and_the_conflict_is_one_warning() -> None:
     assert "GPUCOMMONS_SCHEDULER_SWITCH_TIME_FIXED_S is in force" in own.warnings[0]
 
 
+@pytest.mark.parametrize("variable", ["NVSHARE_MAX_RUNTIME_SEC", "XPUSHARE_MAX_RUNTIME_SEC"])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60", 60), (" 45s", 45), ("3", 10), ("-7", 10), ("", 10), ("soon", 10), ("9" * 99, 999_999_999)],
+)
+def test_the_longest_runtime_is_logged_as_the_original_does_and_has_no_effect(
+    variable: str, text: str, seconds: int
+) -> None:
+    loaded = load(None, {variable: text}, {})
+    (line,) = loaded.warnings
+    assert line.startswith(f"{variable}: Max runtime per task: {seconds} seconds; without effect")
+    assert loaded.settings == load(None, {}, {}).settings
+
+
 def test_one_path_for_both_sockets_is_refused() -> None:
     both = scheduler(GPUCOMMONS_SCHEDULER_SOCKET="/run/s", GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET="/run/s")
     with pytest.raises(ConfigError, match=r"scheduler\.xpushare_socket are both /run/s"):

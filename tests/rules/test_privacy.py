@@ -115,9 +115,9 @@ FILTERED_FIELDS: Mapping[type, str] = {
     ),
     GpuSharing: (
         "uuid index present running request_queue wait_queue running_memory_bytes "
-        "running_memory_peak_bytes total_memory_bytes total_memory_measured safe_limit_bytes overloaded "
-        "way way_reason quantum_left_s busy_seconds drop_lock wait_for_mem mem_available wait_seconds "
-        "turn_seconds drain_seconds gain_ratio coarse"
+        "running_managed_bytes running_managed_peak_bytes total_memory_bytes total_memory_measured "
+        "safe_limit_bytes overloaded way way_reason quantum_left_s busy_seconds drop_lock wait_for_mem "
+        "mem_available wait_seconds turn_seconds drain_seconds gain_ratio coarse"
     ),
     ClientSharing: (
         "client_id pod namespace gpu_uuid gpu_index protocol_version pid uid gid standing revoked "

@@ -362,6 +362,7 @@ class World:
         running = list(gpu.running.values())
         assert gpu.clock.running == len(running)
         assert gpu.running_bytes == sum(client.need_bytes for client in running)
+        assert gpu.running_managed_bytes == sum(client.used_bytes for client in running) <= gpu.peak_managed_bytes
         assert gpu.running_blind == sum(client.blind for client in running)
         assert gpu.running_programs == sum(client.is_program for client in running)
         assert gpu.programs == sum(client.is_program for client in gpu.clients.values())

@@ -28,7 +28,7 @@ def test_one_client_runs_and_the_others_have_a_reason(elapsed_s: float) -> None:
         assert [client.client_id for client in running] == list(gpu.running)
         assert len(running) == 1
         assert {*gpu.running, *gpu.request_queue} == {client.client_id for client in clients}
-        assert gpu.running_memory_bytes == running[0].allocated_bytes <= gpu.running_memory_peak_bytes
+        assert gpu.running_memory_bytes == running[0].allocated_bytes <= gpu.running_managed_peak_bytes
         for client in clients:
             assert (client.wait is None) == (client.standing == "running") == (client.turn_s is not None)
             assert client.wait is None or client.wait.reason == ("quota" if client.throttled else "turn")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucommons.config.option import ConfigError
+from gpucommons.config.scheduler import max_runtime_lines
 from gpucommons.config.settings import Settings
 from gpucommons.config.toml_file import TomlFile, read_toml
 
@@ -127,7 +128,8 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         sections[section] = rows
         for name, row in rows.items():
             origins |= {f"{section}.{name}.{item.name}": f"file {file}" for item in dataclasses.fields(row)}
-    return LoadedSettings(Settings(**sections), origins, tuple(_alias_conflicts(environment, by_path.values())))
+    warnings = (*_alias_conflicts(environment, by_path.values()), *max_runtime_lines(environment))
+    return LoadedSettings(Settings(**sections), origins, warnings)
 
 
 _Layer = dict[str, tuple[Any, str]]

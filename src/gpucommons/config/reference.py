@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from gpucommons.config.load import as_toml, free_sections, keys, keys_of
+from gpucommons.config.scheduler import MAX_RUNTIME_VARIABLES
 
 
 def configuration_page() -> str:
@@ -27,6 +28,10 @@ def _lines() -> Iterator[str]:
             choices = f" ({', '.join(key.guards['choices'])})" if key.guards["choices"] else ""
             default = as_toml(key.default).replace("|", r"\|")
             yield f"| `{key.name}` | {variables} | `{default}` | {key.guards['help']}{choices} |"
+        if section == "scheduler":
+            yield ""
+            variables = " and ".join(f"`{name}`" for name in MAX_RUNTIME_VARIABLES)
+            yield f"{variables} are logged and have no effect, as in nvshare and XPUShare."
     for section, row_type in free_sections():
         yield ""
         yield f"## [{section}]"

@@ -1,9 +1,28 @@
 """The settings of turns and parking. Values only."""
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.option import nvshare_aliases, option
+
+# nvshare and XPUShare read and log this variable, and do not use it.
+MAX_RUNTIME_VARIABLES = nvshare_aliases("MAX_RUNTIME_SEC")
+_LEAST_MAX_RUNTIME_S = 10
+
+
+def max_runtime_lines(environment: Mapping[str, str]) -> Iterator[str]:
+    """A line for the log for each of the variables that is set, with the value as the originals read it."""
+    for name in MAX_RUNTIME_VARIABLES:
+        if name in environment:
+            # As C's atoi reads it: the digits at the start, else 0.
+            match = re.match(r"\s*([+-]?[0-9]{1,9})", environment[name], re.ASCII)
+            seconds = max(int(match[1]) if match else 0, _LEAST_MAX_RUNTIME_S)
+            yield (
+                f"{name}: Max runtime per task: {seconds} seconds; without effect, as in the original: "
+                "scheduler.turn_quantum_s and scheduler.switch_time_fixed_s set the length of a turn"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,7 @@ class GpuSharing:
     (its clients are in the queue of another GPU, because a program uses both), free.
     `gain_ratio` is the progress per second compared with the driver's time-slicing of the same clients, as measured;
     None while it is not known. `coarse`: there is no measured SM activity, so that utilisation decides.
+    `running_memory_bytes` is the estimated need of the clients that run, `running_managed_bytes` what they report.
     """
 
     uuid: str
@@ -120,7 +121,8 @@ class GpuSharing:
     request_queue: tuple[str, ...]
     wait_queue: tuple[str, ...]
     running_memory_bytes: int
-    running_memory_peak_bytes: int
+    running_managed_bytes: int
+    running_managed_peak_bytes: int
     total_memory_bytes: int
     total_memory_measured: bool
     safe_limit_bytes: int

@@ -126,6 +126,24 @@ def test_the_overhead_shows_once_it_is_known(tmp_path: Path) -> None:
     assert one(found, "nvshare_client_memory_need_estimated_bytes") == GIB
 
 
+def test_the_running_memory_is_the_managed_memory_without_the_overhead(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        client = Scripted(served.path).register()
+        gpu(served, process_bytes={served.row(client).pid: GIB // 2})
+        client.report(4 * GIB).ask().granted()
+        client.report(3 * GIB)
+        served.until(lambda reading: reading.clients[0].allocated_bytes == 3 * GIB)
+        running = series(served.reading())
+        client.release()
+        served.until(lambda reading: not reading.gpus[0].running)
+        idle = series(served.reading())
+    assert one(running, "nvshare_client_memory_need_estimated_bytes") == 3 * GIB + GIB // 2
+    assert one(running, "nvshare_scheduler_running_memory_bytes", gpu_uuid="GPU-0") == 3 * GIB
+    assert one(running, "nvshare_scheduler_peak_running_memory_bytes", gpu_uuid="GPU-0") == 4 * GIB
+    assert one(idle, "nvshare_scheduler_running_memory_bytes", gpu_uuid="GPU-0") == 0
+    assert one(idle, "nvshare_scheduler_peak_running_memory_bytes", gpu_uuid="GPU-0") == 4 * GIB
+
+
 def test_what_a_v1_client_does_not_report_is_absent(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         client = Scripted(served.path, 1).register("old")

@@ -276,7 +276,7 @@ class GpuQueue:
         "metered",
         "next_client",
         "overloaded",
-        "peak_running_bytes",
+        "peak_managed_bytes",
         "phase",
         "phase_before",
         "phase_begun",
@@ -292,6 +292,7 @@ class GpuQueue:
         "running",
         "running_blind",
         "running_bytes",
+        "running_managed_bytes",
         "running_programs",
         "safe_limit_bytes",
         "throttled",
@@ -335,12 +336,14 @@ class GpuQueue:
         self.departed_s: dict[str, float] = {}
         self.requests = 0
 
-        # Sums over `running`; `held_bytes` is the memory that revoked clients hold.
+        # Sums over `running`: the need, and the part of it that clients of nvshare report as managed memory, with its
+        # peak; `held_bytes` is the memory that revoked clients hold.
         self.running_bytes = 0
+        self.running_managed_bytes = 0
+        self.peak_managed_bytes = 0
         self.running_blind = 0
         self.running_programs = 0
         self.held_bytes = 0
-        self.peak_running_bytes = 0
         self.overloaded = False
 
         # Core limits of the clients that run, wait or are throttled: their sum, and the factor that scales them down.

@@ -120,9 +120,10 @@ class Transitions:
         new.standing = RUNNING
         new.turn_s = now
         new.turn_mark_s = billed
-        need = gpu.running_bytes = new.need_bytes
-        if need > gpu.peak_running_bytes:
-            gpu.peak_running_bytes = need
+        gpu.running_bytes = new.need_bytes
+        managed = gpu.running_managed_bytes = new.used_bytes
+        if managed > gpu.peak_managed_bytes:
+            gpu.peak_managed_bytes = managed
         gpu.running_blind = new.blind
 
     def revoke(self, gpu: GpuQueue, client: Client, now: float) -> None:
@@ -153,6 +154,7 @@ class Transitions:
         if client.is_program:
             self._count_resident(gpu, client, client.nvml_bytes or 0)
             return
+        managed_before = client.used_bytes
         client.used_bytes = gpu.possible_bytes(client.claimed_bytes)
         client.peak_bytes = max(gpu.possible_bytes(client.peak_bytes), client.used_bytes)
         need = max(client.used_bytes + (client.overhead_bytes or 0), client.nvml_bytes or 0)
@@ -164,8 +166,8 @@ class Transitions:
         client.need_bytes = need
         if client.standing is RUNNING:
             gpu.running_bytes += grown
-            if gpu.running_bytes > gpu.peak_running_bytes:
-                gpu.peak_running_bytes = gpu.running_bytes
+            gpu.running_managed_bytes += client.used_bytes - managed_before
+            gpu.peak_managed_bytes = max(gpu.peak_managed_bytes, gpu.running_managed_bytes)
         elif client.revoked:
             held = _confirmed_bytes(client)
             gpu.held_bytes += held - client.held_bytes
@@ -225,8 +227,9 @@ class Transitions:
         gpu.running[client.id] = client
         gpu.clock.running += 1
         gpu.running_bytes += client.need_bytes
-        if gpu.running_bytes > gpu.peak_running_bytes:
-            gpu.peak_running_bytes = gpu.running_bytes
+        gpu.running_managed_bytes += client.used_bytes
+        if gpu.running_managed_bytes > gpu.peak_managed_bytes:
+            gpu.peak_managed_bytes = gpu.running_managed_bytes
         gpu.running_blind += client.blind
         gpu.running_programs += client.is_program
 
@@ -234,6 +237,7 @@ class Transitions:
         del gpu.running[client.id]
         gpu.clock.running -= 1
         gpu.running_bytes -= client.need_bytes
+        gpu.running_managed_bytes -= client.used_bytes
         gpu.running_blind -= client.blind
         gpu.running_programs -= client.is_program
 

@@ -23,16 +23,20 @@ _GAUGES: tuple[tuple[Metric, Callable[[GpuSharing], float]], ...] = (
         lambda gpu: len(gpu.wait_queue),
     ),
     (
-        gauge("nvshare_scheduler_running_memory_bytes", "Estimated memory need of the running clients.", *_GPU),
-        lambda gpu: gpu.running_memory_bytes,
+        gauge(
+            "nvshare_scheduler_running_memory_bytes",
+            "Managed memory of the running clients, as they report; the need of each is in the client's series.",
+            *_GPU,
+        ),
+        lambda gpu: gpu.running_managed_bytes,
     ),
     (
         gauge(
             "nvshare_scheduler_peak_running_memory_bytes",
-            "Highest estimated memory need of the clients that ran at one time.",
+            "Highest managed memory of the clients that ran at one time.",
             *_GPU,
         ),
-        lambda gpu: gpu.running_memory_peak_bytes,
+        lambda gpu: gpu.running_managed_peak_bytes,
     ),
     (
         gauge(
