@@ -113,9 +113,8 @@ class _Fold:
         running = container.state.has_processes
         if tracked:
             has_gpu = devices is not None or entry is not None
-            self.tracked.append(
-                TrackedContainer(container.id, container.name, account.user, interface, running, has_gpu)
-            )
+            user = self._user_for_ds01(container, account, entry)
+            self.tracked.append(TrackedContainer(container.id, container.name, user, interface, running, has_gpu))
         if devices is None:
             return None
         managed = tracked and devices.access is Access.SPECIFIC and not devices.bypasses
@@ -140,6 +139,11 @@ class _Fold:
             managed,
             _since(container),
         )
+
+    def _user_for_ds01(self, container: Container, account: Account, entry: Ds01Entry | None) -> str:
+        """The monitoring of a site runs as root, which is not one of its users."""
+        named = user_of(container, self._in.users.names) or (entry.user if entry else "")
+        return named if is_infrastructure(container) else account.user
 
     def from_state_file(self) -> Iterator[Claim]:
         """Claims that no container has: older DS01 installs set no device labels."""

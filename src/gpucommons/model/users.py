@@ -18,8 +18,8 @@ class UserSlice:
 class UsersReading:
     """`group_of` is the group that a user is billed under; `members` are all users of each group.
 
-    `ssh_sessions` is None if the system does not record them. `container_uids` is the uid of the first process of each
-    running container.
+    `ssh_sessions` is None if the system has neither utmp nor logind. `container_uids` is the uid of the first process
+    of each running container.
     """
 
     names: Mapping[int, str] = field(default_factory=dict)

@@ -156,6 +156,21 @@ def test_ds01s_monitoring_containers_are_not_unmanaged() -> None:
     assert family(found, "ds01_unmanaged_gpu_container") == {}
 
 
+def test_the_root_of_a_protected_container_is_not_a_user() -> None:
+    labels = {"ds01.protected": "true", "ds01.monitoring": "true", "ds01.container_type": "infrastructure"}
+    exporter, named = docker("dcgm", count=-1, labels=labels), docker("x", labels={**labels, "ds01.user": "ops"})
+    tool = docker("tool", labels={"ds01.monitoring": "false"})
+    ids = dict.fromkeys((exporter.id, named.id, tool.id), 0)
+    users = UsersReading(names={0: "root"}, container_uids=ids)
+    found = series(replace(lab(exporter, named), users=users))
+    assert value(found, "ds01_containers_total", status="running", interface="docker") == 2
+    for name in ("mig_allocated", "gpus_allocated", "gpu_equivalents", "containers_count"):
+        assert {dict(labels)["user"] for labels in family(found, f"ds01_user_{name}")} == {"alice", "bob", "ops"}
+    assert value(series(replace(lab(tool), users=users)), "ds01_user_containers_count", user="root") == 0, (
+        "not protected"
+    )
+
+
 def test_containers_are_those_that_ds01_tracks() -> None:
     without_gpu = docker("notes", labels={"ds01.user": "carol", "ds01.interface": "orchestration"})
     found = series(lab(docker("past-ds01", "0"), without_gpu))
@@ -269,8 +284,9 @@ def test_users_groups_and_sessions() -> None:
     assert value(found, "ds01_user_cpu_usage_seconds_total", user="alice", group="staff") == 12.5
     assert value(found, "ds01_user_memory_current_bytes", user="4711") == 7
     assert value(found, "ds01_user_cpu_usage_seconds_total", user="4711") is None
-    unknown = series(replace(lab(), users=replace(users, ssh_sessions=None)))
-    assert value(unknown, "ds01_ssh_sessions_total") is None, "no record means unknown, not 0"
+    unrecorded = series(replace(lab(), users=replace(users, ssh_sessions=None)))
+    assert value(unrecorded, "ds01_ssh_sessions_total") == 0, "as who prints no line"
+    assert family(unrecorded, "ds01_ssh_sessions_active") == {}
 
 
 def test_the_disk() -> None:

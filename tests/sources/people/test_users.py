@@ -165,6 +165,9 @@ def test_missing_cgroups_and_utmp_do_not_affect_the_rest(root: Path) -> None:
     found = source(root).read()
     assert found.slices == ()
     assert found.ssh_sessions is None, "unknown, not zero sessions"
+    (root / "run/systemd/sessions").mkdir(parents=True)
+    (root / "run/systemd/sessions/1").write_text("USER=alice\nSTATE=active\nSERVICE=sshd\nLEADER=4242\n")
+    assert source(root).read().ssh_sessions == {"alice": 1}, "of logind, without utmp"
     assert found.names[1000] == "alice"
     assert list(found.container_uids) == ["c" * 64]
     (root / "run/utmp").write_bytes(record("alice", "10.0.0.7", 4242) + record("bob", "10.0.0.8", 1))

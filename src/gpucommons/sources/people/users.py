@@ -8,6 +8,7 @@ from gpucommons.model.containers import Container
 from gpucommons.model.users import UsersReading
 from gpucommons.sources.people.ds01_groups import ds01_membership, read_members, slice_name
 from gpucommons.sources.people.groups import Membership, membership
+from gpucommons.sources.people.logind import SESSIONS, read_ssh_sessions
 from gpucommons.sources.people.user_names import parse_passwd
 from gpucommons.sources.people.user_slices import CpuTotals, SliceReader
 from gpucommons.sources.people.utmp import parse_utmp, ssh_sessions
@@ -74,11 +75,14 @@ class UsersReader:
             self._user_of_slice = {slice_name(user): user for user in self._membership.group_of} if ds01 else {}
 
     def _sessions(self) -> Mapping[str, int] | None:
-        # An empty file means that there are no sessions; only a missing one means that they are unknown.
+        # An empty file means that there are no sessions. Newer distributions have no utmp; logind has the sessions.
         data = next((data for name in _UTMP if (data := self._bytes(name)) is not None), None)
         if data is None:
-            return None
-        return ssh_sessions(parse_utmp(data), lambda pid: (self._procfs / str(pid)).exists())
+            return read_ssh_sessions(self._root / SESSIONS, self._is_alive)
+        return ssh_sessions(parse_utmp(data), self._is_alive)
+
+    def _is_alive(self, pid: int) -> bool:
+        return (self._procfs / str(pid)).exists()
 
     def _uids_of_containers(self) -> Mapping[str, int]:
         found = {}

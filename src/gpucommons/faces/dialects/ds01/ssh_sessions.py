@@ -1,4 +1,4 @@
-"""ds01_ssh_sessions_*: open SSH sessions."""
+"""ds01_ssh_sessions_*: open SSH sessions. Without a record of sessions the total is 0, as in DS01's exporter."""
 
 from collections.abc import Iterator
 
@@ -13,6 +13,7 @@ CATALOGUE = (ACTIVE, TOTAL)
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     users = snapshot.readings.users
-    if users is not None and users.ssh_sessions is not None:
-        yield ACTIVE.of(((user,), count) for user, count in users.ssh_sessions.items())
-        yield TOTAL.value(sum(users.ssh_sessions.values()))
+    if users is not None:
+        sessions = users.ssh_sessions or {}
+        yield ACTIVE.of(((user,), count) for user, count in sessions.items())
+        yield TOTAL.value(sum(sessions.values()))
