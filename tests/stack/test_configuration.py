@@ -1,6 +1,7 @@
 """The configuration of Prometheus and Alertmanager, checked by their tools and against the settings."""
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from gpucommons.stack.render import to_yaml, write
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
 
-NO_SECRETS = AlertmanagerSecrets(None, "", "")
+NO_SECRETS = AlertmanagerSecrets(None, "", "", "")
 
 
 def full_settings(tmp_path: Path) -> StackSettings:
@@ -127,9 +128,49 @@ def test_each_secret_is_only_where_its_program_reads_it(tmp_path: Path) -> None:
         assert file.stat().st_mode & 0o077 == 0, "files with secrets are not readable by others"
 
 
+def with_teams(tmp_path: Path) -> StackSettings:
+    url = tmp_path / "teams"
+    url.write_text("https://workflows.example.org/invoke?sig=hidden\n")
+    return settings_on_free_ports(teams_webhook_url_file=str(url))
+
+
+def test_every_severity_goes_to_teams_and_the_url_is_only_in_its_file(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    files = stack_in(layout.root, with_teams(tmp_path)).files(with_grafana=True)
+    secret = "alertmanager/teams_webhook_url"
+    assert [name for name, text in files.items() if "hidden" in text] == [secret]
+    assert files[secret] == "https://workflows.example.org/invoke?sig=hidden"
+    receivers = loaded(files, "alertmanager/alertmanager.yml")["receivers"]
+    assert [receiver["name"] for receiver in receivers] == ["critical", "warning", "info"]
+    for receiver in receivers:
+        (teams,) = receiver["msteamsv2_configs"]
+        assert teams["webhook_url_file"] == str(layout.config / secret)
+        assert teams["send_resolved"] is True
+    assert all(
+        "msteamsv2_configs" not in receiver
+        for receiver in alertmanager_config(StackSettings(), NO_SECRETS)["receivers"]
+    )
+
+
+def test_an_alertmanager_that_is_too_old_for_teams_is_named(tmp_path: Path) -> None:
+    needs_program("promtool", "amtool")
+    version = subprocess.run(["amtool", "--version"], capture_output=True, text=True, timeout=60)
+    is_old = re.search(r"version 0\.(\d+)", version.stdout + version.stderr)
+    assert is_old is not None
+    write(stack_in(tmp_path / "data", with_teams(tmp_path)).files(with_grafana=False), tmp_path / "config")
+    found = [problem.message for problem in check_directory(tmp_path / "config")]
+    if int(is_old[1]) >= 28:
+        assert found == []
+    else:
+        (message,) = found
+        assert "older than 0.28" in message
+        assert "stack.teams_webhook_url_file" in message
+
+
 @pytest.mark.parametrize(
     "key",
     [
+        "teams_webhook_url_file",
         "smtp_password_file",
         "webhook_url_file",
         "webhook_token_file",

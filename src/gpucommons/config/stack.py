@@ -44,5 +44,8 @@ class StackSettings:
     email_to: str = option("", "recipients of the emails, comma-separated")
     webhook_url_file: str = option("", "file with the URL to which alerts are posted; empty: none")
     webhook_token_file: str = option("", "file with the bearer token for the webhook; empty: none")
+    teams_webhook_url_file: str = option(
+        "", "file with the URL of a Microsoft Teams workflow that gets the alerts; needs Alertmanager 0.28; empty: none"
+    )
     grafana_admin_user: str = option("admin", "name of Grafana's administrator", aliases=("GRAFANA_ADMIN_USER",))
     grafana_root_url: str = option("", "URL of Grafana for its users; empty: none", aliases=("GRAFANA_ROOT_URL",))

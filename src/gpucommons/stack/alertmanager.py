@@ -11,6 +11,9 @@ from gpucommons.stack.prometheus import duration
 Yaml = dict[str, Any]
 
 HOUR_S = 3600.0
+# The alerts of a group have one name and one node. A card of Teams has a title and Markdown.
+_TEAMS_TITLE = "{{ .Status | toUpper }}: {{ .CommonLabels.alertname }} ({{ .CommonLabels.severity }})"
+_TEAMS_TEXT = "{{ range .Alerts }}**{{ .Annotations.summary }}**\n\n{{ .Annotations.description }}\n\n{{ end }}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class AlertmanagerSecrets:
     webhook_url: str | None
     webhook_token_file: str
     smtp_password_file: str
+    teams_webhook_url_file: str
 
 
 def alertmanager_config(
@@ -128,6 +132,15 @@ def _channels(settings: StackSettings, secrets: AlertmanagerSecrets) -> Yaml:
         if settings.webhook_token_file:
             hook["http_config"] = {"authorization": {"credentials_file": secrets.webhook_token_file}}
         channels["webhook_configs"] = [hook]
+    if settings.teams_webhook_url_file:
+        channels["msteamsv2_configs"] = [
+            {
+                "webhook_url_file": secrets.teams_webhook_url_file,
+                "send_resolved": True,
+                "title": _TEAMS_TITLE,
+                "text": _TEAMS_TEXT,
+            }
+        ]
     return channels
 
 

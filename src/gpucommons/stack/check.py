@@ -18,6 +18,10 @@ _LOCATED = re.compile(r"^(?P<file>\S.*?\.ya?ml): (?:(?P<line>\d+):\d+: )?(?P<mes
 _YAML_LINE = re.compile(r"\bline (?P<line>\d+): (?P<message>.+)$")
 _RULE_NAME = re.compile(r'rule \d+, "(?P<name>[^"]+)"')
 _FAILED = re.compile(r"^\s*FAILED:\s*")
+_NO_TEAMS = "field msteamsv2_configs not found"
+_TEAMS_REMEDY = (
+    "Alertmanager is older than 0.28, which stack.teams_webhook_url_file needs; upgrade it, or use the compose engine"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,9 @@ def check_directory(directory: Path, run: Run = run_here) -> list[ConfigProblem]
         done = run(arguments)
         if done.returncode != 0:
             output = f"{done.stderr}\n{done.stdout}"
+            if _NO_TEAMS in output:
+                problems.append(ConfigProblem(arguments[-1], None, _TEAMS_REMEDY))
+                continue
             found = list(problems_in(output, _line_of_rule))
             problems += found or [
                 ConfigProblem(arguments[-1], None, output.strip() or f"{arguments[0]} refused it without a message")

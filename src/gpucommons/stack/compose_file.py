@@ -16,7 +16,7 @@ Yaml = dict[str, Any]
 
 PROJECT = "gpucommons"
 PROMETHEUS_IMAGE = "docker.io/prom/prometheus:v2.55.1"
-ALERTMANAGER_IMAGE = "docker.io/prom/alertmanager:v0.27.0"
+ALERTMANAGER_IMAGE = "docker.io/prom/alertmanager:v0.28.1"
 GRAFANA_IMAGE = "docker.io/grafana/grafana:11.6.0"
 AGENT_IMAGE = "gpucommons:latest"
 

@@ -17,6 +17,7 @@ from gpucommons.stack.layout import Layout
 from gpucommons.stack.prometheus import PrometheusPaths, prometheus_config, settings_rules
 
 _TOKEN, _PASSWORD, _AGENTS_CA, _AGENTS_PASSWORD = "token", "smtp_password", "agents_ca.pem", "agents_password"
+_TEAMS_URL = "teams_webhook_url"
 _HEADER = "# Written by `gpucommons stack`; changes are overwritten. Settings: [stack] in gpucommons.toml.\n"
 
 
@@ -64,6 +65,7 @@ def rendered(
         webhook_url=read_secret(settings.webhook_url_file, "webhook_url_file"),
         webhook_token_file=str(alertmanager / _TOKEN),
         smtp_password_file=str(alertmanager / _PASSWORD),
+        teams_webhook_url_file=str(alertmanager / _TEAMS_URL),
     )
     out = {
         "prometheus/prometheus.yml": _HEADER + to_yaml(prometheus_config(settings, paths, node, with_grafana)),
@@ -79,6 +81,7 @@ def rendered(
         f"prometheus/{_TOKEN}": read_secret(settings.remote_write_token_file, "remote_write_token_file"),
         f"alertmanager/{_TOKEN}": read_secret(settings.webhook_token_file, "webhook_token_file"),
         f"alertmanager/{_PASSWORD}": read_secret(settings.smtp_password_file, "smtp_password_file"),
+        f"alertmanager/{_TEAMS_URL}": read_secret(settings.teams_webhook_url_file, "teams_webhook_url_file"),
     }
     out |= {name: text for name, text in copies.items() if text is not None}
     return out | _for_grafana(settings, layout, host) if with_grafana else out
