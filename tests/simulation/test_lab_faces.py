@@ -20,6 +20,7 @@ EMPTY = {
     "gpucommons_agent_": "filled by a running agent",
     "gpucommons_exposition_": "likewise",
     "gpucommons_web_": "likewise",
+    "exposer_": "likewise",
     "gpucommons_source_": "likewise",
     "gpucommons_ledger_": "likewise",
     "gpucommons_leases": "likewise",

@@ -95,7 +95,11 @@ class Agent:
             scenario=self.scenario,
             derive=derive,
         )
-        spoken = dialects(dcgm=_dcgm_options(settings.dcgm), pod_namespace=settings.vgpu.namespace_label)
+        spoken = dialects(
+            dcgm=_dcgm_options(settings.dcgm),
+            pod_namespace=settings.vgpu.namespace_label,
+            like_vgpu_monitor=settings.vgpu.like_the_program,
+        )
         self.exposition = Exposition(self.sampler.latest, spoken)
         self.api = Api(
             self.sampler.latest,
@@ -175,6 +179,7 @@ class Agent:
             connections_refused=stats.connections_refused,
             requests=stats.requests,
             web_config_reload_ok=stats.web_config_reload_ok,
+            scrapes=stats.scrapes,
         )
 
 

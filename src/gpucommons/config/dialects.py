@@ -79,6 +79,12 @@ class VgpuSettings:
     namespace_label: bool = option(
         True, "add the label of the namespace, so that pods of the same name differ; false: labels of the original"
     )
+    like_the_program: bool = option(
+        False,
+        "values and labels as k8s-vgpu-monitor's program has them, not as its README describes them: virtual GPUs "
+        "numbered within the pod, utilization multiplied by the ratio, whole numbers, no namespace "
+        "(docs/deploy.md lists the differences)",
+    )
     allocation_file: str = option(
         "",
         "file with the number of virtual GPUs of each GPU; empty: gpu_allocation.txt in the working directory, if any",

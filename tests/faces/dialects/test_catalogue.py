@@ -16,7 +16,7 @@ PREFIXES = {
     "node": ("cpu_", "node_", "gpu_"),
     "dcgm": ("DCGM_FI_", "DCGM_EXP_"),
     "ds01": ("ds01_",),
-    "vgpu": ("pod_gpu_", "pod_total_"),
+    "vgpu": ("pod_gpu_", "pod_total_", "exposer_"),
     "nodeexporter": ("node_",),
 }
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: str(dialect.name))

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.faces.exposition.families import Family, HistogramPoint, Metric, counter, gauge, histogram
+from gpucommons.faces.exposition.families import (
+    Family,
+    HistogramPoint,
+    Metric,
+    SummaryPoint,
+    counter,
+    gauge,
+    histogram,
+    summary,
+)
 from gpucommons.faces.exposition.text import (
     FamilyRenderer,
     bounded_name,
@@ -142,6 +151,21 @@ def test_a_duplicate_histogram_is_served_once() -> None:
     metric = histogram("wait_seconds", "Wait.", buckets=(1,))
     point = HistogramPoint((), (1, 2), 3.0)
     assert FamilyRenderer(metric).render(metric.histogram([point, point])).duplicates == 1
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+@given(median=st.floats(0, 1e9), total=st.floats(0, 1e9), count=st.integers(0, 10**12), pod=label)
+def test_summaries(openmetrics: bool, median: float, total: float, count: int, pod: str) -> None:
+    metric = summary("latency", "Latency.", "pod")
+    point = SummaryPoint((pod,), ((0.5, median), (0.99, math.nan)), total, count)
+    rendered = FamilyRenderer(metric).render(metric.summary([point, point]))
+    assert rendered.duplicates == 1
+    found = parsed(page(metric, str(rendered.lines, "utf-8"), openmetrics), openmetrics)
+    pod = bounded_name(pod)
+    assert found["latency", (("pod", pod), ("quantile", "0.5"))] == median
+    assert math.isnan(found["latency", (("pod", pod), ("quantile", "0.99"))])
+    assert found["latency_sum", (("pod", pod),)] == total
+    assert found["latency_count", (("pod", pod),)] == count
 
 
 def test_openmetrics_types() -> None:

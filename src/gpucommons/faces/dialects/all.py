@@ -12,15 +12,18 @@ from gpucommons.faces.dialects.vgpu import vgpu_dialect
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 
 
-def dialects(*, dcgm: DcgmOptions | None = None, pod_namespace: bool = True) -> tuple[Dialect, ...]:
-    """`dcgm` sets the labels and windows of dcgm; `pod_namespace` adds the namespace label to vgpu."""
+def dialects(
+    *, dcgm: DcgmOptions | None = None, pod_namespace: bool = True, like_vgpu_monitor: bool = False
+) -> tuple[Dialect, ...]:
+    """`dcgm` sets the labels and windows of dcgm; `pod_namespace` adds the namespace label to vgpu, and
+    `like_vgpu_monitor` gives it the labels and values of k8s-vgpu-monitor's program."""
     return (
         GPUCOMMONS,
         NODE,
         NVSHARE,
         DS01,
         dcgm_dialect(dcgm),
-        vgpu_dialect(namespace_label=pod_namespace),
+        vgpu_dialect(pod_namespace, like_vgpu_monitor),
         XPUSHARE,
         NODEEXPORTER,
     )

@@ -15,6 +15,7 @@ class MetricType(StrEnum):
     GAUGE = "gauge"
     COUNTER = "counter"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"
     UNTYPED = "untyped"
 
 
@@ -25,6 +26,16 @@ class HistogramPoint:
     labels: LabelValues
     counts: tuple[int, ...]
     sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPoint:
+    """`quantiles` are (quantile, value). A value without observations is NaN, as in Prometheus's libraries."""
+
+    labels: LabelValues
+    quantiles: tuple[tuple[float, float], ...]
+    sum: float
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +59,16 @@ class Metric:
     def histogram(self, points: Iterable[HistogramPoint]) -> "Family":
         return Family(self, (), tuple(points))
 
+    def summary(self, points: Iterable[SummaryPoint]) -> "Family":
+        return Family(self, (), (), tuple(points))
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Family:
     metric: Metric
     points: Sequence[Point]
     histograms: Sequence[HistogramPoint] = ()
+    summaries: Sequence[SummaryPoint] = ()
 
 
 def summed(points: Iterable[Point]) -> Iterable[Point]:
@@ -74,6 +89,7 @@ def joined(families: Iterable[Family]) -> list[Family]:
                 known.metric,
                 [*known.points, *family.points],
                 [*known.histograms, *family.histograms],
+                [*known.summaries, *family.summaries],
             )
         by_metric[family.metric] = family
     return list(by_metric.values())
@@ -94,3 +110,7 @@ def untyped(name: str, help: str, *labels: str) -> Metric:
 
 def histogram(name: str, help: str, *labels: str, buckets: Iterable[float]) -> Metric:
     return Metric(name, MetricType.HISTOGRAM, help, labels, buckets=tuple(buckets))
+
+
+def summary(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, MetricType.SUMMARY, help, labels)

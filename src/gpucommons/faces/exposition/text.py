@@ -11,7 +11,7 @@ from operator import add
 from typing import Final, NamedTuple
 from weakref import ReferenceType
 
-from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType
+from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType, SummaryPoint
 
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "True": "1", "False": "0"}
 _VALUE_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -109,6 +109,8 @@ class FamilyRenderer:
     def render(self, family: Family) -> RenderedFamily:
         if family.histograms:
             return self._render_histograms(family.histograms)
+        if family.summaries:
+            return self._render_summaries(family.summaries)
         if self._rendered is not None and self._family is not None and self._family() is family:
             return self._rendered
         self._family = ReferenceType(family)
@@ -179,6 +181,22 @@ class FamilyRenderer:
             labels = self._labels_text(metric.labels, point.labels)
             lines.append(f"{metric.name}_sum{labels} {number(point.sum)}")
             lines.append(f"{metric.name}_count{labels} {point.counts[-1]}")
+        lines.append("")
+        return RenderedFamily(self._heads, "\n".join(lines).encode(), duplicates)
+
+    def _render_summaries(self, points: Iterable[SummaryPoint]) -> RenderedFamily:
+        metric, lines, seen, duplicates = self.metric, [], set(), 0
+        for point in points:
+            if point.labels in seen:
+                duplicates += 1
+                continue
+            seen.add(point.labels)
+            for quantile, value in point.quantiles:
+                with_quantile = self._labels_text((*metric.labels, "quantile"), (*point.labels, number(quantile)))
+                lines.append(f"{metric.name}{with_quantile} {number(value)}")
+            labels = self._labels_text(metric.labels, point.labels)
+            lines.append(f"{metric.name}_sum{labels} {number(point.sum)}")
+            lines.append(f"{metric.name}_count{labels} {point.count}")
         lines.append("")
         return RenderedFamily(self._heads, "\n".join(lines).encode(), duplicates)
 

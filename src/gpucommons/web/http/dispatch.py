@@ -5,6 +5,7 @@ one piece at most.
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -18,6 +19,7 @@ from gpucommons.web.access.reload import WebConfigSettings
 from gpucommons.web.http.connections import ConnectionGuard, Connections, guard_of
 from gpucommons.web.http.peer import Peers
 from gpucommons.web.http.protocol import free_frames
+from gpucommons.web.http.scrapes import ScrapeMeters
 from gpucommons.web.routes.app import App
 from gpucommons.web.routes.request import Request
 from gpucommons.web.routes.response import SECURITY_HEADERS, Response, text
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 class Dispatcher:
     """One listener's handler for aiohttp's low-level server. The only holder of the listener's privacy.
 
-    `hosts` is None where every host name is served.
+    `hosts` is None where every host name is served. `dialect` is that of a drop-in listener.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class Dispatcher:
         connections: Connections,
         settings: Callable[[], WebConfigSettings],
         requests: Counter[tuple[str, int]],
+        scrapes: ScrapeMeters,
+        dialect: str | None,
         privacy: Privacy,
         peers: Peers,
     ) -> None:
@@ -54,12 +58,15 @@ class Dispatcher:
         self._connections = connections
         self._settings = settings
         self._requests = requests
+        self._scrapes = scrapes
+        self._dialect = dialect
 
     async def __call__(self, http_request: web.BaseRequest) -> web.StreamResponse:
         guard = guard_of(http_request.transport)
         if guard is None:
             return web.Response(status=503)
         guard.request_began()
+        began_s = time.monotonic()
         try:
             response = await self._respond(http_request, guard)
             route = self._app.name_of(http_request.path)
@@ -80,9 +87,18 @@ class Dispatcher:
             last = self._connections.stopping or http_request.body_exists or tls_changed
             if response.stream is not None and http_request.method != "HEAD":
                 return await _send_stream(http_request, response.status, headers, guard, response.stream)
-            return await _send(http_request, response, headers, guard, last)
+            sent = await _send(http_request, response, headers, guard, last)
+            if route.startswith("metrics") and response.status == 200 and http_request.method == "GET":
+                self._record_scrape(route, began_s, len(response.body))
+            return sent
         finally:
             guard.request_ended()
+
+    def _record_scrape(self, route: str, began_s: float, body_bytes: int) -> None:
+        dialect = self._dialect or route.removeprefix("metrics").removeprefix("/")
+        if dialect:
+            now_s = time.monotonic()
+            self._scrapes.record(dialect, now_s, now_s - began_s, body_bytes)
 
     async def _respond(self, http_request: web.BaseRequest, guard: ConnectionGuard) -> Response:
         headers = http_request.headers

@@ -5,6 +5,7 @@ import ipaddress
 import logging
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ from aiohttp import web
 from gpucommons.base.address import Address, UnixAddress, parse_address, parse_unix_address
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError
+from gpucommons.model.agent import ScrapeReading
 from gpucommons.rules.privacy import Privacy
 from gpucommons.web.access.control import AccessControl
 from gpucommons.web.access.host_names import HostNames, resolved_name
@@ -28,6 +30,7 @@ from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.listeners import Listener, open_sockets
 from gpucommons.web.http.peer import Peers
 from gpucommons.web.http.protocol import GuardedProtocol
+from gpucommons.web.http.scrapes import ScrapeMeters
 from gpucommons.web.routes.api import Api
 from gpucommons.web.routes.app import App
 from gpucommons.web.routes.metrics import MetricsProvider
@@ -44,6 +47,7 @@ class Stats:
     connections_refused: Mapping[str, int]
     requests: Mapping[tuple[str, int], int]
     web_config_reload_ok: bool | None
+    scrapes: Mapping[str, ScrapeReading]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class WebServer:
         self._connections = Connections(self._limits)
         self._access = AccessControl(lambda: self._config.settings)
         self._requests: Counter[tuple[str, int]] = Counter()
+        self._scrapes = ScrapeMeters()
         self._listeners: list[Listener] = []
         self._http: list[web.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -147,7 +152,13 @@ class WebServer:
         self._hosts.add(await in_daemon_thread(resolved_name))
 
     def stats(self) -> Stats:
-        return Stats(self._connections.open, dict(self._connections.refused), dict(self._requests), self._config.ok)
+        return Stats(
+            self._connections.open,
+            dict(self._connections.refused),
+            dict(self._requests),
+            self._config.ok,
+            self._scrapes.readings(time.monotonic()),
+        )
 
     def _serve(self, dialect: str | None, address: Address | UnixAddress, sockets: list[socket.socket]) -> None:
         unix = isinstance(address, UnixAddress)
@@ -167,6 +178,8 @@ class WebServer:
             self._connections,
             lambda: self._config.settings,
             self._requests,
+            self._scrapes,
+            dialect,
             privacy,
             Peers(self._provider.latest),
         )
