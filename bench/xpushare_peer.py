@@ -1,0 +1,133 @@
+"""XPUShare's scheduler and the agent, each driven by the same client: memory of the running clients, and the log.
+
+`python -m bench.xpushare_peer XPUSHARE_SCHEDULER`, as root, with the program that XPUShare's build makes. A fake driver
+has one GPU. The client allocates 3 GiB of managed memory; its process uses 3.5 GiB. Each scheduler runs alone, with
+the same variables, in a network namespace and a root of its own. Bar: no difference.
+"""
+
+import http.client
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import ROOT
+from bench.table import show
+from fakes.nvml.build import build
+from fakes.nvml.control import FakeNvml, process
+from parsing import Series, parsed
+from scheduler.served import Scripted
+from testbeds.hosts import host
+
+GIB = 1 << 30
+SOCKET = "/var/run/xpushare/scheduler.sock"
+VARIABLES = {
+    "XPUSHARE_METRICS_ENABLE": "1",
+    "XPUSHARE_METRICS_ADDR": "127.0.0.1:9402",
+    "XPUSHARE_MAX_RUNTIME_SEC": "60",
+}
+FAMILIES = tuple(
+    f"xpushare_scheduler_{name}"
+    for name in ("running_clients", "running_memory_bytes", "peak_running_memory_bytes", "memory_overloaded")
+)
+STEPS = ("registered", "running with 4 GiB", "running with 3 GiB", "released")
+LOGGED = "Max runtime per task: 60 seconds"
+WAIT_S = 30.0
+
+Seen = dict[tuple[str, str], float | str]
+
+
+def main() -> None:
+    if len(sys.argv) == 2:
+        with host() as place, TemporaryDirectory() as directory:
+            command = [sys.executable, "-m", "bench.xpushare_peer", str(Path(sys.argv[1]).resolve()), directory]
+            log = Path(directory) / "inside.log"
+            with place.running(["/usr/bin/env", f"--chdir={ROOT}", *command], log) as inside:
+                inside.wait(timeout=200)
+            print(log.read_text())
+            sys.exit(inside.returncode)
+    compare([sys.argv[1]], Path(sys.argv[2]))
+
+
+def compare(program: list[str], directory: Path) -> None:
+    fake = FakeNvml(directory / "driver", build(directory / "library"))
+    fake.say("gpus 1", process(0, os.getpid(), 7 * GIB // 2))
+    # The program's own libraries may be on the path of this script.
+    libraries = f"{fake.environment()['LD_LIBRARY_PATH']}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    environment = {**os.environ, **fake.environment(), **VARIABLES, "LD_LIBRARY_PATH": libraries}
+    own = {"PYTHONPATH": os.pathsep.join(sys.path), "GPUCOMMONS_LEDGER_ENABLED": "false"}
+    agent = [sys.executable, "-m", "gpucommons", "up", "--scheduler", "--listen", "127.0.0.1:9460"]
+    theirs = drive(program, environment, directory / "peer.log")
+    ours = drive(agent, {**environment, **own}, directory / "agent.log")
+    rows = [[*key, theirs[key], ours.get(key), theirs[key] == ours.get(key)] for key in theirs]
+    show("XPUShare's scheduler and the agent", ["step", "metric or log", "XPUShare", "agent", "same"], rows)
+    sys.exit(0 if all(row[-1] for row in rows) else 1)
+
+
+def drive(command: list[str], environment: Mapping[str, str], log: Path) -> Seen:
+    with log.open("wb") as out:
+        child = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=log.parent)
+    seen: Seen = {}
+    try:
+        client = connect()
+        for step in STEPS:
+            if step == "registered":
+                client.register("pod", "ns", gpu="0")
+            elif step == "running with 4 GiB":
+                client.ask().granted().report(4 * GIB)
+            elif step == "running with 3 GiB":
+                client.report(3 * GIB)
+            else:
+                client.release()
+            for name, value in settled().items():
+                seen[step, name] = value
+    except BaseException:
+        print(log.read_text(errors="replace")[-3000:])
+        raise
+    finally:
+        child.terminate()
+        child.wait(timeout=30)
+        Path(SOCKET).unlink(missing_ok=True)
+    seen["start", LOGGED] = LOGGED in log.read_text(errors="replace")
+    return seen
+
+
+def connect() -> Scripted:
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            scrape()
+            return Scripted(SOCKET)
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)
+
+
+def settled() -> Mapping[str, float]:
+    """The values two seconds later: longer than either takes to read its state."""
+    time.sleep(2.0)
+    found: dict[str, float] = {}
+    for (name, _), value in scrape().items():
+        if name in FAMILIES:
+            found[name] = found.get(name, 0.0) + value
+    return found
+
+
+def scrape() -> Series:
+    connection = http.client.HTTPConnection("127.0.0.1", 9402, timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        if response.status != 200:
+            raise OSError(f"status {response.status}")
+        return parsed(response.read().decode())
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    main()
