@@ -102,7 +102,7 @@ def test_a_refused_name_is_logged_once_with_the_setting_that_allows_it(caplog: p
     assert len(lines) == 2
     assert "'dcgm-exporter'" in lines[0]
     assert "421" in lines[0]
-    assert "hosts in [web]" in lines[0]
+    assert "[web] hosts" in lines[0]
     assert lines[1].isprintable()
 
 

@@ -59,8 +59,8 @@ class HostNames:
             return
         self._logged.add(name)
         log.warning(
-            "refused a request under the host name %r (status 421), which is not a name of this machine; if it is one, "
-            "add it to hosts in [web]%s",
+            "refused a request under the host name %r (status 421): not a name of this machine; to allow it, add it to "
+            "[web] hosts%s",
             name,
             "; further names are refused without a log line" if len(self._logged) == _MAX_LOGGED else "",
         )
